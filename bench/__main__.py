@@ -109,7 +109,7 @@ async def measure(options: Options, server: Postgres | None, progress: Progress)
         plan = chosen(engine, options.only)
         name = TITLES[engine]
 
-        def told(number: int, what: Measurement, rates: Rates, name: str = name) -> None:
+        def reported(number: int, what: Measurement, rates: Rates, name: str = name) -> None:
             bare = "" if rates.bare is None else f"   bare {rates.bare:>9,.0f}   ratio {rates.ours / rates.bare:.2f}"
             line = f"round {number}  {name:<10}  {what.title:<49} ours {rates.ours:>9,.0f} jobs/s{bare}"
             progress.console.print(line, highlight=False)
@@ -117,7 +117,7 @@ async def measure(options: Options, server: Postgres | None, progress: Progress)
 
         progress.update(bar, description=f"{name}, round 1 of {options.rounds}")
         here = server if engine == "postgres" else None
-        found = await run(engine, plan, rounds=options.rounds, jobs=options.jobs, server=here, told=told)
+        found = await run(engine, plan, rounds=options.rounds, jobs=options.jobs, server=here, reported=reported)
         made += rows(engine, plan, found)
     return made
 

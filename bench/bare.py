@@ -16,7 +16,7 @@ import apsw
 import asyncpg
 
 from bench.plan import BenchFailed, Measurement
-from bench.workload import LOAD_AT_ONCE, payload, type_of
+from bench.workload import LOAD_BATCH_SIZE, payload, type_of
 from interlock.storage.sqlite.connection import CHECKPOINT_PAGES, WRITER_CACHE_KIB, wall_clock
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ class BareSQLite:
 
     async def load(self, count: int) -> None:
         rows = _rows(count)
-        for i in range(0, count, LOAD_AT_ONCE):
-            self._insert(rows[i : i + LOAD_AT_ONCE])
+        for i in range(0, count, LOAD_BATCH_SIZE):
+            self._insert(rows[i : i + LOAD_BATCH_SIZE])
 
     async def enqueue(self, what: Measurement, start: int, stop: int) -> None:
         if what.batch == 1:
@@ -163,8 +163,8 @@ class BarePostgres:
 
     async def load(self, count: int) -> None:
         rows = _rows(count)
-        for i in range(0, count, LOAD_AT_ONCE):
-            await self._insert_many[0].fetch(*zip(*rows[i : i + LOAD_AT_ONCE], strict=True))
+        for i in range(0, count, LOAD_BATCH_SIZE):
+            await self._insert_many[0].fetch(*zip(*rows[i : i + LOAD_BATCH_SIZE], strict=True))
         self.added += count
 
     async def enqueue(self, what: Measurement, start: int, stop: int) -> None:

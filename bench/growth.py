@@ -20,11 +20,11 @@ from rich.table import Table
 
 from bench.__main__ import SERVER
 from bench.plan import ENGINES, BenchFailed
-from bench.workload import LOAD_AT_ONCE, TENANT, TYPES, payload
+from bench.workload import LOAD_BATCH_SIZE, TENANT, TYPES, payload
 from interlock import wire
-from interlock.domain.decide import Complete
+from interlock.domain.decide import CompleteJob
 from interlock.domain.job import NewJob
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.registry import Agent
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
@@ -33,8 +33,8 @@ from tests.support.postgres import Postgres, PostgresServer
 from tests.support.stores import APP_LOGIN, fresh_database, make_template
 
 BATCH = 100
-AT_ONCE = 500_000
-ASK = ClaimAsk("worker-0", types=frozenset(TYPES), limit=BATCH)
+BATCH_SIZE = 500_000
+ASK = ClaimFilter("worker-0", types=frozenset(TYPES), limit=BATCH)
 
 
 class Options(argparse.Namespace):
@@ -52,7 +52,7 @@ class Grown(NamedTuple):
     size: int  # on PostgreSQL; a tenth of it on SQLite
     target: float
     grow: Callable[[Place, int], Awaitable[None]]
-    ask: ClaimAsk = ASK._replace(repositories=frozenset({"acme/open"}))
+    ask: ClaimFilter = ASK._replace(repositories=frozenset({"acme/open"}))
 
 
 class Place(NamedTuple):
@@ -65,8 +65,8 @@ def jobs(count: int, **fields: object) -> list[NewJob]:
 
 
 async def enqueue(store: Store, count: int, **fields: object) -> None:
-    for start in range(0, count, LOAD_AT_ONCE):
-        await store.enqueue(TENANT, jobs(min(LOAD_AT_ONCE, count - start), **fields))
+    for start in range(0, count, LOAD_BATCH_SIZE):
+        await store.enqueue(TENANT, jobs(min(LOAD_BATCH_SIZE, count - start), **fields))
 
 
 async def waiting(place: Place, count: int) -> None:
@@ -76,10 +76,10 @@ async def waiting(place: Place, count: int) -> None:
 async def finished(place: Place, count: int) -> None:
     """Ended jobs; on PostgreSQL behind the verbs' back and without history: the millions only have to be there."""
     if place.admin is None:
-        for start in range(0, count, LOAD_AT_ONCE):
-            await enqueue(place.store, min(LOAD_AT_ONCE, count - start))
-            while granted := await place.store.claim(TENANT, ASK):
-                await place.store.carry_out(TENANT, [Complete(j.id, j.fence, "worker-0") for j in granted])
+        for start in range(0, count, LOAD_BATCH_SIZE):
+            await enqueue(place.store, min(LOAD_BATCH_SIZE, count - start))
+            while leased := await place.store.claim(TENANT, ASK):
+                await place.store.carry_out(TENANT, [CompleteJob(j.id, j.fence, "worker-0") for j in leased])
         return
     await enqueue(place.store, 1)
     connection = await asyncpg.connect(place.admin)
@@ -92,17 +92,18 @@ async def finished(place: Place, count: int) -> None:
         )
         await connection.execute("alter table interlock.job set (fillfactor = 100)")
         add = await connection.prepare(
-            """insert into interlock.job (tenant, id, type, status, priority, route, base, run_at, attempt,
+            """insert into interlock.job (tenant, id, type, status, priority, eligibility_key, base, run_at, attempt,
                  max_attempts, fence, version, releases, created_at, updated_at, started_at, run_started_at,
                  finished_at, previous, verb, actor, created_by, requires, tags, payload, head)
                select j.tenant, ('01900000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, j.type, 'succeeded', 0,
-                 j.route, j.base, j.run_at, 1, 3, 1, 3, 0, j.created_at, j.updated_at, j.updated_at, j.updated_at,
+                 j.eligibility_key, j.base, j.run_at, 1, 3, 1, 3, 0,
+                 j.created_at, j.updated_at, j.updated_at, j.updated_at,
                  j.updated_at, 'running', 'complete', 'worker:w', j.created_by, '{}', '{}', j.payload, j.head
                from (select * from interlock.job where tenant = $1 limit 1) j,
                  generate_series($2::bigint, $3::bigint) n"""
         )
-        for start in range(0, count, AT_ONCE):  # ids rise with time, as those of real jobs do
-            await add.fetch(TENANT, start + 1, min(start + AT_ONCE, count), timeout=1800)
+        for start in range(0, count, BATCH_SIZE):  # ids rise with time, as those of real jobs do
+            await add.fetch(TENANT, start + 1, min(start + BATCH_SIZE, count), timeout=1800)
         await connection.execute(f"alter table interlock.job set (fillfactor = {room or 100})")
     finally:
         await connection.close()
@@ -111,7 +112,7 @@ async def finished(place: Place, count: int) -> None:
 async def one_agent(place: Place, count: int) -> None:
     await place.store.set_agent(TENANT, Agent("bot", "busy", max_concurrency=1))
     await enqueue(place.store, 1, agent_kind="bot", agent_id="busy", type="elsewhere")
-    await place.store.claim(TENANT, ClaimAsk("holder", types=frozenset({"elsewhere"}), lease_seconds=3600))
+    await place.store.claim(TENANT, ClaimFilter("holder", types=frozenset({"elsewhere"}), lease_seconds=3600))
     await enqueue(place.store, count, agent_kind="bot", agent_id="busy")
 
 
@@ -130,8 +131,8 @@ async def for_nobody(place: Place, count: int) -> None:
 
 async def apart(place: Place, count: int) -> None:
     """Half with a repository and a key of its own each, half with a capability of its own each."""
-    for start in range(0, count // 2, LOAD_AT_ONCE):
-        some = list(enumerate(jobs(min(LOAD_AT_ONCE, count // 2 - start)), start))
+    for start in range(0, count // 2, LOAD_BATCH_SIZE):
+        some = list(enumerate(jobs(min(LOAD_BATCH_SIZE, count // 2 - start)), start))
         away = [job._replace(repository=f"acme/{i}", affinity_key=f"key-{i}") for i, job in some]
         await place.store.enqueue(TENANT, away)
         again = jobs(len(some))
@@ -151,14 +152,14 @@ GROWN: Sequence[Grown] = (
 )  # fmt: skip
 
 
-async def drain(place: Place, ask: ClaimAsk, batches: int) -> float:
+async def drain(place: Place, ask: ClaimFilter, batches: int) -> float:
     """Seconds for so many batches."""
     began = time.perf_counter()
     for _ in range(batches):
-        granted = await place.store.claim(TENANT, ask)
-        if len(granted) != BATCH:
-            raise BenchFailed(f"{len(granted)} jobs were granted, not {BATCH}")
-        await place.store.carry_out(TENANT, [Complete(j.id, j.fence, "worker-0") for j in granted])
+        leased = await place.store.claim(TENANT, ask)
+        if len(leased) != BATCH:
+            raise BenchFailed(f"{len(leased)} jobs were granted, not {BATCH}")
+        await place.store.carry_out(TENANT, [CompleteJob(j.id, j.fence, "worker-0") for j in leased])
     return time.perf_counter() - began
 
 

@@ -12,14 +12,14 @@ import asyncpg
 import msgspec
 
 from bench.plan import EngineName
-from bench.workload import LOAD_AT_ONCE, payload
+from bench.workload import LOAD_BATCH_SIZE, payload
 from interlock import wire
 from interlock.client.local import LocalClient
 from interlock.client.protocol import Client
 from interlock.domain.principal import local
 from interlock.engine.engine import Engine
 from interlock.sdk.app import App
-from interlock.storage.batching import merged
+from interlock.storage.batching import batched
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
@@ -52,22 +52,22 @@ class Home:
         return App(connect)
 
     def client(self, store: Store) -> LocalClient:
-        engine = Engine(merged(store))
+        engine = Engine(batched(store))
         self.engines.append(engine)
         return LocalClient(engine, local(WORKERS))
 
     async def load(self, count: int, *, tenant: str = WORKERS, type: str = TYPE, delay: float | None = None) -> None:
         """Add jobs, a thousand at a time; with a delay they are not due yet."""
         now = await self.store.now() if delay is not None else 0
-        for start in range(0, count, LOAD_AT_ONCE):
-            bodies = (msgspec.Raw(payload(i).encode()) for i in range(start, min(start + LOAD_AT_ONCE, count)))
+        for start in range(0, count, LOAD_BATCH_SIZE):
+            bodies = (msgspec.Raw(payload(i).encode()) for i in range(start, min(start + LOAD_BATCH_SIZE, count)))
             asked = [JobRequest(type=type, payload=body, delay_seconds=delay) for body in bodies]
             await self.store.enqueue(tenant, [wire.new_job(one, created_by="bench", now=now) for one in asked])
 
     async def rest(self) -> None:
         """Stop the chores that workers have started."""
         for engine in self.engines:
-            await engine.upkeep.stop()
+            await engine.maintenance.stop()
             await engine.workers.stop()
 
 

@@ -71,10 +71,10 @@ def serving(database: str, directory: Path) -> Iterator[int]:
     ):
         assert process.stdout is not None
         try:
-            said = process.stdout.readline()
-            if " serves http://" not in said:
+            given = process.stdout.readline()
+            if " serves http://" not in given:
                 raise BenchFailed(f"the server did not start: {(directory / 'log').read_text()[-2000:]}")
-            yield int(said.partition(" serves ")[2].split()[0].rpartition(":")[2])
+            yield int(given.partition(" serves ")[2].split()[0].rpartition(":")[2])
         finally:
             process.terminate()
             process.wait()

@@ -76,9 +76,9 @@ def draw(rows: Sequence[Row]) -> str:
 
 def _bar(row: Row, y: int, scale: float) -> list[str]:
     middle = y + LINE / 2
-    said = f"{row.what.connections} connection{'s' if row.what.connections > 1 else ''}"
+    given = f"{row.what.connections} connection{'s' if row.what.connections > 1 else ''}"
     parts = [
-        f'<text x="{LEFT - 10}" y="{middle + 4}" text-anchor="end">{said}</text>',
+        f'<text x="{LEFT - 10}" y="{middle + 4}" text-anchor="end">{given}</text>',
         f'<rect class="bar" x="{LEFT}" y="{y + 4}" width="{row.rate * scale:.1f}" height="{LINE - 8}"/>',
     ]
     if row.what.jobs_per_second is not None:

@@ -122,8 +122,8 @@ class Connection(asyncio.Protocol):
 class Caller:
     """One producer that is also a worker, on one connection."""
 
-    def __init__(self, connection: Connection, number: int, batch: int, turn: Callable[[], int]) -> None:
-        self._connection, self._batch, self._turn = connection, batch, turn
+    def __init__(self, connection: Connection, number: int, batch: int, commit_seq: Callable[[], int]) -> None:
+        self._connection, self._batch, self._turn = connection, batch, commit_seq
         self._worker = b"worker-%d" % number
         self._ask = b'{"worker":"%b","limit":%d}' % (self._worker, batch)
 
@@ -138,18 +138,18 @@ class Caller:
     async def cycle(self) -> int:
         """Create, claim as many, complete what was granted; another caller may have got what this one made."""
         await self.create()
-        granted = _read_jobs(await self._connection.post(b"/v1/claims", self._ask)).jobs
-        if not granted:
+        leased = _read_jobs(await self._connection.post(b"/v1/claims", self._ask)).jobs
+        if not leased:
             return 0
         if self._batch == 1:
-            (job,) = granted
+            (job,) = leased
             body = b'{"worker":"%b","fence":%d}' % (self._worker, _fence(job))
             receipts = [_read_receipt(await self._connection.post(b"/v1/jobs/%b/complete" % job.id.encode(), body))]
         else:
             items = b",".join([
                 b'{"id":"%b","fence":%d,"worker":"%b","outcome":"complete"}'
                 % (job.id.encode(), _fence(job), self._worker)
-                for job in granted
+                for job in leased
             ])  # fmt: skip
             answer = await self._connection.post(b"/v1/finishes", b'{"items":[%b]}' % items)
             receipts = _read_receipts(answer).items
@@ -166,13 +166,13 @@ class Caller:
 async def run(order: Order) -> Outcome:
     """Keep every connection busy for the time; what was begun before the end is finished but not counted."""
     loop = asyncio.get_running_loop()
-    turn = iter(range(10**9)).__next__
+    commit_seq = iter(range(10**9)).__next__
     callers = []
     connections = []
     for number in range(order.connections):
         _, connection = await loop.create_connection(Connection, "127.0.0.1", order.port)
         connections.append(connection)
-        callers.append(Caller(connection, number, order.batch, turn))
+        callers.append(Caller(connection, number, order.batch, commit_seq))
     start = time.perf_counter() + order.warm_seconds
     end = start + order.seconds
     done = 0

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from itertools import count as numbers
 
 from bench.plan import BenchFailed, Measurement
-from bench.workload import LOAD_AT_ONCE, TENANT, TYPES, WHO, new_jobs, requests
+from bench.workload import LOAD_BATCH_SIZE, TENANT, TYPES, WHO, new_jobs, requests
 from interlock import wire
-from interlock.domain.decide import Complete
-from interlock.domain.job import Enqueued, Filter, NewJob, Receipt, Refused
+from interlock.domain.decide import CompleteJob
+from interlock.domain.job import Enqueued, Filter, NewJob, Receipt, Rejected
 from interlock.domain.lifecycle import TERMINAL, Status
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.engine.engine import Engine
-from interlock.storage.batching import merged
+from interlock.storage.batching import batched
 from interlock.storage.contract import Store
 from interlock.wire import JobRequest
 
@@ -25,11 +25,11 @@ class Ours:
     def __init__(self, store: Store) -> None:
         self.added = 0
         self._store = store
-        self._engine = Engine(merged(store))
+        self._engine = Engine(batched(store))
         self._requests: list[JobRequest] = []
         self._jobs: list[NewJob] = []
-        self._enqueued: list[Enqueued | Refused] = []
-        self._receipts: list[Receipt | Refused] = []
+        self._enqueued: list[Enqueued | Rejected] = []
+        self._receipts: list[Receipt | Rejected] = []
 
     def prepare(self, count: int) -> None:
         self._requests = requests(count)
@@ -37,8 +37,8 @@ class Ours:
 
     async def load(self, count: int) -> None:
         jobs = new_jobs(count)
-        for i in range(0, count, LOAD_AT_ONCE):
-            self._enqueued += await self._store.enqueue(TENANT, jobs[i : i + LOAD_AT_ONCE])
+        for i in range(0, count, LOAD_BATCH_SIZE):
+            self._enqueued += await self._store.enqueue(TENANT, jobs[i : i + LOAD_BATCH_SIZE])
         self.added += count
 
     async def enqueue(self, what: Measurement, start: int, stop: int) -> None:
@@ -70,12 +70,12 @@ class Ours:
         return len(self._receipts) - before
 
     async def _work(self, worker: str, batch: int, left: Iterator[int]) -> None:
-        ask = ClaimAsk(worker, types=frozenset(TYPES), limit=batch)
+        ask = ClaimFilter(worker, types=frozenset(TYPES), limit=batch)
         for _ in left:
             jobs = await self._store.claim(TENANT, ask)
             if not jobs:
                 return
-            orders = [Complete(job.id, job.fence, worker) for job in jobs]
+            orders = [CompleteJob(job.id, job.fence, worker) for job in jobs]
             self._receipts += await self._store.carry_out(TENANT, orders)
 
     async def check(self, *, drained: bool) -> None:

@@ -20,10 +20,10 @@ from rich.table import Table
 from bench.__main__ import running_server
 from bench.workload import TYPES, payload
 from interlock import wire
-from interlock.domain.decide import Complete
+from interlock.domain.decide import CompleteJob
 from interlock.domain.job import NewJob
-from interlock.domain.operations import PruneOrder
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.operations import PruneCommand
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.retry import SECOND
 from interlock.storage.postgres.partition_history import partition
 from interlock.storage.postgres.store import PostgresStore
@@ -74,8 +74,8 @@ class Layout:
     async def work(self, jobs: int, batch: int) -> float:
         begun = self.spent()
         for _ in range(0, jobs, batch):
-            granted = await self.store.claim(TENANT, ClaimAsk("worker", types=frozenset(TYPES), limit=batch))
-            await self.store.carry_out(TENANT, [Complete(job.id, job.fence, "worker") for job in granted])
+            leased = await self.store.claim(TENANT, ClaimFilter("worker", types=frozenset(TYPES), limit=batch))
+            await self.store.carry_out(TENANT, [CompleteJob(job.id, job.fence, "worker") for job in leased])
         return (self.spent() - begun) / jobs
 
     async def prune(self) -> tuple[float, float]:
@@ -86,11 +86,11 @@ class Layout:
             "select set_config('interlock.clock', to_timestamp($1 / 1e6)::text, false)", float(after)
         )
         await self.store.leave_history(after)
-        step = await self.store.prune(TENANT, PruneOrder(wire.new_id(), "system:bench", after, 0, STEP))
+        step = await self.store.prune(TENANT, PruneCommand(wire.new_id(), "system:bench", after, 0, STEP))
         while jobs := jobs + step.deleted:
             if step.at_end:
                 break
-            order = PruneOrder(wire.new_id(), "system:bench", after, step.last_seq, STEP)
+            order = PruneCommand(wire.new_id(), "system:bench", after, step.last_seq, STEP)
             step = await self.store.prune(TENANT, order)
         await self.store.drop_history(after)
         await self.store._fetch("reset role")
@@ -121,13 +121,13 @@ async def measure(server: Postgres, turns: int, jobs: int) -> dict[int, Found]:
             layouts.append(await Layout.open(server, name, partitions))
             stack.push_async_callback(layouts[-1].store.close)
         found = {layout.partitions: Found([], [], [], (0, 0)) for layout in layouts}
-        for turn in range(turns + 1):
-            for layout in layouts if turn % 2 else reversed(layouts):
+        for commit_seq in range(turns + 1):
+            for layout in layouts if commit_seq % 2 else reversed(layouts):
                 few = max(jobs // 10, 10)
-                born = await layout.enqueue(jobs + few)
+                created = await layout.enqueue(jobs + few)
                 many, some = await layout.work(jobs, 100), await layout.work(few, 5)
-                if turn:
-                    found[layout.partitions].enqueue.append(born * 1e6)
+                if commit_seq:
+                    found[layout.partitions].enqueue.append(created * 1e6)
                     found[layout.partitions].batch.append(many * 1e6)
                     found[layout.partitions].few.append(some * 1e6)
         for layout in layouts:

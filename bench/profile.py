@@ -25,9 +25,9 @@ from rich.table import Table
 
 from bench.plan import ENGINES
 from bench.workload import TENANT, TYPES, new_jobs
-from interlock.domain.decide import Complete
+from interlock.domain.decide import CompleteJob
 from interlock.domain.job import Job
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.errors import Error
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
@@ -46,7 +46,7 @@ SERVER = {
     "track_wal_io_timing": "on",
 }
 WORKER = "worker-0"
-LONGEST = 110
+MAX_LENGTH = 110
 
 
 class Spent(NamedTuple):
@@ -73,13 +73,13 @@ async def phases(store: Store, jobs: int, batch: int) -> AsyncIterator[Phase]:
     for i in range(0, jobs, batch):
         await store.enqueue(TENANT, new[i : i + batch])
     yield Phase("enqueue", time.perf_counter() - began, jobs)
-    ask = ClaimAsk(WORKER, types=frozenset(TYPES), limit=batch, lease_seconds=3600)
+    ask = ClaimFilter(WORKER, types=frozenset(TYPES), limit=batch, lease_seconds=3600)
     claimed: list[list[Job]] = []
     began = time.perf_counter()
-    while granted := await store.claim(TENANT, ask):
-        claimed.append(granted)
+    while leased := await store.claim(TENANT, ask):
+        claimed.append(leased)
     yield Phase("claim", time.perf_counter() - began, jobs)
-    orders = [[Complete(job.id, job.fence, WORKER) for job in some] for some in claimed]
+    orders = [[CompleteJob(job.id, job.fence, WORKER) for job in some] for some in claimed]
     began = time.perf_counter()
     for some in orders:
         await store.carry_out(TENANT, some)
@@ -296,7 +296,7 @@ async def _spent(admin: asyncpg.Connection[asyncpg.Record], database: str, jobs:
 
 
 def _one_line(sql: str) -> str:
-    return " ".join(sql.split())[:LONGEST]
+    return " ".join(sql.split())[:MAX_LENGTH]
 
 
 def main(arguments: Sequence[str]) -> int:

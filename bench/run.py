@@ -52,7 +52,7 @@ async def run(
     rounds: int,
     jobs: int,
     server: Postgres | None,
-    told: Told,
+    reported: Told,
 ) -> dict[str, list[Rates]]:
     """The rates of every round by the key of the measurement."""
     found: dict[str, list[Rates]] = {what.key: [] for what in plan}
@@ -61,7 +61,7 @@ async def run(
             async with _open(engine, what, server) as both:
                 rates = await _measure(what, what.jobs(jobs), both)
             found[what.key].append(rates)
-            told(number, what, rates)
+            reported(number, what, rates)
     return found
 
 
@@ -114,10 +114,10 @@ async def _measure(what: Measurement, count: int, both: Both) -> Rates:
     gc.collect()
     gc.freeze()  # so that nobody pays for walking over the jobs that lie ready
     try:
-        for turn in range(TURNS):
+        for commit_seq in range(TURNS):
             for i, side in enumerate(both.sides):
                 began = time.perf_counter()
-                jobs = await _one_turn(what, count, side, turn)
+                jobs = await _one_turn(what, count, side, commit_seq)
                 seconds[i] += time.perf_counter() - began
                 done[i] += jobs
     finally:
@@ -148,11 +148,11 @@ async def _settle(both: Both) -> None:
         await connection.close()
 
 
-async def _one_turn(what: Measurement, count: int, side: Side, turn: int) -> int:
+async def _one_turn(what: Measurement, count: int, side: Side, commit_seq: int) -> int:
     if what.drains:
-        tickets = None if turn == TURNS - 1 else count // what.batch // TURNS
+        tickets = None if commit_seq == TURNS - 1 else count // what.batch // TURNS
         return await side.drain(what.batch, what.connections, tickets)
     batches = count // what.batch
-    start, stop = (batches * t // TURNS * what.batch for t in (turn, turn + 1))
+    start, stop = (batches * t // TURNS * what.batch for t in (commit_seq, commit_seq + 1))
     await side.enqueue(what, start, stop)
     return stop - start

@@ -19,14 +19,14 @@ from bench.__main__ import running_server
 from bench.plan import BenchFailed
 from bench.workload import TYPES, payload
 from interlock import wire
-from interlock.domain.decide import Complete
+from interlock.domain.decide import CompleteJob
 from interlock.domain.job import NewJob, Receipt
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.errors import Unavailable
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.add_shard import add_shard
-from interlock.storage.shards.factory import POOL, open_router
+from interlock.storage.shards.factory import POOL, open_sharded_store
 from interlock.storage.shards.tenant_move import Moved, Mover
 from tests.support.postgres import OWNER, Postgres
 from tests.support.shards import SHARDS, Wire, resident, wire_to
@@ -43,13 +43,13 @@ async def work_through(store: Store, tenants: Sequence[str], jobs: int) -> float
 
     async def one(tenant: str) -> int:
         done = 0
-        ask = ClaimAsk("worker", types=frozenset(TYPES), limit=BATCH)
+        ask = ClaimFilter("worker", types=frozenset(TYPES), limit=BATCH)
         for start in range(0, jobs, BATCH):
             some = range(start, min(start + BATCH, jobs))
             new = [NewJob(wire.new_id(), TYPES[i % len(TYPES)], payload(i)) for i in some]
             await store.enqueue(tenant, new)
-            granted = await store.claim(tenant, ask)
-            orders = [Complete(job.id, job.fence, "worker") for job in granted]
+            leased = await store.claim(tenant, ask)
+            orders = [CompleteJob(job.id, job.fence, "worker") for job in leased]
             done += sum(isinstance(receipt, Receipt) for receipt in await store.carry_out(tenant, orders))
         return done
 
@@ -78,7 +78,7 @@ async def two_shards(server: Postgres, *, wired: bool = False) -> AsyncIterator[
         databases = await stack.enter_async_context(fresh_shards(server))
         addresses = {name: server.dsn(database, user=APP_LOGIN) for name, database in databases.items()}
         wire, near = await stack.enter_async_context(wire_to(addresses[SHARDS[1]]))
-        router = await open_router({**addresses, SHARDS[1]: near} if wired else addresses)
+        router = await open_sharded_store({**addresses, SHARDS[1]: near} if wired else addresses)
         stack.push_async_callback(router.close)
         stack.callback(wire.mend)
         yield router, wire
@@ -110,7 +110,7 @@ async def beside(server: Postgres, jobs: int, *, stalled: bool) -> float:
         async def ask(tenant: str) -> None:
             while True:
                 with suppress(Unavailable):
-                    await router.claim(tenant, ClaimAsk("worker", limit=1))
+                    await router.claim(tenant, ClaimFilter("worker", limit=1))
                 await asyncio.sleep(0.01)
 
         if stalled:
@@ -130,7 +130,9 @@ async def moved(server: Postgres, waiting: int) -> tuple[Moved, float, float]:
     await make_template(server)
     async with fresh_shards(server) as databases:
         superusers = {name: server.dsn(database) for name, database in databases.items()}
-        router = await open_router({name: server.dsn(database, user=APP_LOGIN) for name, database in databases.items()})
+        router = await open_sharded_store(
+            {name: server.dsn(database, user=APP_LOGIN) for name, database in databases.items()}
+        )
         tenant, target = TENANTS[0], SHARDS[1]
         answered: list[float] = []
         try:

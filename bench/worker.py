@@ -28,8 +28,8 @@ from bench import machine
 from bench.__main__ import OUT, running_server, set_up, tidy_up
 from bench.homes import STORE, TYPE, Home, opened
 from bench.plan import ENGINES, TITLES, BenchFailed, EngineName
-from interlock.domain.decide import Complete
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.decide import CompleteJob
+from interlock.domain.policy import ClaimFilter
 from interlock.errors import Error
 from interlock.worker.loop import Worker
 from tests.support.postgres import Postgres, PostgresFailed, PostgresMissing
@@ -46,8 +46,8 @@ STARTS = 300
 APART_SECONDS = (0.01, 0.03)  # so that the worker is idle again, and nobody is held up by the job before
 CONCURRENCY, PREFETCH = 100, 400
 LEAST_OF_STORE = {"sqlite": 0.65, "postgres": 0.75}
-MOST_MS = {"sqlite": 2.0, "postgres": 3.0}
-MOST_IDLE_PERCENT = 1.0
+MAX_MS = {"sqlite": 2.0, "postgres": 3.0}
+MAX_IDLE_PERCENT = 1.0
 
 
 class Options(argparse.Namespace):
@@ -106,15 +106,15 @@ async def drain(engine: EngineName, home: Home, jobs: int) -> list[Figure]:
 
     sides = {"default": by_worker, STORE: by_store}
     seconds = dict.fromkeys(sides, 0.0)
-    for turn in range(-1, TURNS):
-        count = WARM if turn < 0 else jobs // TURNS
+    for commit_seq in range(-1, TURNS):
+        count = WARM if commit_seq < 0 else jobs // TURNS
         for tenant, side in sides.items():
             await home.load(count, tenant=tenant)
             await home.settle()
             gc.collect()
             began = time.perf_counter()
             done = await side()
-            if turn >= 0:
+            if commit_seq >= 0:
                 seconds[tenant] += time.perf_counter() - began
             if done != count:
                 raise BenchFailed(f"{done} of {count} jobs were drained")
@@ -128,9 +128,9 @@ async def drain(engine: EngineName, home: Home, jobs: int) -> list[Figure]:
 
 
 async def _claim_and_complete(home: Home, worker: str) -> int:
-    ask, done = ClaimAsk(worker, types=frozenset({TYPE}), limit=BATCH), 0
+    ask, done = ClaimFilter(worker, types=frozenset({TYPE}), limit=BATCH), 0
     while jobs := await home.store.claim(STORE, ask):
-        done += len(await home.store.carry_out(STORE, [Complete(job.id, job.fence, worker) for job in jobs]))
+        done += len(await home.store.carry_out(STORE, [CompleteJob(job.id, job.fence, worker) for job in jobs]))
     return done
 
 
@@ -161,7 +161,7 @@ async def starts(engine: EngineName, home: Home, waiting: int) -> list[Figure]:
                     taken.append((await began.get() - committed) * 1000)
             p50, p95 = median(taken), quantiles(taken, n=20)[-1]
             title = "start latency" + (f", {in_the_way:,} jobs waiting" if in_the_way else "")
-            figures.append(Figure(TITLES[engine], title, p50, "ms", MOST_MS[engine], about=f"p95 {p95:.2f} ms"))
+            figures.append(Figure(TITLES[engine], title, p50, "ms", MAX_MS[engine], about=f"p95 {p95:.2f} ms"))
     finally:
         worker.stop()
         await working
@@ -183,7 +183,7 @@ async def idle_worker(engine: EngineName, home: Home, seconds: float) -> list[Fi
     percent = (time.process_time() - before) / (time.perf_counter() - since) * 100
     worker.stop()
     await working
-    return [Figure(TITLES[engine], "idle worker, of one core", percent, "%", MOST_IDLE_PERCENT)]
+    return [Figure(TITLES[engine], "idle worker, of one core", percent, "%", MAX_IDLE_PERCENT)]
 
 
 async def idle_server(seconds: float) -> list[Figure]:
@@ -194,7 +194,7 @@ async def idle_server(seconds: float) -> list[Figure]:
         since = time.perf_counter()
         await asyncio.sleep(seconds)
         percent = ((_cpu_seconds(pid) or before) - before) / (time.perf_counter() - since) * 100
-    return [Figure(TITLES["sqlite"], "idle server, of one core", percent, "%", MOST_IDLE_PERCENT)]
+    return [Figure(TITLES["sqlite"], "idle server, of one core", percent, "%", MAX_IDLE_PERCENT)]
 
 
 @asynccontextmanager
@@ -286,8 +286,8 @@ def main(arguments: Sequence[str]) -> int:
     show(screen, figures)
     options.out.mkdir(parents=True, exist_ok=True)
     results = {"machine": here, "jobs": options.jobs, "waiting": options.waiting}
-    told = [one._asdict() | {"met": one.met} for one in figures]
-    (options.out / "worker.json").write_text(json.dumps(results | {"results": told}, indent=2) + "\n")
+    reported = [one._asdict() | {"met": one.met} for one in figures]
+    (options.out / "worker.json").write_text(json.dumps(results | {"results": reported}, indent=2) + "\n")
     aside.print(f"saved {options.out / 'worker.json'}", highlight=False, soft_wrap=True)
     return 0
 

@@ -14,7 +14,7 @@ from interlock.wire import AgentName, JobRequest
 TYPES = ("email", "invoice", "report", "resize", "sync")
 TENANT = "bench"
 WHO = principal.local(TENANT)
-LOAD_AT_ONCE = 1000
+LOAD_BATCH_SIZE = 1000
 SERIAL_AGENTS = 100
 _TEXT = "x" * 71
 

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from interlock.storage.contract import Store
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 from tests.support.postgres import Postgres
 from tests.support.postgres import postgres as running_postgres
 from tests.support.stores import ENGINES, ManualClock, make_template, open_store
 
-LONGEST: Final = ("cluster", "model", "process")
+MAX_LENGTH: Final = ("cluster", "model", "process")
 # For how long we wait on the way out, or for a shard that is slow: a busy machine must not look like one that is gone.
 MOMENTS: Final = (
     "interlock.worker.loop.LAST_WORDS_SECONDS",
     "interlock.engine.worker_presence.LAST_NOTES_SECONDS",
-    "interlock.storage.shards.routing.PATIENCE_SECONDS",
+    "interlock.storage.shards.routing.RETRY_SECONDS",
 )
 
 settings.register_profile("however busy the machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -30,7 +30,7 @@ settings.load_profile("however busy the machine")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The folders with the longest tests first, so that at the end no process waits for one of them."""
-    items.sort(key=lambda item: item.path.parent.name not in LONGEST)
+    items.sort(key=lambda item: item.path.parent.name not in MAX_LENGTH)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -38,7 +38,7 @@ def _patience() -> Iterator[None]:
     """Tests of what happens when a moment is over set a shorter one."""
     with pytest.MonkeyPatch.context() as patch:
         for moment in MOMENTS:
-            patch.setattr(moment, PATIENCE_SECONDS)
+            patch.setattr(moment, RETRY_SECONDS)
         yield
 
 

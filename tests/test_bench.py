@@ -29,9 +29,9 @@ def test_a_peer_that_cannot_be_installed_is_named_and_the_run_fails(
 ) -> None:
     for _ in range(2):  # what was left half is not taken for whole
         assert main(["--quick", "--only", "graphile", "--out", str(tmp_path / "out")]) == 1
-        said = capsys.readouterr().err
-        assert "graphile-worker could not be installed" in said
-        assert "no route to the registry" in said
+        given = capsys.readouterr().err
+        assert "graphile-worker could not be installed" in given
+        assert "no route to the registry" in given
     assert not (tmp_path / "out").exists()
 
 

@@ -18,7 +18,7 @@ from interlock.cli.main import app
 from interlock.config import FILE, PREFIX, Settings, load
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.webhook import EVENTS
-from interlock.wire.encode import JobShown
+from interlock.wire.encode import JobBody
 
 pytest_plugins = ["pytester"]
 
@@ -142,17 +142,17 @@ def test_the_quickstart_goes_as_it_is_told(tmp_path: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     environ["PATH"] = f"{bin}{os.pathsep}{environ.get('PATH', '')}"
     here: dict[str, str] = {}  # ids of the page, and what they are in this run
-    told = re.findall(r"^\$ (.+)\n((?:(?!\$ ).+\n)*)", "".join(blocks(text, "console")), re.MULTILINE)
-    assert len(told) == 8
-    for command, shown in told:
+    reported = re.findall(r"^\$ (.+)\n((?:(?!\$ ).+\n)*)", "".join(blocks(text, "console")), re.MULTILINE)
+    assert len(reported) == 8
+    for command, encoded in reported:
         for id, own in here.items():
             command = command.replace(id, own)
         done = subprocess.run(
             command, shell=True, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
-        here |= zip(ID.findall(shown), ID.findall(done.stdout), strict=True)
-        assert without_ids_and_times(done.stdout) == without_ids_and_times(shown)
+        here |= zip(ID.findall(encoded), ID.findall(done.stdout), strict=True)
+        assert without_ids_and_times(done.stdout) == without_ids_and_times(encoded)
 
 
 ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -184,7 +184,7 @@ def test_the_diagrams_are_those_of_the_script() -> None:
 
 def test_every_field_of_a_job_is_documented() -> None:
     documented = re.findall(r"^\| `(\w+)` \|", (DOCS / "reference" / "job.md").read_text(), re.MULTILINE)
-    assert sorted(documented) == sorted(field.name for field in msgspec.structs.fields(JobShown))
+    assert sorted(documented) == sorted(field.name for field in msgspec.structs.fields(JobBody))
 
 
 def test_the_readme_is_short() -> None:

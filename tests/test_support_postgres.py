@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from tests.support import postgres as support
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 from tests.support.postgres import GivenPostgres, PostgresMissing, PostgresServer
 
 ROOT = Path(__file__).parents[1]
@@ -38,7 +38,7 @@ def server() -> Iterator[PostgresServer]:
 
 
 async def ask(server: PostgresServer, query: str) -> list[asyncpg.Record]:
-    connection = await asyncpg.connect(server.dsn(), timeout=PATIENCE_SECONDS)
+    connection = await asyncpg.connect(server.dsn(), timeout=RETRY_SECONDS)
     try:
         return await connection.fetch(query)
     finally:
@@ -103,7 +103,7 @@ if sys.platform == "linux":  # elsewhere nothing tells a child that its parent d
             postmaster = os.pidfd_open(int(pid))
             try:
                 owner.send_signal(signal.SIGKILL)
-                assert select.select([postmaster], [], [], PATIENCE_SECONDS)[0], "the server outlived its test process"
+                assert select.select([postmaster], [], [], RETRY_SECONDS)[0], "the server outlived its test process"
             finally:
                 os.close(postmaster)
                 shutil.rmtree(home)

@@ -89,13 +89,13 @@ def _run(environment: Environment, place: str, jobs: int) -> float:
         ran = subprocess.run(
             command, env=variables, check=True, capture_output=True, text=True, timeout=RUN_SECONDS
         )  # fmt: skip
-        told = json.loads(ran.stdout.splitlines()[-1])
+        reported = json.loads(ran.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
         raise BenchFailed(lines[-1] if lines else type(error).__name__) from None
-    if told["done"] != jobs:
-        raise BenchFailed(f"only {told['done']} of {jobs} jobs were done")
-    return jobs / float(told["seconds"])
+    if reported["done"] != jobs:
+        raise BenchFailed(f"only {reported['done']} of {jobs} jobs were done")
+    return jobs / float(reported["seconds"])
 
 
 async def compare(

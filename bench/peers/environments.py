@@ -67,7 +67,7 @@ def installed(peer: Peer) -> Environment:
         try:
             _install_node(peer, place) if peer.is_node else _install_python(peer, place)
         except (OSError, subprocess.SubprocessError) as error:
-            raise NotInstalled(f"{peer.name} could not be installed: {_said(error)}") from None
+            raise NotInstalled(f"{peer.name} could not be installed: {_given(error)}") from None
         is_whole.touch()
     script = str(CONTESTANTS / peer.script)
     if peer.is_node:
@@ -88,9 +88,9 @@ def _call(command: Sequence[str], place: Path) -> None:
     subprocess.run(command, cwd=place, check=True, capture_output=True, text=True, timeout=INSTALL_SECONDS)
 
 
-def _said(error: Exception) -> str:
-    told = (getattr(error, "stderr", None) or "").strip().splitlines()
-    return told[-1] if told else str(error)
+def _given(error: Exception) -> str:
+    reported = (getattr(error, "stderr", None) or "").strip().splitlines()
+    return reported[-1] if reported else str(error)
 
 
 def _cache() -> Path:

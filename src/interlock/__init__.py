@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from interlock.sdk.exceptions import StepMismatch as StepMismatch
     from interlock.sdk.exceptions import Suspended as Suspended
     from interlock.sdk.handle import JobHandle as JobHandle
-    from interlock.sdk.replay import Answer as Answer
+    from interlock.sdk.replay import ApprovalResult as ApprovalResult
     from interlock.sdk.tasks import Task as Task
     from interlock.worker.loop import Worker as Worker
 
@@ -28,7 +28,7 @@ __version__ = "0.1.0"
 
 # Where the public names live; each is loaded when it is first used.
 _HOMES = {
-    "Answer": "sdk.replay",
+    "ApprovalResult": "sdk.replay",
     "App": "assemble",
     "Child": "sdk.context",
     "Context": "sdk.context",

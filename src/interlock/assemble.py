@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,9 +25,9 @@ from interlock.engine.tokens import OWN, Trust
 from interlock.errors import Invalid, Unavailable
 from interlock.sdk.app import App as SdkApp
 from interlock.sdk.queue import Queue as SdkQueue
-from interlock.sdk.sync import blocking
+from interlock.sdk.sync import sync_version
 from interlock.sdk.tasks import Connected
-from interlock.storage.batching import merged
+from interlock.storage.batching import batched
 from interlock.storage.contract import Objects, Store
 from interlock.wire import Limits
 
@@ -58,27 +59,27 @@ async def open_store(url: str) -> Store:
 async def open_shards(shards: Mapping[str, str], *, supplier: str | ShardSupplier | None = None) -> Store:
     """One store over several databases of PostgreSQL, by the names of their shards."""
     _need_asyncpg()
-    from interlock.storage.shards.factory import open_router
+    from interlock.storage.shards.factory import open_sharded_store
 
-    return await open_router(shards, supplier=supplier)
+    return await open_sharded_store(shards, supplier=supplier)
 
 
 def open_objects(place: str | None, database: str) -> Objects:
     """Where artifacts are kept: a bucket or a directory, by default beside the SQLite file or the running process."""
     if place is not None and place.startswith(S3):
-        from interlock.storage.object_store.s3 import Bucket
+        from interlock.storage.object_store.s3 import S3Objects
 
-        return Bucket.s3(place)
+        return S3Objects.s3(place)
     if place is None and database == f"{SQLITE}:memory:":
-        from interlock.storage.object_store.s3 import Bucket
+        from interlock.storage.object_store.s3 import S3Objects
 
-        return Bucket.in_memory()
+        return S3Objects.in_memory()
     if place is not None and "://" in place:
         raise Invalid("artifacts are kept in a directory or under s3://BUCKET/PREFIX", pointer="/artifacts")
-    from interlock.storage.object_store.filesystem import Directory
+    from interlock.storage.object_store.filesystem import FileObjects
 
     beside = Path(_path(database)).parent if database.startswith(SQLITE) else Path()
-    return Directory((beside / ARTIFACTS if place is None else Path(place)).absolute())
+    return FileObjects((beside / ARTIFACTS if place is None else Path(place)).absolute())
 
 
 async def migrate(url: str) -> list[str]:
@@ -148,7 +149,7 @@ async def new_engine(settings: Settings, *, trust: Trust = OWN, supplier: ShardS
     else:
         store = await open_store(settings.database)
     return Engine(
-        merged(store), limits(settings), objects=objects, trust=trust, retention_days=settings.retention_days,
+        batched(store), limits(settings), objects=objects, trust=trust, retention_days=settings.retention_days,
         strict_types=settings.strict_types, implicit_agents=settings.implicit_agents,
         webhook_formats={CODEQ: CodeqFormat(settings.codeq_webhook_secret)},
     )  # fmt: skip
@@ -261,12 +262,12 @@ class App(SdkApp):
 
 def _settings(url: str | None, shards: Mapping[str, str] | None, **others: str | None) -> Settings:
     """What an app is told: by its caller alone where that names a database or shards, else by the settings in force."""
-    said: dict[str, Any] = {name: value for name, value in others.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in others.items() if value is not None}
     if url is not None and shards is not None:
         raise Invalid("an app has its jobs at a URL or on shards, not both", pointer="/shards")
     if shards is not None:
-        return config.of_shards(shards, **said)
-    return config.load(said) if url is None else Settings(database=url, **said)
+        return config.of_shards(shards, **given)
+    return config.load(given) if url is None else Settings(database=url, **given)
 
 
 class Queue(SdkQueue):
@@ -282,20 +283,20 @@ class Queue(SdkQueue):
         *,
         token: str | None = None,
         tenant: str | None = None,
-        lease_seconds: float = 60.0,
+        lease: float | timedelta = 60.0,
         name: str | None = None,
     ) -> None:
         self._own: App | None = None
         if where is None or isinstance(where, str):
             where = self._own = App(where, token=token, tenant=tenant)
-        super().__init__(type, where, lease_seconds=lease_seconds, name=name)
+        super().__init__(type, where, lease=lease, name=name)
 
     async def close(self) -> None:
         """Close the client that this queue has opened in the running event loop, if it has; an app is left alone."""
         if self._own is not None:
             await self._own.close()
 
-    close_sync = blocking(close)
+    close_sync = sync_version(close)
 
 
 def _path(url: str) -> str:

@@ -18,7 +18,7 @@ FILE = "interlock.toml"
 OFF = "off"
 CREDENTIALS = ("tokens", "jwt")
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
-FACES = ("codeq", "moonmind", "mcp")
+ADAPTERS = ("codeq", "moonmind", "mcp")
 KIB = 1024
 # From where to where each limit may be set. What workers cut their errors and events to is always taken.
 LIMITS: Mapping[str, tuple[int, int]] = {
@@ -67,11 +67,11 @@ def load(
     """The settings in force; a flag that is None was not given."""
     environ = os.environ if environ is None else environ
     values = _from_file((directory or Path.cwd()) / FILE)
-    said = {name: value for name in _names() if (value := _from_environ(name, environ)) is not None}
-    if flags.get("database") is not None or ("database" in said and "shards" not in said):
+    specified = {name: value for name in _names() if (value := _from_environ(name, environ)) is not None}
+    if flags.get("database") is not None or ("database" in specified and "shards" not in specified):
         values.pop("shards", None)  # one database that is named nearer by is opened alone
-        said.pop("shards", None)
-    values |= said
+        specified.pop("shards", None)
+    values |= specified
     values |= {name: value for name, value in flags.items() if value is not None}
     settings = Settings(**{name: _READ[name](value) if name in _READ else value for name, value in values.items()})
     if settings.shards:  # where something hangs on one database, it is the one that keeps the directory
@@ -81,12 +81,12 @@ def load(
     return settings
 
 
-def of_shards(shards: Mapping[str, str], **said: Any) -> Settings:
+def of_shards(shards: Mapping[str, str], **specified: Any) -> Settings:
     """Settings of a program that names its shards itself."""
     if not shards:
         raise Invalid("there must be at least one shard", pointer="/shards")
     checked = _shards(shards)
-    return Settings(shards=checked, database=next(iter(checked.values())), **said)
+    return Settings(shards=checked, database=next(iter(checked.values())), **specified)
 
 
 def sources(
@@ -94,13 +94,13 @@ def sources(
 ) -> dict[str, str]:
     """Where each setting in force was said: by a flag, a variable, the file, or nowhere."""
     environ = os.environ if environ is None else environ
-    said = dict.fromkeys(_names(), "default") | dict.fromkeys(_from_file((directory or Path.cwd()) / FILE), FILE)
+    specified = dict.fromkeys(_names(), "default") | dict.fromkeys(_from_file((directory or Path.cwd()) / FILE), FILE)
     for name in _names():
         variable = PREFIX + name.upper()
         for given in (f"{variable}_FILE", variable):
             if environ.get(given) or variable in environ:
-                said[name] = given
-    return said | {name: f"--{name}" for name, value in flags.items() if value is not None}
+                specified[name] = given
+    return specified | {name: f"--{name}" for name, value in flags.items() if value is not None}
 
 
 def _names() -> set[str]:
@@ -204,11 +204,11 @@ def _hosts(value: object) -> tuple[str, ...]:
     return tuple(word.lower() for word in given)
 
 
-def _faces(value: object) -> tuple[str, ...]:
+def _adapters(value: object) -> tuple[str, ...]:
     """Other protocols that are served too, in a list or between commas; none if empty."""
     given = [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
-    if not isinstance(given, (list, tuple)) or not all(word in FACES for word in given):
-        raise Invalid(f"faces must be a list of {', '.join(FACES)}", pointer="/faces")
+    if not isinstance(given, (list, tuple)) or not all(word in ADAPTERS for word in given):
+        raise Invalid(f"faces must be a list of {', '.join(ADAPTERS)}", pointer="/faces")
     return tuple(dict.fromkeys(given))
 
 
@@ -234,12 +234,21 @@ def _burst(value: object) -> int:
 
 
 def _flag(value: object, name: str) -> bool:
-    said = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    specified = {
+        "true": True,
+        "1": True,
+        "yes": True,
+        "on": True,
+        "false": False,
+        "0": False,
+        "no": False,
+        "off": False,
+    }
     if isinstance(value, bool):
         return value
-    if str(value).lower() not in said:
+    if str(value).lower() not in specified:
         raise Invalid(f"{name} must be true or false", pointer=f"/{name}")
-    return said[str(value).lower()]
+    return specified[str(value).lower()]
 
 
 def _days(value: object) -> float:
@@ -308,7 +317,7 @@ _READ: Mapping[str, Callable[[object], Any]] = {
     "limits": _limits,
     "shards": _shards,
     "hosts": _hosts,
-    "faces": _faces,
+    "faces": _adapters,
     "port": _port,
     "rate_per_second": _rate,
     "rate_burst": _burst,

@@ -13,17 +13,17 @@ Error
 │   ├── CancelRequested        a gate for a job that is asked to stop
 │   ├── NoCancelRequested      an acknowledgement of nothing
 │   ├── NotEditable            an edit of a job that is not waiting for a worker
-│   ├── NotEnded               a redrive of a job that has not ended
+│   ├── NotTerminal               a redrive of a job that has not ended
 │   ├── AlreadyDecided         another decision than the one that was made
 │   ├── DigestMismatch         a decision about something else than what is asked
 │   ├── TokenExists            a token was made under this key before
 │   ├── AgentInUse             an agent with unfinished jobs cannot be deleted
 │   ├── BrokenJob              a row that was changed past the database's rules; doctor --repair ends it
 │   ├── WouldDeadlock          a wait for a child that could never run
-│   └── ParentEnded            a child for a job that ended or is being cancelled
+│   └── ParentNotActive            a child for a job that ended or is being cancelled
 ├── Gone                  410
-│   ├── GateExpired            nobody decided in time
-│   └── GateVoid               its job no longer waits for it
+│   ├── ApprovalExpired            nobody decided in time
+│   └── ApprovalVoid               its job no longer waits for it
 ├── PreconditionFailed    412  the job has another version
 ├── TooLarge              413
 ├── Invalid               422  a value outside the rules
@@ -186,7 +186,7 @@ class TokenExists(Conflict):
         super().__init__(f"key {key!r} belongs to token {token_id}, whose text was shown once and is not kept; {lost}")
 
 
-class ParentEnded(Conflict):
+class ParentNotActive(Conflict):
     """A terminal job, or one that is being cancelled, accepts no children."""
 
     code = "parent_ended"
@@ -219,7 +219,7 @@ class NotEditable(Conflict):
         super().__init__(f"job {job_id} is {status}; only a queued or retrying job can be edited")
 
 
-class NotEnded(Conflict):
+class NotTerminal(Conflict):
     """Only a terminal job can be redriven."""
 
     code = "not_ended"
@@ -234,9 +234,9 @@ class AlreadyDecided(Conflict):
 
     code = "already_decided"
 
-    def __init__(self, gate_id: str, how: str) -> None:
-        self.gate_id, self.how = gate_id, how
-        super().__init__(f"approval {gate_id}: already decided ({how})")
+    def __init__(self, approval_id: str, how: str) -> None:
+        self.approval_id, self.how = approval_id, how
+        super().__init__(f"approval {approval_id}: already decided ({how})")
 
 
 class DigestMismatch(Conflict):
@@ -244,9 +244,9 @@ class DigestMismatch(Conflict):
 
     code = "digest_mismatch"
 
-    def __init__(self, gate_id: str) -> None:
-        self.gate_id = gate_id
-        super().__init__(f"approval {gate_id}: the digest is not that of this request; look at it again")
+    def __init__(self, approval_id: str) -> None:
+        self.approval_id = approval_id
+        super().__init__(f"approval {approval_id}: the digest is not that of this request; look at it again")
 
 
 class Gone(Error):
@@ -256,22 +256,22 @@ class Gone(Error):
     status = 410
     why = "it can no longer be decided"
 
-    def __init__(self, gate_id: str) -> None:
-        self.gate_id = gate_id
-        super().__init__(f"approval {gate_id}: {self.why}")
+    def __init__(self, approval_id: str) -> None:
+        self.approval_id = approval_id
+        super().__init__(f"approval {approval_id}: {self.why}")
 
 
-class GateExpired(Gone):
+class ApprovalExpired(Gone):
     """The approval expired before a decision."""
 
-    code = "gate_expired"
+    code = "approval_expired"
     why = "it expired before it was decided"
 
 
-class GateVoid(Gone):
+class ApprovalVoid(Gone):
     """The job no longer waits for this decision: it was cancelled, or its deadline passed."""
 
-    code = "gate_void"
+    code = "approval_void"
     why = "it is void, its job no longer waits for it"
 
 
@@ -309,7 +309,7 @@ class TooLarge(Error):
         super().__init__(f"{what} is {size} bytes: the limit is {limit}{way_out}")
 
 
-class Fault(NamedTuple):
+class FieldError(NamedTuple):
     """One place in a request that is at fault, and what is wrong there."""
 
     pointer: str
@@ -322,8 +322,8 @@ class Invalid(Error):
     code = "invalid"
     status = 422
 
-    def __init__(self, message: str, *, pointer: str = "", faults: Sequence[Fault] = ()) -> None:
-        self.faults = tuple(faults) or (Fault(pointer, message),)
+    def __init__(self, message: str, *, pointer: str = "", faults: Sequence[FieldError] = ()) -> None:
+        self.faults = tuple(faults) or (FieldError(pointer, message),)
         super().__init__(message)
 
     @property
@@ -332,11 +332,11 @@ class Invalid(Error):
 
     @pointer.setter
     def pointer(self, place: str) -> None:
-        self.faults = (Fault(place, self.faults[0].message), *self.faults[1:])
+        self.faults = (FieldError(place, self.faults[0].message), *self.faults[1:])
 
     def within(self, place: str) -> Self:
         """The same error, one level further down in the request."""
-        self.faults = tuple(Fault(place + pointer, message) for pointer, message in self.faults)
+        self.faults = tuple(FieldError(place + pointer, message) for pointer, message in self.faults)
         return self
 
 
@@ -347,8 +347,8 @@ class IdempotencyKeyReuse(Invalid):
 
     def __init__(self, key: str, job_id: str, *, what: str = "job") -> None:
         self.key, self.job_id, self.what = key, job_id, what
-        said = f"idempotency key {key!r} belongs to {what} {job_id}, which was made with another body"
-        super().__init__(said, pointer="/idempotency_key" if what == "job" else "/key")
+        given = f"idempotency key {key!r} belongs to {what} {job_id}, which was made with another body"
+        super().__init__(given, pointer="/idempotency_key" if what == "job" else "/key")
 
 
 class UnknownType(Invalid):

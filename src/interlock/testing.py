@@ -16,7 +16,7 @@ from interlock.assemble import SQLITE, open_objects
 from interlock.client.local import LocalClient
 from interlock.client.protocol import Client
 from interlock.domain import principal
-from interlock.domain.approval import Decision, GateFilter, GateStatus
+from interlock.domain.approval import ApprovalFilter, ApprovalStatus, Decision
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.principal import DEFAULT_TENANT, local
@@ -25,9 +25,9 @@ from interlock.engine.engine import Engine
 from interlock.sdk import serialization
 from interlock.sdk.app import App
 from interlock.sdk.handle import JobHandle
-from interlock.sdk.sync import blocking
+from interlock.sdk.sync import sync_version
 from interlock.sdk.tasks import Task
-from interlock.storage.batching import merged
+from interlock.storage.batching import batched
 from interlock.storage.sqlite.store import SQLiteStore
 from interlock.worker.loop import Worker
 
@@ -75,7 +75,7 @@ class MemoryApp(App):
         able: set[str] = set()
         while True:
             client = await self._local()
-            await client.engine.upkeep.sweep()
+            await client.engine.maintenance.sweep()
             runs += await Worker(self, name="testing", capabilities=able, affinity_keys=None).run(drain=True)
             waiting = await self._all(Status.QUEUED, Status.RETRY)
             if wanted := {capability for job in waiting for capability in job.requires} - able:
@@ -119,19 +119,19 @@ class MemoryApp(App):
         With several required votes, `by` names the voter.
         """
         id = job if isinstance(job, str) else job.id
-        gates = (await self._local()).engine.gates
-        found = await gates.list(DEFAULT_TENANT, GateFilter(status=GateStatus.OPEN, job_id=id, limit=1))
+        approvals = (await self._local()).engine.approvals
+        found = await approvals.list(DEFAULT_TENANT, ApprovalFilter(status=ApprovalStatus.OPEN, job_id=id, limit=1))
         if not found:
             raise AssertionError(f"job {id} has no pending approval")
         kept = None if data is None else serialization.encode(data)
         who = local()._replace(actor=principal.user(by))
-        await gates.decide(who, found[0].id, Decision(decision), comment=comment, data=kept)
+        await approvals.decide(who, found[0].id, Decision(decision), comment=comment, data=kept)
 
-    run_until_idle_sync = blocking(run_until_idle)
-    decide_sync = blocking(decide)
-    enqueued_sync = blocking(enqueued)
-    assert_enqueued_sync = blocking(assert_enqueued)
-    assert_not_enqueued_sync = blocking(assert_not_enqueued)
+    run_until_idle_sync = sync_version(run_until_idle)
+    decide_sync = sync_version(decide)
+    enqueued_sync = sync_version(enqueued)
+    assert_enqueued_sync = sync_version(assert_enqueued)
+    assert_not_enqueued_sync = sync_version(assert_not_enqueued)
 
     async def discard(self) -> None:
         """Restore adopted apps and delete all jobs."""
@@ -159,13 +159,13 @@ class MemoryApp(App):
         if not self._is_ready:
             await self._store.migrate()
             self._is_ready = True
-        return _Guest(Engine(merged(self._store), objects=self._objects), local())
+        return _Guest(Engine(batched(self._store), objects=self._objects), local())
 
 
 class _Guest(LocalClient):
     """A client of a store that outlives it; what the clock demands is done when the test says so."""
 
-    def start_chores(self) -> None:
+    def start_maintenance(self) -> None:
         pass
 
     async def close(self) -> None:

@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult, TextContent
 
 from tests.api.rig import Api
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 MODES: Final = ("legacy", "auto")  # with a handshake, as most clients of today, and without
 EVERYBODY: Final = {"enqueue_job", "get_job", "list_jobs", "wait_for_job", "cancel_job", "explain_job", "list_approvals", "list_events",
@@ -68,7 +68,7 @@ def value_of(result: CallToolResult) -> dict[str, Any]:
     return value
 
 
-def grant(job: Mapping[str, Any]) -> dict[str, Any]:
+def lease(job: Mapping[str, Any]) -> dict[str, Any]:
     """What every call about a claimed job carries."""
     return {"job_id": job["id"], "fence": job["lease"]["fence"]}
 
@@ -77,7 +77,7 @@ def grant(job: Mapping[str, Any]) -> dict[str, Any]:
 async def agent(api: Api, mode: str = "auto") -> AsyncIterator[Agent]:
     """An agent on streamable HTTP, with the credential of this caller."""
     async with (
-        httpx2.AsyncClient(headers=api.headers(), trust_env=False, timeout=PATIENCE_SECONDS) as http,
+        httpx2.AsyncClient(headers=api.headers(), trust_env=False, timeout=RETRY_SECONDS) as http,
         Client(streamable_http_client(f"{api.url}/mcp", http_client=http), mode=mode) as client,
     ):
         yield Agent(client)

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from interlock.domain.webhook_url import Allowance
-from tests.adapters.words import told
+from tests.adapters.words import json_of
 from tests.api.rig import Api
 from tests.support.receiver import Seen
 
@@ -20,16 +20,16 @@ SECRET = "the secret that receivers of codeQ know"
 
 async def create(api: Api, command: str = "render", **more: Any) -> str:
     body = json.dumps({"command": command, "payload": {}, **more}).encode()
-    return str(told(await api.send(f"{BASE}/tasks", body), 202)["id"])
+    return str(json_of(await api.send(f"{BASE}/tasks", body), 202)["id"])
 
 
 async def claim(api: Api) -> str:
-    return str(told(await api.send(f"{BASE}/tasks/claim", b"{}"), 200)["id"])
+    return str(json_of(await api.send(f"{BASE}/tasks/claim", b"{}"), 200)["id"])
 
 
 async def subscribe(api: Api, url: str, more: str = "") -> dict[str, Any]:
     body = f'{{"callbackUrl":"{url}","minIntervalSeconds":0{more}}}'
-    made: dict[str, Any] = told(await api.send(SUBSCRIPTIONS, body.encode()), 200)
+    made: dict[str, Any] = json_of(await api.send(SUBSCRIPTIONS, body.encode()), 200)
     return made
 
 

@@ -11,15 +11,15 @@ import pytest
 
 from interlock.api.codeq.webhooks import CodeqFormat
 from interlock.api.options import Options
-from interlock.engine.outbound_http import Outside
+from interlock.engine.outbound_http import OutboundClient
 from interlock.storage.contract import Store
-from interlock.storage.object_store.filesystem import Directory
+from interlock.storage.object_store.filesystem import FileObjects
 from interlock.wire import Limits
 from tests.adapters.codeq_hooks import HERE, SECRET
 from tests.api.conftest import place, store  # noqa: F401 - fixtures
 from tests.api.rig import Api, serving
 from tests.contract.conftest import database  # noqa: F401 - a fixture
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 from tests.support.postgres import OWNER, Postgres
 from tests.support.receiver import Receiver, receiver
 from tests.support.stores import ManualClock
@@ -32,7 +32,7 @@ _numbers = itertools.count(1)
 async def api(store: Store, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Api]:  # noqa: F811
     """Auth is off: whoever calls may do everything."""
     options = Options(tenant=f"face-{next(_numbers)}", faces=FACES)
-    async with serving(store, clock, options, objects=Directory(tmp_path / "artifacts")) as served:
+    async with serving(store, clock, options, objects=FileObjects(tmp_path / "artifacts")) as served:
         yield served
 
 
@@ -40,7 +40,7 @@ async def api(store: Store, clock: ManualClock, tmp_path: Path) -> AsyncIterator
 async def guarded(store: Store, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Api]:  # noqa: F811
     """Auth is on, and this caller has no credential yet."""
     options = Options(auth=True, tenant=f"face-{next(_numbers)}", faces=FACES)
-    async with serving(store, clock, options, objects=Directory(tmp_path / "artifacts")) as served:
+    async with serving(store, clock, options, objects=FileObjects(tmp_path / "artifacts")) as served:
         yield served
 
 
@@ -63,8 +63,8 @@ async def open_api(
     """Auth is off, and webhooks may reach this machine."""
     async with serving(
         store, clock, Options(tenant=f"hooks-{tmp_path.name}", faces=["codeq"]),
-        objects=Directory(tmp_path / "artifacts"), limits=Limits(webhooks=HERE),
-        outside=Outside(HERE, deadline_seconds=PATIENCE_SECONDS), webhook_formats={"codeq": CodeqFormat(SECRET)},
+        objects=FileObjects(tmp_path / "artifacts"), limits=Limits(webhooks=HERE),
+        outside=OutboundClient(HERE, deadline_seconds=RETRY_SECONDS), webhook_formats={"codeq": CodeqFormat(SECRET)},
     ) as served:  # fmt: skip
         yield served
 
@@ -79,7 +79,7 @@ async def closed_api(
     """Auth is on, and webhooks may reach this machine; there is no secret of codeQ's."""
     async with serving(
         store, clock, Options(auth=True, tenant=f"hooks-{tmp_path.name}", faces=["codeq"]),
-        limits=Limits(webhooks=HERE), outside=Outside(HERE, deadline_seconds=PATIENCE_SECONDS),
+        limits=Limits(webhooks=HERE), outside=OutboundClient(HERE, deadline_seconds=RETRY_SECONDS),
         webhook_formats={"codeq": CodeqFormat()},
     ) as served:  # fmt: skip
         yield served

@@ -21,8 +21,8 @@ from interlock.api.options import Options
 from interlock.cli import codeq_settings
 from interlock.errors import Invalid
 from interlock.storage.contract import Store
-from interlock.storage.object_store.s3 import Bucket
-from tests.adapters.words import NEVER, says, told
+from interlock.storage.object_store.s3 import S3Objects
+from tests.adapters.words import NEVER, json_of, says
 from tests.api.rig import Api, serving
 from tests.support.stores import ManualClock
 
@@ -69,11 +69,11 @@ class Door:
         self._store, self._clock, self._stack = store, clock, stack
 
     async def __call__(self, **settings: Any) -> Api:
-        said = {name: value if isinstance(value, bool) else json.dumps(value) for name, value in settings.items()}
-        callers = await self._stack.enter_async_context(codeq_settings.callers(config.load(said, environ={}), keys))
+        given = {name: value if isinstance(value, bool) else json.dumps(value) for name, value in settings.items()}
+        callers = await self._stack.enter_async_context(codeq_settings.callers(config.load(given, environ={}), keys))
         options = Options(auth=True, faces=["codeq"], codeq=callers)
         return await self._stack.enter_async_context(
-            serving(self._store, self._clock, options, objects=Bucket.in_memory())
+            serving(self._store, self._clock, options, objects=S3Objects.in_memory())
         )
 
 
@@ -84,41 +84,41 @@ def engine() -> str:
 
 
 @pytest.fixture
-async def door(store: Store, clock: ManualClock) -> AsyncIterator[Door]:
+async def adapter(store: Store, clock: ManualClock) -> AsyncIterator[Door]:
     async with AsyncExitStack() as stack:
         yield Door(store, clock, stack)
 
 
-async def test_a_static_credential_is_one_exact_text(door: Door) -> None:
-    api = await door(codeq_producers=[static("producer-secret", subject="shop")])
+async def test_a_static_credential_is_one_exact_text(adapter: Door) -> None:
+    api = await adapter(codeq_producers=[static("producer-secret", subject="shop")])
     producer = bearing(api, "producer-secret")
-    task = told(await producer.send(f"{BASE}/tasks", TASK), 202)
+    task = json_of(await producer.send(f"{BASE}/tasks", TASK), 202)
     assert task["tenantId"] == "acme"
-    assert (await api.engine.reads.job("acme", task["id"])).created_by == "user:codeq/shop"
-    told(await producer.get(f"{BASE}/tasks/{task['id']}"), 200)
+    assert (await api.engine.queries.job("acme", task["id"])).created_by == "user:codeq/shop"
+    json_of(await producer.get(f"{BASE}/tasks/{task['id']}"), 200)
     for wrong in ("producer-secre", "producer-secret2", "Producer-secret", "x"):
         says(await bearing(api, wrong).send(f"{BASE}/tasks", TASK), 401, b'{"error":"unauthorized"}')
     says(await producer.send(f"{BASE}/tasks/claim", b"{}"), 401, b'{"error":"unauthorized"}')
     assert (await producer.get("/v1/jobs")).status_code == 401  # it counts in this face alone
 
 
-async def test_a_worker_has_commands_and_scopes_and_the_name_of_its_subject(door: Door) -> None:
-    api = await door(
+async def test_a_worker_has_commands_and_scopes_and_the_name_of_its_subject(adapter: Door) -> None:
+    api = await adapter(
         codeq_producers=[static("p")],
         codeq_workers=[static("w", subject="bob", eventTypes=["render"], scopes=SCOPES.split())],
     )
     producer, worker = bearing(api, "p"), bearing(api, "w")
-    id = told(await producer.send(f"{BASE}/tasks", TASK), 202)["id"]
+    id = json_of(await producer.send(f"{BASE}/tasks", TASK), 202)["id"]
     says(
         await worker.send(f"{BASE}/tasks/claim", b'{"commands":["paint"]}'), 403,
         b'{"error":"event type not allowed"}',
     )  # fmt: skip
-    task = told(await worker.send(f"{BASE}/tasks/claim", b'{"commands":["render"]}'), 200)
+    task = json_of(await worker.send(f"{BASE}/tasks/claim", b'{"commands":["render"]}'), 200)
     assert (task["id"], task["workerId"]) == (id, "bob")
-    told(await worker.get(f"{BASE}/tasks/{id}"), 200)
+    json_of(await worker.get(f"{BASE}/tasks/{id}"), 200)
     says(await worker.send(f"{BASE}/tasks", TASK), 401, b'{"error":"unauthorized"}')
     with_file = b'{"status":"COMPLETED","result":{},"artifacts":[{"name":"a.txt","contentBase64":"aGk="}]}'
-    (file,) = told(await worker.send(f"{BASE}/tasks/{id}/result", with_file), 200)["artifacts"]
+    (file,) = json_of(await worker.send(f"{BASE}/tasks/{id}/result", with_file), 200)["artifacts"]
     for caller in (producer, worker):
         read = await caller.get(file["url"])
         assert (read.status_code, read.content) == (200, b"hi")
@@ -127,15 +127,15 @@ async def test_a_worker_has_commands_and_scopes_and_the_name_of_its_subject(door
     says(await producer.get(f"{BASE}/tasks/{id}/artifacts/{NEVER}"), 404, b'{"error":"not found"}')
 
 
-async def test_the_commands_of_a_worker_allow_every_spelling_in_the_queue(door: Door) -> None:
-    api = await door(
+async def test_the_commands_of_a_worker_allow_every_spelling_in_the_queue(adapter: Door) -> None:
+    api = await adapter(
         codeq_producers=[static("p")],
         codeq_workers=[static("w", subject="bob", eventTypes=["render"], scopes=SCOPES.split())],
     )
     producer, worker = bearing(api, "p"), bearing(api, "w")
     for body in (b'{"commands":["render"]}', b"{}"):
-        id = told(await producer.send(f"{BASE}/tasks", TASK.replace(b"render", b"RENDER")), 202)["id"]
-        task = told(await worker.send(f"{BASE}/tasks/claim", body), 200)
+        id = json_of(await producer.send(f"{BASE}/tasks", TASK.replace(b"render", b"RENDER")), 202)["id"]
+        task = json_of(await worker.send(f"{BASE}/tasks/claim", body), 200)
         assert (task["id"], task["command"]) == (id, "RENDER")
     says(
         await worker.send(f"{BASE}/tasks/claim", b'{"commands":["RENDER"]}'), 403,
@@ -157,17 +157,19 @@ async def test_the_commands_of_a_worker_allow_every_spelling_in_the_queue(door: 
         ("codeq:subscribe", f"workers/subscriptions/{NEVER}/heartbeat", b"{}"),
     ],
 )
-async def test_each_verb_of_a_worker_needs_its_scope(door: Door, scope: str, method_and_path: str, body: bytes) -> None:
+async def test_each_verb_of_a_worker_needs_its_scope(
+    adapter: Door, scope: str, method_and_path: str, body: bytes
+) -> None:
     others = " ".join(sorted(set(SCOPES.split()) - {scope}))
-    api = await door(codeq_workers=[JWKS])
+    api = await adapter(codeq_workers=[JWKS])
     path = f"{BASE}/{method_and_path}"
     without = bearing(api, jwt(eventTypes=["*"], scope=others))
     says(await without.send(path, body), 403, b'{"error":"missing scope"}')
     assert (await bearing(api, jwt(eventTypes=["*"], scope=scope)).send(path, body)).status_code in (200, 204, 404)
 
 
-async def test_a_worker_that_does_not_say_enough_is_not_known(door: Door) -> None:
-    api = await door(codeq_workers=[JWKS])
+async def test_a_worker_that_does_not_say_enough_is_not_known(adapter: Door) -> None:
+    api = await adapter(codeq_workers=[JWKS])
     for claims, text in (
         ({"scope": SCOPES}, b"missing eventTypes"),
         ({"scope": SCOPES, "eventTypes": []}, b"missing eventTypes"),
@@ -179,10 +181,10 @@ async def test_a_worker_that_does_not_say_enough_is_not_known(door: Door) -> Non
         says(response, 401, b'{"error":"%b"}' % text)
 
 
-async def test_a_signed_token_must_be_good(door: Door) -> None:
-    api = await door(codeq_producers=[JWKS])
-    told(await bearing(api, jwt()).send(f"{BASE}/tasks", TASK), 202)
-    told(await bearing(api, jwt(exp=int(time.time()) - 5)).send(f"{BASE}/tasks", TASK), 202)  # a minute of leeway
+async def test_a_signed_token_must_be_good(adapter: Door) -> None:
+    api = await adapter(codeq_producers=[JWKS])
+    json_of(await bearing(api, jwt()).send(f"{BASE}/tasks", TASK), 202)
+    json_of(await bearing(api, jwt(exp=int(time.time()) - 5)).send(f"{BASE}/tasks", TASK), 202)  # a minute of leeway
     for bad in (
         jwt(STRANGER),
         jwt(iss="https://evil.example.org"),
@@ -198,17 +200,17 @@ async def test_a_signed_token_must_be_good(door: Door) -> None:
         says(await bearing(api, bad).send(f"{BASE}/tasks", TASK), 401, b'{"error":"unauthorized"}')
 
 
-async def test_of_several_providers_the_first_that_knows_a_credential_decides(door: Door) -> None:
+async def test_of_several_providers_the_first_that_knows_a_credential_decides(adapter: Door) -> None:
     first, second = static("same", subject="first"), static("same", subject="second", raw={"tid": "other"})
-    api = await door(codeq_producers=[first, JWKS, second])
-    assert told(await bearing(api, "same").send(f"{BASE}/tasks", TASK), 202)["tenantId"] == "acme"
-    assert told(await bearing(api, jwt(tid="corp")).send(f"{BASE}/tasks", TASK), 202)["tenantId"] == "corp"
+    api = await adapter(codeq_producers=[first, JWKS, second])
+    assert json_of(await bearing(api, "same").send(f"{BASE}/tasks", TASK), 202)["tenantId"] == "acme"
+    assert json_of(await bearing(api, jwt(tid="corp")).send(f"{BASE}/tasks", TASK), 202)["tenantId"] == "corp"
     own = await api.as_role("produce", tenant="native")
-    assert told(await own.send(f"{BASE}/tasks", TASK), 202)["tenantId"] == "native"
+    assert json_of(await own.send(f"{BASE}/tasks", TASK), 202)["tenantId"] == "native"
 
 
-async def test_the_tenant_has_several_names_but_one_value(door: Door) -> None:
-    api = await door(codeq_producers=[JWKS])
+async def test_the_tenant_has_several_names_but_one_value(adapter: Door) -> None:
+    api = await adapter(codeq_producers=[JWKS])
     for claims in (
         {"tid": "corp"},
         {"tid": None, "tenantId": "corp"},
@@ -217,12 +219,12 @@ async def test_the_tenant_has_several_names_but_one_value(door: Door) -> None:
         {"tid": None, "organization_id": "corp"},
         {"tid": "corp", "tenantId": "corp", "organization_id": "corp"},
     ):
-        assert told(await bearing(api, jwt(**claims)).send(f"{BASE}/tasks", TASK), 202)["tenantId"] == "corp"
+        assert json_of(await bearing(api, jwt(**claims)).send(f"{BASE}/tasks", TASK), 202)["tenantId"] == "corp"
 
 
 @pytest.mark.parametrize("for_worker", [False, True])
-async def test_a_tenant_that_is_in_doubt_is_refused(door: Door, for_worker: bool) -> None:
-    api = await door(codeq_producers=[JWKS], codeq_workers=[JWKS])
+async def test_a_tenant_that_is_in_doubt_is_refused(adapter: Door, for_worker: bool) -> None:
+    api = await adapter(codeq_producers=[JWKS], codeq_workers=[JWKS])
     for claims in (
         {"tid": None},
         {"tid": "corp", "tenantId": "other"},
@@ -244,25 +246,25 @@ async def test_a_tenant_that_is_in_doubt_is_refused(door: Door, for_worker: bool
         says(response, 403, b'{"error":"invalid tenant claims"}')
 
 
-async def test_a_subject_is_a_tenant_only_where_that_is_set_and_never_a_real_one(door: Door) -> None:
-    api = await door(codeq_producers=[JWKS], codeq_tenant_from_sub=True)
+async def test_a_subject_is_a_tenant_only_where_that_is_set_and_never_a_real_one(adapter: Door) -> None:
+    api = await adapter(codeq_producers=[JWKS], codeq_tenant_from_sub=True)
     native = await api.as_role("produce", tenant="ada")
-    id = told(await native.send(f"{BASE}/tasks", TASK), 202)["id"]
+    id = json_of(await native.send(f"{BASE}/tasks", TASK), 202)["id"]
     ada = bearing(api, jwt(tid=None))
     says(await ada.get(f"{BASE}/tasks/{id}"), 404, b'{"error":"not found"}')
-    assert told(await ada.send(f"{BASE}/tasks", TASK), 202)["tenantId"] == "codeq-sub:ada"
+    assert json_of(await ada.send(f"{BASE}/tasks", TASK), 202)["tenantId"] == "codeq-sub:ada"
     doubtful = bearing(api, jwt(tid="A"))
     says(await doubtful.send(f"{BASE}/tasks", TASK), 403, b'{"error":"invalid tenant claims"}')
 
 
-async def test_an_admin_is_a_producer_with_a_scope_or_a_role(door: Door) -> None:
-    api = await door(
+async def test_an_admin_is_a_producer_with_a_scope_or_a_role(adapter: Door) -> None:
+    api = await adapter(
         codeq_producers=[JWKS, static("plain"), static("boss", scopes=["codeq:admin"])], codeq_workers=[static("w")]
     )
     for token in ("boss", jwt(scope="a codeq:admin b"), jwt(role="ADMIN"), jwt(role="admin")):
         admin = bearing(api, token)
-        told(await admin.get(f"{BASE}/admin/queues"), 200)
-        told(await admin.send(f"{BASE}/admin/tasks/cleanup", b""), 200)
+        json_of(await admin.get(f"{BASE}/admin/queues"), 200)
+        json_of(await admin.send(f"{BASE}/admin/tasks/cleanup", b""), 200)
         says(await admin.post(f"{BASE}/tasks/{NEVER}/requeue"), 404, b'{"error":"not found"}')
     for token in ("plain", "w", jwt(), jwt(role="USER"), jwt(role=["ADMIN"]), jwt(scope="codeq:administrator")):
         for path in ("admin/queues", "admin/queues/render", "admin/tasks"):
@@ -270,37 +272,40 @@ async def test_an_admin_is_a_producer_with_a_scope_or_a_role(door: Door) -> None
             says(response, 401, b'{"error":"unauthorized. Admin only"}')
 
 
-async def test_in_development_a_header_makes_a_producer_admin(door: Door) -> None:
-    api = await door(codeq_producers=[static("p")], codeq_development=True)
+async def test_in_development_a_header_makes_a_producer_admin(adapter: Door) -> None:
+    api = await adapter(codeq_producers=[static("p")], codeq_development=True)
     producer, worker = bearing(api, "p"), await api.as_role("work", worker_id="w")
     says(await producer.get(f"{BASE}/admin/queues"), 401, b'{"error":"unauthorized. Admin only"}')
-    told(await producer.get(f"{BASE}/admin/queues", headers={"x-role": "ADMIN"}), 200)
+    json_of(await producer.get(f"{BASE}/admin/queues", headers={"x-role": "ADMIN"}), 200)
     for caller in (worker, api):
         response = await caller.get(f"{BASE}/admin/queues", headers={"x-role": "ADMIN"})
         says(response, 401, b'{"error":"unauthorized. Admin only"}')
 
 
-async def test_a_producer_works_only_where_that_is_set(door: Door) -> None:
-    api = await door(codeq_producers=[static("p", subject="dev")], codeq_producer_as_worker=True)
+async def test_a_producer_works_only_where_that_is_set(adapter: Door) -> None:
+    api = await adapter(codeq_producers=[static("p", subject="dev")], codeq_producer_as_worker=True)
     producer = bearing(api, "p")
-    id = told(await producer.send(f"{BASE}/tasks", TASK), 202)["id"]
-    task = told(await producer.send(f"{BASE}/tasks/claim", b'{"commands":["render"]}'), 200)
+    id = json_of(await producer.send(f"{BASE}/tasks", TASK), 202)["id"]
+    task = json_of(await producer.send(f"{BASE}/tasks/claim", b'{"commands":["render"]}'), 200)
     assert (task["id"], task["workerId"]) == (id, "dev")
     says(await producer.send(f"{BASE}/tasks/{id}/heartbeat", b"{}"), 200, b'{"ok":true}')
     says(await bearing(api, "x").send(f"{BASE}/tasks/claim", b"{}"), 401, b'{"error":"unauthorized"}')
 
 
-async def test_tenants_of_codeq_share_neither_tasks_nor_keys(door: Door) -> None:
-    api = await door(codeq_producers=[JWKS], codeq_workers=[JWKS])
+async def test_tenants_of_codeq_share_neither_tasks_nor_keys(adapter: Door) -> None:
+    api = await adapter(codeq_producers=[JWKS], codeq_workers=[JWKS])
     one, two = bearing(api, jwt(tid="one-co")), bearing(api, jwt(tid="two-co"))
     worker = bearing(api, jwt(tid="two-co", eventTypes=["*"], scope=SCOPES))
     body = b'{"command":"render","payload":{},"idempotencyKey":"same"}'
-    first, second = told(await one.send(f"{BASE}/tasks", body), 202), told(await two.send(f"{BASE}/tasks", body), 202)
+    first, second = (
+        json_of(await one.send(f"{BASE}/tasks", body), 202),
+        json_of(await two.send(f"{BASE}/tasks", body), 202),
+    )
     assert first["id"] != second["id"]
     says(await two.get(f"{BASE}/tasks/{first['id']}"), 404, b'{"error":"not found"}')
     says(await two.get(f"{BASE}/tasks/{first['id']}/result"), 404, b'{"error":"task not found"}')
     says(await worker.send(f"{BASE}/tasks/{first['id']}/nack", b"{}"), 404, b'{"error":"not-found"}')
-    assert told(await worker.send(f"{BASE}/tasks/claim", b"{}"), 200)["id"] == second["id"]
+    assert json_of(await worker.send(f"{BASE}/tasks/claim", b"{}"), 200)["id"] == second["id"]
 
 
 @pytest.mark.parametrize(
@@ -319,8 +324,8 @@ async def test_tenants_of_codeq_share_neither_tasks_nor_keys(door: Door) -> None
 async def test_a_provider_that_cannot_be_read_is_refused_at_the_start(
     tmp_path: Path, table: dict[str, Any], pointer: str
 ) -> None:
-    said = {"codeq_workers": json.dumps([static("x"), table])}
-    settings = config.load(said, environ={}, directory=tmp_path)
+    given = {"codeq_workers": json.dumps([static("x"), table])}
+    settings = config.load(given, environ={}, directory=tmp_path)
     with pytest.raises(Invalid) as refusal:
         async with codeq_settings.callers(settings, keys):
             pass

@@ -6,15 +6,15 @@ import pytest
 
 from interlock.api.codeq import model as codeq
 from interlock.domain.lifecycle import Status
-from interlock.domain.webhook import DeliveryStatus, Outcome, Reply
-from interlock.domain.webhook_format import STANDARD, address, spoken
+from interlock.domain.webhook import DeliveryStatus, Outcome, WebhookResponse
+from interlock.domain.webhook_format import STANDARD, address, format_of
 
 URL = "https://hooks.example.org/in?a=b+c"
 
 
 @pytest.mark.parametrize("dialect", [STANDARD, codeq.NAME])
 def test_a_kept_address_says_how_it_is_spoken_to(dialect: str) -> None:
-    assert spoken(address(dialect, URL)) == (dialect, URL)
+    assert format_of(address(dialect, URL)) == (dialect, URL)
 
 
 def test_our_own_dialect_leaves_no_mark() -> None:
@@ -23,7 +23,7 @@ def test_our_own_dialect_leaves_no_mark() -> None:
 
 @pytest.mark.parametrize("url", ["https://a+b.example.org/", "codeq+ftp://x", "Git+https://x", "", "+"])
 def test_what_is_no_dialect_is_part_of_the_url(url: str) -> None:
-    assert spoken(url) == (STANDARD, url)
+    assert format_of(url) == (STANDARD, url)
 
 
 @pytest.mark.parametrize("status", Status)
@@ -41,10 +41,16 @@ def test_a_signature_is_over_the_time_and_the_body() -> None:
 
 @pytest.mark.parametrize(("tried", "delay"), [(0, 2.0), (1, 4.0), (2, 8.0), (3, 16.0)])
 def test_a_result_that_was_not_taken_waits_longer_each_time(tried: int, delay: float) -> None:
-    for reply in (Reply(500), Reply(302), Reply(410), Reply(error="timeout"), Reply(429, retry_after_seconds=900)):
+    for reply in (
+        WebhookResponse(500),
+        WebhookResponse(302),
+        WebhookResponse(410),
+        WebhookResponse(error="timeout"),
+        WebhookResponse(429, retry_after_seconds=900),
+    ):
         assert codeq.result_outcome(tried, reply) == Outcome(DeliveryStatus.FAILED, delay)
 
 
 def test_a_result_is_given_up_after_the_fifth_try() -> None:
-    assert codeq.result_outcome(4, Reply(500)) == Outcome(DeliveryStatus.DEAD)
-    assert codeq.result_outcome(4, Reply(204)) == Outcome(DeliveryStatus.DELIVERED)
+    assert codeq.result_outcome(4, WebhookResponse(500)) == Outcome(DeliveryStatus.DEAD)
+    assert codeq.result_outcome(4, WebhookResponse(204)) == Outcome(DeliveryStatus.DELIVERED)

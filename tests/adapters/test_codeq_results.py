@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from tests.adapters.codeq_hooks import BASE, claim, create, genuine, subscribe
-from tests.adapters.words import told
+from tests.adapters.words import json_of
 from tests.api.rig import Api
 from tests.support.receiver import Receiver, receiver
 from tests.support.receiver import says as answers
@@ -16,11 +16,11 @@ from tests.support.stores import ManualClock
 
 async def test_a_result_is_sent_to_the_webhook_of_its_task(open_api: Api, there: Receiver) -> None:
     id = await create(open_api, webhook=there.url)
-    assert told(await open_api.get(f"{BASE}/tasks/{id}"), 200)["webhook"] == there.url
+    assert json_of(await open_api.get(f"{BASE}/tasks/{id}"), 200)["webhook"] == there.url
     assert (await open_api.job(id))["webhook"] == there.url
     await claim(open_api)
     body = b'{"status":"COMPLETED","result":{"pages": 3.0},"artifacts":[{"name":"a","url":"https://example.org/a"}]}'
-    record = told(await open_api.send(f"{BASE}/tasks/{id}/result", body), 200)
+    record = json_of(await open_api.send(f"{BASE}/tasks/{id}/result", body), 200)
     assert await open_api.engine.sender.deliver_due() == 1
     (seen,) = there.seen
     assert genuine(seen) == {
@@ -33,29 +33,29 @@ async def test_a_result_is_sent_to_the_webhook_of_its_task(open_api: Api, there:
 async def test_every_end_is_sent(open_api: Api, there: Receiver, clock: ManualClock) -> None:
     async def ended(id: str) -> tuple[str, str, Any]:
         assert await open_api.engine.sender.deliver_due() == 1
-        said = genuine(there.seen[-1])
-        assert said["taskId"] == id
-        return said["status"], said["error"], said["result"]
+        given = genuine(there.seen[-1])
+        assert given["taskId"] == id
+        return given["status"], given["error"], given["result"]
 
     failed = await create(open_api, webhook=there.url)
     await claim(open_api)
     many = f'{{"results":[{{"taskId":"{failed}","status":"FAILED","error":"broke","result":{{"n":1}}}}]}}'
-    told(await open_api.send(f"{BASE}/tasks/batch/results", many.encode()), 200)
+    json_of(await open_api.send(f"{BASE}/tasks/batch/results", many.encode()), 200)
     assert await ended(failed) == ("FAILED", "broke", {"n": 1})
 
     nacked = await create(open_api, webhook=there.url, maxAttempts=1)
     await claim(open_api)
-    told(await open_api.send(f"{BASE}/tasks/{nacked}/nack", b'{"reason":"busy"}'), 200)
+    json_of(await open_api.send(f"{BASE}/tasks/{nacked}/nack", b'{"reason":"busy"}'), 200)
     assert await ended(nacked) == ("FAILED", "busy", None)
 
     lost = await create(open_api, webhook=there.url, maxAttempts=1)
     await claim(open_api)
     clock.advance(301)
-    await open_api.engine.upkeep.sweep()
+    await open_api.engine.maintenance.sweep()
     assert await ended(lost) == ("FAILED", "LEASE_EXPIRED", None)
 
     cancelled = await create(open_api, webhook=there.url)
-    told(await open_api.send(f"/v1/jobs/{cancelled}/cancel", b"{}"), 200)
+    json_of(await open_api.send(f"/v1/jobs/{cancelled}/cancel", b"{}"), 200)
     assert await ended(cancelled) == ("FAILED", "cancelled", None)
 
 
@@ -65,7 +65,7 @@ async def test_a_result_is_tried_five_times_with_growing_delays(
     there.answer = answers(410)
     id = await create(open_api, webhook=there.url)
     await claim(open_api)
-    told(await open_api.send(f"{BASE}/tasks/{id}/result", b'{"status":"COMPLETED","result":{}}'), 200)
+    json_of(await open_api.send(f"{BASE}/tasks/{id}/result", b'{"status":"COMPLETED","result":{}}'), 200)
     for delay in (2, 4, 8, 16):
         assert await open_api.engine.sender.deliver_due() == 1
         clock.advance(delay - 1)
@@ -82,7 +82,7 @@ async def test_any_2xx_is_enough(open_api: Api, there: Receiver, clock: ManualCl
     there.answer = answers(299)
     await create(open_api, webhook=there.url)
     id = await claim(open_api)
-    told(await open_api.send(f"{BASE}/tasks/{id}/result", b'{"status":"COMPLETED","result":{}}'), 200)
+    json_of(await open_api.send(f"{BASE}/tasks/{id}/result", b'{"status":"COMPLETED","result":{}}'), 200)
     assert await open_api.engine.sender.deliver_due() == 1
     clock.advance(100)
     assert await open_api.engine.sender.deliver_due() == 0
@@ -93,36 +93,36 @@ async def test_a_result_of_a_task_that_was_cleaned_up_meanwhile_is_still_told(
 ) -> None:
     await create(open_api, webhook=there.url)
     id = await claim(open_api)
-    told(await open_api.send(f"{BASE}/tasks/{id}/result", b'{"status":"COMPLETED","result":{}}'), 200)
+    json_of(await open_api.send(f"{BASE}/tasks/{id}/result", b'{"status":"COMPLETED","result":{}}'), 200)
     clock.advance(86_401)
-    assert told(await open_api.send(f"{BASE}/admin/tasks/cleanup", b"{}"), 200)["deleted"] == 1
+    assert json_of(await open_api.send(f"{BASE}/admin/tasks/cleanup", b"{}"), 200)["deleted"] == 1
     assert await open_api.engine.sender.deliver_due() == 1
-    said = genuine(there.seen[0])
-    assert (said["taskId"], said["status"], said["result"]) == (id, "COMPLETED", None)
+    given = genuine(there.seen[0])
+    assert (given["taskId"], given["status"], given["result"]) == (id, "COMPLETED", None)
 
 
 async def test_the_trace_of_a_task_goes_along(open_api: Api, there: Receiver) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     body = json.dumps({"command": "render", "payload": {}, "webhook": there.url}).encode()
-    id = told(await open_api.send(f"{BASE}/tasks", body, traceparent=trace), 202)["id"]
-    told(await open_api.send(f"/v1/jobs/{id}/cancel", b"{}"), 200)
+    id = json_of(await open_api.send(f"{BASE}/tasks", body, traceparent=trace), 202)["id"]
+    json_of(await open_api.send(f"/v1/jobs/{id}/cancel", b"{}"), 200)
     assert await open_api.engine.sender.deliver_due() == 1
     assert there.seen[0].headers["traceparent"] == trace
 
 
 async def test_a_task_that_is_done_again_reports_as_the_first_did(open_api: Api, there: Receiver) -> None:
     first = await create(open_api, webhook=there.url)
-    told(await open_api.send(f"/v1/jobs/{first}/cancel", b"{}"), 200)
-    second = told(await open_api.post(f"{BASE}/tasks/{first}/requeue"), 202)
+    json_of(await open_api.send(f"/v1/jobs/{first}/cancel", b"{}"), 200)
+    second = json_of(await open_api.post(f"{BASE}/tasks/{first}/requeue"), 202)
     assert second["webhook"] == there.url
-    told(await open_api.send(f"/v1/jobs/{second['id']}/cancel", b"{}"), 200)
+    json_of(await open_api.send(f"/v1/jobs/{second['id']}/cancel", b"{}"), 200)
     assert await open_api.engine.sender.deliver_due() == 2
     assert {genuine(seen)["taskId"] for seen in there.seen} == {first, second["id"]}
 
 
 async def test_a_job_of_the_native_api_is_told_in_our_own_words(open_api: Api, there: Receiver) -> None:
     job = await open_api.enqueue(webhook=there.url)
-    told(await open_api.send(f"/v1/jobs/{job['id']}/cancel", b"{}"), 200)
+    json_of(await open_api.send(f"/v1/jobs/{job['id']}/cancel", b"{}"), 200)
     assert await open_api.engine.sender.deliver_due() == 1
     (seen,) = there.seen
     assert "webhook-signature" in seen.headers

@@ -6,7 +6,7 @@ import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 
-from tests.adapters.words import NEVER, RFC3339, says, told
+from tests.adapters.words import NEVER, RFC3339, json_of, says
 from tests.api.rig import Api
 from tests.support.stores import ManualClock
 
@@ -19,7 +19,7 @@ def rfc3339(micros: int) -> str:
 
 async def test_a_created_task_is_answered_202_with_its_payload_as_a_string(api: Api) -> None:
     response = await api.send(f"{BASE}/tasks", b'{"command":"GENERATE","payload":{"n": 1},"priority":4}')
-    task = told(response, 202)
+    task = json_of(response, 202)
     assert RFC3339.fullmatch(task.pop("createdAt"))
     assert RFC3339.fullmatch(task.pop("updatedAt"))
     id = task.pop("id")
@@ -27,23 +27,23 @@ async def test_a_created_task_is_answered_202_with_its_payload_as_a_string(api: 
         "command": "GENERATE", "payload": '{"n": 1}', "priority": 4, "status": "PENDING",
         "lastKnownLocation": "PENDING_LIST", "attempts": 0, "maxAttempts": 5, "tenantId": api.tenant,
     }  # fmt: skip
-    assert told(await api.get(f"{BASE}/tasks/{id}"), 200)["payload"] == '{"n": 1}'
+    assert json_of(await api.get(f"{BASE}/tasks/{id}"), 200)["payload"] == '{"n": 1}'
 
 
 async def test_a_task_is_a_job_and_a_job_is_a_task(api: Api) -> None:
-    task = told(await api.send(f"{BASE}/tasks", b'{"command":"both","payload":[1]}'), 202)
+    task = json_of(await api.send(f"{BASE}/tasks", b'{"command":"both","payload":[1]}'), 202)
     job = await api.job(task["id"])
     assert (job["type"], job["payload"], job["max_attempts"]) == ("both", [1], 5)
     assert job["backoff"] == {"kind": "full_jitter", "base_seconds": 5, "max_seconds": 900, "multiplier": 2.0}
     native = await api.enqueue(type="native", payload="text")
-    seen = told(await api.get(f"{BASE}/tasks/{native['id']}"), 200)
+    seen = json_of(await api.get(f"{BASE}/tasks/{native['id']}"), 200)
     assert (seen["command"], seen["payload"], seen["maxAttempts"]) == ("native", '"text"', 3)
 
 
 async def test_priority_is_clamped_and_never_refused(api: Api) -> None:
     for sent, kept in ((b"-5", 0), (b"0", 0), (b"9", 9), (b"1000000", 9), (b"9" * 18, 9), (b"-1e300", 0)):
         response = await api.send(f"{BASE}/tasks", b'{"command":"p","payload":{},"priority":%b}' % sent)
-        assert told(response, 202)["priority"] == kept
+        assert json_of(response, 202)["priority"] == kept
 
 
 async def test_what_cannot_be_read_is_an_invalid_body(api: Api) -> None:
@@ -67,43 +67,43 @@ async def test_wrong_fields_are_refused_in_the_words_of_codeq(api: Api) -> None:
         says(await api.send(f"{BASE}/tasks", body), 400, b'{"error":"invalid body"}')
         says(await api.send(f"{BASE}/tasks/batch", b"[%b]" % body), 200, b'[{"error":"invalid body"}]')
     for payload in (b"0", b"false", b'""', b"{}", b"[]"):
-        told(await api.send(f"{BASE}/tasks", b'{"command":"x","payload":%b}' % payload), 202)
+        json_of(await api.send(f"{BASE}/tasks", b'{"command":"x","payload":%b}' % payload), 202)
 
 
 async def test_fields_that_nobody_knows_are_passed_over(api: Api) -> None:
-    told(await api.send(f"{BASE}/tasks", b'{"command":"x","payload":{},"later":true}'), 202)
+    json_of(await api.send(f"{BASE}/tasks", b'{"command":"x","payload":{},"later":true}'), 202)
 
 
 async def test_a_key_seen_before_answers_the_first_task_whatever_the_body(api: Api) -> None:
-    first = told(await api.send(f"{BASE}/tasks", b'{"command":"a","payload":1,"idempotencyKey":"k"}'), 202)
-    again = told(await api.send(f"{BASE}/tasks", b'{"command":"b","payload":2,"idempotencyKey":"k"}'), 202)
+    first = json_of(await api.send(f"{BASE}/tasks", b'{"command":"a","payload":1,"idempotencyKey":"k"}'), 202)
+    again = json_of(await api.send(f"{BASE}/tasks", b'{"command":"b","payload":2,"idempotencyKey":"k"}'), 202)
     assert again == first
 
 
 async def test_run_at_wins_over_a_delay_and_a_past_one_means_now(api: Api, clock: ManualClock) -> None:
     past, future = rfc3339(clock.now - 10_000_000), rfc3339(clock.now + 90_000_000)
     body = '{"command":"t","payload":{},"delaySeconds":50,"runAt":"%s"}'
-    due = told(await api.send(f"{BASE}/tasks", (body % past).encode()), 202)
+    due = json_of(await api.send(f"{BASE}/tasks", (body % past).encode()), 202)
     assert due["lastKnownLocation"] == "PENDING_LIST"
-    late = told(await api.send(f"{BASE}/tasks", (body % future).encode()), 202)
+    late = json_of(await api.send(f"{BASE}/tasks", (body % future).encode()), 202)
     assert late["lastKnownLocation"] == "DELAYED_ZSET"
     assert (await api.job(late["id"]))["run_at"].startswith(future[:19])
 
 
 async def test_a_task_due_in_more_than_a_day_is_still_there(api: Api, clock: ManualClock) -> None:
-    task = told(await api.send(f"{BASE}/tasks", b'{"command":"later","payload":{},"delaySeconds":200000}'), 202)
+    task = json_of(await api.send(f"{BASE}/tasks", b'{"command":"later","payload":{},"delaySeconds":200000}'), 202)
     clock.advance(199_999)
     assert (await api.send(f"{BASE}/tasks/claim", b'{"commands":["later"]}')).status_code == 204
     clock.advance(1)
     # Nobody claimed in between, and nothing had to: it is ready because its time has come.
-    assert told(await api.get(f"{BASE}/tasks/{task['id']}"), 200)["lastKnownLocation"] == "PENDING_LIST"
-    assert told(await api.send(f"{BASE}/tasks/claim", b'{"commands":["later"]}'), 200)["id"] == task["id"]
+    assert json_of(await api.get(f"{BASE}/tasks/{task['id']}"), 200)["lastKnownLocation"] == "PENDING_LIST"
+    assert json_of(await api.send(f"{BASE}/tasks/claim", b'{"commands":["later"]}'), 200)["id"] == task["id"]
 
 
 async def test_a_batch_is_made_item_by_item(api: Api) -> None:
     items = b'[{"command":"a","payload":1},{"command":"","payload":1},{"payload":1},{"command":"b","payload":2}]'
     for body in (b'{"tasks":%b}' % items, items):
-        answer = told(await api.send(f"{BASE}/tasks/batch", body), 200)
+        answer = json_of(await api.send(f"{BASE}/tasks/batch", body), 200)
         results = answer if body is items else answer["results"]  # a bare array gets a bare array
         assert [one.get("error") or one["task"]["command"] for one in results] == [
             "a", "invalid command", "invalid body", "b",
@@ -112,7 +112,7 @@ async def test_a_batch_is_made_item_by_item(api: Api) -> None:
 
 async def test_a_batch_has_1_to_100_items(api: Api) -> None:
     item = b'{"command":"a","payload":1}'
-    full = told(await api.send(f"{BASE}/tasks/batch", b'{"tasks":[%b]}' % b",".join([item] * 100)), 200)
+    full = json_of(await api.send(f"{BASE}/tasks/batch", b'{"tasks":[%b]}' % b",".join([item] * 100)), 200)
     assert len(full["results"]) == 100
     over = await api.send(f"{BASE}/tasks/batch", b'{"tasks":[%b]}' % b",".join([item] * 101))
     says(over, 400, b'{"error":"batch size exceeds maximum of 100"}')
@@ -126,12 +126,12 @@ async def test_an_unknown_task_is_not_found(api: Api) -> None:
 
 
 async def test_a_result_is_waited_for(api: Api) -> None:
-    task = told(await api.send(f"{BASE}/tasks", b'{"command":"w","payload":{}}'), 202)
+    task = json_of(await api.send(f"{BASE}/tasks", b'{"command":"w","payload":{}}'), 202)
     says(await api.get(f"{BASE}/tasks/{task['id']}/result"), 404, b'{"error":"result not found"}')
     waiting = asyncio.create_task(api.get(f"{BASE}/tasks/{task['id']}/result?waitSeconds=30"))
-    told(await api.send(f"{BASE}/tasks/claim", b"{}"), 200)
-    told(await api.send(f"{BASE}/tasks/{task['id']}/result", b'{"status":"COMPLETED","result":{"ok": 1}}'), 200)
-    got = told(await waiting, 200)
+    json_of(await api.send(f"{BASE}/tasks/claim", b"{}"), 200)
+    json_of(await api.send(f"{BASE}/tasks/{task['id']}/result", b'{"status":"COMPLETED","result":{"ok": 1}}'), 200)
+    got = json_of(await waiting, 200)
     assert (got["task"]["status"], got["task"]["lastKnownLocation"]) == ("COMPLETED", "NONE")
     assert got["task"]["resultKey"] == task["id"]
     assert RFC3339.fullmatch(got["result"].pop("completedAt"))
@@ -147,27 +147,27 @@ async def test_a_request_id_is_echoed_or_made(api: Api) -> None:
 
 
 async def test_a_terminal_task_is_requeued_as_a_new_one(api: Api) -> None:
-    task = told(await api.send(f"{BASE}/tasks", b'{"command":"again","payload":{"n":7}}'), 202)
+    task = json_of(await api.send(f"{BASE}/tasks", b'{"command":"again","payload":{"n":7}}'), 202)
     says(await api.post(f"{BASE}/tasks/{task['id']}/requeue"), 409, b'{"error":"not-terminal"}')
-    told(await api.send(f"{BASE}/tasks/claim", b"{}"), 200)
-    told(await api.send(f"{BASE}/tasks/{task['id']}/result", b'{"status":"FAILED","error":"broke"}'), 200)
-    new = told(await api.post(f"{BASE}/tasks/{task['id']}/requeue"), 202)
+    json_of(await api.send(f"{BASE}/tasks/claim", b"{}"), 200)
+    json_of(await api.send(f"{BASE}/tasks/{task['id']}/result", b'{"status":"FAILED","error":"broke"}'), 200)
+    new = json_of(await api.post(f"{BASE}/tasks/{task['id']}/requeue"), 202)
     assert new["id"] != task["id"]
     assert (new["status"], new["payload"], new["attempts"]) == ("PENDING", '{"n":7}', 0)
     says(await api.post(f"{BASE}/tasks/{NEVER}/requeue"), 404, b'{"error":"not found"}')
 
 
 async def test_a_cancelled_job_is_a_failed_task(api: Api) -> None:
-    task = told(await api.send(f"{BASE}/tasks", b'{"command":"c","payload":{}}'), 202)
-    told(await api.send(f"/v1/jobs/{task['id']}/cancel", b"{}"), 200)
-    seen = told(await api.get(f"{BASE}/tasks/{task['id']}"), 200)
+    task = json_of(await api.send(f"{BASE}/tasks", b'{"command":"c","payload":{}}'), 202)
+    json_of(await api.send(f"/v1/jobs/{task['id']}/cancel", b"{}"), 200)
+    seen = json_of(await api.get(f"{BASE}/tasks/{task['id']}"), 200)
     assert (seen["status"], seen["error"], seen["lastKnownLocation"]) == ("FAILED", "cancelled", "NONE")
 
 
 async def test_an_address_with_or_without_the_base_path_works(api: Api) -> None:
     for address in (BASE, BASE + BASE):
-        task = told(await api.send(f"{address}/tasks", b'{"command":"x","payload":{}}'), 202)
-        assert told(await api.get(f"{address}/tasks/{task['id']}"), 200)["id"] == task["id"]
+        task = json_of(await api.send(f"{address}/tasks", b'{"command":"x","payload":{}}'), 202)
+        assert json_of(await api.get(f"{address}/tasks/{task['id']}"), 200)["id"] == task["id"]
         says(await api.get(f"{address}/healthz"), 200, b'{"status":"ok"}')
 
 
@@ -175,9 +175,9 @@ async def test_every_error_below_the_base_path_has_the_format_of_codeq(api: Api,
     for caller in (api, guarded):
         for path in (BASE, f"{BASE}/nothing", f"{BASE}/tasks/a/b/c", f"{BASE}/tasks//x", f"{BASE}{BASE}/nothing"):
             says(await caller.get(path), 404, b'{"error":"nothing is served under this path"}')
-    error = told(await api.call("DELETE", f"{BASE}/tasks"), 405)
+    error = json_of(await api.call("DELETE", f"{BASE}/tasks"), 405)
     assert set(error) == {"error"}
     cross = await api.send(f"{BASE}/tasks", b"{}", **{"sec-fetch-site": "cross-site"})
-    assert set(told(cross, 403)) == {"error"}
+    assert set(json_of(cross, 403)) == {"error"}
     plain = await api.get("/v1/codeqs")
     assert (plain.status_code, plain.headers["content-type"]) == (404, "application/problem+json")

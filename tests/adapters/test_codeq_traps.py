@@ -6,56 +6,56 @@ import json
 
 from interlock.domain.principal import Principal, local
 from interlock.wire import job_request
-from tests.adapters.words import says, told
+from tests.adapters.words import json_of, says
 from tests.api.rig import Api
 from tests.support.stores import ManualClock
 
 BASE = "/v1/codeq"
 MANY = 100_000
-AT_ONCE = 1000
+BATCH_SIZE = 1000
 
 
 async def create(api: Api, command: str, **more: object) -> str:
     body = json.dumps({"command": command, "payload": {}, **more}).encode()
-    return str(told(await api.send(f"{BASE}/tasks", body), 202)["id"])
+    return str(json_of(await api.send(f"{BASE}/tasks", body), 202)["id"])
 
 
 async def test_more_than_a_hundred_thousand_pending_tasks_of_one_command_stay_visible(api: Api) -> None:
     first = await create(api, "flood")
     who: Principal = local(api.tenant)
-    for _ in range(MANY // AT_ONCE):
-        await api.engine.jobs.enqueue_batch(who, [job_request({"type": "flood"})] * AT_ONCE)
+    for _ in range(MANY // BATCH_SIZE):
+        await api.engine.jobs.enqueue_batch(who, [job_request({"type": "flood"})] * BATCH_SIZE)
     last = await create(api, "flood", priority=1)
     for id in (first, last):
-        task = told(await api.get(f"{BASE}/tasks/{id}"), 200)
+        task = json_of(await api.get(f"{BASE}/tasks/{id}"), 200)
         assert (task["status"], task["lastKnownLocation"]) == ("PENDING", "PENDING_LIST")
-    counted = told(await api.get(f"{BASE}/admin/queues/flood"), 200)
+    counted = json_of(await api.get(f"{BASE}/admin/queues/flood"), 200)
     assert counted == {"command": "flood", "ready": MANY + 2, "delayed": 0, "inProgress": 0, "dlq": 0}
-    assert told(await api.get(f"{BASE}/admin/tasks?status=PENDING&limit=1"), 200)[0]["id"] == last
+    assert json_of(await api.get(f"{BASE}/admin/tasks?status=PENDING&limit=1"), 200)[0]["id"] == last
     for id in (last, first):
-        assert told(await api.send(f"{BASE}/tasks/claim", b'{"commands":["flood"]}'), 200)["id"] == id
+        assert json_of(await api.send(f"{BASE}/tasks/claim", b'{"commands":["flood"]}'), 200)["id"] == id
 
 
 async def test_max_attempts_counts_runs_however_they_end(api: Api, clock: ManualClock) -> None:
     id = await create(api, "hard", maxAttempts=4)
     for run, end in ((1, "nack"), (2, "expiry"), (3, "abandon"), (3, "expiry"), (4, "nack")):
-        task = told(await api.send(f"{BASE}/tasks/claim", b'{"leaseSeconds":10}'), 200)
+        task = json_of(await api.send(f"{BASE}/tasks/claim", b'{"leaseSeconds":10}'), 200)
         assert (task["id"], task["attempts"]) == (id, run)
         if end == "expiry":
             clock.advance(11)
-            await api.engine.upkeep.sweep()
+            await api.engine.maintenance.sweep()
             says(await api.send(f"{BASE}/tasks/{id}/heartbeat", b"{}"), 403, b'{"error":"not-owner"}')
         else:
-            told(await api.send(f"{BASE}/tasks/{id}/{end}", b""), 200)
+            json_of(await api.send(f"{BASE}/tasks/{id}/{end}", b""), 200)
         clock.advance(1000)
     assert (await api.send(f"{BASE}/tasks/claim", b"{}")).status_code == 204
-    dead = told(await api.get(f"{BASE}/tasks/{id}"), 200)
+    dead = json_of(await api.get(f"{BASE}/tasks/{id}"), 200)
     assert (dead["status"], dead["lastKnownLocation"], dead["attempts"]) == ("FAILED", "DLQ_SET", 4)
 
 
 async def test_a_single_attempt_is_a_single_run(api: Api) -> None:
     id = await create(api, "once", maxAttempts=1)
-    told(await api.send(f"{BASE}/tasks/claim", b"{}"), 200)
+    json_of(await api.send(f"{BASE}/tasks/claim", b"{}"), 200)
     says(await api.send(f"{BASE}/tasks/{id}/nack", b"{}"), 200, b'{"status":"dlq","delaySeconds":0}')
 
 
@@ -68,7 +68,7 @@ async def test_delayed_work_is_counted_as_ready_when_its_time_comes_and_nobody_c
     clock.advance(90_000)
     ready = b'{"command":"later","ready":1,"delayed":0,"inProgress":0,"dlq":0}'
     says(await api.get(f"{BASE}/admin/queues/later"), 200, ready)
-    assert told(await api.get(f"{BASE}/tasks/{id}"), 200)["lastKnownLocation"] == "PENDING_LIST"
+    assert json_of(await api.get(f"{BASE}/tasks/{id}"), 200)["lastKnownLocation"] == "PENDING_LIST"
 
 
 async def test_a_worker_whose_task_went_to_another_changes_nothing_by_uploading(
@@ -77,16 +77,16 @@ async def test_a_worker_whose_task_went_to_another_changes_nothing_by_uploading(
     one = await guarded.as_role("work", "produce", worker_id="one")
     two = await guarded.as_role("work", worker_id="two")
     id = await create(one, "shared")
-    told(await one.send(f"{BASE}/tasks/claim", b'{"leaseSeconds":10}'), 200)
+    json_of(await one.send(f"{BASE}/tasks/claim", b'{"leaseSeconds":10}'), 200)
     clock.advance(11)
-    await guarded.engine.upkeep.sweep()
+    await guarded.engine.maintenance.sweep()
     upload = b'{"status":"COMPLETED","result":{},"artifacts":[{"name":"a","contentBase64":"YQ=="}]}'
     says(await one.send(f"{BASE}/tasks/{id}/result", upload), 409, b'{"error":"not-in-progress"}')
-    told(await two.send(f"{BASE}/tasks/claim", b"{}"), 200)
+    json_of(await two.send(f"{BASE}/tasks/claim", b"{}"), 200)
     says(await one.send(f"{BASE}/tasks/{id}/result", upload), 403, b'{"error":"not-owner"}')
     many = b'{"results":[{"taskId":"%b","status":"COMPLETED","artifacts":[{"name":"a","url":"https://example.org"}]}]}'
-    said = told(await one.send(f"{BASE}/tasks/batch/results", many % id.encode()), 200)
-    assert said == {"results": [{"taskId": id, "error": "not-owner"}]}
+    given = json_of(await one.send(f"{BASE}/tasks/batch/results", many % id.encode()), 200)
+    assert given == {"results": [{"taskId": id, "error": "not-owner"}]}
     assert await guarded.engine.artifacts.list(guarded.tenant, id) == []
-    record = told(await two.send(f"{BASE}/tasks/{id}/result", upload), 200)
+    record = json_of(await two.send(f"{BASE}/tasks/{id}/result", upload), 200)
     assert [one["name"] for one in record["artifacts"]] == ["a"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.adapters.codeq_hooks import BASE, SUBSCRIPTIONS, claim, create, genuine, subscribe
-from tests.adapters.words import NEVER, RFC3339, says, told
+from tests.adapters.words import NEVER, RFC3339, json_of, says
 from tests.api.rig import Api
 from tests.support.receiver import Receiver, receiver
 from tests.support.receiver import says as answers
@@ -21,10 +21,10 @@ async def test_a_worker_is_told_when_there_is_something_to_claim(open_api: Api, 
     assert await open_api.engine.sender.deliver_due() == 1
     (seen,) = there.seen
     assert seen.line.startswith("POST /hook ")
-    said = genuine(seen)
-    assert RFC3339.fullmatch(said.pop("sentAt"))
-    assert said.pop("notificationId").startswith("ntf-")
-    assert said == {
+    given = genuine(seen)
+    assert RFC3339.fullmatch(given.pop("sentAt"))
+    assert given.pop("notificationId").startswith("ntf-")
+    assert given == {
         "eventType": "render", "available": True, "queueDepth": 1, "claimUrl": "/v1/codeq/tasks/claim",
     }  # fmt: skip
     assert not [name for name in seen.headers if name.startswith("webhook-")]
@@ -47,7 +47,7 @@ async def test_a_task_that_was_handed_back_is_told_of_again(open_api: Api, there
     await open_api.engine.sender.deliver_due()
     await claim(open_api)
     clock.advance(1)
-    told(await open_api.post(f"{BASE}/tasks/{id}/abandon"), 200)
+    json_of(await open_api.post(f"{BASE}/tasks/{id}/abandon"), 200)
     assert await open_api.engine.sender.deliver_due() == 1
     assert len({genuine(seen)["notificationId"] for seen in there.seen}) == 2
 
@@ -78,7 +78,7 @@ async def test_a_group_is_told_one_member_after_the_other(
 async def test_tasks_that_come_together_call_every_member_once(open_api: Api, there: Receiver) -> None:
     for member in ("a", "b", "c"):
         body = f'{{"callbackUrl":"{there.url}/{member}","deliveryMode":"group","groupId":"pool"}}'
-        told(await open_api.send(SUBSCRIPTIONS, body.encode()), 200)
+        json_of(await open_api.send(SUBSCRIPTIONS, body.encode()), 200)
     for _ in range(5):
         open_api.clock.advance(0.001)
         await create(open_api)
@@ -113,7 +113,7 @@ async def test_a_group_of_codeq_and_one_of_our_own_are_two(open_api: Api, there:
 async def test_calls_keep_five_seconds_apart_unless_said_otherwise(
     open_api: Api, there: Receiver, clock: ManualClock
 ) -> None:
-    told(await open_api.send(SUBSCRIPTIONS, f'{{"callbackUrl":"{there.url}"}}'.encode()), 200)
+    json_of(await open_api.send(SUBSCRIPTIONS, f'{{"callbackUrl":"{there.url}"}}'.encode()), 200)
     for _ in range(3):
         await create(open_api)
         await open_api.engine.sender.deliver_due()
@@ -130,13 +130,13 @@ async def test_a_subscription_lives_five_minutes_unless_it_is_renewed(
     made = await subscribe(open_api, there.url)
     heartbeat = f"{SUBSCRIPTIONS}/{made['subscriptionId']}/heartbeat"
     clock.advance(299)
-    renewed = told(await open_api.send(heartbeat, b""), 200)
+    renewed = json_of(await open_api.send(heartbeat, b""), 200)
     assert renewed["subscriptionId"] == made["subscriptionId"]
     assert renewed["expiresAt"] > made["expiresAt"]
     clock.advance(299)
     await create(open_api)
     assert await open_api.engine.sender.deliver_due() == 1
-    told(await open_api.send(heartbeat, b'{"ttlSeconds":10}'), 200)
+    json_of(await open_api.send(heartbeat, b'{"ttlSeconds":10}'), 200)
     clock.advance(10)
     await create(open_api)
     assert await open_api.engine.sender.deliver_due() == 0
@@ -187,7 +187,7 @@ async def test_a_worker_subscribes_to_its_own_commands_and_renews_its_own_subscr
     made = await subscribe(one, there.url)
     heartbeat = f"{SUBSCRIPTIONS}/{made['subscriptionId']}/heartbeat"
     says(await two.send(heartbeat, b"{}"), 404, b'{"error":"not-found"}')
-    told(await one.send(heartbeat, b"{}"), 200)
+    json_of(await one.send(heartbeat, b"{}"), 200)
     await create(producer, "paint")
     assert await closed_api.engine.sender.deliver_due() == 0
     await create(producer, "render")
@@ -206,7 +206,7 @@ async def test_without_a_secret_of_codeq_the_one_of_the_tenant_signs(closed_api:
     both = await closed_api.as_role("work", "produce", worker_id="w")
     await create(both, webhook=there.url)
     id = await claim(both)
-    told(await both.send(f"{BASE}/tasks/{id}/result", b'{"status":"COMPLETED","result":{}}'), 200)
+    json_of(await both.send(f"{BASE}/tasks/{id}/result", b'{"status":"COMPLETED","result":{}}'), 200)
     operator = await closed_api.as_role("operate")
     who = await closed_api.engine.tokens.authenticate(str(operator.token))
     secret = await closed_api.engine.webhooks.rotate_job_secret(who)

@@ -14,7 +14,7 @@ from interlock.api.codeq import worker_routes
 from interlock.domain.principal import local
 from interlock.storage.contract import Store
 from interlock.wire import LIMITS, job_request
-from tests.adapters.words import NEVER, RFC3339, says, told
+from tests.adapters.words import NEVER, RFC3339, json_of, says
 from tests.api.rig import Api
 from tests.support.stores import ManualClock
 
@@ -23,11 +23,11 @@ BASE = "/v1/codeq"
 
 async def create(api: Api, command: bytes = b"work", more: bytes = b"") -> str:
     body = b'{"command":"%b","payload":{}%b}' % (command, more)
-    return str(told(await api.send(f"{BASE}/tasks", body), 202)["id"])
+    return str(json_of(await api.send(f"{BASE}/tasks", body), 202)["id"])
 
 
 async def claim(api: Api, body: bytes = b"{}") -> dict[str, Any]:
-    task: dict[str, Any] = told(await api.send(f"{BASE}/tasks/claim", body), 200)
+    task: dict[str, Any] = json_of(await api.send(f"{BASE}/tasks/claim", body), 200)
     return task
 
 
@@ -57,7 +57,7 @@ async def test_a_claimed_task_names_its_worker_and_its_lease(api: Api, clock: Ma
     assert (task["id"], task["status"], task["lastKnownLocation"]) == (id, "IN_PROGRESS", "INPROG_SET")
     assert (task["workerId"], task["attempts"]) == ("local", 1)
     assert RFC3339.fullmatch(task["leaseUntil"])
-    assert (await api.engine.reads.job(api.tenant, id)).lease_expires_at == clock.now + 300_000_000
+    assert (await api.engine.queries.job(api.tenant, id)).lease_expires_at == clock.now + 300_000_000
 
 
 async def test_commands_are_looked_at_in_the_given_order(api: Api) -> None:
@@ -66,7 +66,7 @@ async def test_commands_are_looked_at_in_the_given_order(api: Api) -> None:
     assert (await claim(api, b'{"commands":["none","high","low"]}'))["id"] == first
     third = await create(api, b"last", b',"priority":9')
     both = b'{"count":2,"commands":["low","none","low","last"]}'
-    tasks = told(await api.send(f"{BASE}/tasks/claim/batch", both), 200)["tasks"]
+    tasks = json_of(await api.send(f"{BASE}/tasks/claim/batch", both), 200)["tasks"]
     assert [task["id"] for task in tasks] == [second, third]
 
 
@@ -99,17 +99,17 @@ async def test_null_is_as_good_as_no_body_where_none_is_needed(api: Api) -> None
         says(await api.send(f"{BASE}/tasks/{id}/heartbeat", body), 200, b'{"ok":true}')
     says(await api.send(f"{BASE}/tasks/{id}/abandon", b"null"), 200, b'{"status":"requeued"}')
     assert (await claim(api))["id"] == id
-    assert told(await api.send(f"{BASE}/tasks/{id}/nack", b"null"), 200)["status"] == "requeued"
-    told(await api.send(f"{BASE}/admin/tasks/cleanup", b"null"), 200)
+    assert json_of(await api.send(f"{BASE}/tasks/{id}/nack", b"null"), 200)["status"] == "requeued"
+    json_of(await api.send(f"{BASE}/admin/tasks/cleanup", b"null"), 200)
     says(await api.send(f"{BASE}/tasks/claim", b"null"), 400, b'{"error":"invalid body"}')
 
 
 async def test_a_batch_claims_in_order_up_to_its_count(api: Api) -> None:
     for command in (b"a", b"b", b"b"):
         await create(api, command)
-    tasks = told(await api.send(f"{BASE}/tasks/claim/batch", b'{"count":2,"commands":["b","a"]}'), 200)["tasks"]
+    tasks = json_of(await api.send(f"{BASE}/tasks/claim/batch", b'{"count":2,"commands":["b","a"]}'), 200)["tasks"]
     assert [task["command"] for task in tasks] == ["b", "b"]
-    rest = told(await api.send(f"{BASE}/tasks/claim/batch", b'["b","a"]'), 200)
+    rest = json_of(await api.send(f"{BASE}/tasks/claim/batch", b'["b","a"]'), 200)
     assert [task["command"] for task in rest] == ["a"]
 
 
@@ -132,7 +132,7 @@ async def test_a_claim_names_at_most_a_hundred_commands(api: Api) -> None:
 async def test_a_claim_waits_for_a_task(api: Api) -> None:
     waiting = asyncio.create_task(api.send(f"{BASE}/tasks/claim", b'{"commands":["soon"],"waitSeconds":30}'))
     id = await create(api, b"soon")
-    assert told(await waiting, 200)["id"] == id
+    assert json_of(await waiting, 200)["id"] == id
 
 
 async def test_max_attempts_is_the_number_of_runs(api: Api, clock: ManualClock) -> None:
@@ -147,7 +147,7 @@ async def test_max_attempts_is_the_number_of_runs(api: Api, clock: ManualClock) 
         )
         clock.advance(7)
     assert (await api.send(f"{BASE}/tasks/claim", b"{}")).status_code == 204
-    dead = told(await api.get(f"{BASE}/tasks/{id}"), 200)
+    dead = json_of(await api.get(f"{BASE}/tasks/{id}"), 200)
     assert (dead["status"], dead["lastKnownLocation"], dead["attempts"], dead["error"]) == (
         "FAILED",
         "DLQ_SET",
@@ -159,8 +159,8 @@ async def test_max_attempts_is_the_number_of_runs(api: Api, clock: ManualClock) 
 async def test_a_nack_is_delayed_by_at_most_900_seconds(api: Api, clock: ManualClock) -> None:
     id = await create(api)
     await claim(api)
-    told(await api.send(f"{BASE}/tasks/{id}/nack", b'{"delaySeconds":5000}'), 200)
-    waits = told(await api.get(f"{BASE}/tasks/{id}"), 200)
+    json_of(await api.send(f"{BASE}/tasks/{id}/nack", b'{"delaySeconds":5000}'), 200)
+    waits = json_of(await api.get(f"{BASE}/tasks/{id}"), 200)
     assert (waits["status"], waits["lastKnownLocation"], waits["attempts"]) == ("PENDING", "DELAYED_ZSET", 1)
     clock.advance(900)
     assert (await claim(api))["id"] == id
@@ -169,16 +169,16 @@ async def test_a_nack_is_delayed_by_at_most_900_seconds(api: Api, clock: ManualC
 async def test_a_nack_without_a_delay_follows_the_backoff(api: Api) -> None:
     id = await create(api)
     await claim(api)
-    said = told(await api.send(f"{BASE}/tasks/{id}/nack", b""), 200)
-    assert said["status"] == "requeued"
-    assert 1 <= said["delaySeconds"] <= 5
+    given = json_of(await api.send(f"{BASE}/tasks/{id}/nack", b""), 200)
+    assert given["status"] == "requeued"
+    assert 1 <= given["delaySeconds"] <= 5
 
 
 async def test_an_abandoned_task_is_back_at_once_and_no_attempt_is_spent(api: Api) -> None:
     id = await create(api)
     await claim(api)
     says(await api.post(f"{BASE}/tasks/{id}/abandon"), 200, b'{"status":"requeued"}')
-    assert told(await api.get(f"{BASE}/tasks/{id}"), 200)["attempts"] == 0
+    assert json_of(await api.get(f"{BASE}/tasks/{id}"), 200)["attempts"] == 0
     assert (await claim(api))["attempts"] == 1
 
 
@@ -188,7 +188,7 @@ async def test_a_heartbeat_extends_the_lease(api: Api, clock: ManualClock) -> No
     clock.advance(100)
     for body, seconds in ((b"{}", 300), (b"", 300), (b'{"extendSeconds":60}', 60)):
         says(await api.send(f"{BASE}/tasks/{id}/heartbeat", body), 200, b'{"ok":true}')
-        assert (await api.engine.reads.job(api.tenant, id)).lease_expires_at == clock.now + seconds * 1_000_000
+        assert (await api.engine.queries.job(api.tenant, id)).lease_expires_at == clock.now + seconds * 1_000_000
 
 
 async def test_a_heartbeat_after_the_lease_was_lost_is_refused(guarded: Api, clock: ManualClock) -> None:
@@ -196,7 +196,7 @@ async def test_a_heartbeat_after_the_lease_was_lost_is_refused(guarded: Api, clo
     id = await create(one)
     await claim(one, b'{"leaseSeconds":10}')
     clock.advance(11)
-    await guarded.engine.upkeep.sweep()
+    await guarded.engine.maintenance.sweep()
     says(await one.send(f"{BASE}/tasks/{id}/heartbeat", b"{}"), 403, b'{"error":"not-owner"}')
     assert (await claim(two))["id"] == id
     says(await one.send(f"{BASE}/tasks/{id}/heartbeat", b"{}"), 403, b'{"error":"not-owner"}')
@@ -207,16 +207,16 @@ async def test_only_the_holder_may_finish_or_hand_back(guarded: Api) -> None:
     one, two = await two_workers(guarded)
     id = await create(one)
     await claim(one)
-    before = await guarded.engine.reads.job(guarded.tenant, id)
+    before = await guarded.engine.queries.job(guarded.tenant, id)
     for path, body in (
         ("heartbeat", b"{}"), ("abandon", b""), ("nack", b"{}"),
         ("result", b'{"status":"COMPLETED"}'), ("result", b'{"status":"FAILED","error":"x"}'),
         ("result", b'{"status":"COMPLETED","artifacts":[{"name":"a","contentBase64":"YQ=="}]}'),
     ):  # fmt: skip
         says(await two.send(f"{BASE}/tasks/{id}/{path}", body), 403, b'{"error":"not-owner"}')
-    assert await guarded.engine.reads.job(guarded.tenant, id) == before
+    assert await guarded.engine.queries.job(guarded.tenant, id) == before
     assert await guarded.engine.artifacts.list(guarded.tenant, id) == []
-    told(await result(one, id, b'{"status":"COMPLETED","result":{}}'), 200)
+    json_of(await result(one, id, b'{"status":"COMPLETED","result":{}}'), 200)
 
 
 async def test_an_unknown_task_is_not_found_by_workers(api: Api) -> None:
@@ -233,16 +233,16 @@ async def test_a_task_that_does_not_run_takes_no_result(api: Api) -> None:
         says(await api.send(f"{BASE}/tasks/{id}/nack", b"{}"), 403, b'{"error":"not-owner"}')
         says(await api.post(f"{BASE}/tasks/{id}/abandon"), 403, b'{"error":"not-owner"}')
         if (await api.send(f"{BASE}/tasks/claim", b"{}")).status_code == 200:
-            told(await result(api, id, b'{"status":"COMPLETED","result":{}}'), 200)
+            json_of(await result(api, id, b'{"status":"COMPLETED","result":{}}'), 200)
 
 
 async def test_a_failed_result_is_terminal(api: Api) -> None:
     id = await create(api)
     await claim(api)
-    record = told(await result(api, id, b'{"status":"FAILED","error":"no such page","result":{"page":3}}'), 200)
+    record = json_of(await result(api, id, b'{"status":"FAILED","error":"no such page","result":{"page":3}}'), 200)
     assert RFC3339.fullmatch(record.pop("completedAt"))
     assert record == {"taskId": id, "status": "FAILED", "error": "no such page", "result": {"page": 3}}
-    task = told(await api.get(f"{BASE}/tasks/{id}"), 200)
+    task = json_of(await api.get(f"{BASE}/tasks/{id}"), 200)
     assert (task["status"], task["error"], task["lastKnownLocation"]) == ("FAILED", "no such page", "NONE")
 
 
@@ -254,16 +254,16 @@ async def test_a_failed_result_is_as_large_as_any_other_and_kept_byte_for_byte(a
         await claim(api)
         body = b'{"status":"%b","error":"%b","result":%b}' % (status, b"e" * 20_000, largest)
         assert (await result(api, id, body.replace(b"xx", b"xxx", 1))).status_code == 413
-        told(await result(api, id, body), 200)
+        json_of(await result(api, id, body), 200)
         seen = await api.get(f"{BASE}/tasks/{id}/result")
-        assert told(seen, 200)["result"]["status"] == status.decode()
+        assert json_of(seen, 200)["result"]["status"] == status.decode()
         assert largest in seen.content
 
 
 async def test_the_details_of_a_failure_are_shown_byte_for_byte(api: Api) -> None:
     job = await api.running(type="a")
     body = b'{"fence":%d,"retryable":false,"error":{"message":"no","details":{"price": 1.10, "n":[1.0,"\\u00e9"]}}}'
-    told(await api.send(f"/v1/jobs/{job['id']}/fail", body % job["lease"]["fence"]), 200)
+    json_of(await api.send(f"/v1/jobs/{job['id']}/fail", body % job["lease"]["fence"]), 200)
     assert (
         b'"result":{"price": 1.10, "n":[1.0,"\\u00e9"]}' in (await api.get(f"{BASE}/tasks/{job['id']}/result")).content
     )
@@ -293,32 +293,32 @@ async def test_an_invalid_result_is_rejected_and_the_task_stays_leased(api: Api,
             200,
             b'{"results":[{"taskId":"%b","error":"%b"}]}' % (id.encode(), text.encode()),
         )
-    record = told(await result(api, id, b'{"status":"COMPLETED","result":{}}'), 200)
+    record = json_of(await result(api, id, b'{"status":"COMPLETED","result":{}}'), 200)
     assert (record["status"], record["result"]) == ("COMPLETED", {})
 
 
 async def test_an_unreadable_item_does_not_reject_the_other_results(api: Api) -> None:
     one, two = await create(api), await create(api)
-    told(await api.send(f"{BASE}/tasks/claim/batch", b'{"count":2}'), 200)
+    json_of(await api.send(f"{BASE}/tasks/claim/batch", b'{"count":2}'), 200)
     items = (
         b'{"taskId":"%b","status":"COMPLETED","result":{"n":1}}' % one.encode(),
         b'{"taskId":"odd","status":7}', b'{"taskId":"twice","status":"FAILED","error":"x","result":{"a":1,"a":2}}',
         b'"text"', b"null", b"{}", b'{"taskId":"deep","status":"COMPLETED","result":%b%b}' % (b"[" * 99, b"]" * 99),
         b'{"taskId":"%b","options":{"status":"FAILED","error":"broke \\ud800"}}' % two.encode(),
     )  # fmt: skip
-    results = told(await api.send(f"{BASE}/tasks/batch/results", b"[%b]" % b",".join(items)), 200)
+    results = json_of(await api.send(f"{BASE}/tasks/batch/results", b"[%b]" % b",".join(items)), 200)
     assert [one["taskId"] for one in results] == [one, "odd", "twice", "", "", "", "deep", two]
     assert (results[0]["result"]["status"], results[0]["result"]["result"]) == ("COMPLETED", {"n": 1})
     assert (results[-1]["result"]["status"], results[-1]["result"]["error"]) == ("FAILED", "broke \ufffd")
     assert {one["error"] for one in results[1:5] + results[6:7]} == {"invalid body"}
     assert results[5]["error"] == "task not found"
-    assert (await api.engine.reads.job(api.tenant, two)).sanitized
+    assert (await api.engine.queries.job(api.tenant, two)).sanitized
 
 
 async def test_commands_are_compared_without_case(api: Api) -> None:
     spelled = [(await create(api, name), name.decode()) for name in (b"RENDER", b"Render", b"render")]
-    low = told(await api.send("/v1/jobs", b'{"type":"rEnDeR","priority":-1}'), 201)["id"]
-    stats = told(await api.get(f"{BASE}/admin/queues/ReNdEr"), 200)
+    low = json_of(await api.send("/v1/jobs", b'{"type":"rEnDeR","priority":-1}'), 201)["id"]
+    stats = json_of(await api.get(f"{BASE}/admin/queues/ReNdEr"), 200)
     assert stats == {"command": "ReNdEr", "ready": 4, "delayed": 0, "inProgress": 0, "dlq": 0}
     for id, name in (*spelled, (low, "rEnDeR")):
         task = await claim(api, b'{"commands":["rendeR"]}')
@@ -328,8 +328,8 @@ async def test_commands_are_compared_without_case(api: Api) -> None:
 
 async def test_a_claim_that_waits_finds_a_command_in_another_spelling(api: Api) -> None:
     waiting = asyncio.create_task(api.send(f"{BASE}/tasks/claim", b'{"commands":["Soon"],"waitSeconds":30}'))
-    id = told(await api.send("/v1/jobs", b'{"type":"SOON"}'), 201)["id"]
-    assert told(await waiting, 200)["id"] == id
+    id = json_of(await api.send("/v1/jobs", b'{"type":"SOON"}'), 201)["id"]
+    assert json_of(await waiting, 200)["id"] == id
 
 
 async def test_a_token_of_ours_allows_types_in_their_exact_spelling(guarded: Api) -> None:
@@ -349,7 +349,7 @@ async def test_a_claim_waits_at_most_30_seconds(api: Api, monkeypatch: pytest.Mo
         waits.append(seconds)
         return []
 
-    monkeypatch.setattr(worker_routes, "claim_patiently", patient)
+    monkeypatch.setattr(worker_routes, "claim_with_wait", patient)
     for seconds in (5, 30, 31, 600):
         await api.send(f"{BASE}/tasks/claim", b'{"waitSeconds":%d}' % seconds)
     assert waits == [5, 30, 30, 30]
@@ -357,32 +357,32 @@ async def test_a_claim_waits_at_most_30_seconds(api: Api, monkeypatch: pytest.Mo
 
 async def test_a_dead_letter_names_its_cause_and_a_pending_task_has_no_error(api: Api, clock: ManualClock) -> None:
     async def error(id: str) -> str | None:
-        found: str | None = told(await api.get(f"{BASE}/tasks/{id}"), 200).get("error")
+        found: str | None = json_of(await api.get(f"{BASE}/tasks/{id}"), 200).get("error")
         return found
 
     nacked = await create(api, more=b',"maxAttempts":2')
     for expected in (None, "MAX_ATTEMPTS"):
         await claim(api)
-        told(await api.send(f"{BASE}/tasks/{nacked}/nack", b'{"delaySeconds":1}'), 200)
+        json_of(await api.send(f"{BASE}/tasks/{nacked}/nack", b'{"delaySeconds":1}'), 200)
         assert await error(nacked) == expected
         clock.advance(1)
     lost = await create(api, more=b',"maxAttempts":1')
     await claim(api, b'{"leaseSeconds":10}')
     clock.advance(11)
-    await api.engine.upkeep.sweep()
+    await api.engine.maintenance.sweep()
     assert await error(lost) == "LEASE_EXPIRED"
-    assert told(await api.get(f"{BASE}/tasks/{lost}/result"), 200)["result"]["error"] == "LEASE_EXPIRED"
+    assert json_of(await api.get(f"{BASE}/tasks/{lost}/result"), 200)["result"]["error"] == "LEASE_EXPIRED"
 
 
 async def test_a_long_lease_is_as_long_as_it_was_asked_for(api: Api, clock: ManualClock) -> None:
     id = await create(api)
     await claim(api, b'{"leaseSeconds":86400}')
     clock.advance(86_399)
-    await api.engine.upkeep.sweep()
+    await api.engine.maintenance.sweep()
     says(await api.send(f"{BASE}/tasks/{id}/heartbeat", b'{"extendSeconds":172800}'), 200, b'{"ok":true}')
     clock.advance(172_799)
-    await api.engine.upkeep.sweep()
-    told(await result(api, id, b'{"status":"COMPLETED","result":{}}'), 200)
+    await api.engine.maintenance.sweep()
+    json_of(await result(api, id, b'{"status":"COMPLETED","result":{}}'), 200)
 
 
 async def test_a_result_brings_files_and_links(api: Api) -> None:
@@ -393,12 +393,12 @@ async def test_a_result_brings_files_and_links(api: Api) -> None:
         b'{"status":"COMPLETED","result":{"n":[1, 2]},"artifacts":[{"name":"report.md","contentBase64":"%b","contentType":'
         b'"text/markdown"},{"name":"page","url":"https://example.org/page"}]}' % content
     )
-    record = told(await result(api, id, body), 200)
+    record = json_of(await result(api, id, body), 200)
     by_name = {one["name"]: one["url"] for one in record["artifacts"]}
     assert by_name["page"] == "https://example.org/page"
     file = await api.get(by_name["report.md"])
     assert (file.content, file.headers["content-type"]) == (b"# report", "text/markdown")
-    assert told(await api.get(f"{BASE}/tasks/{id}/result"), 200)["result"] == record
+    assert json_of(await api.get(f"{BASE}/tasks/{id}/result"), 200)["result"] == record
 
 
 async def test_artifacts_never_keep_a_result_from_being_submitted(api: Api) -> None:
@@ -414,7 +414,7 @@ async def test_artifacts_never_keep_a_result_from_being_submitted(api: Api) -> N
     ]  # fmt: skip
     sent += [{"name": f"many {n}", "url": f"u{n}"} for n in range(250)]
     body = json.dumps({"status": "COMPLETED", "result": {}, "artifacts": sent}).encode()
-    record = told(await result(api, id, body), 200)
+    record = json_of(await result(api, id, body), 200)
     kept = [one for one in sent if one.get("url")]
     links, (file,) = record["artifacts"][: len(kept)], record["artifacts"][len(kept) :]
     assert [one["url"] for one in links] == [one["url"].replace("\x00", "\ufffd") for one in kept]
@@ -424,19 +424,19 @@ async def test_artifacts_never_keep_a_result_from_being_submitted(api: Api) -> N
     ]
     assert file["name"] == "file"
     assert (await api.get(file["url"])).content == b"a"
-    assert told(await api.get(f"{BASE}/tasks/{id}/result"), 200)["result"] == record
+    assert json_of(await api.get(f"{BASE}/tasks/{id}/result"), 200)["result"] == record
     assert len(await api.engine.artifacts.list(api.tenant, id, limit=200)) == 200
 
 
 async def test_many_results_are_answered_each_on_its_own(api: Api) -> None:
     good, bad = await create(api), await create(api)
-    told(await api.send(f"{BASE}/tasks/claim/batch", b'{"count":2}'), 200)
+    json_of(await api.send(f"{BASE}/tasks/claim/batch", b'{"count":2}'), 200)
     body = (
         b'{"results":[{"taskId":"%b","status":"COMPLETED","result":{"n":1}},{"taskId":"%b","status":"FAILED",'
         b'"error":"broke"},{"taskId":"%b","status":"COMPLETED"},{"taskId":"%b","status":"WHAT"}]}'
         % (good.encode(), bad.encode(), NEVER.encode(), good.encode())
     )
-    results = told(await api.send(f"{BASE}/tasks/batch/results", body), 200)["results"]
+    results = json_of(await api.send(f"{BASE}/tasks/batch/results", body), 200)["results"]
     assert [one["taskId"] for one in results] == [good, bad, NEVER, good]
     assert (results[0]["result"]["status"], results[0]["result"]["result"]) == ("COMPLETED", {"n": 1})
     assert (results[1]["result"]["status"], results[1]["result"]["error"]) == ("FAILED", "broke")
@@ -489,9 +489,12 @@ async def test_tenants_share_neither_tasks_nor_keys(guarded: Api) -> None:
     foreign = await guarded.as_role("produce", "read", tenant=f"{guarded.tenant}-other")
     worker = await guarded.as_role("work", worker_id="w", tenant=f"{guarded.tenant}-other")
     body = b'{"command":"x","payload":{},"idempotencyKey":"same"}'
-    one, two = told(await mine.send(f"{BASE}/tasks", body), 202), told(await foreign.send(f"{BASE}/tasks", body), 202)
+    one, two = (
+        json_of(await mine.send(f"{BASE}/tasks", body), 202),
+        json_of(await foreign.send(f"{BASE}/tasks", body), 202),
+    )
     assert one["id"] != two["id"]
     says(await foreign.get(f"{BASE}/tasks/{one['id']}"), 404, b'{"error":"not found"}')
     says(await foreign.get(f"{BASE}/tasks/{one['id']}/result"), 404, b'{"error":"task not found"}')
     says(await worker.send(f"{BASE}/tasks/{one['id']}/heartbeat", b"{}"), 404, b'{"error":"not-found"}')
-    assert told(await worker.send(f"{BASE}/tasks/claim", b"{}"), 200)["id"] == two["id"]
+    assert json_of(await worker.send(f"{BASE}/tasks/claim", b"{}"), 200)["id"] == two["id"]

@@ -22,7 +22,7 @@ HANDSHAKE = (
 )
 
 
-async def said(api: Api, message: bytes, **headers: str) -> dict[str, Any]:
+async def given(api: Api, message: bytes, **headers: str) -> dict[str, Any]:
     response = await api.send("/mcp", message, accept="application/json, text/event-stream", **headers)
     assert response.status_code == 200, response.text
     answer: dict[str, Any] = response.json()
@@ -32,7 +32,7 @@ async def said(api: Api, message: bytes, **headers: str) -> dict[str, Any]:
 async def called(api: Api, tool: str, arguments: bytes, **headers: str) -> tuple[bool, str]:
     """Whether a tool refused, and the text of its answer."""
     message = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"%b","arguments":%b}}'
-    answer = await said(api, message % (tool.encode(), arguments), **headers)
+    answer = await given(api, message % (tool.encode(), arguments), **headers)
     assert answer["id"] == 7
     result = answer["result"]
     assert "structuredContent" not in result  # the response is sent once
@@ -130,7 +130,7 @@ async def test_messages_that_make_no_sense_are_errors_of_the_protocol(api: Api) 
         (b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":7}}', -32602),
         (b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"no_tool"}}', -32602),
     ):
-        assert (await said(api, message))["error"]["code"] == code
+        assert (await given(api, message))["error"]["code"] == code
 
 
 async def test_only_a_post_of_json_is_taken(api: Api) -> None:
@@ -147,11 +147,11 @@ async def test_only_a_post_of_json_is_taken(api: Api) -> None:
 
 async def test_a_message_may_be_as_large_as_a_checkpoint_and_not_larger(api: Api) -> None:
     job = await api.running(type="big")
-    grant = b'"job_id":"%b","fence":%d' % (job["id"].encode(), job["lease"]["fence"])
+    lease = b'"job_id":"%b","fence":%d' % (job["id"].encode(), job["lease"]["fence"])
     data = b'"' + b"x" * (1024 * 1024 - 2) + b'"'
-    refused, text = await called(api, "checkpoint_job", b'{%b,"seq":1,"data":%b}' % (grant, data))
+    refused, text = await called(api, "checkpoint_job", b'{%b,"seq":1,"data":%b}' % (lease, data))
     assert (refused, json.loads(text)) == (False, {"seq": 1})
-    refused, text = await called(api, "checkpoint_job", b'{%b,"seq":2,"data":%b}' % (grant, data[:-1] + b'y"'))
+    refused, text = await called(api, "checkpoint_job", b'{%b,"seq":2,"data":%b}' % (lease, data[:-1] + b'y"'))
     assert (refused, json.loads(text)["code"]) == (True, "too_large")
     largest = 1024 * 1024 + AROUND_CHECKPOINT + AROUND_TOOL
     problem(await api.send("/mcp", b" " * (largest + 1)), 413, "too_large")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interlock.domain.principal import ROLES, Principal, user
-from tests.adapters.agents import WORKERS, agent, grant
+from tests.adapters.agents import WORKERS, agent, lease
 from tests.api.rig import Api, problem
 from tests.support.eventually import eventually
 
@@ -43,9 +43,9 @@ async def test_auth_off_offers_everything_but_deciding(api: Api) -> None:
     async with agent(api) as someone:
         assert "decide_approval" not in await someone.tools()
         job = await api.running(type="a")
-        opened = await someone.does("request_approval", **grant(job), prompt="May I?")
-        gate = opened["approval"]["id"]
-        await someone.is_refused("decide_approval", 403, "forbidden", approval_id=gate, decision="approve")
+        opened = await someone.does("request_approval", **lease(job), prompt="May I?")
+        approval = opened["approval"]["id"]
+        await someone.is_refused("decide_approval", 403, "forbidden", approval_id=approval, decision="approve")
         assert (await someone.does("list_approvals"))["items"][0]["status"] == "open"
 
 
@@ -85,12 +85,12 @@ async def test_tenants_are_invisible_to_each_other(guarded: Api) -> None:
         for tool in ("get_job", "explain_job", "cancel_job", "get_artifact", "wait_for_job"):
             refusal = await rival.is_refused(tool, 404, "not_found", job_id=job["id"])
             assert "s3cret" not in str(refusal)
-        await thief.is_refused("complete_job", 404, "not_found", **grant(held))
+        await thief.is_refused("complete_job", 404, "not_found", **lease(held))
         assert (await rival.does("list_jobs"))["items"] == []
         assert (await rival.does("queue_stats"))["items"] == []
         own = await rival.does("enqueue_job", type="secret", payload="other", idempotency_key="k")
         assert own["id"] != job["id"]
-        assert (await worker.does("complete_job", **grant(held)))["status"] == "succeeded"
+        assert (await worker.does("complete_job", **lease(held)))["status"] == "succeeded"
 
 
 async def test_a_worker_token_narrows_what_an_agent_can_claim(guarded: Api) -> None:

@@ -20,13 +20,13 @@ from interlock.api.mcp.stdio import OpenRequests
 from interlock.cli.main import app
 from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
-from tests.adapters.agents import EVERYBODY, MODES, WORKERS, agent_on_stdio, command, grant
+from tests.adapters.agents import EVERYBODY, MODES, WORKERS, agent_on_stdio, command, lease
 from tests.api.rig import Api
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, SECOND, ManualClock
 
@@ -65,14 +65,14 @@ async def test_an_agent_works_on_a_database(url: str, engine: str) -> None:
         job = await waiting
         assert (job["id"], job["payload"]) == (made["id"], {"n": 1.5, "text": "né\u0000"})
         await someone.is_refused("enqueue_job", 422, "invalid", type="", colour=1)
-        opened = await someone.does("request_approval", **grant(job), prompt="Go?")
+        opened = await someone.does("request_approval", **lease(job), prompt="Go?")
         assert set(opened) == {"approval", "receipt"}
         await someone.is_refused("decide_approval", 403, "forbidden", approval_id=opened["approval"]["id"])
     roles = ("--role", "approve", "--role", "read")
     async with agent_on_stdio("--database", url, "--tenant", tenant, *roles) as approver:
         assert "claim_job" not in await approver.tools()
-        (gate,) = (await approver.does("list_approvals", status="open"))["items"]
-        decided = await approver.does("decide_approval", approval_id=gate["id"], decision="deny")
+        (approval,) = (await approver.does("list_approvals", status="open"))["items"]
+        decided = await approver.does("decide_approval", approval_id=approval["id"], decision="deny")
         assert decided["status"] == "denied"
         assert (await approver.does("get_job", job_id=job["id"]))["status"] == "failed"
 
@@ -96,12 +96,12 @@ async def test_an_agent_works_before_a_server_with_what_its_token_allows(guarded
         again = await asks.does("enqueue_job", type="a", payload=[1], idempotency_key="k")
         assert (again["id"], again["replayed"]) == (made["id"], True)
         job = await claim
-        await works.does("checkpoint_job", **grant(job), seq=1, data=[1])
+        await works.does("checkpoint_job", **lease(job), seq=1, data=[1])
         waiting = asyncio.create_task(asks.does("wait_for_job", job_id=job["id"], wait_seconds=60))
         files_to_keep = [{"name": "a b/ü.txt", "content_base64": "aGk="}]
-        await works.does("complete_job", **grant(job), result={"ok": 1}, artifacts=files_to_keep)
+        await works.does("complete_job", **lease(job), result={"ok": 1}, artifacts=files_to_keep)
         assert (await waiting)["result"] == {"ok": 1}
-        await works.is_refused("heartbeat_job", 409, "not_running", **grant(job))
+        await works.is_refused("heartbeat_job", 409, "not_running", **lease(job))
         assert (await asks.does("get_artifact", job_id=job["id"], name="a b/ü.txt"))["text"] == "hi"
         assert (await asks.does("queue_stats", type="a"))["succeeded"] == 1
         assert [one["id"] for one in (await asks.does("list_jobs", tag=[], status=["succeeded"]))["items"]] == [
@@ -121,9 +121,9 @@ async def test_an_agent_works_before_a_server_with_what_its_token_allows(guarded
 async def test_an_agent_before_a_server_without_auth_gets_no_link_to_answer_itself(api: Api) -> None:
     job = await api.running(type="a")
     async with agent_on_stdio("--server", api.url) as works:
-        opened = await works.does("request_approval", **grant(job), prompt="Go?")
+        opened = await works.does("request_approval", **lease(job), prompt="Go?")
     assert set(opened) == {"approval", "receipt"}
-    assert (await api.engine.gates.get(api.tenant, opened["approval"]["id"])).token_minted_by is None
+    assert (await api.engine.approvals.get(api.tenant, opened["approval"]["id"])).link_created_by is None
 
 
 async def _is(value: bool) -> bool:
@@ -159,13 +159,13 @@ def answer(running: subprocess.Popen[str]) -> dict[str, Any]:
     assert running.stdout is not None
     line = running.stdout.readline()
     assert line, running.stderr.read() if running.stderr else ""
-    said: dict[str, Any] = json.loads(line)
-    return said
+    given: dict[str, Any] = json.loads(line)
+    return given
 
 
 def value(answer: dict[str, Any]) -> dict[str, Any]:
-    said: dict[str, Any] = json.loads(answer["result"]["content"][0]["text"])
-    return said
+    given: dict[str, Any] = json.loads(answer["result"]["content"][0]["text"])
+    return given
 
 
 def call(id: int, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -186,7 +186,7 @@ async def test_a_killed_process_loses_nothing(url: str, engine: str, place: str,
         running.send_signal(signal.SIGKILL)
         running.wait()
     store = await opened(engine, place, postgres)
-    (job,) = await store.claim(tenant, ClaimAsk("next", limit=5))
+    (job,) = await store.claim(tenant, ClaimFilter("next", limit=5))
     assert (job.id, job.attempt, job.checkpoint) == (made["id"], 2, '"half"')
     await store.close()
 
@@ -206,8 +206,8 @@ def test_what_came_before_the_end_of_the_input_is_answered(url: str) -> None:
         tell(running, '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":[1]}}')
         tell(running, call(2, "claim_job", types=["nothing"], wait_seconds=60))
         tell(running, call(3, "queue_stats"))
-        out, err = running.communicate(timeout=PATIENCE_SECONDS)
-        answers = {said["id"]: said for said in map(json.loads, out.splitlines())}
+        out, err = running.communicate(timeout=RETRY_SECONDS)
+        answers = {given["id"]: given for given in map(json.loads, out.splitlines())}
         assert value(answers[1])["status"] == "queued"
         assert value(answers[2]) == {"jobs": []}
         assert answers[3]["result"]["isError"] is False
@@ -225,7 +225,7 @@ async def test_nobody_waits_for_answers_that_will_not_come() -> None:
         '{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":"\\ud800"}}',
     ):
         requests.hear(text)
-    await asyncio.wait_for(requests.answered(), PATIENCE_SECONDS)
+    await asyncio.wait_for(requests.answered(), RETRY_SECONDS)
     for id in ("1", '"a"'):
         requests.hear(f'{{"jsonrpc":"2.0","id":{id},"method":"ping"}}')
     waiting = asyncio.create_task(requests.answered())
@@ -233,7 +233,7 @@ async def test_nobody_waits_for_answers_that_will_not_come() -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     requests.ends(1)
-    await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+    await asyncio.wait_for(waiting, RETRY_SECONDS)
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
@@ -243,14 +243,14 @@ async def test_sigterm_ends_it_in_good_order(url: str, place: str, postgres: Pos
         answer(running)
         tell(running, call(2, "claim_job", types=["late"], wait_seconds=60))
         running.send_signal(signal.SIGTERM)
-        assert running.wait(timeout=PATIENCE_SECONDS) == 0
+        assert running.wait(timeout=RETRY_SECONDS) == 0
     store = await opened("sqlite", place, postgres)
     assert await store.find(TENANT, Filter(statuses=(Status.RUNNING,))) == []
     await store.close()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "given"),
     [
         (["--role", "king"], 4, "king"),
         (["--token-file", "x"], 4, "--server"),
@@ -260,12 +260,12 @@ async def test_sigterm_ends_it_in_good_order(url: str, place: str, postgres: Pos
     ],
 )
 def test_what_cannot_be_served_is_said_at_once(
-    arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], code: int, given: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
         app(["mcp", *arguments])
     out, err = capsys.readouterr()
-    assert (end.value.code, out, said in err) == (code, "", True)
+    assert (end.value.code, out, given in err) == (code, "", True)
 
 
 WITHOUT = """

@@ -13,7 +13,7 @@ import pytest
 from mcp import MCPError
 
 from interlock.api.mcp.tools import TOOLS
-from tests.adapters.agents import EVERYBODY, MODES, WORKERS, agent, grant, text_of, value_of
+from tests.adapters.agents import EVERYBODY, MODES, WORKERS, agent, lease, text_of, value_of
 from tests.api.rig import NEVER, Api
 from tests.support.eventually import eventually
 
@@ -27,16 +27,16 @@ async def test_a_job_goes_from_a_producer_through_a_worker_to_its_result(api: Ap
         job = await someone.claims(types=["review"], worker="coder", lease_seconds=120)
         assert job["id"] == made["id"]
         assert job["lease"]["worker"] == "coder"
-        pulse = await someone.does(
-            "heartbeat_job", **grant(job), worker="coder", lease_seconds=300, events=[{"message": "reading"}]
+        reply = await someone.does(
+            "heartbeat_job", **lease(job), worker="coder", lease_seconds=300, events=[{"message": "reading"}]
         )
-        assert (pulse["cancel_requested"], pulse["paused"]) == (False, False)
-        saved = await someone.does("checkpoint_job", **grant(job), worker="coder", seq=1, data={"file": 3})
+        assert (reply["cancel_requested"], reply["paused"]) == (False, False)
+        saved = await someone.does("checkpoint_job", **lease(job), worker="coder", seq=1, data={"file": 3})
         assert saved == {"seq": 1}
         report = {"result": {"ok": True}, "result_summary": "fine", "usage": {"tokens": 12}}
-        receipt = await someone.does("complete_job", **grant(job), worker="coder", **report)
+        receipt = await someone.does("complete_job", **lease(job), worker="coder", **report)
         assert receipt["status"] == "succeeded"
-        assert await someone.does("complete_job", **grant(job), worker="coder", **report) == receipt
+        assert await someone.does("complete_job", **lease(job), worker="coder", **report) == receipt
         done = await someone.does("wait_for_job", job_id=job["id"], wait_seconds=5)
         assert (done["result"], done["checkpoint"], done["usage"]) == ({"ok": True}, {"file": 3}, {"tokens": 12})
     assert compacted(await api.job(job["id"])) == done
@@ -72,10 +72,10 @@ async def test_nulls_are_left_out_but_not_those_that_users_wrote(api: Api) -> No
         assert None not in made.values()
         job = await someone.claims()
         assert None not in job["lease"].values()
-        await someone.does("checkpoint_job", **grant(job), seq=1, data=written)
-        await someone.does("save_step", **grant(job), name="s", result=written)
+        await someone.does("checkpoint_job", **lease(job), seq=1, data=written)
+        await someone.does("save_step", **lease(job), name="s", result=written)
         error = {"message": "m", "details": written}
-        await someone.does("fail_job", **grant(job), error=error, retryable=False)
+        await someone.does("fail_job", **lease(job), error=error, retryable=False)
         failed = await someone.does("get_job", job_id=job["id"])
         assert (failed["checkpoint"], failed["error"]["details"]) == (written, written)
         nothing = await someone.does("enqueue_job", type="b", payload=None)
@@ -94,13 +94,13 @@ async def test_a_worker_saves_steps_and_releases_and_an_operator_redrives_and_re
     async with agent(api) as someone:
         made = await someone.does("enqueue_job", type="long")
         job = await someone.claims()
-        first = await someone.does("save_step", **grant(job), name="fetch", occurrence=1, result={"pages": 3})
-        again = await someone.does("save_step", **grant(job), name="fetch", occurrence=1, result="other")
+        first = await someone.does("save_step", **lease(job), name="fetch", occurrence=1, result={"pages": 3})
+        again = await someone.does("save_step", **lease(job), name="fetch", occurrence=1, result="other")
         assert first["result"] == again["result"] == {"pages": 3}
-        await someone.does("heartbeat_job", **grant(job), events=[{"message": "half"}, {"message": "more"}])
-        released = await someone.does("release_job", **grant(job), delay_seconds=60, reason="quota")
+        await someone.does("heartbeat_job", **lease(job), events=[{"message": "half"}, {"message": "more"}])
+        released = await someone.does("release_job", **lease(job), delay_seconds=60, reason="quota")
         assert (released["status"], released["attempt"]) == ("queued", 1)
-        assert await someone.does("release_job", **grant(job), delay_seconds=60, reason="quota") == released
+        assert await someone.does("release_job", **lease(job), delay_seconds=60, reason="quota") == released
         assert [e["message"] for e in (await someone.does("list_events", job_id=made["id"]))["items"]] == [
             "half",
             "more",
@@ -110,7 +110,7 @@ async def test_a_worker_saves_steps_and_releases_and_an_operator_redrives_and_re
         api.clock.advance(61)
         resumed = await someone.claims()
         assert [(step["name"], step["result"]) for step in resumed["steps"]] == [("fetch", {"pages": 3})]
-        await someone.does("complete_job", **grant(resumed))
+        await someone.does("complete_job", **lease(resumed))
         history = (await someone.does("list_history", job_id=made["id"]))["items"]
         assert [row["to"] for row in history] == ["queued", "running", "queued", "running", "succeeded"]
         redriven = await someone.does(
@@ -162,13 +162,13 @@ async def test_a_failure_is_tried_again_until_it_is_final(api: Api) -> None:
     async with agent(api) as worker:
         await worker.does("enqueue_job", type="flaky", max_attempts=2)
         job = await worker.claims(types=["flaky"])
-        failed = await worker.does("fail_job", **grant(job), error={"message": "quota"}, retry_after_seconds=60)
+        failed = await worker.does("fail_job", **lease(job), error={"message": "quota"}, retry_after_seconds=60)
         assert (failed["status"], failed["attempt"]) == ("retry", 2)
         assert await worker.does("claim_job", types=["flaky"]) == {"jobs": []}
         api.clock.advance(61)
         job = await worker.claims(types=["flaky"])
         assert job["error"]["message"] == "quota"
-        final = await worker.does("fail_job", **grant(job), error={"message": "no", "kind": "bug"}, retryable=False)
+        final = await worker.does("fail_job", **lease(job), error={"message": "no", "kind": "bug"}, retryable=False)
         assert final["status"] == "failed"
 
 
@@ -186,17 +186,17 @@ async def test_a_worker_whose_lease_was_given_away_is_told_to_stop(api: Api) -> 
             ("fail_job", {"error": {"message": "x"}}),
             ("request_approval", {"prompt": "go on?"}),
         ):
-            await worker.is_refused(tool, 409, "lease_lost", **grant(lost), worker="slow", **more)
-        assert (await worker.does("complete_job", **grant(taken), worker="quick"))["status"] == "succeeded"
+            await worker.is_refused(tool, 409, "lease_lost", **lease(lost), worker="slow", **more)
+        assert (await worker.does("complete_job", **lease(taken), worker="quick"))["status"] == "succeeded"
 
 
 async def test_a_cancel_request_reaches_the_worker_by_its_heartbeat(api: Api) -> None:
     async with agent(api) as worker:
         job = await api.running(type="a")
         await worker.does("cancel_job", job_id=job["id"], reason="enough")
-        pulse = await worker.does("heartbeat_job", **grant(job))
-        assert (pulse["cancel_requested"], pulse["cancel_reason"]) == (True, "enough")
-        assert (await worker.does("fail_job", **grant(job), error={"message": "stopped"}))["status"] == "cancelled"
+        reply = await worker.does("heartbeat_job", **lease(job))
+        assert (reply["cancel_requested"], reply["cancel_reason"]) == (True, "enough")
+        assert (await worker.does("fail_job", **lease(job), error={"message": "stopped"}))["status"] == "cancelled"
 
 
 async def test_a_gate_is_decided_by_somebody_else_and_the_next_claim_carries_it(guarded: Api) -> None:
@@ -207,13 +207,13 @@ async def test_a_gate_is_decided_by_somebody_else_and_the_next_claim_carries_it(
         made = await asks.does("enqueue_job", type="deploy")
         job = await works.claims()
         opened = await works.does(
-            "request_approval", **grant(job), prompt="Deploy?", details={"host": "a"}, risk="high", on_deny="resume"
+            "request_approval", **lease(job), prompt="Deploy?", details={"host": "a"}, risk="high", on_deny="resume"
         )
         assert opened["receipt"]["status"] == "waiting_for_approval"
         assert "token" not in opened
-        (gate,) = (await decides.does("list_approvals", status="open"))["items"]
-        assert (gate["job_id"], gate["prompt"], gate["details"]) == (made["id"], "Deploy?", {"host": "a"})
-        verdict = {"approval_id": gate["id"], "decision": "approve", "digest": gate["digest"], "comment": "go"}
+        (approval,) = (await decides.does("list_approvals", status="open"))["items"]
+        assert (approval["job_id"], approval["prompt"], approval["details"]) == (made["id"], "Deploy?", {"host": "a"})
+        verdict = {"approval_id": approval["id"], "decision": "approve", "digest": approval["digest"], "comment": "go"}
         wrong = verdict | {"digest": "0" * 64}
         await decides.is_refused("decide_approval", 409, "digest_mismatch", **wrong)
         assert (await decides.does("decide_approval", **verdict))["status"] == "approved"
@@ -227,12 +227,12 @@ async def test_a_gate_is_decided_by_somebody_else_and_the_next_claim_carries_it(
 async def test_an_agent_that_asks_people_gets_no_link_to_answer_itself(api: Api, mode: str) -> None:
     async with agent(api, mode) as someone:
         job = await api.running(type="a")
-        await someone.does("request_approval", **grant(job), prompt="Go?")
-        opened = await someone.does("request_approval", **grant(job), prompt="Go?")
+        await someone.does("request_approval", **lease(job), prompt="Go?")
+        opened = await someone.does("request_approval", **lease(job), prompt="Go?")
         assert set(opened) == {"approval", "receipt"}
     assert "ilg_" not in json.dumps(opened)
-    gate = await api.engine.gates.get(api.tenant, opened["approval"]["id"])
-    assert gate.token_minted_by is None
+    approval = await api.engine.approvals.get(api.tenant, opened["approval"]["id"])
+    assert approval.link_created_by is None
 
 
 async def test_artifacts_are_listed_and_read_as_text_or_base64_part_by_part(api: Api) -> None:
@@ -250,7 +250,7 @@ async def test_artifacts_are_listed_and_read_as_text_or_base64_part_by_part(api:
             {"name": "empty", "content_base64": ""},
             {"name": "link", "url": "https://example.org/x"},
         ]
-        await someone.does("complete_job", **grant(job), artifacts=files)
+        await someone.does("complete_job", **lease(job), artifacts=files)
         listed = await someone.does("get_artifact", job_id=job["id"])
         assert {one["name"] for one in listed["items"]} == {"raw.bin", "note.txt", "empty", "link"}
         read = await someone.does("get_artifact", job_id=job["id"], name="raw.bin")
@@ -289,7 +289,7 @@ async def test_a_claim_waits_for_a_job_and_a_wait_for_its_end(api: Api, mode: st
         assert unfinished == {"id": made["id"], "status": "running", "location": "in_progress"}
         waiting = asyncio.create_task(producer.does("wait_for_job", job_id=made["id"], wait_seconds=60))
         await someone_waits(api)
-        await worker.does("complete_job", **grant(job), result=1)
+        await worker.does("complete_job", **lease(job), result=1)
         assert (await waiting)["result"] == 1
 
 
@@ -363,7 +363,7 @@ async def test_every_tool_describes_itself_and_takes_what_its_schema_allows(api:
         },
         "get_job": {"job_id": job["id"]},
         "list_jobs": {"agent": "coder/1", "created_after": "2020-01-01T00:00:00Z"},
-        "heartbeat_job": {**grant(job), "checkpoint": {"seq": 4, "data": None}},
+        "heartbeat_job": {**lease(job), "checkpoint": {"seq": 4, "data": None}},
         "claim_job": {"types": ["none"], "capabilities": [], "affinity_keys": ["*"], "claim_id": "c"},
     }
     async with agent(api) as someone:

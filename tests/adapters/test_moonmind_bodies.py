@@ -12,7 +12,7 @@ from interlock.api.moonmind import ids
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.wire import REMARK_BYTES, JobRequest
 from tests.adapters.test_moonmind_jobs import BASE, act, claim, enqueue, refuses, running
-from tests.adapters.words import told
+from tests.adapters.words import json_of
 from tests.api.rig import Api
 from tests.support.stores import ManualClock
 
@@ -22,14 +22,14 @@ async def test_fields_go_by_either_of_their_names(api: Api) -> None:
     assert (job["maxAttempts"], job["affinityKey"], job["payload"]) == (7, "k", {"a_b": 1.0})
     both = b'{"worker_id":"w2","workerId":"w1","lease_seconds":60,"allowed_types":["t"],"worker_capabilities":["git"]}'
     assert (await claim(api, both) or {})["claimedBy"] == "w1"
-    told(await act(api, job["id"], "heartbeat", b'{"worker_id":"w1","lease_seconds":60}'), 200)
-    told(await act(api, job["id"], "events", b'{"worker_id":"w1","message":"m"}'), 201)
-    told(await act(api, job["id"], "runtime-state", b'{"worker_id":"w1","runtime_state":{"n":1}}'), 200)
-    done = told(await act(api, job["id"], "complete", b'{"worker_id":"w1","result_summary":"ok"}'), 200)
+    json_of(await act(api, job["id"], "heartbeat", b'{"worker_id":"w1","lease_seconds":60}'), 200)
+    json_of(await act(api, job["id"], "events", b'{"worker_id":"w1","message":"m"}'), 201)
+    json_of(await act(api, job["id"], "runtime-state", b'{"worker_id":"w1","runtime_state":{"n":1}}'), 200)
+    done = json_of(await act(api, job["id"], "complete", b'{"worker_id":"w1","result_summary":"ok"}'), 200)
     assert done["resultSummary"] == "ok"
     failing = await running(api)
-    told(await act(api, failing, "fail", b'{"worker_id":"w1","error_message":"no"}'), 200)
-    assert told(await act(api, failing, "resubmit", b'{"max_attempts":9}'), 201)["maxAttempts"] == 9
+    json_of(await act(api, failing, "fail", b'{"worker_id":"w1","error_message":"no"}'), 200)
+    assert json_of(await act(api, failing, "resubmit", b'{"max_attempts":9}'), 201)["maxAttempts"] == 9
     refuses(await act(api, failing, "heartbeat", b'{"worker_id":"w1"}'), 422, "invalid_queue_payload")
     refuses(await api.send(f"{BASE}/jobs", b'{"type":"t","max_attempts":0}'), 422, "invalid_queue_payload")
 
@@ -37,7 +37,7 @@ async def test_fields_go_by_either_of_their_names(api: Api) -> None:
 async def test_tools_take_either_name_too(api: Api) -> None:
     id = await running(api)
     call = b'{"tool":"queue.complete","arguments":{"job_id":"%b","worker_id":"w1","result_summary":"ok"}}'
-    assert told(await api.send("/mcp/tools/call", call % id.encode()), 200)["result"]["resultSummary"] == "ok"
+    assert json_of(await api.send("/mcp/tools/call", call % id.encode()), 200)["result"]["resultSummary"] == "ok"
 
 
 async def test_empty_and_repeated_entries_of_a_claim_are_none(api: Api) -> None:
@@ -61,25 +61,25 @@ async def test_a_summary_that_is_too_long_is_cut_and_the_work_is_kept(api: Api) 
     for text in ("é" * 5000, "\\u0000" * 5000, "x" * (REMARK_BYTES + 1)):
         id = await running(api)
         body = b'{"workerId":"w1","resultSummary":"%b"}' % text.encode()
-        summary = told(await act(api, id, "complete", body), 200)["resultSummary"]
+        summary = json_of(await act(api, id, "complete", body), 200)["resultSummary"]
         assert summary.endswith("…")
         assert REMARK_BYTES - 3 <= len(summary.encode()) <= REMARK_BYTES
     id = await running(api)
     whole = "x" * REMARK_BYTES
     body = b'{"workerId":"w1","resultSummary":"%b"}' % whole.encode()
-    assert told(await act(api, id, "complete", body), 200)["resultSummary"] == whole
+    assert json_of(await act(api, id, "complete", body), 200)["resultSummary"] == whole
 
 
 @pytest.mark.parametrize("limit", [1, 50, 200, 500])
 async def test_events_of_one_time_are_all_seen_by_a_client_that_pages(api: Api, limit: int) -> None:
     id = await running(api)
-    job = await api.engine.reads.job(api.tenant, ids.decode(id))
+    job = await api.engine.queries.job(api.tenant, ids.decode(id))
     body = {"fence": job.fence, "worker": "w1", "events": [{"message": str(n)} for n in range(300)]}
     api.ok(await api.post(f"/v1/jobs/{job.id}/events", body), 201)
     seen: list[dict[str, Any]] = []
     while True:
         after = f"&after={seen[-1]['createdAt']}" if seen else ""
-        page = told(await api.get(f"{BASE}/jobs/{id}/events?limit={limit}{after}"), 200)["items"]
+        page = json_of(await api.get(f"{BASE}/jobs/{id}/events?limit={limit}{after}"), 200)["items"]
         if not page:
             break
         seen += page
@@ -93,7 +93,7 @@ async def test_the_payload_of_an_event_may_be_as_large_as_a_body(api: Api) -> No
     id = await running(api)
     payload = {"log": "x" * 500_000}
     body = json.dumps({"workerId": "w1", "message": "m", "payload": payload}).encode()
-    assert told(await act(api, id, "events", body), 201)["payload"] == payload
+    assert json_of(await act(api, id, "events", body), 201)["payload"] == payload
     refuses(await act(api, id, "events", body.replace(b"xx", b"xxxxx")), 422, "invalid_queue_payload")
 
 
@@ -102,7 +102,7 @@ async def test_the_subject_of_a_jwt_is_the_user_also_if_its_issuer_has_a_name(ap
     for actor in (someone, f"okta/{someone}"):
         who = Principal(api.tenant, user(actor), ROLES)
         id = (await api.engine.jobs.enqueue(who, JobRequest(type="t"))).id
-        job = told(await api.get(f"{BASE}/jobs/{id}"), 200)
+        job = json_of(await api.get(f"{BASE}/jobs/{id}"), 200)
         assert (job["createdByUserId"], job["requestedByUserId"]) == (someone, someone)
 
 
@@ -110,10 +110,10 @@ async def test_users_are_uuids_or_nobody(api: Api) -> None:
     assert (await enqueue(api))["createdByUserId"] is None
     someone, somebody = str(uuid4()), str(uuid4())
     who = Principal(api.tenant, user(someone), ROLES)
-    for given, shown in ((somebody, somebody), ("ada", None)):
+    for given, encoded in ((somebody, somebody), ("ada", None)):
         id = (await api.engine.jobs.enqueue(who, JobRequest(type="t", requested_by=given))).id
-        job = told(await api.get(f"{BASE}/jobs/{id}"), 200)
-        assert (job["createdByUserId"], job["requestedByUserId"]) == (someone, shown)
+        job = json_of(await api.get(f"{BASE}/jobs/{id}"), 200)
+        assert (job["createdByUserId"], job["requestedByUserId"]) == (someone, encoded)
 
 
 async def test_a_token_is_no_user(guarded: Api) -> None:
@@ -126,20 +126,20 @@ async def test_an_event_has_something_to_say_and_an_object_or_nothing_with_it(ap
     for rest in (b'"message":""', b'"message":" \\n"', b'"message":"m","payload":[]', b'"message":"m","payload":"x"',
                  b'"message":"m","payload":1'):  # fmt: skip
         refuses(await act(api, id, "events", b'{"workerId":"w1",%b}' % rest), 422, "invalid_queue_payload")
-    event = told(await act(api, id, "events", b'{"workerId":"w1","message":" m ","payload":null}'), 201)
+    event = json_of(await act(api, id, "events", b'{"workerId":"w1","message":" m ","payload":null}'), 201)
     assert (event["message"], event["payload"]) == ("m", None)
-    assert len(told(await api.get(f"{BASE}/jobs/{id}/events"), 200)["items"]) == 3
+    assert len(json_of(await api.get(f"{BASE}/jobs/{id}/events"), 200)["items"]) == 3
 
 
 async def test_a_cancel_that_is_acknowledged_again_answers_the_cancelled_job(api: Api) -> None:
     id = await running(api)
-    told(await act(api, id, "cancel", b""), 200)
-    first = told(await act(api, id, "cancel/ack", b'{"workerId":"w1"}'), 200)
+    json_of(await act(api, id, "cancel", b""), 200)
+    first = json_of(await act(api, id, "cancel/ack", b'{"workerId":"w1"}'), 200)
     assert first["status"] == "cancelled"
-    assert told(await act(api, id, "cancel/ack", b'{"workerId":"w1"}'), 200) == first
+    assert json_of(await act(api, id, "cancel/ack", b'{"workerId":"w1"}'), 200) == first
     refuses(await act(api, id, "cancel/ack", b'{"workerId":"w2"}'), 409, "job_state_conflict")
     queued = (await enqueue(api))["id"]
-    told(await act(api, queued, "cancel", b"null"), 200)
+    json_of(await act(api, queued, "cancel", b"null"), 200)
     refuses(await act(api, queued, "cancel/ack", b'{"workerId":"w1"}'), 409, "job_state_conflict")
 
 
@@ -147,23 +147,23 @@ async def test_events_are_read_page_by_page(api: Api, clock: ManualClock) -> Non
     """More than the largest page of the store, so that the parts have to be put together."""
     id = await running(api)
     native = ids.decode(id)
-    job = await api.engine.reads.job(api.tenant, native)
+    job = await api.engine.queries.job(api.tenant, native)
     for start in range(0, 450, 150):
         clock.advance(1)
         messages = [{"message": str(n)} for n in range(start, start + 150)]
         body = {"fence": job.fence, "worker": "w1", "events": messages}
         api.ok(await api.post(f"/v1/jobs/{native}/events", body), 201)
     clock.advance(1)
-    told(await act(api, id, "complete", b'{"workerId":"w1"}'), 200)
+    json_of(await act(api, id, "complete", b'{"workerId":"w1"}'), 200)
     everything = ["Job queued", "Job claimed", *map(str, range(450)), "Job completed"]
 
     async def listed(query: str) -> list[str]:
-        found = told(await api.get(f"{BASE}/jobs/{id}/events?{query}"), 200)["items"]
+        found = json_of(await api.get(f"{BASE}/jobs/{id}/events?{query}"), 200)["items"]
         return [one["message"] for one in found]
 
     assert await listed("limit=500") == everything
     assert await listed("limit=203") == everything[:203]
-    items = told(await api.get(f"{BASE}/jobs/{id}/events?limit=500"), 200)["items"]
+    items = json_of(await api.get(f"{BASE}/jobs/{id}/events?limit=500"), 200)["items"]
     assert len({one["createdAt"] for one in items}) == len(everything)
     assert await listed(f"limit=500&after={items[160]['createdAt']}") == everything[161:]
     assert await listed(f"limit=1&after={items[160]['createdAt']}") == everything[161:162]

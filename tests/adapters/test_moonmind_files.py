@@ -14,12 +14,12 @@ import httpx2
 from interlock.api.moonmind import ids
 from interlock.api.options import Options
 from interlock.storage.contract import Store
-from interlock.storage.object_store.filesystem import Directory
+from interlock.storage.object_store.filesystem import FileObjects
 from interlock.wire import Limits
 from tests.adapters.test_moonmind_jobs import act, claim, enqueue, refuses, running
-from tests.adapters.words import NEVER, RFC3339, told
+from tests.adapters.words import NEVER, RFC3339, json_of
 from tests.api.rig import Api, serving
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 from tests.support.stores import ManualClock
 
 BASE = "/api/queue"
@@ -47,14 +47,14 @@ async def test_a_file_is_uploaded_listed_and_read_back(api: Api) -> None:
     id = await running(api)
     digest = "sha256:" + hashlib.sha256(REPORT).hexdigest()
     body = form(file=REPORT, workerId=b"w1", name=b"out/report.bin", digest=digest.encode())
-    made = told(await upload(api, id, body), 201)
+    made = json_of(await upload(api, id, body), 201)
     assert RFC3339.fullmatch(made["createdAt"])
     assert made == {
         "id": made["id"], "jobId": id, "name": "out/report.bin", "contentType": "text/plain",
         "sizeBytes": len(REPORT), "digest": digest, "storagePath": f"{id}/out/report.bin",
         "createdAt": made["createdAt"],
     }  # fmt: skip
-    assert told(await api.get(f"{BASE}/jobs/{id}/artifacts"), 200) == {"items": [made]}
+    assert json_of(await api.get(f"{BASE}/jobs/{id}/artifacts"), 200) == {"items": [made]}
     got = await api.get(f"{BASE}/jobs/{id}/artifacts/{made['id']}/download")
     assert (got.status_code, got.content) == (200, REPORT)
     assert got.headers["content-type"] == "text/plain"
@@ -68,7 +68,7 @@ async def test_only_the_holder_may_upload(api: Api) -> None:
     waiting = (await enqueue(api))["id"]
     refuses(await upload(api, waiting, form(file=b"x", workerId=b"w1", name=b"a")), 409, "job_state_conflict")
     refuses(await upload(api, NEVER, form(file=b"x", workerId=b"w1", name=b"a")), 404, "job_not_found")
-    assert told(await api.get(f"{BASE}/jobs/{id}/artifacts"), 200) == {"items": []}
+    assert json_of(await api.get(f"{BASE}/jobs/{id}/artifacts"), 200) == {"items": []}
 
 
 async def test_a_form_that_is_not_whole_is_refused(api: Api) -> None:
@@ -81,14 +81,14 @@ async def test_a_form_that_is_not_whole_is_refused(api: Api) -> None:
                  form(file=b"x", workerId=b"w1", name=b"\xff")):  # fmt: skip
         refuses(await upload(api, id, body), 422, "invalid_queue_payload")
     refuses(await upload(api, id, whole, "application/json"), 422, "invalid_queue_payload")
-    assert told(await api.get(f"{BASE}/jobs/{id}/artifacts"), 200) == {"items": []}
+    assert json_of(await api.get(f"{BASE}/jobs/{id}/artifacts"), 200) == {"items": []}
 
 
 async def test_names_and_content_types_are_read_as_by_moonmind(api: Api) -> None:
     id = await running(api)
 
     async def made(**fields: bytes) -> tuple[str, str]:
-        found = told(await upload(api, id, form(file=b"x", workerId=b"w1", **fields)), 201)
+        found = json_of(await upload(api, id, form(file=b"x", workerId=b"w1", **fields)), 201)
         assert found["storagePath"] == f"{id}/{found['name']}"
         return found["name"], found["contentType"]
 
@@ -99,7 +99,7 @@ async def test_names_and_content_types_are_read_as_by_moonmind(api: Api) -> None
     assert await made(name="é".encode() * 512) == ("é" * 512, "text/plain")
     for name in (b"", b"  ", b"n" * 513, b"/etc/passwd", b"a/../../b", b"..", "😀".encode() * 512, b"a\nb"):
         refuses(await upload(api, id, form(file=b"x", workerId=b"w1", name=name)), 422, "invalid_queue_payload")
-    assert len(told(await api.get(f"{BASE}/jobs/{id}/artifacts"), 200)["items"]) == 5
+    assert len(json_of(await api.get(f"{BASE}/jobs/{id}/artifacts"), 200)["items"]) == 5
     assert (await api.get(f"/v1/jobs/{ids.decode(id)}/artifacts")).status_code == 200
 
 
@@ -118,7 +118,7 @@ async def test_an_artifact_that_is_not_there_is_not_found(api: Api) -> None:
 
 async def test_an_artifact_of_another_job_is_not_read_by_mistake(api: Api) -> None:
     id, other = await running(api), await running(api)
-    made = told(await upload(api, id, form(file=b"x", workerId=b"w1", name=b"a")), 201)
+    made = json_of(await upload(api, id, form(file=b"x", workerId=b"w1", name=b"a")), 201)
     refuses(await api.get(f"{BASE}/jobs/{other}/artifacts/{made['id']}/download"), 409, "artifact_job_mismatch")
 
 
@@ -127,7 +127,7 @@ async def test_an_artifact_of_another_tenant_is_like_none(guarded: Api) -> None:
     rival = await guarded.as_role("read", "produce", tenant=f"{guarded.tenant}-rival")
     id = await running(ours)
     body, kind = form(file=b"x", workerId=b"w1", name=b"a"), "multipart/form-data; boundary=edge7"
-    made = told(await ours.send(f"{BASE}/jobs/{id}/artifacts/upload", body, content_type=kind), 201)
+    made = json_of(await ours.send(f"{BASE}/jobs/{id}/artifacts/upload", body, content_type=kind), 201)
     theirs = (await enqueue(rival))["id"]
     refuses(await rival.get(f"{BASE}/jobs/{theirs}/artifacts/{made['id']}/download"), 404, "artifact_not_found")
     refuses(await rival.get(f"{BASE}/jobs/{id}/artifacts/{made['id']}/download"), 404, "job_not_found")
@@ -136,13 +136,13 @@ async def test_an_artifact_of_another_tenant_is_like_none(guarded: Api) -> None:
 async def test_an_event_is_told_by_the_holder(api: Api) -> None:
     id = await running(api)
     body = b'{"workerId":"w1","level":"warn","message":"slow","payload":{"seconds": 9}}'
-    event = told(await act(api, id, "events", body), 201)
+    event = json_of(await act(api, id, "events", body), 201)
     assert RFC3339.fullmatch(event["createdAt"])
     assert event == {
         "id": event["id"], "jobId": id, "level": "warn", "message": "slow", "payload": {"seconds": 9},
         "createdAt": event["createdAt"],
     }  # fmt: skip
-    bare = told(await act(api, id, "events", b'{"workerId":"w1","message":"m"}'), 201)
+    bare = json_of(await act(api, id, "events", b'{"workerId":"w1","message":"m"}'), 201)
     assert (bare["level"], bare["payload"]) == ("info", None)
     for bad in (b'{"workerId":"w1"}', b'{"message":"m"}', b'{"workerId":"w1","message":"m","level":"loud"}'):
         refuses(await act(api, id, "events", bad), 422, "invalid_queue_payload")
@@ -155,22 +155,22 @@ async def test_events_tell_the_life_of_a_job_oldest_first_and_strictly_after_a_t
     clock.advance(1)
     await claim(api)
     clock.advance(1)
-    told(await act(api, id, "events", b'{"workerId":"w1","message":"half way"}'), 201)
+    json_of(await act(api, id, "events", b'{"workerId":"w1","message":"half way"}'), 201)
     clock.advance(1)
-    told(await upload(api, id, form(file=b"x", workerId=b"w1", name=b"a")), 201)
+    json_of(await upload(api, id, form(file=b"x", workerId=b"w1", name=b"a")), 201)
     clock.advance(1)
-    told(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"broke"}'), 200)
-    items = told(await api.get(f"{BASE}/jobs/{id}/events"), 200)["items"]
+    json_of(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"broke"}'), 200)
+    items = json_of(await api.get(f"{BASE}/jobs/{id}/events"), 200)["items"]
     assert [(one["level"], one["message"]) for one in items] == [
         ("info", "Job queued"), ("info", "Job claimed"), ("info", "half way"), ("info", "Artifact uploaded"),
         ("error", "Job failed"),
     ]  # fmt: skip
     assert items[-1]["payload"]["error"] == "broke"
     after = items[2]["createdAt"]
-    rest = told(await api.get(f"{BASE}/jobs/{id}/events?after={after}"), 200)["items"]
+    rest = json_of(await api.get(f"{BASE}/jobs/{id}/events?after={after}"), 200)["items"]
     assert rest == items[3:]
-    assert told(await api.get(f"{BASE}/jobs/{id}/events?after={after.removesuffix('Z')}"), 200)["items"] == rest
-    assert told(await api.get(f"{BASE}/jobs/{id}/events?limit=2"), 200)["items"] == items[:2]
+    assert json_of(await api.get(f"{BASE}/jobs/{id}/events?after={after.removesuffix('Z')}"), 200)["items"] == rest
+    assert json_of(await api.get(f"{BASE}/jobs/{id}/events?limit=2"), 200)["items"] == items[:2]
     refuses(await api.get(f"{BASE}/jobs/{id}/events?after=noon"), 422, "invalid_queue_payload")
 
 
@@ -185,9 +185,9 @@ async def test_events_are_streamed_until_the_job_has_ended(api: Api) -> None:
         return [(block["event"], json.loads(block["data"])) for block in blocks if "data" in block]
 
     reading = asyncio.create_task(read())
-    told(await act(api, id, "events", b'{"workerId":"w1","message":"half way"}'), 201)
-    told(await act(api, id, "complete", b'{"workerId":"w1"}'), 200)
-    got = await asyncio.wait_for(reading, PATIENCE_SECONDS)
+    json_of(await act(api, id, "events", b'{"workerId":"w1","message":"half way"}'), 201)
+    json_of(await act(api, id, "complete", b'{"workerId":"w1"}'), 200)
+    got = await asyncio.wait_for(reading, RETRY_SECONDS)
     assert {name for name, _ in got} == {"queue_event"}
     assert {event["message"] for _, event in got} == {"Job queued", "Job claimed", "half way", "Job completed"}
     assert len(got) == 4
@@ -195,7 +195,7 @@ async def test_events_are_streamed_until_the_job_has_ended(api: Api) -> None:
 
 
 async def test_tools_are_listed_by_name_with_their_schemas(api: Api) -> None:
-    tools = told(await api.get("/mcp/tools"), 200)["tools"]
+    tools = json_of(await api.get("/mcp/tools"), 200)["tools"]
     assert [tool["name"] for tool in tools] == [
         "queue.cancel", "queue.claim", "queue.complete", "queue.enqueue", "queue.fail", "queue.get", "queue.heartbeat",
         "queue.list", "queue.upload_artifact",
@@ -207,7 +207,7 @@ async def test_tools_are_listed_by_name_with_their_schemas(api: Api) -> None:
 async def test_tools_do_what_the_routes_do(api: Api) -> None:
     async def tool(name: bytes, arguments: bytes) -> Any:
         response = await api.send("/mcp/tools/call", b'{"tool":"queue.%b","arguments":%b}' % (name, arguments))
-        return told(response, 200)["result"]
+        return json_of(response, 200)["result"]
 
     id = (await tool(b"enqueue", b'{"type":"t","payload":{"n":1}}'))["id"].encode()
     assert (await tool(b"claim", b'{"workerId":"w1","leaseSeconds":60}'))["job"]["id"] == id.decode()
@@ -243,7 +243,7 @@ async def test_a_tool_mends_odd_text_of_workers_only(api: Api) -> None:
     done = (
         b'{"tool":"queue.complete","arguments":{"jobId":"%b","workerId":"w1","resultSummary":"\\ud800"}}' % id.encode()
     )
-    assert told(await api.send("/mcp/tools/call", done), 200)["result"]["resultSummary"] == "\ufffd"
+    assert json_of(await api.send("/mcp/tools/call", done), 200)["result"]["resultSummary"] == "\ufffd"
     assert (await api.job(ids.decode(id)))["sanitized"] is True
 
 
@@ -261,7 +261,7 @@ async def test_an_upload_that_stalls_is_cut_off(store: Store, clock: ManualClock
         )
         reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
         writer.write(head.encode() + b"--edge7\r\n")
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(RETRY_SECONDS):
             assert b"408" in await reader.readline()
         writer.close()
 
@@ -280,7 +280,7 @@ async def test_a_tool_uploads_as_large_a_file_as_the_route_does(
     store: Store, clock: ManualClock, tmp_path: Path
 ) -> None:
     limits = Limits(artifact=10 * 1024 * 1024)
-    objects = Directory(tmp_path / "artifacts")
+    objects = FileObjects(tmp_path / "artifacts")
     async with serving(store, clock, Options(faces=["moonmind"]), objects=objects, limits=limits) as api:
         id = await running(api)
 
@@ -289,7 +289,7 @@ async def test_a_tool_uploads_as_large_a_file_as_the_route_does(
             arguments = b'{"jobId":"%b","workerId":"w1","name":"a","contentBase64":"%b"}' % (id.encode(), content)
             return await api.send("/mcp/tools/call", b'{"tool":"queue.upload_artifact","arguments":%b}' % arguments)
 
-        assert told(await keep(limits.artifact), 200)["result"]["sizeBytes"] == limits.artifact
+        assert json_of(await keep(limits.artifact), 200)["result"]["sizeBytes"] == limits.artifact
         for over in (1, 2 * 1024 * 1024):
             refuses(await keep(limits.artifact + over), 413, "artifact_too_large")
         refuses(await api.send("/mcp/tools/call", b"["), 422, "invalid_queue_payload")

@@ -9,7 +9,7 @@ from uuid import UUID
 import httpx2
 
 from interlock.api.moonmind import ids
-from tests.adapters.words import NEVER, RFC3339, told
+from tests.adapters.words import NEVER, RFC3339, json_of
 from tests.api.rig import Api
 from tests.support.stores import ManualClock
 
@@ -23,19 +23,19 @@ CLAIM = b'{"workerId":"w1","leaseSeconds":60}'
 
 
 def refuses(response: httpx2.Response, status: int, code: str) -> None:
-    document = told(response, status)
+    document = json_of(response, status)
     assert list(document) == ["detail"]
     assert document["detail"]["code"] == code, document
     assert document["detail"]["message"]
 
 
 async def enqueue(api: Api, body: bytes = b'{"type":"codex_exec","payload":{"n": 1}}') -> dict[str, Any]:
-    job: dict[str, Any] = told(await api.send(f"{BASE}/jobs", body), 201)
+    job: dict[str, Any] = json_of(await api.send(f"{BASE}/jobs", body), 201)
     return job
 
 
 async def claim(api: Api, body: bytes = CLAIM) -> dict[str, Any] | None:
-    job: dict[str, Any] | None = told(await api.send(f"{BASE}/jobs/claim", body), 200)["job"]
+    job: dict[str, Any] | None = json_of(await api.send(f"{BASE}/jobs/claim", body), 200)["job"]
     return job
 
 
@@ -63,7 +63,7 @@ async def test_a_new_job_has_every_field(api: Api) -> None:
     ]  # fmt: skip
     assert (job["type"], job["status"], job["priority"], job["payload"]) == ("codex_exec", "queued", 0, {"n": 1})
     assert (job["attempt"], job["maxAttempts"]) == (1, 3)
-    assert told(await api.get(f"{BASE}/jobs/{job['id']}"), 200) == job
+    assert json_of(await api.get(f"{BASE}/jobs/{job['id']}"), 200) == job
 
 
 async def test_a_job_of_one_face_is_a_job_of_the_others(api: Api) -> None:
@@ -71,10 +71,10 @@ async def test_a_job_of_one_face_is_a_job_of_the_others(api: Api) -> None:
     native = await api.job(ids.decode(job["id"]))
     assert (native["type"], native["expiry_delay_seconds"]) == ("codex_exec", 30)
     assert native["backoff"] == {"kind": "exponential", "base_seconds": 15, "max_seconds": 600, "multiplier": 2}
-    assert told(await api.get(f"/v1/codeq/tasks/{native['id']}"), 200)["command"] == "codex_exec"
+    assert json_of(await api.get(f"/v1/codeq/tasks/{native['id']}"), 200)["command"] == "codex_exec"
     made = await api.enqueue(type="native")
     for id in (made["id"], ids.encode(made["id"]), f"mm:{ids.encode(made['id'])}", ids.encode(made["id"]).upper()):
-        seen = told(await api.get(f"{BASE}/jobs/{id}"), 200)
+        seen = json_of(await api.get(f"{BASE}/jobs/{id}"), 200)
         assert (seen["type"], seen["id"]) == ("native", ids.encode(made["id"]))
 
 
@@ -86,19 +86,19 @@ async def test_ids_differ_in_their_first_characters_and_are_the_same_everywhere(
     assert len({id[:8] for id in native.values()}) < 50, "they begin with the time"
     assert {ids.encode(ours) for ours in native.values()} == set(native)
     assert all(UUID(id).version == 4 for id in native)
-    listed = told(await api.get(f"{BASE}/jobs?limit=200"), 200)["items"]
+    listed = json_of(await api.get(f"{BASE}/jobs?limit=200"), 200)["items"]
     assert [job["id"] for job in listed] == [job["id"] for job in reversed(made)]
     claimed = await claim(api)
     assert claimed is not None
     id = claimed["id"]
     assert id == made[0]["id"]
-    assert told(await act(api, id, "heartbeat", CLAIM), 200)["id"] == id
-    assert told(await act(api, id, "runtime-state", b'{"workerId":"w1","runtimeState":{}}'), 200)["id"] == id
-    assert told(await act(api, id, "events", b'{"workerId":"w1","message":"m"}'), 201)["jobId"] == id
-    done = told(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"x"}'), 200)
+    assert json_of(await act(api, id, "heartbeat", CLAIM), 200)["id"] == id
+    assert json_of(await act(api, id, "runtime-state", b'{"workerId":"w1","runtimeState":{}}'), 200)["id"] == id
+    assert json_of(await act(api, id, "events", b'{"workerId":"w1","message":"m"}'), 201)["jobId"] == id
+    done = json_of(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"x"}'), 200)
     assert (done["id"], done["status"]) == (id, "failed")
-    assert {one["jobId"] for one in told(await api.get(f"{BASE}/jobs/{id}/events"), 200)["items"]} == {id}
-    new = told(await act(api, id, "resubmit", b""), 201)["id"]
+    assert {one["jobId"] for one in json_of(await api.get(f"{BASE}/jobs/{id}/events"), 200)["items"]} == {id}
+    new = json_of(await act(api, id, "resubmit", b""), 201)["id"]
     assert (await api.job(ids.decode(new)))["redrive_of"] == ids.decode(id)
     refused = await act(api, id, "complete", b'{"workerId":"w1"}')
     refuses(refused, 409, "job_state_conflict")
@@ -131,14 +131,14 @@ async def test_texts_are_trimmed_and_blank_errors_are_rejected(api: Api) -> None
         refuses(
             await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"%b"}' % message), 422, "invalid_queue_payload"
         )
-    failed = told(await act(api, id, "fail", b'{"workerId":" w1 ","errorMessage":" broke \\n"}'), 200)
+    failed = json_of(await act(api, id, "fail", b'{"workerId":" w1 ","errorMessage":" broke \\n"}'), 200)
     assert (failed["type"], failed["affinityKey"], failed["errorMessage"]) == ("codex_exec", None, "broke")
     for summary, kept in ((b" done ", "done"), (b"  ", None)):
         id = await running(api)
         body = b'{"workerId":"w1","resultSummary":"%b"}' % summary
-        assert told(await act(api, id, "complete", body), 200)["resultSummary"] == kept
+        assert json_of(await act(api, id, "complete", body), 200)["resultSummary"] == kept
     id = await running(api)
-    cancelled = told(await act(api, id, "cancel", b'{"reason":" %b "}' % (b"r" * 300)), 200)
+    cancelled = json_of(await act(api, id, "cancel", b'{"reason":" %b "}' % (b"r" * 300)), 200)
     assert cancelled["cancelReason"] == "r" * 256
 
 
@@ -147,7 +147,7 @@ async def test_numbers_and_flags_may_be_strings(api: Api) -> None:
     assert (job["priority"], job["maxAttempts"]) == (7, 1)
     assert await claim(api, b'{"workerId":"w1","leaseSeconds":"60"}') is not None
     body = b'{"workerId":"w1","errorMessage":"x","retryable":"true"}'
-    assert told(await act(api, job["id"], "fail", body), 200)["status"] == "dead_letter"
+    assert json_of(await act(api, job["id"], "fail", body), 200)["status"] == "dead_letter"
 
 
 async def test_a_long_lease_is_as_long_as_it_was_asked_for(api: Api, clock: ManualClock) -> None:
@@ -156,10 +156,10 @@ async def test_a_long_lease_is_as_long_as_it_was_asked_for(api: Api, clock: Manu
     assert await claim(api, b'{"workerId":"w1","leaseSeconds":14400}') is not None
     for _ in range(3):
         clock.advance(4800)
-        await api.engine.upkeep.sweep()
-        job = told(await act(api, id, "heartbeat", b'{"workerId":"w1","leaseSeconds":14400}'), 200)
+        await api.engine.maintenance.sweep()
+        job = json_of(await act(api, id, "heartbeat", b'{"workerId":"w1","leaseSeconds":14400}'), 200)
         assert (job["status"], job["attempt"]) == ("running", 1)
-    found = await api.engine.reads.job(api.tenant, ids.decode(id))
+    found = await api.engine.queries.job(api.tenant, ids.decode(id))
     assert found.lease_expires_at == clock.now + 14_400_000_000
 
 
@@ -181,17 +181,17 @@ async def test_an_unknown_job_is_not_found(api: Api) -> None:
 
 async def test_jobs_are_listed_newest_first_by_status_and_type(api: Api) -> None:
     retrying = await running(api)
-    told(await act(api, retrying, "fail", b'{"workerId":"w1","errorMessage":"x","retryable":true}'), 200)
+    json_of(await act(api, retrying, "fail", b'{"workerId":"w1","errorMessage":"x","retryable":true}'), 200)
     queued = (await enqueue(api))["id"]
     other = (await enqueue(api, b'{"type":"other"}'))["id"]
     for query, expected in (
         ("", [other, queued, retrying]), ("?status=queued", [other, queued, retrying]), ("?status=running", []),
         ("?type=other", [other]), ("?limit=1", [other]),
     ):  # fmt: skip
-        items = told(await api.get(f"{BASE}/jobs{query}"), 200)["items"]
+        items = json_of(await api.get(f"{BASE}/jobs{query}"), 200)["items"]
         assert [job["id"] for job in items] == expected
         assert all(list(job) == FIELDS and isinstance(job["payload"], dict) for job in items)
-        assert told(await api.get(f"{BASE}/jobs?type="), 200)["items"]
+        assert json_of(await api.get(f"{BASE}/jobs?type="), 200)["items"]
     for status in ("odd", "", "QUEUED"):
         refuses(await api.get(f"{BASE}/jobs?status={status}"), 422, "invalid_status_filter")
     for limit in ("0", "201", "many"):
@@ -204,7 +204,7 @@ async def test_a_claimed_job_names_its_worker_and_its_lease(api: Api, clock: Man
     job = await claim(api)
     assert job is not None
     assert (job["id"], job["status"], job["claimedBy"], job["affinityKey"]) == (id, "running", "w1", "session-1")
-    assert (await api.engine.reads.job(api.tenant, ids.decode(id))).lease_expires_at == clock.now + 60_000_000
+    assert (await api.engine.queries.job(api.tenant, ids.decode(id))).lease_expires_at == clock.now + 60_000_000
     for body in (
         b"{}",
         b'{"workerId":"w1"}',
@@ -235,14 +235,14 @@ async def test_an_eligible_job_behind_a_thousand_ineligible_ones_is_claimed(api:
 async def test_a_heartbeat_extends_the_lease_until_it_is_lost(api: Api, clock: ManualClock) -> None:
     id = await running(api)
     clock.advance(50)
-    assert told(await act(api, id, "heartbeat", CLAIM), 200)["status"] == "running"
-    assert (await api.engine.reads.job(api.tenant, ids.decode(id))).lease_expires_at == clock.now + 60_000_000
+    assert json_of(await act(api, id, "heartbeat", CLAIM), 200)["status"] == "running"
+    assert (await api.engine.queries.job(api.tenant, ids.decode(id))).lease_expires_at == clock.now + 60_000_000
     clock.advance(61)
-    await api.engine.upkeep.sweep()
+    await api.engine.maintenance.sweep()
     refuses(await act(api, id, "heartbeat", CLAIM), 409, "job_state_conflict")
-    waits = told(await api.get(f"{BASE}/jobs/{id}"), 200)
+    waits = json_of(await api.get(f"{BASE}/jobs/{id}"), 200)
     assert (waits["status"], waits["attempt"]) == ("queued", 2)
-    assert (await api.engine.reads.job(api.tenant, ids.decode(id))).run_at == clock.now + 30_000_000
+    assert (await api.engine.queries.job(api.tenant, ids.decode(id))).run_at == clock.now + 30_000_000
     clock.advance(30)
     assert (await claim(api, b'{"workerId":"w2","leaseSeconds":60}') or {})["id"] == id
     refuses(await act(api, id, "heartbeat", CLAIM), 409, "job_ownership_mismatch")
@@ -250,15 +250,15 @@ async def test_a_heartbeat_extends_the_lease_until_it_is_lost(api: Api, clock: M
 
 async def test_only_the_holder_may_report(api: Api) -> None:
     id = await running(api)
-    before = told(await api.get(f"{BASE}/jobs/{id}"), 200)
+    before = json_of(await api.get(f"{BASE}/jobs/{id}"), 200)
     for verb, body in (
         ("heartbeat", b'{"workerId":"w2","leaseSeconds":5}'), ("complete", b'{"workerId":"w2"}'),
         ("fail", b'{"workerId":"w2","errorMessage":"x"}'), ("events", b'{"workerId":"w2","message":"x"}'),
         ("runtime-state", b'{"workerId":"w2","runtimeState":{}}'), ("cancel/ack", b'{"workerId":"w2"}'),
     ):  # fmt: skip
         refuses(await act(api, id, verb, body), 409, "job_ownership_mismatch")
-    assert told(await api.get(f"{BASE}/jobs/{id}"), 200) == before
-    done = told(await act(api, id, "complete", b'{"workerId":"w1","resultSummary":"all good"}'), 200)
+    assert json_of(await api.get(f"{BASE}/jobs/{id}"), 200) == before
+    done = json_of(await act(api, id, "complete", b'{"workerId":"w1","resultSummary":"all good"}'), 200)
     assert (done["status"], done["resultSummary"], done["claimedBy"]) == ("succeeded", "all good", None)
     assert RFC3339.fullmatch(done["finishedAt"])
     refuses(await act(api, id, "complete", b'{"workerId":"w1"}'), 409, "job_state_conflict")
@@ -266,7 +266,7 @@ async def test_only_the_holder_may_report(api: Api) -> None:
 
 async def test_a_failure_is_final_unless_it_says_otherwise(api: Api) -> None:
     id = await running(api)
-    failed = told(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"no such repository"}'), 200)
+    failed = json_of(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"no such repository"}'), 200)
     assert (failed["status"], failed["errorMessage"]) == ("failed", "no such repository")
     refuses(await act(api, id, "fail", b'{"workerId":"w1"}'), 422, "invalid_queue_payload")
 
@@ -278,38 +278,38 @@ async def test_max_attempts_is_the_number_of_runs_and_the_delay_doubles(api: Api
         job = await claim(api)
         assert job is not None
         assert job["attempt"] == run
-        waits = told(await act(api, id, "fail", body), 200)
+        waits = json_of(await act(api, id, "fail", body), 200)
         assert (waits["status"], waits["attempt"], waits["errorMessage"]) == ("queued", run + 1, "busy")
         assert RFC3339.fullmatch(waits["nextAttemptAt"])
         clock.advance(delay - 1)
         assert await claim(api) is None
         clock.advance(1)
     assert (await claim(api) or {})["attempt"] == 3
-    assert told(await act(api, id, "fail", body), 200)["status"] == "dead_letter"
+    assert json_of(await act(api, id, "fail", body), 200)["status"] == "dead_letter"
     assert await claim(api) is None
 
 
 async def test_a_cancel_waits_for_the_worker_and_is_acknowledged(api: Api) -> None:
     id = await running(api)
     refuses(await act(api, id, "cancel/ack", b'{"workerId":"w1"}'), 409, "job_state_conflict")
-    asked = told(await act(api, id, "cancel", b'{"reason":"not needed"}'), 200)
+    asked = json_of(await act(api, id, "cancel", b'{"reason":"not needed"}'), 200)
     assert (asked["status"], asked["cancelReason"]) == ("running", "not needed")
-    seen = told(await act(api, id, "heartbeat", CLAIM), 200)
+    seen = json_of(await act(api, id, "heartbeat", CLAIM), 200)
     assert RFC3339.fullmatch(seen["cancelRequestedAt"])
-    assert told(await act(api, id, "cancel/ack", b'{"workerId":"w1"}'), 200)["status"] == "cancelled"
+    assert json_of(await act(api, id, "cancel/ack", b'{"workerId":"w1"}'), 200)["status"] == "cancelled"
     queued = (await enqueue(api))["id"]
-    assert told(await act(api, queued, "cancel", b""), 200)["status"] == "cancelled"
+    assert json_of(await act(api, queued, "cancel", b""), 200)["status"] == "cancelled"
 
 
 async def test_runtime_state_is_the_checkpoint(api: Api) -> None:
     id = await running(api)
     for n in (1, 2):
-        told(await act(api, id, "runtime-state", b'{"workerId":"w1","runtimeState":{"page": %d}}' % n), 200)
+        json_of(await act(api, id, "runtime-state", b'{"workerId":"w1","runtimeState":{"page": %d}}' % n), 200)
         native = await api.job(ids.decode(id))
         assert (native["checkpoint"], native["checkpoint_seq"]) == ({"page": n}, n)
     edge = json.dumps({"x": "y" * (64 * 1024 - 8)}, separators=(",", ":")).encode()
     assert len(edge) == 64 * 1024
-    told(await act(api, id, "runtime-state", b'{"workerId":"w1","runtimeState":%b}' % edge), 200)
+    json_of(await act(api, id, "runtime-state", b'{"workerId":"w1","runtimeState":%b}' % edge), 200)
     for bad in (edge.replace(b"y", b"yy", 1), b"[]", b"1"):
         response = await act(api, id, "runtime-state", b'{"workerId":"w1","runtimeState":%b}' % bad)
         refuses(response, 422, "invalid_queue_payload")
@@ -318,34 +318,34 @@ async def test_runtime_state_is_the_checkpoint(api: Api) -> None:
 async def test_an_ended_job_is_resubmitted_as_a_new_one(api: Api) -> None:
     id = await running(api, b'{"type":"t","payload":{"n":1}}')
     refuses(await act(api, id, "resubmit", b""), 409, "job_state_conflict")
-    told(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"x"}'), 200)
-    new = told(await act(api, id, "resubmit", b""), 201)
+    json_of(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"x"}'), 200)
+    new = json_of(await act(api, id, "resubmit", b""), 201)
     assert (new["status"], new["payload"], new["attempt"]) == ("queued", {"n": 1}, 1)
     assert (await api.job(ids.decode(new["id"])))["redrive_of"] == ids.decode(id)
-    other = told(await act(api, id, "resubmit", b'{"payload":{"n":2},"priority":7}'), 201)
+    other = json_of(await act(api, id, "resubmit", b'{"payload":{"n":2},"priority":7}'), 201)
     assert (other["payload"], other["priority"]) == ({"n": 2}, 7)
 
 
 async def test_a_resubmitted_job_goes_only_to_who_has_what_its_new_payload_needs(api: Api) -> None:
     id = await running(api, b'{"type":"t","payload":{"n":1}}')
-    told(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"x"}'), 200)
+    json_of(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"x"}'), 200)
     new = b'{"payload":{"repository":"acme/site.git","requiredCapabilities":[" git ","git",""]}}'
-    narrowed = told(await act(api, id, "resubmit", new), 201)["id"]
+    narrowed = json_of(await act(api, id, "resubmit", new), 201)["id"]
     native = await api.job(ids.decode(narrowed))
     assert (native["repository"], native["requires"]) == ("acme/site", ["git"])
     assert await claim(api) is None
     able = b'{"workerId":"w1","leaseSeconds":5,"workerCapabilities":["git"]}'
     assert (await claim(api, able) or {})["id"] == narrowed
-    told(await act(api, narrowed, "fail", b'{"workerId":"w1","errorMessage":"x"}'), 200)
-    widened = told(await act(api, narrowed, "resubmit", b'{"payload":{"n":3}}'), 201)["id"]
+    json_of(await act(api, narrowed, "fail", b'{"workerId":"w1","errorMessage":"x"}'), 200)
+    widened = json_of(await act(api, narrowed, "resubmit", b'{"payload":{"n":3}}'), 201)["id"]
     assert (await claim(api) or {})["id"] == widened
-    told(await act(api, narrowed, "resubmit", b""), 201)
+    json_of(await act(api, narrowed, "resubmit", b""), 201)
     assert await claim(api) is None, "without a new payload it needs what it needed"
 
 
 async def test_a_resubmitted_payload_that_is_none_is_refused(api: Api) -> None:
     id = await running(api, b'{"type":"t","payload":{"n":1}}')
-    told(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"x"}'), 200)
+    json_of(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"x"}'), 200)
     for payload in (b"[]", b"1", b'"x"', b"null"):
         refuses(await act(api, id, "resubmit", b'{"payload":%b}' % payload), 422, "invalid_queue_payload")
 
@@ -357,7 +357,7 @@ async def test_the_odd_text_of_a_worker_is_mended_and_marked(api: Api) -> None:
         ("runtime-state", b'{"workerId":"w1","runtimeState":{"at":"\\ud800"}}'),
     ):
         id = await running(api)
-        told(await act(api, id, verb, body), 200)
+        json_of(await act(api, id, verb, body), 200)
         job = await api.job(ids.decode(id))
         assert job["sanitized"] is True
         assert "\ufffd" in f"{job['result_summary']}{job['error']}{job['checkpoint']}"

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 
 from tests.adapters.test_moonmind_jobs import refuses
-from tests.adapters.words import NEVER, RFC3339, told
+from tests.adapters.words import NEVER, RFC3339, json_of
 from tests.api.rig import Api
 from tests.support.stores import ManualClock
 
@@ -16,7 +16,7 @@ BASE = "/api/queue"
 
 
 async def minted(admin: Api, body: bytes) -> tuple[str, dict[str, Any]]:
-    made = told(await admin.send(f"{BASE}/workers/tokens", body), 201)
+    made = json_of(await admin.send(f"{BASE}/workers/tokens", body), 201)
     assert list(made) == ["token", "workerToken"]
     return made["token"], made["workerToken"]
 
@@ -40,16 +40,16 @@ async def test_a_worker_token_is_shown_once_and_listed_without_its_text(guarded:
         "allowedJobTypes": ["t"], "capabilities": ["git"], "isActive": True, "createdAt": created,
     }  # fmt: skip
     listed = await admin.get(f"{BASE}/workers/tokens")
-    assert told(listed, 200) == {"items": [record]}
+    assert json_of(listed, 200) == {"items": [record]}
     assert token not in listed.text
 
 
 async def test_a_worker_claims_with_its_token_and_under_its_own_name_only(guarded: Api) -> None:
     admin, user = await guarded.as_role("admin"), await guarded.as_role("produce", "read")
     token, _ = await minted(admin, b'{"workerId":"w1"}')
-    id = told(await user.send(f"{BASE}/jobs", b'{"type":"t"}'), 201)["id"]
+    id = json_of(await user.send(f"{BASE}/jobs", b'{"type":"t"}'), 201)["id"]
     refuses(await claimed(guarded, token, b'{"workerId":"w2","leaseSeconds":5}'), 403, "worker_not_authorized")
-    job = told(await claimed(guarded, token), 200)["job"]
+    job = json_of(await claimed(guarded, token), 200)["job"]
     assert (job["id"], job["claimedBy"]) == (id, "w1")
     other, _ = await minted(admin, b'{"workerId":"w2"}')
     response = await guarded.send(f"{BASE}/jobs/{id}/complete", b'{"workerId":"w1"}', x_moonmind_worker_token=other)
@@ -65,14 +65,14 @@ async def test_only_tokens_of_workers_are_revoked(guarded: Api) -> None:
         refuses(await admin.post(f"{BASE}/workers/tokens/{id}/revoke"), 404, "worker_token_not_found")
     assert all(one["revoked_at"] is None for one in admin.ok(await admin.get("/v1/tokens"))["items"])
     for _ in range(2):
-        ended = told(await admin.post(f"{BASE}/workers/tokens/{record['id'].upper()}/revoke"), 200)
+        ended = json_of(await admin.post(f"{BASE}/workers/tokens/{record['id'].upper()}/revoke"), 200)
         assert (ended["id"], ended["isActive"]) == (record["id"], False)
 
 
 async def test_lists_of_tokens_have_up_to_500_and_descriptions_are_trimmed(guarded: Api) -> None:
     admin = await guarded.as_role("admin")
     made = [(await minted(admin, b'{"workerId":"w","description":" mine "}'))[1] for _ in range(3)]
-    listed = told(await admin.get(f"{BASE}/workers/tokens?limit=500"), 200)["items"]
+    listed = json_of(await admin.get(f"{BASE}/workers/tokens?limit=500"), 200)["items"]
     assert [one["id"] for one in listed] == [one["id"] for one in reversed(made)]
     assert {one["description"] for one in listed} == {"mine"}
     assert len({one["id"][:8] for one in listed}) == 3
@@ -97,43 +97,43 @@ async def test_a_worker_token_opens_nothing_but_work(guarded: Api) -> None:
 async def test_types_are_cut_down_to_those_of_the_token(guarded: Api) -> None:
     admin, user = await guarded.as_role("admin"), await guarded.as_role("produce")
     token, _ = await minted(admin, b'{"workerId":"w1","allowedJobTypes":["mine"]}')
-    told(await user.send(f"{BASE}/jobs", b'{"type":"other"}'), 201)
-    assert told(await claimed(guarded, token), 200) == {"job": None}
+    json_of(await user.send(f"{BASE}/jobs", b'{"type":"other"}'), 201)
+    assert json_of(await claimed(guarded, token), 200) == {"job": None}
     body = b'{"workerId":"w1","leaseSeconds":5,"allowedTypes":["other"]}'
     refuses(await claimed(guarded, token, body), 403, "worker_not_authorized")
-    id = told(await user.send(f"{BASE}/jobs", b'{"type":"mine"}'), 201)["id"]
+    id = json_of(await user.send(f"{BASE}/jobs", b'{"type":"mine"}'), 201)["id"]
     body = b'{"workerId":"w1","leaseSeconds":5,"allowedTypes":["other","mine"]}'
-    assert told(await claimed(guarded, token, body), 200)["job"]["id"] == id
+    assert json_of(await claimed(guarded, token, body), 200)["job"]["id"] == id
 
 
 async def test_the_capabilities_of_the_token_count_whatever_the_worker_claims(guarded: Api) -> None:
     admin, user = await guarded.as_role("admin"), await guarded.as_role("produce")
     needy = b'{"type":"t","payload":{"requiredCapabilities":["git"],"repository":"acme/site"}}'
-    id = told(await user.send(f"{BASE}/jobs", needy), 201)["id"]
+    id = json_of(await user.send(f"{BASE}/jobs", needy), 201)["id"]
     boast = b'{"workerId":"w1","leaseSeconds":5,"workerCapabilities":["git"]}'
     without, _ = await minted(admin, b'{"workerId":"w1"}')
-    assert told(await claimed(guarded, without, boast), 200) == {"job": None}
+    assert json_of(await claimed(guarded, without, boast), 200) == {"job": None}
     elsewhere, _ = await minted(admin, b'{"workerId":"w1","capabilities":["git"],"allowedRepositories":["acme/x"]}')
-    assert told(await claimed(guarded, elsewhere, boast), 200) == {"job": None}
+    assert json_of(await claimed(guarded, elsewhere, boast), 200) == {"job": None}
     able, _ = await minted(admin, b'{"workerId":"w1","capabilities":["git"]}')
-    assert told(await claimed(guarded, able), 200)["job"]["id"] == id
+    assert json_of(await claimed(guarded, able), 200)["job"]["id"] == id
 
 
 async def test_a_job_without_a_repository_is_not_for_a_token_bound_to_some(guarded: Api) -> None:
     admin, user = await guarded.as_role("admin"), await guarded.as_role("produce")
-    id = told(await user.send(f"{BASE}/jobs", b'{"type":"t","payload":{}}'), 201)["id"]
+    id = json_of(await user.send(f"{BASE}/jobs", b'{"type":"t","payload":{}}'), 201)["id"]
     for bound in (b'["acme/site"]', b"[]"):
         token, _ = await minted(admin, b'{"workerId":"w1","allowedRepositories":' + bound + b"}")
-        assert told(await claimed(guarded, token), 200) == {"job": None}
+        assert json_of(await claimed(guarded, token), 200) == {"job": None}
     anywhere, _ = await minted(admin, b'{"workerId":"w1","allowedRepositories":["*"]}')
-    assert told(await claimed(guarded, anywhere), 200)["job"]["id"] == id
+    assert json_of(await claimed(guarded, anywhere), 200)["job"]["id"] == id
 
 
 async def test_a_revoked_token_is_over(guarded: Api) -> None:
     admin = await guarded.as_role("admin")
     token, record = await minted(admin, b'{"workerId":"w1"}')
-    told(await claimed(guarded, token), 200)
-    ended = told(await admin.post(f"{BASE}/workers/tokens/{record['id']}/revoke"), 200)
+    json_of(await claimed(guarded, token), 200)
+    ended = json_of(await admin.post(f"{BASE}/workers/tokens/{record['id']}/revoke"), 200)
     assert ended == record | {"isActive": False}
     refuses(await claimed(guarded, token), 401, "worker_auth_failed")
     refuses(await admin.post(f"{BASE}/workers/tokens/{NEVER}/revoke"), 404, "worker_token_not_found")
@@ -141,12 +141,12 @@ async def test_a_revoked_token_is_over(guarded: Api) -> None:
 
 async def test_a_worker_of_another_tenant_sees_nothing(guarded: Api, clock: ManualClock) -> None:
     user = await guarded.as_role("produce", "read")
-    id = told(await user.send(f"{BASE}/jobs", b'{"type":"t"}'), 201)["id"]
+    id = json_of(await user.send(f"{BASE}/jobs", b'{"type":"t"}'), 201)["id"]
     foreign = await guarded.as_role("admin", "read", tenant=f"{guarded.tenant}-other")
     token, _ = await minted(foreign, b'{"workerId":"w1"}')
-    assert told(await claimed(guarded, token), 200) == {"job": None}
+    assert json_of(await claimed(guarded, token), 200) == {"job": None}
     refuses(await foreign.get(f"{BASE}/jobs/{id}"), 404, "job_not_found")
-    assert told(await foreign.get(f"{BASE}/jobs"), 200) == {"items": []}
+    assert json_of(await foreign.get(f"{BASE}/jobs"), 200) == {"items": []}
     response = await guarded.send(
         f"{BASE}/jobs/{id}/heartbeat", b'{"workerId":"w1","leaseSeconds":5}', x_moonmind_worker_token=token
     )
@@ -156,10 +156,10 @@ async def test_a_worker_of_another_tenant_sees_nothing(guarded: Api, clock: Manu
 async def test_tokens_of_workers_are_found_behind_those_of_others(guarded: Api) -> None:
     admin = await guarded.as_role("admin")
     made = [
-        told(await admin.send(f"{BASE}/workers/tokens", b'{"workerId":"w%d"}' % n), 201)["workerToken"]["id"]
+        json_of(await admin.send(f"{BASE}/workers/tokens", b'{"workerId":"w%d"}' % n), 201)["workerToken"]["id"]
         for n in range(3)
     ]
     for _ in range(3):
         await guarded.as_role("read")
-    listed = told(await admin.get(f"{BASE}/workers/tokens?limit=2"), 200)["items"]
+    listed = json_of(await admin.get(f"{BASE}/workers/tokens?limit=2"), 200)["items"]
     assert [one["id"] for one in listed] == made[:0:-1]

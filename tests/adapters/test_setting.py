@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from interlock import config
-from interlock.api.adapters import FACES
+from interlock.api.adapters import ADAPTERS
 from interlock.cli.serve import options
 from interlock.errors import Invalid
 
@@ -17,8 +17,8 @@ def test_no_face_is_on_unless_it_is_named(tmp_path: Path) -> None:
 
 
 def test_faces_are_named_in_a_list_or_between_commas(tmp_path: Path) -> None:
-    said = config.load({}, environ={"INTERLOCK_FACES": "moonmind, codeq,codeq"}, directory=tmp_path)
-    assert said.faces == ("moonmind", "codeq")
+    given = config.load({}, environ={"INTERLOCK_FACES": "moonmind, codeq,codeq"}, directory=tmp_path)
+    assert given.faces == ("moonmind", "codeq")
     (tmp_path / "interlock.toml").write_text('faces = ["codeq"]\n')
     listed = config.load({}, environ={}, directory=tmp_path)
     assert options(listed).faces == ("codeq",)
@@ -33,4 +33,4 @@ def test_a_face_that_nobody_knows_is_refused(tmp_path: Path, value: str) -> None
 
 
 def test_every_face_that_can_be_named_can_be_served() -> None:
-    assert sorted(FACES) == sorted(config.FACES)
+    assert sorted(ADAPTERS) == sorted(config.ADAPTERS)

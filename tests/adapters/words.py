@@ -12,7 +12,7 @@ NEVER = "0193a1b2-ffff-7fff-8fff-ffffffffffff"
 RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
-def told(response: httpx2.Response, status: int) -> Any:
+def json_of(response: httpx2.Response, status: int) -> Any:
     """The JSON of an answer with this status."""
     assert response.status_code == status, (response.status_code, response.text)
     assert response.headers["content-type"] == "application/json"

@@ -10,7 +10,7 @@ import pytest
 
 from interlock.api.options import Options
 from interlock.storage.contract import Store
-from interlock.storage.object_store.filesystem import Directory
+from interlock.storage.object_store.filesystem import FileObjects
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.api.rig import Api, serving
@@ -43,7 +43,7 @@ def options() -> Options:
 
 @pytest.fixture
 async def api(store: Store, clock: ManualClock, options: Options, tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(store, clock, options, objects=Directory(tmp_path / "artifacts")) as served:
+    async with serving(store, clock, options, objects=FileObjects(tmp_path / "artifacts")) as served:
         yield served
 
 
@@ -51,5 +51,5 @@ async def api(store: Store, clock: ManualClock, options: Options, tmp_path: Path
 async def guarded(store: Store, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Api]:
     """Auth is on, and this caller has no credential yet: see `as_role`."""
     options = Options(auth=True, tenant=f"tenant-{next(_numbers)}")
-    async with serving(store, clock, options, objects=Directory(tmp_path / "artifacts")) as served:
+    async with serving(store, clock, options, objects=FileObjects(tmp_path / "artifacts")) as served:
         yield served

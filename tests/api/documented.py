@@ -19,12 +19,12 @@ _PARAMETER: Final = re.compile(r"\\\{\w+\\\}")
 async def check(response: httpx2.Response) -> None:
     """For every answer of a served test but refusals: to those each error adds facts of its own."""
     request = response.request
-    said = _responses(request.method, request.url.path)
-    if said is None or response.status_code >= 400:
+    given = _responses(request.method, request.url.path)
+    if given is None or response.status_code >= 400:
         return
     where = f"{request.method} {request.url.path} {response.status_code}"
-    assert str(response.status_code) in said, f"{where} is not in the document"
-    content = said[str(response.status_code)].get("content", {})
+    assert str(response.status_code) in given, f"{where} is not in the document"
+    content = given[str(response.status_code)].get("content", {})
     if not content:
         return
     media_type = response.headers["content-type"].partition(";")[0]

@@ -16,12 +16,12 @@ from interlock.api.server import Server, listen, url_of
 from interlock.api.service import Service
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.engine.engine import Engine
-from interlock.engine.outbound_http import Outside
-from interlock.storage.batching import merged
+from interlock.engine.outbound_http import OutboundClient
+from interlock.storage.batching import batched
 from interlock.storage.contract import Objects, Store
 from interlock.wire import TokenRequest
 from tests.api import documented
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 from tests.support.stores import ManualClock
 
 NEVER: Final = "0193a1b2-ffff-7fff-8fff-ffffffffffff"  # an id that nothing has
@@ -112,17 +112,17 @@ def problem(response: httpx2.Response, status: int, code: str) -> dict[str, Any]
     """The problem document of a refusal, which always has the same form."""
     assert response.status_code == status, (response.status_code, response.text)
     assert response.headers["content-type"] == "application/problem+json"
-    shown: dict[str, Any] = response.json()
-    assert shown["status"] == status
-    assert shown["code"] == code, shown
-    assert shown["type"] == f"/docs#{code}"
-    assert shown["title"]
-    assert shown["detail"]
+    encoded: dict[str, Any] = response.json()
+    assert encoded["status"] == status
+    assert encoded["code"] == code, encoded
+    assert encoded["type"] == f"/docs#{code}"
+    assert encoded["title"]
+    assert encoded["detail"]
     if status == 422:
-        assert shown["errors"]
+        assert encoded["errors"]
     if status in (429, 503):
         assert int(response.headers["retry-after"]) >= 1
-    return shown
+    return encoded
 
 
 def pointer(response: httpx2.Response, status: int = 422, code: str = "invalid") -> str:
@@ -136,11 +136,11 @@ async def serving(
     store: Store, clock: ManualClock, options: Options, *, objects: Objects | None = None, **more: Any
 ) -> AsyncIterator[Api]:
     """A server for as long as the block lasts; it stops the way it does on SIGTERM."""
-    more.setdefault("outside", Outside(resolve=resolved_to_nowhere))  # no test asks a name server
-    engine = Engine(merged(store), objects=objects, **more)
+    more.setdefault("outside", OutboundClient(resolve=resolved_to_nowhere))  # no test asks a name server
+    engine = Engine(batched(store), objects=objects, **more)
     with listen("127.0.0.1", 0) as listening:
-        gate = create_app(engine, options)
-        server = Server(gate, listening)
+        approval = create_app(engine, options)
+        server = Server(approval, listening)
         task = asyncio.create_task(server.serve())
         url = url_of(listening)
         try:
@@ -149,10 +149,10 @@ async def serving(
                 base_url=url,
                 trust_env=False,
                 verify=False,
-                timeout=PATIENCE_SECONDS,
+                timeout=RETRY_SECONDS,
                 event_hooks={"response": [documented.check]},
             ) as http:
-                yield Api(url, options.tenant, gate.service, clock, http, server)
+                yield Api(url, options.tenant, approval.service, clock, http, server)
         finally:
             server.should_exit = True
             await task

@@ -33,8 +33,8 @@ OUT_OF_RANGE = {
 
 async def test_what_is_not_json_as_we_take_it_is_malformed(api: Api) -> None:
     for body in MALFORMED:
-        shown = problem(await api.send("/v1/jobs", body), 400, "malformed")
-        assert len(json.dumps(shown)) < 5000
+        encoded = problem(await api.send("/v1/jobs", body), 400, "malformed")
+        assert len(json.dumps(encoded)) < 5000
     assert api.ok(await api.get("/v1/jobs"))["items"] == []
 
 
@@ -125,8 +125,8 @@ async def test_a_workers_odd_text_is_mended_and_marked_never_refused(api: Api) -
     id, fence = job["id"], job["lease"]["fence"]
     event = b'{"fence":%d,"events":[{"message":"a\\ud800b","payload":{"k":"\\udfff"}}]}' % fence
     assert (await api.send(f"/v1/jobs/{id}/events", event)).status_code == 201
-    (told,) = api.ok(await api.get(f"/v1/jobs/{id}/events"))["items"]
-    assert (told["message"], told["payload"], told["sanitized"]) == ("a\ufffdb", {"k": "\ufffd"}, True)
+    (reported,) = api.ok(await api.get(f"/v1/jobs/{id}/events"))["items"]
+    assert (reported["message"], reported["payload"], reported["sanitized"]) == ("a\ufffdb", {"k": "\ufffd"}, True)
     body = b'{"fence":%d,"error":{"message":"bad \\ud83d text","details":{"x":"\\ud800"}},"retryable":false}' % fence
     assert api.ok(await api.send(f"/v1/jobs/{id}/fail", body))["status"] == "failed"
     seen = await api.job(id)
@@ -165,8 +165,8 @@ async def test_progress_whose_keys_become_equal_by_mending_is_taken(api: Api) ->
     api.ok(await api.send(f"{path}/events", event), 201)
     api.ok(await api.send(f"{path}/steps", b'{"fence":%d,"name":"s","result":%b}' % (fence, COLLIDING)))
     api.ok(await api.send(f"{path}/checkpoint", b'{"fence":%d,"seq":1,"data":%b}' % (fence, COLLIDING), method="PUT"))
-    beat = b'{"fence":%d,"checkpoint":{"seq":2,"data":%b},"events":[{"message":"n","payload":%b}]}'
-    api.ok(await api.send(f"{path}/heartbeat", beat % (fence, COLLIDING, COLLIDING)))
+    heartbeat = b'{"fence":%d,"checkpoint":{"seq":2,"data":%b},"events":[{"message":"n","payload":%b}]}'
+    api.ok(await api.send(f"{path}/heartbeat", heartbeat % (fence, COLLIDING, COLLIDING)))
     events = api.ok(await api.get(f"{path}/events"))["items"]
     (step,) = api.ok(await api.get(f"{path}/steps"))["items"]
     kept = [(one["payload"], one["sanitized"]) for one in events] + [(step["result"], step["sanitized"])]
@@ -236,9 +236,9 @@ async def test_an_event_of_8_kib_is_kept_whole_and_a_larger_one_refused(api: Api
     path = f"/v1/jobs/{job['id']}"
     for i, (message, payload) in enumerate([("ä" * 4096, None), ("x" * 4096, "x" * 4094)]):
         event = {"message": message, "payload": payload} if payload else {"message": message}
-        told = [{"message": "fits"}, event | {"message": message + "x"}]
+        reported = [{"message": "fits"}, event | {"message": message + "x"}]
         for verb in ("events", "heartbeat"):
-            refused = await api.post(f"{path}/{verb}", {"fence": 1, "events": told})
+            refused = await api.post(f"{path}/{verb}", {"fence": 1, "events": reported})
             assert pointer(refused, 413, "too_large") == "/events/1"
         assert (await api.post(f"{path}/events", {"fence": 1, "events": [event]})).status_code == 201
         kept = api.ok(await api.get(f"{path}/events"))["items"]
@@ -253,17 +253,17 @@ async def test_a_checkpoint_may_be_as_large_as_the_settings_say(
     async with serving(store, clock, serve.options(settings), limits=assemble.limits(settings)) as api:
         path, fits = f"/v1/jobs/{(await api.running())['id']}", "x" * (size - 2)
         api.ok(await api.put(f"{path}/checkpoint", {"fence": 1, "seq": 1, "data": fits}))
-        beat = {"fence": 1, "checkpoint": {"seq": 2, "data": fits}}
-        api.ok(await api.post(f"{path}/heartbeat", beat))
+        heartbeat = {"fence": 1, "checkpoint": {"seq": 2, "data": fits}}
+        api.ok(await api.post(f"{path}/heartbeat", heartbeat))
         problem(await api.put(f"{path}/checkpoint", {"fence": 1, "seq": 3, "data": fits + "x"}), 413, "too_large")
-        gate = {"fence": 1, "prompt": "Go?", "checkpoint": {"seq": 3, "data": fits}}
-        api.ok(await api.post(f"{path}/approvals", gate), 201)
+        approval = {"fence": 1, "prompt": "Go?", "checkpoint": {"seq": 3, "data": fits}}
+        api.ok(await api.post(f"{path}/approvals", approval), 201)
 
 
 async def test_limits_are_those_of_the_settings(store: Store, clock: ManualClock, tmp_path: Path) -> None:
     sizes = dict.fromkeys(("payload", "result", "checkpoint", "step", "headers"), 2048)
-    said = {"limits": {**sizes, "error": 20_000, "event": 10_000, "body": 30_000, "batch": 2}, "tenant": "limited"}
-    settings = config.load(said, environ={}, directory=tmp_path)
+    given = {"limits": {**sizes, "error": 20_000, "event": 10_000, "body": 30_000, "batch": 2}, "tenant": "limited"}
+    settings = config.load(given, environ={}, directory=tmp_path)
     async with serving(store, clock, serve.options(settings), limits=assemble.limits(settings)) as api:
         fits, over = "x" * 2046, "x" * 2047
         problem(await api.post("/v1/jobs", {"type": "work", "payload": over}), 413, "too_large")

@@ -50,8 +50,8 @@ async def test_a_claim_tells_all_decisions_by_name_and_occurrence(api: Api) -> N
         assert (decided["name"], decided["occurrence"]) == (opened["name"], opened["occurrence"])
         (job,) = await api.claim()
         api.clock.advance(1)
-    told = [(one["name"], one["occurrence"], one["decision"], one["comment"]) for one in job["approvals"]]
-    assert told == [
+    reported = [(one["name"], one["occurrence"], one["decision"], one["comment"]) for one in job["approvals"]]
+    assert reported == [
         ("legal", 1, "approve", "0"), (None, 1, "deny", "1"), ("legal", 2, "approve", "2"), ("cost", 4, "deny", "3"),
         (None, 2, "approve", "4"),
     ]  # fmt: skip
@@ -90,7 +90,7 @@ async def test_another_digest_and_another_gate_are_refused(api: Api) -> None:
 async def test_a_gate_that_has_expired_is_gone(api: Api) -> None:
     opened = await waiting(api, expires_in_seconds=10)
     api.clock.advance(11)
-    await api.engine.upkeep.sweep()
+    await api.engine.maintenance.sweep()
     response = await api.post(f"/v1/approvals/{opened['approval']['id']}/decide", {"decision": "approve"})
     assert response.status_code == 410
 
@@ -135,11 +135,11 @@ async def test_the_bearer_of_a_link_needs_no_credential(guarded: Api) -> None:
 
 
 async def test_an_unknown_link_is_refused_without_a_name_for_it(guarded: Api) -> None:
-    told = problem(
+    reported = problem(
         await guarded.post("/v1/approvals/decide", {"token": "ilg_wrong", "decision": "approve"}), 404, "not_found"
     )
-    assert (told["what"], told["detail"]) == ("approval", "no such approval")
-    assert {"id", "job_id"}.isdisjoint(told)
+    assert (reported["what"], reported["detail"]) == ("approval", "no such approval")
+    assert {"id", "job_id"}.isdisjoint(reported)
 
 
 async def test_run_now_makes_a_waiting_job_due_and_leaves_one_history_row(api: Api) -> None:
@@ -300,12 +300,12 @@ async def test_a_delivery_is_sent_again_under_a_subscription_that_lists_it_and_n
         for body in (hook("a", mode="group", group_id="g"), hook("b", mode="group", group_id="g"), hook("c"))
     ]
     await api.enqueue()
-    (told,) = api.ok(await api.get(f"/v1/subscriptions/{first}/deliveries"))["items"]
+    (reported,) = api.ok(await api.get(f"/v1/subscriptions/{first}/deliveries"))["items"]
     for listed in (first, second):
-        again = await api.post(f"/v1/subscriptions/{listed}/deliveries/{told['id']}/redeliver")
-        assert api.ok(again)["id"] == told["id"]
-    assert told not in api.ok(await api.get(f"/v1/subscriptions/{other}/deliveries"))["items"]
-    problem(await api.post(f"/v1/subscriptions/{other}/deliveries/{told['id']}/redeliver"), 404, "not_found")
+        again = await api.post(f"/v1/subscriptions/{listed}/deliveries/{reported['id']}/redeliver")
+        assert api.ok(again)["id"] == reported["id"]
+    assert reported not in api.ok(await api.get(f"/v1/subscriptions/{other}/deliveries"))["items"]
+    problem(await api.post(f"/v1/subscriptions/{other}/deliveries/{reported['id']}/redeliver"), 404, "not_found")
 
 
 async def test_an_ended_job_is_done_again_by_a_new_one(api: Api) -> None:
@@ -356,9 +356,9 @@ async def test_a_filter_names_one_status_or_several_as_a_query_does(api: Api) ->
 async def test_a_null_is_no_data_of_a_decision(api: Api) -> None:
     job = await api.running()
     opened = await api.post(f"/v1/jobs/{job['id']}/approvals", {"fence": job["lease"]["fence"], "prompt": "Go on?"})
-    gate = api.ok(opened, 201)["approval"]["id"]
+    approval = api.ok(opened, 201)["approval"]["id"]
     body = {"decision": "deny", "comment": None, "data": None, "digest": None}
-    assert api.ok(await api.post(f"/v1/approvals/{gate}/decide", body))["status"] == "denied"
+    assert api.ok(await api.post(f"/v1/approvals/{approval}/decide", body))["status"] == "denied"
 
 
 async def test_why_names_the_clause(api: Api) -> None:

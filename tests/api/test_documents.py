@@ -12,7 +12,7 @@ from interlock.api.openapi import LEADS
 from interlock.api.options import Options
 from interlock.api.problems import catalogue
 from interlock.domain.registry import QueueStats
-from interlock.engine.metrics import Counts
+from interlock.engine.metrics import EngineMetrics
 from interlock.storage.sqlite.store import SQLiteStore
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -24,28 +24,28 @@ METRICS = (DOCS / "reference/metrics-and-logs.md").read_text()
 
 def test_every_route_is_documented_with_its_roles_and_no_other_is() -> None:
     rows = re.findall(r"^\| (GET|POST|PUT|PATCH|DELETE) `([^`]+)` \| ([^|]+) \|", API, re.MULTILINE)
-    said = {(method, path): set(who.strip().split(", ")) for method, path, who in rows}
+    given = {(method, path): set(who.strip().split(", ")) for method, path, who in rows}
     served = {
         (route.method, route.path): set(route.roles) or ({"any credential"} if route.needs_credential else {"none"})
         for route in routes()
     }
-    assert said == served | {("GET", "/openapi.json"): {"none"}, ("GET", "/docs"): {"none"}}
+    assert given == served | {("GET", "/openapi.json"): {"none"}, ("GET", "/docs"): {"none"}}
 
 
 def test_every_code_is_documented_with_its_status() -> None:
-    said = {code: int(status) for code, status in re.findall(r"^\| `(\w+)` \| (\d{3}) \|", ERRORS, re.MULTILINE)}
-    assert said == {
+    given = {code: int(status) for code, status in re.findall(r"^\| `(\w+)` \| (\d{3}) \|", ERRORS, re.MULTILINE)}
+    assert given == {
         code: status for code, (status, _) in catalogue().items() if code not in ("conflict", "gone", "fatal")
     }
 
 
 async def test_every_metric_is_documented(tmp_path: Path) -> None:
     store = await SQLiteStore.open(str(tmp_path / "x.db"))
-    text = Metrics(Admission(Options()), Counts(store)).text([QueueStats("work", ready=1)], now=0).decode()
+    text = Metrics(Admission(Options()), EngineMetrics(store)).text([QueueStats("work", ready=1)], now=0).decode()
     await store.close()
     names = set(re.findall(r"^# TYPE (interlock_\w+?)(?:_total|_created)? ", text, re.MULTILINE))
-    said = {name.removesuffix("_total") for name in re.findall(r"^\| `(interlock_\w+)` \|", METRICS, re.MULTILINE)}
-    assert said == names
+    given = {name.removesuffix("_total") for name in re.findall(r"^\| `(interlock_\w+)` \|", METRICS, re.MULTILINE)}
+    assert given == names
 
 
 def test_every_link_leads_from_an_answer_to_an_operation_that_takes_it() -> None:
@@ -57,7 +57,7 @@ def test_every_link_leads_from_an_answer_to_an_operation_that_takes_it() -> None
 
 def test_the_bounds_are_those_of_the_service() -> None:
     options = Options()
-    for said in (
+    for given in (
         f"{options.most_active}; one tenant half",
         f"| long polls and streams | {options.most_waiting:,}; shared in the same way |",
         f"| requests whose body is arriving | {options.most_arriving:,}; shared in the same way |",
@@ -70,6 +70,6 @@ def test_the_bounds_are_those_of_the_service() -> None:
         f"| an idle connection | {options.idle_seconds:g} s |",
         f"get up to {options.grace_seconds:g} s",
     ):
-        assert said in DEPLOYING, said
+        assert given in DEPLOYING, given
     assert options.strangers_share == 1 / 8
     assert f"every {options.keep_alive_seconds:g} s" in API

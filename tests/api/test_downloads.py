@@ -11,10 +11,10 @@ import pytest
 
 from interlock.api.options import Options
 from interlock.domain.artifact import File, Holder
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import local
 from interlock.storage.contract import Store
-from interlock.storage.object_store.filesystem import Directory
+from interlock.storage.object_store.filesystem import FileObjects
 from interlock.wire import JobRequest
 from tests.api.rig import Api, problem, serving
 from tests.support.eventually import eventually
@@ -23,7 +23,7 @@ from tests.support.stores import ManualClock
 SIZE = 32 * 1024 * 1024  # more than the buffers of a connection hold
 
 
-class Watched(Directory):
+class Watched(FileObjects):
     """A directory that tells how much was read of it, and how many files are being read."""
 
     read = 0
@@ -62,7 +62,7 @@ async def large_file(api: Api) -> str:
     """The path of a file that no buffer holds."""
     who = local(api.tenant)
     await api.engine.jobs.enqueue(who, JobRequest(type="work"))
-    (job,) = await api.engine.leases.claim(api.tenant, ClaimAsk("w"))
+    (job,) = await api.engine.leases.claim(api.tenant, ClaimFilter("w"))
     holder = Holder(job.id, job.fence, "w")
     (made,) = await api.engine.artifacts.attach(api.tenant, holder, [File("large", bytes(SIZE))])
     return f"/v1/jobs/{job.id}/artifacts/{made.id}"

@@ -38,35 +38,35 @@ def different_everywhere() -> Job:
 
 def test_every_field_of_a_job_is_shown_under_its_name() -> None:
     job = different_everywhere()
-    told = json.loads(msgspec.json.encode(encode.JobShown(*encode.job_fields(job, now=0))))
+    reported = json.loads(msgspec.json.encode(encode.JobBody(*encode.job_fields(job, now=0))))
     for name, value in job._asdict().items():
         if name in FOLDED:
-            assert name not in told
+            assert name not in reported
         elif name in TIMES:
-            assert told[name] == wire.when(value), name
+            assert reported[name] == wire.when(value), name
         elif name in TEXTS:
-            assert told[name] == json.loads(value), name
+            assert reported[name] == json.loads(value), name
         else:
-            assert told[name] == value, name
-    assert told["agent"] == {"kind": job.agent_kind, "id": job.agent_id}
-    assert told["lease"] == {"worker": job.worker, "fence": job.fence, "expires_at": wire.when(NOON + len(TIMES))}
-    assert told["retry_count"] == job.attempt - 1
-    assert told["location"] == "in_progress"
-    assert json.loads(msgspec.json.encode(encode.job_to_dict(job, now=0))) == told
+            assert reported[name] == value, name
+    assert reported["agent"] == {"kind": job.agent_kind, "id": job.agent_id}
+    assert reported["lease"] == {"worker": job.worker, "fence": job.fence, "expires_at": wire.when(NOON + len(TIMES))}
+    assert reported["retry_count"] == job.attempt - 1
+    assert reported["location"] == "in_progress"
+    assert json.loads(msgspec.json.encode(encode.job_to_dict(job, now=0))) == reported
 
 
 def test_texts_of_a_job_stay_byte_for_byte() -> None:
     job = different_everywhere()
-    told = msgspec.json.encode(encode.JobShown(*encode.job_fields(job, now=0))).decode()
+    reported = msgspec.json.encode(encode.JobBody(*encode.job_fields(job, now=0))).decode()
     for name in TEXTS:
-        assert f'"{name}":{getattr(job, name)}' in told
+        assert f'"{name}":{getattr(job, name)}' in reported
 
 
 def test_what_is_shown_of_jobs_is_what_is_documented() -> None:
     def same(given: type[msgspec.Struct], documented: type[msgspec.Struct], *left_out: str) -> bool:
         return {*given.__struct_fields__} - {*left_out} == {*documented.__struct_fields__}
 
-    assert same(encode.JobShown, responses.Job)
-    assert same(encode.JobShown, responses.ListedJob, *encode.NOT_LISTED)
-    assert same(encode.AddedJob, responses.EnqueuedJob)
-    assert same(encode.GrantedJob, responses.ClaimedJob)
+    assert same(encode.JobBody, responses.Job)
+    assert same(encode.JobBody, responses.ListedJob, *encode.NOT_LISTED)
+    assert same(encode.EnqueuedJobBody, responses.EnqueuedJob)
+    assert same(encode.LeasedJobBody, responses.ClaimedJob)

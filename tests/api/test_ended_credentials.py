@@ -11,7 +11,7 @@ import httpx2
 
 from interlock.api.options import Options
 from interlock.storage.contract import Store
-from interlock.storage.object_store.filesystem import Directory
+from interlock.storage.object_store.filesystem import FileObjects
 from tests.api.rig import Api, problem, serving
 from tests.support.eventually import eventually
 from tests.support.stores import ManualClock
@@ -70,7 +70,7 @@ async def _revoke(admin: Api) -> None:
 async def test_a_file_is_not_shown_if_its_token_was_revoked_while_it_came(
     store: Store, clock: ManualClock, tmp_path: Path
 ) -> None:
-    async with serving(store, clock, Options(auth=True), objects=Directory(tmp_path)) as guarded:
+    async with serving(store, clock, Options(auth=True), objects=FileObjects(tmp_path)) as guarded:
         worker = await guarded.as_role("work", worker_id="w1", description=ENDS)
         admin, reader = await guarded.as_role("admin"), await guarded.as_role("read")
         id = await _job(guarded)
@@ -82,6 +82,6 @@ async def test_a_file_is_not_shown_if_its_token_was_revoked_while_it_came(
             yield b"b"
 
         headers = worker.headers() | {"interlock-fence": str(job["lease"]["fence"])}
-        told = await worker.http.put(f"/v1/jobs/{id}/artifacts?name=a", content=pieces(), headers=headers)
-        problem(told, 401, "unauthenticated")
+        reported = await worker.http.put(f"/v1/jobs/{id}/artifacts?name=a", content=pieces(), headers=headers)
+        problem(reported, 401, "unauthenticated")
         assert reader.ok(await reader.get(f"/v1/jobs/{id}/artifacts"))["items"] == []

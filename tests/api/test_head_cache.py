@@ -7,9 +7,9 @@ import asyncio
 import msgspec
 import pytest
 
-from interlock.api.head_cache import MOST_HEADS, Heads
+from interlock.api.head_cache import MAX_HEADS, HeadCache
 from tests.api.rig import Api
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 LINE = b"POST /v1/jobs HTTP/1.1"
 HOST, JSON = (b"host", b"localhost"), (b"content-type", b"application/json")
@@ -29,21 +29,21 @@ def request(*headers: tuple[bytes, bytes], body: bytes, line: bytes = LINE) -> b
 async def answers(api: Api, *requests: bytes) -> list[tuple[int, bytes]]:
     """What a server says to one request after the other on one connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
-    said = []
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    given = []
+    async with asyncio.timeout(RETRY_SECONDS):
         for one in requests:
             writer.write(one)
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
             length = int(head.partition(b"content-length: ")[2].partition(b"\r")[0])
-            said.append((int(head.split()[1]), await reader.readexactly(length)))
+            given.append((int(head.split()[1]), await reader.readexactly(length)))
     writer.close()
-    return said
+    return given
 
 
 async def test_requests_with_the_same_head_are_each_answered_for_what_they_ask(api: Api) -> None:
     bodies = [b'{"type":"a%d"}' % n for n in range(3)]
-    said = await answers(api, *(request(HOST, JSON, body=body) for body in bodies))
-    assert [(status, msgspec.json.decode(body)["type"]) for status, body in said] == [
+    given = await answers(api, *(request(HOST, JSON, body=body) for body in bodies))
+    assert [(status, msgspec.json.decode(body)["type"]) for status, body in given] == [
         (201, "a0"), (201, "a1"), (201, "a2"),
     ]  # fmt: skip
 
@@ -51,7 +51,7 @@ async def test_requests_with_the_same_head_are_each_answered_for_what_they_ask(a
 async def test_a_known_head_excuses_nothing(api: Api) -> None:
     good = request(HOST, JSON, body=b'{"type":"a0"}')
     foreign = request(HOST, JSON, (b"origin", b"http://elsewhere.example"), body=b'{"type":"a0"}')
-    said = await answers(
+    given = await answers(
         api,
         good,
         good[:-1] + b"!",  # no JSON
@@ -63,7 +63,7 @@ async def test_a_known_head_excuses_nothing(api: Api) -> None:
         foreign,
         good,
     )
-    assert [status for status, _ in said] == [201, 400, 404, 405, 403, 403, 413, 403, 201]
+    assert [status for status, _ in given] == [201, 400, 404, 405, 403, 403, 413, 403, 201]
 
 
 async def test_two_requests_with_a_known_head_may_come_together_or_in_parts(api: Api) -> None:
@@ -71,7 +71,7 @@ async def test_two_requests_with_a_known_head_may_come_together_or_in_parts(api:
     (known,) = await answers(api, first)
     assert known[0] == 201
     reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(RETRY_SECONDS):
         for pieces in ([first], [first + second], [first[:20], first[20:] + second[:-3], second[-3:]]):
             for piece in pieces:
                 writer.write(piece)
@@ -82,7 +82,7 @@ async def test_two_requests_with_a_known_head_may_come_together_or_in_parts(api:
 
 
 def test_only_a_whole_request_with_the_very_same_head_is_known() -> None:
-    heads, body = Heads(), b'{"type":"a0"}'
+    heads, body = HeadCache(), b'{"type":"a0"}'
     data = request(HOST, JSON, body=body)
     assert heads.whole(data) is None
     heads.remember(data, [HOST, JSON, (b"content-length", b"13")])
@@ -105,15 +105,15 @@ def test_only_a_whole_request_with_the_very_same_head_is_known() -> None:
     "more", [(b"expect", b"100-continue"), (b"connection", b"close"), (b"upgrade", b"h2c"), HOST], ids=str
 )
 def test_a_head_that_asks_for_more_than_an_answer_is_never_known(more: tuple[bytes, bytes]) -> None:
-    heads = Heads()
+    heads = HeadCache()
     data = request(HOST, JSON, more, body=b"{}")
     heads.remember(data, [HOST, JSON, more, (b"content-length", b"2")])
     assert heads.whole(data) is None
 
 
 def test_a_connection_knows_few_heads() -> None:
-    heads = Heads()
-    sent = [request(HOST, (b"x-number", b"%d" % n), body=b"{}") for n in range(MOST_HEADS + 2)]
+    heads = HeadCache()
+    sent = [request(HOST, (b"x-number", b"%d" % n), body=b"{}") for n in range(MAX_HEADS + 2)]
     for n, data in enumerate(sent):
         heads.remember(data, [HOST, (b"x-number", b"%d" % n), (b"content-length", b"2")])
-    assert [heads.whole(data) is not None for data in sent] == [False, False] + [True] * MOST_HEADS
+    assert [heads.whole(data) is not None for data in sent] == [False, False] + [True] * MAX_HEADS

@@ -94,14 +94,14 @@ async def test_a_defect_is_logged_with_its_request_and_told_nobody(
 async def test_lines_of_one_turn_are_written_together_and_a_warning_with_all_before_it_at_once(
     log: io.StringIO,
 ) -> None:
-    said = structlog.get_logger()
-    said.info("one")
-    said.info("two")
+    given = structlog.get_logger()
+    given.info("one")
+    given.info("two")
     assert log.getvalue() == ""
     await asyncio.sleep(0)
     assert [line["event"] for line in lines(log)] == ["one", "two"]
-    said.info("three")
-    said.warning("four")
+    given.info("three")
+    given.warning("four")
     assert [(line["event"], line["level"]) for line in lines(log)][2:] == [("three", "info"), ("four", "warning")]
 
 

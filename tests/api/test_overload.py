@@ -11,7 +11,7 @@ import pytest
 from interlock.api.admission import Admission
 from interlock.api.options import Options
 from interlock.api.problems import Refusal
-from interlock.api.rate_limit import MOST_BUCKETS, Rates
+from interlock.api.rate_limit import MAX_BUCKETS, RateLimiter
 from interlock.storage.contract import Store
 from tests.api.rig import Api, problem, serving
 from tests.support.eventually import eventually
@@ -75,7 +75,7 @@ async def test_a_principal_that_asks_too_often_is_told_when_to_go_on(store: Stor
 
 def test_a_bucket_fills_again() -> None:
     now = 0.0
-    rates = Rates(2.0, 2, clock=lambda: now)
+    rates = RateLimiter(2.0, 2, clock=lambda: now)
     rates.take("a")
     rates.take("a")
     with pytest.raises(Refusal):
@@ -92,10 +92,10 @@ def test_a_bucket_fills_again() -> None:
 
 
 def test_buckets_do_not_grow_without_end() -> None:
-    rates = Rates(1.0, 1)
-    for n in range(MOST_BUCKETS + 10):
+    rates = RateLimiter(1.0, 1)
+    for n in range(MAX_BUCKETS + 10):
         rates.take(str(n))
-    assert len(rates._buckets) == MOST_BUCKETS
+    assert len(rates._buckets) == MAX_BUCKETS
 
 
 def test_waiting_takes_no_seat_and_has_a_bound_of_its_own() -> None:

@@ -199,4 +199,4 @@ async def fault(api: Api, method: str, path: str, **asked: Any) -> list[str]:
 async def still_works(api: Api, world: World) -> None:
     job = await api.enqueue(type="after")
     assert (await api.job(job["id"]))["status"] == "queued"
-    assert (await api.engine.reads.verify(world.tenant)).first_bad is None
+    assert (await api.engine.queries.verify(world.tenant)).first_bad is None

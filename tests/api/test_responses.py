@@ -82,8 +82,8 @@ async def test_a_refusal_tells_its_facts(api: Api) -> None:
     assert "job_id" not in agent
     queued = await api.enqueue(type="other")
     stale = await api.call("PATCH", f"/v1/jobs/{queued['id']}", {"priority": 1}, headers={"if-match": '"9"'})
-    told = problem(stale, 412, "precondition_failed")
-    assert (told["expected"], told["version"]) == (9, 1)
+    reported = problem(stale, 412, "precondition_failed")
+    assert (reported["expected"], reported["version"]) == (9, 1)
     large = problem(await api.post("/v1/jobs", {"type": "work", "payload": "x" * 300_000}), 413, "too_large")
     assert (large["what"], large["limit"]) == ("payload", 256 * 1024)
     (item,) = api.ok(
@@ -95,9 +95,9 @@ async def test_a_refusal_tells_its_facts(api: Api) -> None:
 async def test_events_are_listed_after_a_number(api: Api) -> None:
     job = await api.running()
     path = f"/v1/jobs/{job['id']}/events"
-    told = [{"message": f"m{number}", "id": f"event {number}"} for number in range(4)]
+    reported = [{"message": f"m{number}", "id": f"event {number}"} for number in range(4)]
     for _ in range(2):
-        body = {"fence": job["lease"]["fence"], "events": told}
+        body = {"fence": job["lease"]["fence"], "events": reported}
         assert api.ok(await api.post(path, body), 201) == {"seqs": [1, 2, 3, 4]}
     page = api.ok(await api.get(f"{path}?after=1&limit=2"))
     assert [event["message"] for event in page["items"]] == ["m1", "m2"]
@@ -161,8 +161,8 @@ async def test_trouble_with_the_storage_names_no_file_or_host_to_callers(
 
     monkeypatch.setattr(api.engine.registry, "types", broken, raising=False)
     monkeypatch.setattr(api.service, "give_up", lambda error: None)  # else the server stops, and the test with it
-    shown = await api.get("/v1/types")
-    assert shown.status_code == 503
-    assert "secret" not in shown.text
-    assert len(shown.json()["detail"]) > 20
+    encoded = await api.get("/v1/types")
+    assert encoded.status_code == 503
+    assert "secret" not in encoded.text
+    assert len(encoded.json()["detail"]) > 20
     assert SECRET in capsys.readouterr().out

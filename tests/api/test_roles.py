@@ -223,11 +223,11 @@ async def test_an_item_that_names_another_worker_is_refused_alone(guarded: Api) 
     worker = await guarded.as_role("work", "produce", worker_id="mine")
     job = await worker.running()
     own = {"id": job["id"], "fence": job["lease"]["fence"]}
-    beats = worker.ok(await worker.post("/v1/heartbeats", {"items": [own | {"worker": "other"}, own]}))["items"]
+    heartbeats = worker.ok(await worker.post("/v1/heartbeats", {"items": [own | {"worker": "other"}, own]}))["items"]
     items = [own | {"outcome": "release", "worker": "other"}, own | {"outcome": "complete"}]
     ends = worker.ok(await worker.post("/v1/finishes", {"items": items}))["items"]
-    assert [beats[0]["error"]["code"], ends[0]["error"]["code"]] == ["forbidden"] * 2
-    assert (beats[1]["cancel_requested"], ends[1]["status"]) == (False, "succeeded")
+    assert [heartbeats[0]["error"]["code"], ends[0]["error"]["code"]] == ["forbidden"] * 2
+    assert (heartbeats[1]["cancel_requested"], ends[1]["status"]) == (False, "succeeded")
 
 
 async def test_a_worker_cannot_finish_the_job_of_another(guarded: Api) -> None:
@@ -251,8 +251,8 @@ async def test_a_claim_is_narrowed_to_the_policy_of_the_token(guarded: Api) -> N
     await producer.enqueue(type="b")
     await producer.enqueue(type="a", requires=["root"])
     worker = await guarded.as_role("work", worker_id="w1", types=["a"], capabilities=["gpu"])
-    granted = await worker.claim(limit=10, capabilities=["gpu", "root"], types=["a", "b"])
-    assert [job["id"] for job in granted] == [gpu["id"]]
+    leased = await worker.claim(limit=10, capabilities=["gpu", "root"], types=["a", "b"])
+    assert [job["id"] for job in leased] == [gpu["id"]]
     assert (
         await (await guarded.as_role("work", worker_id="w2", types=["a"])).claim(limit=10, capabilities=["gpu"]) == []
     )
@@ -268,11 +268,11 @@ async def test_a_token_gets_only_jobs_of_its_repositories(guarded: Api, allowed:
     jobs = {"a": "org/a", "b": "org/b", "c": None}
     made = {(await producer.enqueue(type="t", repository=where))["id"]: name for name, where in jobs.items()}
     worker = await guarded.as_role("work", worker_id="w1", repositories=allowed)
-    granted = {made[job["id"]] for job in await worker.claim(limit=10)}
-    assert granted == set(gets)
+    leased = {made[job["id"]] for job in await worker.claim(limit=10)}
+    assert leased == set(gets)
     for id, name in made.items():
         why = reader.ok(await reader.get(f"/v1/jobs/{id}/why"))
-        assert why["clause"] == ("running" if name in granted else "no_worker_for_repository")
+        assert why["clause"] == ("running" if name in leased else "no_worker_for_repository")
 
 
 async def test_a_revoked_token_is_refused(guarded: Api) -> None:

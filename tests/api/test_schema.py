@@ -28,14 +28,14 @@ from interlock.api.options import Options
 from interlock.api.routes import Route
 from interlock.api.server import Server, listen, url_of
 from interlock.engine.engine import Engine
-from interlock.engine.outbound_http import Outside
-from interlock.storage.batching import merged
+from interlock.engine.outbound_http import OutboundClient
+from interlock.storage.batching import batched
 from interlock.storage.contract import Store
-from interlock.storage.object_store.filesystem import Directory
+from interlock.storage.object_store.filesystem import FileObjects
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.api.rig import resolved_to_nowhere
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ENGINES
 
@@ -58,8 +58,8 @@ def served(engine: str, directory: Path, dsn: str) -> Iterator[str]:
             store = await SQLiteStore.open(str(directory / "x.db"))
         else:
             store = await PostgresStore.open(dsn, size=4)
-        outside = Outside(resolve=resolved_to_nowhere)
-        made = Engine(merged(store), objects=Directory(directory / "artifacts"), outside=outside)
+        outside = OutboundClient(resolve=resolved_to_nowhere)
+        made = Engine(batched(store), objects=FileObjects(directory / "artifacts"), outside=outside)
         with listen("127.0.0.1", 0) as listening:
             found["server"] = Server(create_app(made, Options(tenant="schema")), listening)
             found["address"] = url_of(listening)
@@ -69,10 +69,10 @@ def served(engine: str, directory: Path, dsn: str) -> Iterator[str]:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    assert ready.wait(PATIENCE_SECONDS)
+    assert ready.wait(RETRY_SECONDS)
     yield found["address"]
     found["server"].should_exit = True
-    thread.join(PATIENCE_SECONDS)
+    thread.join(RETRY_SECONDS)
     assert not thread.is_alive()
 
 
@@ -92,7 +92,7 @@ def tried() -> list[Route]:
 @pytest.fixture(scope="module")
 def schema() -> Any:
     made = schemathesis.openapi.from_dict(openapi.document(routes()))
-    made.config.update(request_timeout=PATIENCE_SECONDS)
+    made.config.update(request_timeout=RETRY_SECONDS)
     return made.exclude(operation_id=[route.name for route in routes() if route not in tried()])
 
 
@@ -142,7 +142,7 @@ def test_operations_that_follow_from_each_other_keep_to_the_document(
             nonlocal walked
             walked += 1
 
-    for turn in range(SCENARIOS):
+    for commit_seq in range(SCENARIOS):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             # Schemathesis draws true randomness, and what it draws next also follows from what the server has answered
@@ -150,7 +150,7 @@ def test_operations_that_follow_from_each_other_keep_to_the_document(
             # answer until then was checked, a fault is remembered here, and the next turn goes on with other scenarios.
             with suppress(Flaky):
                 run_state_machine_as_test(
-                    seed(turn)(Calls),
+                    seed(commit_seq)(Calls),
                     settings=settings(
                         max_examples=SCENARIOS,
                         stateful_step_count=STEPS,

@@ -9,7 +9,7 @@ import pytest
 from interlock.api.options import Options
 from interlock.errors import Unavailable
 from interlock.storage.shards import routing
-from interlock.storage.shards.factory import open_router
+from interlock.storage.shards.factory import open_sharded_store
 from tests.api.rig import Api, problem, serving
 from tests.support.eventually import eventually
 from tests.support.postgres import Postgres
@@ -27,7 +27,7 @@ async def test_requests_for_a_shard_that_is_down_get_503_and_readiness_names_it(
     addresses: dict[str, str], clock: ManualClock
 ) -> None:
     async with wire_to(addresses["b"]) as (wire, near):
-        router = await open_router({**addresses, "b": near}, size=2, clock=clock)
+        router = await open_sharded_store({**addresses, "b": near}, size=2, clock=clock)
         async with serving(router, clock, Options(auth=True, tenant=resident("a", "here"))) as guarded:
             here = await guarded.as_role("admin", "produce", "read")
             there = await guarded.as_role("admin", "produce", "read", tenant=resident("b", "there"))
@@ -49,13 +49,13 @@ async def test_a_service_whose_shards_all_hang_is_not_ready(
     addresses: dict[str, str], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with wire_to(addresses["a"]) as (one, near), wire_to(addresses["b"]) as (other, far):
-        router = await open_router({"a": near, "b": far}, size=2, clock=clock)
+        router = await open_sharded_store({"a": near, "b": far}, size=2, clock=clock)
         async with serving(router, clock, Options()) as api:
             assert (await api.get("/readyz")).json()["status"] == "ok"
             one.stall()
             other.stall()
             with monkeypatch.context() as soon:
-                soon.setattr(routing, "PATIENCE_SECONDS", 0.01)
+                soon.setattr(routing, "RETRY_SECONDS", 0.01)
                 assert "no shard" in problem(await api.get("/readyz"), 503, "unavailable")["detail"]
                 with pytest.raises(Unavailable, match="no shard"):
                     await router.unreachable()

@@ -15,13 +15,13 @@ import pytest
 from interlock.api.middleware import SECURITY
 from interlock.api.options import Options
 from interlock.domain.job import Job
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import local
 from interlock.storage.contract import Store
 from interlock.wire import JobRequest
 from tests.api.rig import Api, problem, serving
 from tests.api.test_http import parsed
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.stores import ManualClock
 
 BODY = b'{"type":"a"}'
@@ -46,7 +46,7 @@ async def quick(store: Store, clock: ManualClock) -> AsyncIterator[Api]:
 @pytest.fixture
 async def calm(store: Store, clock: ManualClock) -> AsyncIterator[Api]:
     """A service that waits for as long as a busy machine takes, and closes what it has to at once."""
-    long = PATIENCE_SECONDS
+    long = RETRY_SECONDS
     options = Options(head_seconds=long, body_seconds=long, idle_seconds=long, stalled_seconds=long, largest_head=4096)
     async with serving(store, clock, options) as api:
         yield api
@@ -56,7 +56,7 @@ async def job_of(api: Api, **fields: Any) -> Job:
     """A new job, claimed: not over the sockets that are tested."""
     engine, who = api.engine, local(api.tenant)
     await engine.jobs.enqueue(who, JobRequest(type="work", **fields))
-    (job,) = await engine.leases.claim(api.tenant, ClaimAsk("w"))
+    (job,) = await engine.leases.claim(api.tenant, ClaimFilter("w"))
     return job
 
 
@@ -66,10 +66,10 @@ async def exchange(api: Api, *pieces: bytes) -> bytes:
     for piece in pieces:
         writer.write(piece)
         await writer.drain()
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        said = await reader.read()
+    async with asyncio.timeout(RETRY_SECONDS):
+        given = await reader.read()
     writer.close()
-    return said
+    return given
 
 
 async def trickle(api: Api, first: bytes, then: bytes) -> bytes:
@@ -78,7 +78,7 @@ async def trickle(api: Api, first: bytes, then: bytes) -> bytes:
     writer.write(first)
     answer = asyncio.create_task(reader.readuntil(b"}"))
     closed = False
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(RETRY_SECONDS):
         for n in itertools.count():
             try:
                 writer.write(then[n : n + 1] or b"x")
@@ -100,16 +100,16 @@ async def test_a_head_that_trickles_is_cut_off(quick: Api) -> None:
 
 
 async def test_a_body_that_trickles_is_cut_off(quick: Api) -> None:
-    said = await trickle(quick, POST + b"content-length: 1000\r\n\r\n", b'{"type":')
-    problem(parsed(said), 408, "request_timeout")
-    assert b"connection: close" in said
+    given = await trickle(quick, POST + b"content-length: 1000\r\n\r\n", b'{"type":')
+    problem(parsed(given), 408, "request_timeout")
+    assert b"connection: close" in given
 
 
 async def test_an_upload_that_trickles_is_cut_off(quick: Api) -> None:
     job = await job_of(quick)
     head = f"PUT /v1/jobs/{job.id}/artifacts?name=a&worker=w HTTP/1.1\r\nhost: localhost\r\ninterlock-fence: {job.fence}\r\n"
-    said = await trickle(quick, head.encode() + b"content-length: 100000\r\n\r\n", b"")
-    assert parsed(said).status_code in (408, 503)
+    given = await trickle(quick, head.encode() + b"content-length: 100000\r\n\r\n", b"")
+    assert parsed(given).status_code in (408, 503)
 
 
 async def test_a_connection_that_says_nothing_is_closed(quick: Api) -> None:
@@ -117,28 +117,28 @@ async def test_a_connection_that_says_nothing_is_closed(quick: Api) -> None:
 
 
 async def test_an_idle_connection_is_closed_quietly(quick: Api) -> None:
-    said = await exchange(quick, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
-    assert said.count(b"HTTP/1.1") == 1
+    given = await exchange(quick, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    assert given.count(b"HTTP/1.1") == 1
 
 
 async def test_blank_lines_do_not_keep_a_connection_open(quick: Api) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", quick.port)
     writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
-    said = asyncio.create_task(reader.read())
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not said.done():
+    given = asyncio.create_task(reader.read())
+    async with asyncio.timeout(RETRY_SECONDS):
+        while not given.done():
             with contextlib.suppress(ConnectionError):
                 writer.write(b"\r\n")
                 await writer.drain()
-            await asyncio.wait([said], timeout=0.05)
-    assert (await said).count(b"HTTP/1.1") == 1
+            await asyncio.wait([given], timeout=0.05)
+    assert (await given).count(b"HTTP/1.1") == 1
     writer.close()
 
 
 async def test_a_request_that_comes_in_parts_between_others_is_answered(api: Api) -> None:
     ask = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
     reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(RETRY_SECONDS):
         writer.write(ask + ask[:9])
         assert (await reader.readuntil(b"}")).endswith(b'{"status":"ok"}')
         writer.write(ask[9:] + ask[:30])
@@ -172,7 +172,7 @@ def many_files() -> Iterator[None]:
 
 
 async def test_a_thousand_slow_callers_stop_nobody_else(many_files: None, store: Store, clock: ManualClock) -> None:
-    async with serving(store, clock, Options(head_seconds=PATIENCE_SECONDS)) as api:
+    async with serving(store, clock, Options(head_seconds=RETRY_SECONDS)) as api:
         slow = [await asyncio.open_connection("127.0.0.1", api.port) for _ in range(1000)]
         for _, writer in slow:
             writer.write(b"GET /healthz HTTP/1.1\r\nx: ")
@@ -210,9 +210,9 @@ async def test_a_thousand_slow_callers_stop_nobody_else(many_files: None, store:
 async def test_framing_that_can_be_read_in_two_ways_is_refused_and_the_connection_closed(
     calm: Api, head: bytes
 ) -> None:
-    said = await exchange(calm, POST + head + b"\r\n" + BODY + b"GET /v1/me HTTP/1.1\r\nhost: localhost\r\n\r\n")
-    problem(parsed(said), 400, "bad_request")
-    assert said.count(b"HTTP/1.1 ") == 1
+    given = await exchange(calm, POST + head + b"\r\n" + BODY + b"GET /v1/me HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    problem(parsed(given), 400, "bad_request")
+    assert given.count(b"HTTP/1.1 ") == 1
     assert (await calm.get("/v1/jobs")).json()["items"] == []
 
 
@@ -221,9 +221,9 @@ async def test_framing_that_can_be_read_in_two_ways_is_refused_and_the_connectio
     [b"zz\r\n{}\r\n0\r\n\r\n", b"-1\r\n\r\n", b"5;\x00\r\nhello\r\n0\r\n\r\n", b"2\r\n{}0\r\n\r\n", b"2\n{}\n0\n\n"],
 )
 async def test_a_broken_chunk_ends_the_connection(quick: Api, chunks: bytes) -> None:
-    said = await exchange(quick, POST + b"transfer-encoding: chunked\r\n\r\n" + chunks)
-    assert b" 2" not in said[:13]
-    assert said.count(b"HTTP/1.1 ") <= 1
+    given = await exchange(quick, POST + b"transfer-encoding: chunked\r\n\r\n" + chunks)
+    assert b" 2" not in given[:13]
+    assert given.count(b"HTTP/1.1 ") <= 1
 
 
 @pytest.mark.parametrize(
@@ -239,13 +239,13 @@ async def test_a_head_without_end_is_refused(calm: Api, head: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "given",
     [b"hello\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00", b"GET / HTTP/9.9\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
      b"GET / HTTP/1.1\r\n\r\n", b"CONNECT localhost:80 HTTP/1.1\r\nhost: localhost\r\n\r\n",
      b"GET /v1/me HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: x\r\n\r\n"],
 )  # fmt: skip
-async def test_what_is_not_a_request_is_refused(quick: Api, said: bytes) -> None:
-    answer = parsed(await exchange(quick, said))
+async def test_what_is_not_a_request_is_refused(quick: Api, given: bytes) -> None:
+    answer = parsed(await exchange(quick, given))
     assert answer.status_code in (400, 405, 408), answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     assert set(SECURITY) <= {(name.encode(), value.encode()) for name, value in answer.headers.items()}
@@ -254,25 +254,25 @@ async def test_what_is_not_a_request_is_refused(quick: Api, said: bytes) -> None
 async def test_requests_sent_together_are_answered_in_order(calm: Api) -> None:
     first = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
     last = b"GET /v1/me HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
-    said = await exchange(calm, first + last)
-    assert said.count(b"HTTP/1.1 200 OK") == 2
-    assert said.index(b'"status":"ok"') < said.index(b'"tenant"')
+    given = await exchange(calm, first + last)
+    assert given.count(b"HTTP/1.1 200 OK") == 2
+    assert given.index(b'"status":"ok"') < given.index(b'"tenant"')
 
 
 async def test_a_refused_small_body_leaves_the_connection_usable(calm: Api) -> None:
     wrong = (
         b"POST /v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: 12\r\n\r\n" + BODY
     )
-    said = await exchange(calm, wrong + b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
-    assert said.startswith(b"HTTP/1.1 415 ")
-    assert b"HTTP/1.1 200 OK" in said
+    given = await exchange(calm, wrong + b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+    assert given.startswith(b"HTTP/1.1 415 ")
+    assert b"HTTP/1.1 200 OK" in given
 
 
 async def test_a_caller_that_asks_first_is_refused_before_it_sends(calm: Api) -> None:
     head = b"POST /v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\nexpect: 100-continue\r\ncontent-length: 900000\r\n\r\n"
-    said = await exchange(calm, head)
-    assert said.startswith(b"HTTP/1.1 415 ")
-    assert b"100 Continue" not in said
+    given = await exchange(calm, head)
+    assert given.startswith(b"HTTP/1.1 415 ")
+    assert b"100 Continue" not in given
 
 
 async def test_too_many_connections_are_turned_away(store: Store, clock: ManualClock) -> None:
@@ -294,15 +294,15 @@ async def test_blank_lines_before_the_first_request_are_passed_over(calm: Api, b
     writer.write(blank)
     await asyncio.sleep(0.1)  # so that they come alone; together with the request they prove nothing
     writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(RETRY_SECONDS):
         assert parsed(await reader.read()).status_code == 200
     writer.close()
 
 
 @pytest.mark.parametrize("target", ["http://evil.example/healthz", "http://localhost:1/healthz", "/healthz#x"])
 async def test_a_target_that_names_another_host_or_a_fragment_is_refused(calm: Api, target: str) -> None:
-    said = await exchange(calm, f"GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
-    problem(parsed(said), 400, "bad_request")
+    given = await exchange(calm, f"GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+    problem(parsed(given), 400, "bad_request")
 
 
 async def test_a_target_may_name_the_host_it_is_for(calm: Api) -> None:
@@ -316,7 +316,7 @@ async def test_what_comes_after_a_chunked_body_is_no_header(store: Store, clock:
         known = await api.as_role("produce", "read")
         credential = f"authorization: Bearer {known.token}\r\n".encode()
 
-        async def told(more: bytes, trailer: bytes) -> bytes:
+        async def reported(more: bytes, trailer: bytes) -> bytes:
             parts = [
                 POST + more + b"transfer-encoding: chunked\r\n\r\n",
                 b"c\r\n" + BODY + b"\r\n0\r\n",
@@ -326,13 +326,13 @@ async def test_what_comes_after_a_chunked_body_is_no_header(store: Store, clock:
             for part in [b"".join(parts)] if at_once else parts:
                 writer.write(part)
                 await writer.drain()
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(RETRY_SECONDS):
                 line = await reader.readline()
             writer.close()
             return line.split()[1]
 
-        assert await told(b"", credential) == b"401"
-        assert await told(credential, b"idempotency-key: a\r\ncontent-type: text/plain\r\n") == b"201"
-        assert await told(credential, b"idempotency-key: a\r\n") == b"201"
+        assert await reported(b"", credential) == b"401"
+        assert await reported(credential, b"idempotency-key: a\r\ncontent-type: text/plain\r\n") == b"201"
+        assert await reported(credential, b"idempotency-key: a\r\n") == b"201"
         (one, other) = (await known.get("/v1/jobs")).json()["items"]
         assert (one["idempotency_key"], other["idempotency_key"]) == (None, None)

@@ -22,7 +22,7 @@ from interlock.domain.principal import ROLES, Principal, user
 from interlock.errors import Invalid
 from interlock.wire import JobRequest, TokenRequest
 from tests.api.rig import Api, problem
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.faults import spoil_page
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, fresh_database
@@ -77,7 +77,7 @@ async def test_sigterm_ends_the_server_in_good_order(engine: str, tmp_path: Path
     async with fresh_database(postgres) as name:
         url = f"sqlite:///{tmp_path}/x.db" if engine == "sqlite" else postgres.dsn(name, user=APP_LOGIN)
         with process("--database", url, cwd=tmp_path) as (running, address):
-            async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+            async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=RETRY_SECONDS) as http:
                 made = await http.post("/v1/jobs", json={"type": "a"})
                 assert made.status_code == 201
                 waiting = asyncio.create_task(http.post("/v1/claims", json={"types": ["none"], "wait_seconds": 60}))
@@ -88,7 +88,7 @@ async def test_sigterm_ends_the_server_in_good_order(engine: str, tmp_path: Path
                 await eventually(waits)
                 running.send_signal(signal.SIGTERM)
                 assert (await waiting).json() == {"jobs": []}
-            assert await asyncio.to_thread(running.wait, PATIENCE_SECONDS) == 0, log_of(tmp_path)
+            assert await asyncio.to_thread(running.wait, RETRY_SECONDS) == 0, log_of(tmp_path)
             log = log_of(tmp_path)
             lines = [json.loads(line) for line in log.splitlines()]
             requests = [line for line in lines if line["event"] == "request"]
@@ -98,7 +98,7 @@ async def test_sigterm_ends_the_server_in_good_order(engine: str, tmp_path: Path
 
 def test_serve_refuses_a_foreign_address_without_auth(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "interlock", "serve", "--host", "0.0.0.0", "--port", "0"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=RETRY_SECONDS)
     assert done.returncode == 4
     assert "--auth tokens" in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -110,12 +110,12 @@ async def test_serve_with_tokens_asks_for_one(tmp_path: Path) -> None:
         admin = Principal("t", user("test"), ROLES)
         token = (await engine.tokens.create(admin, TokenRequest(roles=["admin"]))).text
     with process("--database", database, "--auth", "tokens", cwd=tmp_path) as (running, address):
-        async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+        async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=RETRY_SECONDS) as http:
             problem(await http.get("/v1/me"), 401, "unauthenticated")
             me = (await http.get("/v1/me", headers={"authorization": f"Bearer {token}"})).json()
             assert (me["tenant"], me["roles"]) == ("t", ["admin"])
         running.send_signal(signal.SIGINT)
-        assert await asyncio.to_thread(running.wait, PATIENCE_SECONDS) == 0
+        assert await asyncio.to_thread(running.wait, RETRY_SECONDS) == 0
         assert token not in log_of(tmp_path)
 
 
@@ -126,23 +126,23 @@ async def test_a_server_whose_storage_is_broken_says_so_and_ends(tmp_path: Path)
         await engine.jobs.enqueue(Principal("default", user("test"), ROLES), JobRequest(type="a"))
     spoil_page(path, "job_body")
     with process("--database", f"sqlite:///{path}", cwd=tmp_path) as (running, address):
-        async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+        async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=RETRY_SECONDS) as http:
             problem(await http.post("/v1/jobs", json={"type": "a"}), 503, "storage_broken")
-        assert await asyncio.to_thread(running.wait, PATIENCE_SECONDS) == 1
+        assert await asyncio.to_thread(running.wait, RETRY_SECONDS) == 1
         log = log_of(tmp_path)
         assert "corrupt" in log or "malformed" in log
 
 
 def test_a_file_that_others_can_read_is_served_and_told_of(tmp_path: Path) -> None:
     file = tmp_path / "x.db"
-    for mode, told in ((0o600, 0), (0o644, 1)):
+    for mode, reported in ((0o600, 0), (0o644, 1)):
         file.touch()
         file.chmod(mode)
         with process("--database", f"sqlite:///{file}", cwd=tmp_path) as (_, address):
-            assert httpx2.get(f"{address}/healthz", trust_env=False, timeout=PATIENCE_SECONDS).status_code == 200
-        said = [line for line in map(json.loads, log_of(tmp_path).splitlines()) if line["level"] == "warning"]
-        assert len(said) == told
-        assert all("permissions is 0644, not 0600" in line["event"] for line in said)
+            assert httpx2.get(f"{address}/healthz", trust_env=False, timeout=RETRY_SECONDS).status_code == 200
+        given = [line for line in map(json.loads, log_of(tmp_path).splitlines()) if line["level"] == "warning"]
+        assert len(given) == reported
+        assert all("permissions is 0644, not 0600" in line["event"] for line in given)
 
 
 def test_one_file_has_one_server(tmp_path: Path) -> None:

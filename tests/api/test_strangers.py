@@ -13,7 +13,7 @@ from interlock.api.options import Options
 from interlock.api.problems import Refusal
 from interlock.storage.contract import Store
 from tests.api.rig import Api, problem, serving
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.stores import ManualClock
 
 DECIDE = b"POST /v1/approvals/decide HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -41,9 +41,9 @@ async def test_strangers_who_never_end_leave_room_to_those_who_are_known(store: 
     async with serving(store, clock, Options(auth=True, most_arriving=16)) as api, AsyncExitStack() as lines:
         known = await api.as_role("read", "produce")
         readers = [await lines.enter_async_context(unfinished(api, DECIDE)) for _ in range(6)]
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            told = await asyncio.gather(*(reader.readline() for reader in readers[2:]))
-        assert {line.split()[1] for line in told} == {b"503"}
+        async with asyncio.timeout(RETRY_SECONDS):
+            reported = await asyncio.gather(*(reader.readline() for reader in readers[2:]))
+        assert {line.split()[1] for line in reported} == {b"503"}
         assert api.service.admission.by_tenant[STRANGERS, "arriving"] == 2
         await known.enqueue()
 
@@ -104,7 +104,7 @@ async def test_whoever_was_refused_and_goes_on_sending_takes_no_seat(store: Stor
     async with serving(store, clock, Options(auth=True, most_active=2)) as api, AsyncExitStack() as lines:
         known = await api.as_role("read")
         readers = [await lines.enter_async_context(unfinished(api, ENQUEUE)) for _ in range(2)]
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(RETRY_SECONDS):
             for reader in readers:
                 assert b"unauthenticated" in await reader.readuntil(b"}")
 

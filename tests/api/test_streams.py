@@ -64,11 +64,11 @@ class Stream:
         self.over = True
 
     async def until(self, count: int) -> list[str]:
-        await eventually(lambda: _is(len(self.told) >= count))
-        return self.told
+        await eventually(lambda: _is(len(self.reported) >= count))
+        return self.reported
 
     @property
-    def told(self) -> list[str]:
+    def reported(self) -> list[str]:
         return [json.loads(event["data"])["message"] for event in self.events if event["event"] == "event"]
 
 
@@ -105,9 +105,9 @@ async def test_the_stream_of_a_tenant_tells_what_comes_and_resumes(api: Api) -> 
         await tell(api, second, "two")
         assert sorted(await stream.until(2)) == ["one", "two"]
         place = stream.events[0]["id"]
-        told = stream.told
+        reported = stream.reported
     async with Stream(api, "/v1/events/stream", place) as stream:
-        assert (await stream.until(1))[0] == told[1]
+        assert (await stream.until(1))[0] == reported[1]
 
 
 async def test_a_quiet_stream_gives_signs_of_life(api: Api) -> None:
@@ -129,7 +129,7 @@ async def test_a_place_that_is_not_ours_is_refused(api: Api) -> None:
 async def test_the_place_of_another_tenant_is_refused(guarded: Api) -> None:
     mine, theirs = await guarded.as_role("read", tenant="mine"), await guarded.as_role("read", tenant="theirs")
     end = await guarded.engine.progress.feed_end("theirs")
-    place = guarded.service.cursors.seal("theirs", "feed", [str(end)])
+    place = guarded.service.cursors.signing_key("theirs", "feed", [str(end)])
     assert pointer(await mine.get("/v1/events/stream", headers={"last-event-id": place})) == "/cursor"
     async with Stream(theirs, "/v1/events/stream", place):
         pass

@@ -91,7 +91,7 @@ async def test_the_head_of_history_tells_nothing_of_others(guarded: Api) -> None
     head = mine.ok(await mine.get("/v1/audit/head"))
     await make_world(guarded, theirs)
     assert (
-        mine.ok(await mine.get("/v1/audit/head")) == head == {"head": await guarded.engine.reads.head(guarded.tenant)}
+        mine.ok(await mine.get("/v1/audit/head")) == head == {"head": await guarded.engine.queries.head(guarded.tenant)}
     )
     admin = await guarded.as_role("admin", tenant=theirs)
     assert admin.ok(await admin.get("/v1/audit/head")) != head

@@ -17,7 +17,7 @@ from interlock.storage.postgres import connection
 from interlock.storage.postgres.store import PostgresStore
 from tests.api.rig import Api, problem, serving
 from tests.api.toxic import Line, Toxic, toxic_line
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
 
@@ -41,7 +41,7 @@ async def api(line: Line, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -
 
 async def opened(line: Line) -> PostgresStore:
     """A store over the line, for whose patience a busy machine may be too slow at first."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(RETRY_SECONDS):
         while True:
             with contextlib.suppress(Unavailable):
                 return await PostgresStore.open(line.dsn, size=4)
@@ -88,14 +88,14 @@ async def test_a_bad_line_to_the_database_gives_sound_answers_or_503_and_mends_b
     keys = [f"key-{number}" for number in range(16)]
     line.become(toxic)
     answers = await asyncio.gather(*(created(api, key) for key in keys))
-    reads: list[httpx2.Response] = await asyncio.gather(*(api.get("/v1/queues") for _ in range(4)))
-    assert {response.status_code for response in reads} <= {200, 503}
+    queries: list[httpx2.Response] = await asyncio.gather(*(api.get("/v1/queues") for _ in range(4)))
+    assert {response.status_code for response in queries} <= {200, 503}
     assert (await api.get("/healthz")).status_code == 200
     line.become(Toxic.NONE)
     await eventually(lambda: is_ready(api))
     # Whatever was said to be there is there, and whoever asks again gets one job for each key.
-    for key, told in zip(keys, answers, strict=True):
-        assert told in (None, await created_at_last(api, key))
+    for key, reported in zip(keys, answers, strict=True):
+        assert reported in (None, await created_at_last(api, key))
     listed = await listed_at_last(api)
     assert sorted(job["idempotency_key"] for job in listed if job["idempotency_key"] in keys) == sorted(keys)
     if toxic in (Toxic.REFUSE, Toxic.SILENCE):

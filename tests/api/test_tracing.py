@@ -108,8 +108,8 @@ async def test_a_request_is_a_span_named_by_its_route(api: Api, spans: InMemoryS
     assert job["traceparent"].split("-")[1:3] == [f"{made.context.trace_id:032x}", f"{made.context.span_id:016x}"]
     assert asked.parent is not None
     assert f"{asked.parent.span_id:016x}" == "b" * 16
-    told = dict(asked.attributes or {})
-    assert (told["http.response.status_code"], told["error.type"]) == (404, "not_found")
+    reported = dict(asked.attributes or {})
+    assert (reported["http.response.status_code"], reported["error.type"]) == (404, "not_found")
     assert "nothing" not in asked.to_json()
 
 
@@ -120,7 +120,7 @@ async def test_the_trace_is_no_part_of_what_a_key_stands_for(api: Api, spans: In
         return LocalClient(api.engine, local(api.tenant))
 
     app.connect_by(connect)
-    task: Any = app.task(name="work", key="once")(lambda: None)
+    task: Any = app.task(name="work", idempotency_key="once")(lambda: None)
     first, again = await task.enqueue(), await task.enqueue()
     assert again.id == first.id
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from interlock.api.metrics import MOST_TYPES, Metrics
+from interlock.api.metrics import MAX_TYPES, Metrics
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.domain.registry import QueueStats
-from interlock.domain.webhook import DeliveryFilter, DeliveryStatus, Outcome, Settlement
+from interlock.domain.webhook import DeliveryFilter, DeliveryResult, DeliveryStatus, Outcome
 from interlock.engine.webhooks import SubscriptionRequest
 from interlock.storage.contract import Fitness
 from tests.api.rig import Api, problem
@@ -54,7 +54,7 @@ async def test_a_lease_counts_as_expired_whoever_finds_it(api: Api) -> None:
     assert value(text, "interlock_leases_expired_total") == 1
     assert value(text, 'interlock_job_transitions_total{status="retry",verb="expire"}') == 1
     api.clock.advance(61)
-    await api.engine.upkeep.sweep()
+    await api.engine.maintenance.sweep()
     assert value((await api.get("/metrics")).text, "interlock_leases_expired_total") == 2
 
 
@@ -83,7 +83,7 @@ async def test_the_numbers_tell_what_became_of_jobs(api: Api) -> None:
     await api.post(f"/v1/jobs/{failed['id']}/fail", body)
     await api.post(f"/v1/jobs/{failed['id']}/complete", {"fence": failed["lease"]["fence"]})
     api.clock.advance(61)
-    await api.engine.upkeep.sweep()
+    await api.engine.maintenance.sweep()
     text = (await api.get("/metrics")).text
     assert value(text, "interlock_jobs_enqueued_total") == 6
     assert value(text, "interlock_jobs_claimed_total") == 3
@@ -109,7 +109,7 @@ async def test_the_numbers_tell_what_became_of_deliveries(api: Api) -> None:
     (taken,) = await outbox.take(
         api.tenant, [(channel.channel, 1)], lease_seconds=30, fresh_secret="whsec_bm90IHVzZWQgaGVyZQ=="
     )
-    settled = Settlement(taken.id, taken.grab, Outcome(DeliveryStatus.DELIVERED), 200, None)
+    settled = DeliveryResult(taken.id, taken.grab, Outcome(DeliveryStatus.DELIVERED), 200, None)
     assert await outbox.settle(api.tenant, settled)
     assert not await outbox.settle(api.tenant, settled)
     assert value((await api.get("/metrics")).text, 'interlock_webhook_attempts_total{status="delivered"}') == 1
@@ -127,11 +127,11 @@ async def test_a_scraper_sees_the_queues_of_its_own_tenant_only(guarded: Api) ->
 
 
 def test_however_many_types_there_are_the_labels_stay_few() -> None:
-    queues = [QueueStats(f"t{i:03}", ready=1000 - i) for i in range(MOST_TYPES + 5)]
+    queues = [QueueStats(f"t{i:03}", ready=1000 - i) for i in range(MAX_TYPES + 5)]
     text = Metrics.of_queues(queues, now=0).decode()
-    assert text.count('location="ready"') == MOST_TYPES + 1
+    assert text.count('location="ready"') == MAX_TYPES + 1
     assert value(text, 'interlock_queue_jobs{location="ready",type=""}') == sum(
-        1000 - i for i in range(MOST_TYPES, MOST_TYPES + 5)
+        1000 - i for i in range(MAX_TYPES, MAX_TYPES + 5)
     )
 
 

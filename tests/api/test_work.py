@@ -108,8 +108,8 @@ async def test_a_waiting_claim_is_answered_when_a_job_comes(api: Api) -> None:
     await eventually(lambda: _is(api.service.admission.waiting == 1))
     assert api.service.admission.active == 0
     job = await api.enqueue()
-    (granted,) = await claim
-    assert granted["id"] == job["id"]
+    (leased,) = await claim
+    assert leased["id"] == job["id"]
     assert api.service.admission.waiting == 0
 
 
@@ -126,8 +126,8 @@ async def test_a_caller_that_goes_away_leaves_no_job_granted_to_nobody(api: Api)
     await writer.wait_closed()
     await eventually(lambda: _is(api.service.admission.waiting == 0))
     job = await api.enqueue()
-    (granted,) = await api.claim()
-    assert granted["id"] == job["id"]
+    (leased,) = await api.claim()
+    assert leased["id"] == job["id"]
 
 
 async def test_a_finish_needs_no_name_of_the_worker(api: Api) -> None:
@@ -194,11 +194,11 @@ async def test_a_release_gives_the_job_back_at_a_time(api: Api) -> None:
 async def test_a_cancel_is_heard_in_the_heartbeat_and_acknowledged(api: Api) -> None:
     job = await api.running()
     body = {"fence": job["lease"]["fence"]}
-    pulse = api.ok(await api.post(f"/v1/jobs/{job['id']}/heartbeat", body | {"lease_seconds": 120}))
-    assert (pulse["cancel_requested"], pulse["paused"]) == (False, False)
+    reply = api.ok(await api.post(f"/v1/jobs/{job['id']}/heartbeat", body | {"lease_seconds": 120}))
+    assert (reply["cancel_requested"], reply["paused"]) == (False, False)
     api.ok(await api.post(f"/v1/jobs/{job['id']}/cancel", {"reason": "stop"}))
-    pulse = api.ok(await api.post(f"/v1/jobs/{job['id']}/heartbeat", body))
-    assert (pulse["cancel_requested"], pulse["cancel_reason"]) == (True, "stop")
+    reply = api.ok(await api.post(f"/v1/jobs/{job['id']}/heartbeat", body))
+    assert (reply["cancel_requested"], reply["cancel_reason"]) == (True, "stop")
     assert api.ok(await api.post(f"/v1/jobs/{job['id']}/cancel/ack", body))["status"] == "cancelled"
 
 
@@ -295,8 +295,8 @@ async def test_an_event_has_the_time_of_its_record_and_of_its_arrival(api: Api) 
     job = await api.running()
     path, fence = f"/v1/jobs/{job['id']}/events", job["lease"]["fence"]
     recorded = ["2001-01-01T00:00:00Z", job["run_started_at"], "2999-12-31T23:59:59+01:00", None]
-    told = [{"message": "m"} | ({} if at is None else {"at": at}) for at in recorded]
-    assert api.ok(await api.post(path, {"fence": fence, "events": told}), 201) == {"seqs": [1, 2, 3, 4]}
+    reported = [{"message": "m"} | ({} if at is None else {"at": at}) for at in recorded]
+    assert api.ok(await api.post(path, {"fence": fence, "events": reported}), 201) == {"seqs": [1, 2, 3, 4]}
     early, exact, late, plain = api.ok(await api.get(path))["items"]
     assert early["at"] == exact["at"] == job["run_started_at"]
     assert late["at"] == plain["at"] == plain["received_at"] == early["received_at"]

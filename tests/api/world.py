@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from interlock.api.app import routes
 from interlock.api.routes import Route
-from interlock.domain.approval import OpenGate
+from interlock.domain.approval import RequestApproval
 from interlock.domain.artifact import File, Holder
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.engine.webhooks import SubscriptionRequest
 from interlock.wire import AgentName, JobRequest, TokenRequest
@@ -120,11 +120,11 @@ async def make_world(api: Api, tenant: str) -> World:
     """Put one of everything into a tenant."""
     engine, who = api.engine, Principal(tenant, user("maker"), ROLES)
     running = await engine.jobs.enqueue(who, JobRequest(type="held"))
-    (held,) = await engine.leases.claim(tenant, ClaimAsk(WORKER, types=frozenset({"held"}), lease_seconds=3600.0))
+    (held,) = await engine.leases.claim(tenant, ClaimFilter(WORKER, types=frozenset({"held"}), lease_seconds=3600.0))
     assert held.id == running.id
     waiting = await engine.jobs.enqueue(who, JobRequest(type="asks"))
-    (asks,) = await engine.leases.claim(tenant, ClaimAsk(WORKER, types=frozenset({"asks"})))
-    opened = await engine.gates.open(who, OpenGate(waiting.id, asks.fence, WORKER, "", "Go on?"))
+    (asks,) = await engine.leases.claim(tenant, ClaimFilter(WORKER, types=frozenset({"asks"})))
+    opened = await engine.approvals.open(who, RequestApproval(waiting.id, asks.fence, WORKER, "", "Go on?"))
     assert opened.approval is not None
     (artifact,) = await engine.artifacts.attach(tenant, Holder(held.id, held.fence, WORKER), [File("a.txt", b"hello")])
     await engine.registry.set_type(who, "known")

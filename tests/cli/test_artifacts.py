@@ -13,11 +13,11 @@ import pytest
 
 from interlock import assemble
 from interlock.domain.artifact import Artifact, File, Holder, Link
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import local
 from interlock.wire import job_request
 from tests.cli.test_cli import CLI, cli
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 __all__ = ["cli"]  # the fixture
 
@@ -33,7 +33,7 @@ def attached(cli: CLI, monkeypatch: pytest.MonkeyPatch) -> list[Artifact]:
     async def attach() -> list[Artifact]:
         async with assemble.open_engine(cli.database, artifacts=str(cli.directory / "kept")) as engine:
             await engine.jobs.enqueue(local(), job_request({"type": "t"}))
-            (job,) = await engine.leases.claim("default", ClaimAsk("w"))
+            (job,) = await engine.leases.claim("default", ClaimFilter("w"))
             holder = Holder(job.id, job.fence, "w")
             things: list[File | Link] = [
                 File(NAME.replace("\u202e", ""), CONTENT, "application/zip"),
@@ -48,7 +48,7 @@ def fetched(cli: CLI, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [sys.executable, "-m", "interlock", "artifacts", "get", *arguments],
         capture_output=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=RETRY_SECONDS,
         cwd=cli.directory,
         env=os.environ | {"INTERLOCK_DATABASE": cli.database},
     )

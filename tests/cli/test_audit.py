@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cli.test_cli import CLI, cli
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 __all__ = ["cli"]  # the fixture
 
@@ -28,8 +28,13 @@ def test_a_verification_goes_on_where_the_one_before_has_stopped(cli: CLI, ids: 
     rest = cli.json("audit", "verify", "--cursor", str(first["next_cursor"]))
     assert (rest["jobs"], rest["next_cursor"]) == (1, None)
     cli("jobs", "add", "t", "--tenant", "other")
-    everybody = cli.json("audit", "verify", "--all-tenants")
-    assert (everybody["ok"], everybody["jobs"], everybody["rows"], everybody["next_cursor"]) == (True, 4, 4, None)
+    local_principal = cli.json("audit", "verify", "--all-tenants")
+    assert (
+        local_principal["ok"],
+        local_principal["jobs"],
+        local_principal["rows"],
+        local_principal["next_cursor"],
+    ) == (True, 4, 4, None)
     assert cli("audit", "verify", "--all-tenants", "--limit", "2").returncode == 4
     assert cli("audit", "verify", "--limit", "0").returncode == 4
 
@@ -47,8 +52,8 @@ def test_an_export_is_a_json_line_for_every_row(cli: CLI, ids: list[str]) -> Non
     ]
     assert all(len(row["hash"]) == 64 for row in rows)
     assert done.stderr == "interlock: 3 rows of 3 jobs exported\n"
-    everybody = cli("audit", "export", "--all-tenants").stdout.splitlines()
-    assert [json.loads(line)["tenant"] for line in everybody] == ["default"] * 3 + ["other"]
+    local_principal = cli("audit", "export", "--all-tenants").stdout.splitlines()
+    assert [json.loads(line)["tenant"] for line in local_principal] == ["default"] * 3 + ["other"]
 
 
 def test_the_log_lists_what_operators_did_and_is_exported_behind_the_histories(cli: CLI, ids: list[str]) -> None:
@@ -89,7 +94,7 @@ def test_a_reader_that_goes_away_is_no_failure_to_shout_about(cli: CLI, ids: lis
             stdout=writer,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=PATIENCE_SECONDS,
+            timeout=RETRY_SECONDS,
             env=os.environ | {"INTERLOCK_DATABASE": cli.database},
         )
     finally:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from interlock import assemble
-from interlock.domain.job import Refused
+from interlock.domain.job import Rejected
 from tests.contract.builders import new_job
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import APP_LOGIN, empty_database, migrated_file
 
@@ -33,7 +33,7 @@ class CLI:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=PATIENCE_SECONDS,
+            timeout=RETRY_SECONDS,
             cwd=self.directory,
             env=os.environ | {"INTERLOCK_DATABASE": self.database} | environ,
         )
@@ -59,10 +59,10 @@ async def cli(engine: str, tmp_path: Path, postgres: Postgres) -> AsyncIterator[
 def test_a_job_that_was_added_is_listed_and_shown(cli: CLI) -> None:
     id = cli("jobs", "add", "research", '{"topic": "tides"}', "--tag", "a", "--tag", "b").stdout.strip()
     assert id in cli("jobs", "list").stdout
-    shown = cli.json("jobs", "show", id)
-    assert (shown["type"], shown["payload"], shown["tags"]) == ("research", {"topic": "tides"}, ["a", "b"])
-    assert (shown["status"], shown["location"]) == ("queued", "ready")
-    history = shown["history"]
+    encoded = cli.json("jobs", "show", id)
+    assert (encoded["type"], encoded["payload"], encoded["tags"]) == ("research", {"topic": "tides"}, ["a", "b"])
+    assert (encoded["status"], encoded["location"]) == ("queued", "ready")
+    history = encoded["history"]
     assert isinstance(history, list)
     assert [(row["from"], row["to"], row["actor"]) for row in history] == [(None, "queued", "user:local")]
     text = cli("jobs", "show", id).stdout
@@ -110,7 +110,7 @@ def test_an_error_is_one_sentence_without_a_traceback(cli: CLI) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (("jobs", "add"), "TYPE"),
         (("jobs", "list", "--limit", "many"), "--limit"),
@@ -119,14 +119,14 @@ def test_an_error_is_one_sentence_without_a_traceback(cli: CLI) -> None:
         (("migrate", "--server", "http://127.0.0.1:1"), "use --database"),
     ],
 )
-def test_a_usage_error_is_json_for_programs(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+def test_a_usage_error_is_json_for_programs(tmp_path: Path, arguments: tuple[str, ...], reported: str) -> None:
     cli = CLI(f"sqlite:///{tmp_path}/jobs.db", tmp_path)
     done = cli(*arguments, "--json")
     assert (done.returncode, done.stderr) == (2, "")
     error = json.loads(done.stdout)["error"]
-    assert (error["code"], told.lower() in error["detail"].lower()) == ("usage", True), error
+    assert (error["code"], reported.lower() in error["detail"].lower()) == ("usage", True), error
     for_people = cli(*arguments)
-    assert (for_people.returncode, for_people.stdout, told.lower() in for_people.stderr.lower()) == (2, "", True)
+    assert (for_people.returncode, for_people.stdout, reported.lower() in for_people.stderr.lower()) == (2, "", True)
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("jobs", "--help"), ("serve", "--help"), ("--version",), ("jobs",)])
@@ -137,14 +137,14 @@ def test_help_that_nobody_reads_ends_as_any_output_that_nobody_reads(
     os.close(reader)
     done = subprocess.run(
         [sys.executable, "-m", "interlock", *arguments],
-        stdout=writer, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_SECONDS, cwd=tmp_path, env=os.environ,
+        stdout=writer, stderr=subprocess.PIPE, text=True, timeout=RETRY_SECONDS, cwd=tmp_path, env=os.environ,
     )  # fmt: skip
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, "")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (("jobs", "add", "t", "@missing.json"), "cannot read the payload file"),
         (("jobs", "add", "t", "--agent", "nobody"), "KIND/ID"),
@@ -155,13 +155,13 @@ def test_help_that_nobody_reads_ends_as_any_output_that_nobody_reads(
     ],
 )
 def test_an_argument_that_means_nothing_is_refused_in_a_sentence(
-    tmp_path: Path, arguments: tuple[str, ...], told: str
+    tmp_path: Path, arguments: tuple[str, ...], reported: str
 ) -> None:
     cli = CLI(f"sqlite:///{migrated_file(tmp_path / 'jobs.db')}", tmp_path)
     done = cli(*arguments)
     assert (done.returncode, done.stdout) == (4, "")
     assert done.stderr.startswith("interlock: ")
-    assert told in done.stderr
+    assert reported in done.stderr
     assert "Traceback" not in done.stderr
     assert json.loads(cli(*arguments, "--json").stdout)["error"]["code"] == "invalid"
 
@@ -220,8 +220,8 @@ def test_a_type_without_a_job_or_a_registration_is_not_found(cli: CLI) -> None:
     cli("types", "set", "registered")
     for type in ("seen", "registered"):
         assert cli("queues", "pause", type, "--reason", "deploy").stdout == f"{type}: paused\n"
-        shown = cli.json("queues", "show", type)
-        assert (shown["type"], shown["paused"], shown["pause_reason"]) == (type, True, "deploy")
+        encoded = cli.json("queues", "show", type)
+        assert (encoded["type"], encoded["paused"], encoded["pause_reason"]) == (type, True, "deploy")
         assert cli("queues", "resume", type).returncode == 0
         assert "paused" in cli("queues", "show", type).stdout
 
@@ -252,8 +252,8 @@ def test_an_end_that_several_ids_have_is_rejected_with_all_of_them(cli: CLI) -> 
         async with assemble.open_engine(cli.database) as engine:
             ids = ("01890000-0000-7000-8000-0000abcdef12", "01890001-0000-7000-8000-0000abcdef12")
             for id in ids:
-                (told,) = await engine.store.enqueue("default", [new_job(id=id)])
-                assert not isinstance(told, Refused)
+                (reported,) = await engine.store.enqueue("default", [new_job(id=id)])
+                assert not isinstance(reported, Rejected)
             return ids
 
     first, second = asyncio.run(two())
@@ -275,9 +275,9 @@ def test_a_waiting_job_is_edited_and_made_due(cli: CLI) -> None:
     assert (done.returncode, "nothing to change" in done.stderr) == (4, True)
     assert cli("jobs", "edit", id, "--tag", "x", "--no-tags").returncode == 4
     assert cli("jobs", "run-now", id).stdout.startswith(f"{id}: queued, due ")
-    shown: Any = cli.json("jobs", "show", id)
-    assert shown["location"] == "ready"
-    assert [row["verb"] for row in shown["history"]] == ["enqueue", "edit", "edit", "edit"]
+    encoded: Any = cli.json("jobs", "show", id)
+    assert encoded["location"] == "ready"
+    assert [row["verb"] for row in encoded["history"]] == ["enqueue", "edit", "edit", "edit"]
     cli("jobs", "cancel", id)
     for verb in (("run-now", id), ("edit", id, "--priority", "1")):
         assert cli("jobs", *verb).returncode == 4
@@ -342,7 +342,7 @@ def test_settings_come_from_flag_then_environment_then_file(tmp_path: Path) -> N
     def run(*arguments: str, **more: str) -> None:
         command = [sys.executable, "-m", "interlock", "migrate", *arguments]
         subprocess.run(
-            command, cwd=tmp_path, env=environ | more, check=True, capture_output=True, timeout=PATIENCE_SECONDS
+            command, cwd=tmp_path, env=environ | more, check=True, capture_output=True, timeout=RETRY_SECONDS
         )
 
     run()

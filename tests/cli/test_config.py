@@ -13,16 +13,16 @@ import pytest
 from interlock import config
 from interlock.cli.config import masked
 from interlock.errors import Invalid
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 
-def shown(directory: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def encoded(directory: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("INTERLOCK_")}
     return subprocess.run(
         [sys.executable, "-m", "interlock", "config", "show", *arguments],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=RETRY_SECONDS,
         cwd=directory,
         env=clean | environ,
     )
@@ -34,7 +34,7 @@ def test_every_setting_says_where_it_comes_from_and_secrets_are_masked(tmp_path:
         '[[issuers]]\nissuer = "https://id.example.com"\njwks = {keys = [{kty = "oct", k = "c2VjcmV0LWtleQ"}]}\n'
     )
     (tmp_path / "url").write_text("postgresql://app:hunter2@db.example.com/jobs\n")
-    done = shown(tmp_path, "--json", INTERLOCK_DATABASE_FILE=str(tmp_path / "url"), INTERLOCK_PORT="9001")
+    done = encoded(tmp_path, "--json", INTERLOCK_DATABASE_FILE=str(tmp_path / "url"), INTERLOCK_PORT="9001")
     settings = json.loads(done.stdout)
     assert settings["database"] == {
         "value": "postgresql://app:***@db.example.com/jobs",
@@ -43,14 +43,14 @@ def test_every_setting_says_where_it_comes_from_and_secrets_are_masked(tmp_path:
     assert settings["port"] == {"value": 9001, "source": "INTERLOCK_PORT"}
     assert settings["tenant"] == {"value": "acme", "source": "interlock.toml"}
     assert settings["host"] == {"value": "127.0.0.1", "source": "default"}
-    plain = shown(tmp_path, "--tenant", "other", INTERLOCK_DATABASE_FILE=str(tmp_path / "url")).stdout
+    plain = encoded(tmp_path, "--tenant", "other", INTERLOCK_DATABASE_FILE=str(tmp_path / "url")).stdout
     assert "--tenant" in plain
     for secret in ("hunter2", "c2VjcmV0LWtleQ"):
         assert secret not in done.stdout + plain
 
 
 def test_a_setting_that_cannot_be_is_refused_without_a_traceback(tmp_path: Path) -> None:
-    done = shown(tmp_path, INTERLOCK_PORT="many")
+    done = encoded(tmp_path, INTERLOCK_PORT="many")
     assert (done.returncode, done.stderr) == (4, "interlock: port must be a number, not 'many'\n")
     with pytest.raises(Invalid, match="database must be a text, not 5"):
         config.load({"database": 5}, environ={}, directory=tmp_path)
@@ -99,5 +99,5 @@ def test_a_limit_that_cannot_be_is_refused(tmp_path: Path, limits: str, pointer:
 def test_limits_are_read_from_the_file_and_the_environment(tmp_path: Path) -> None:
     (tmp_path / config.FILE).write_text("[limits]\npayload = 2048\n")
     assert config.load({}, environ={}, directory=tmp_path).limits == {"payload": 2048}
-    said = {"INTERLOCK_LIMITS": '{"batch": 10}'}
-    assert config.load({}, environ=said, directory=tmp_path).limits == {"batch": 10}
+    given = {"INTERLOCK_LIMITS": '{"batch": 10}'}
+    assert config.load({}, environ=given, directory=tmp_path).limits == {"batch": 10}

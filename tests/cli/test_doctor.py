@@ -18,13 +18,13 @@ __all__ = ["cli"]  # the fixture
 
 
 def test_doctor_tells_of_rights_schema_and_clock(cli: CLI) -> None:
-    told = cli.json("doctor")
-    assert (told["wrong"], told["notes"]) == ([], [])
-    assert float(str(told["clock_skew_seconds"])) < 5
+    reported = cli.json("doctor")
+    assert (reported["wrong"], reported["notes"]) == ([], [])
+    assert float(str(reported["clock_skew_seconds"])) < 5
     if "sqlite" in cli.database:
-        assert told["permissions"] == "0600"
+        assert reported["permissions"] == "0600"
     else:
-        assert (told["rights"], told["row_security"], told["history"]) == ("app", "forced", "append-only")
+        assert (reported["rights"], reported["row_security"], reported["history"]) == ("app", "forced", "append-only")
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
@@ -65,9 +65,9 @@ def test_a_login_with_more_rights_than_it_needs_is_noted(
     cli: CLI, postgres: Postgres, login: str | None, rights: str
 ) -> None:
     name = cli.database.partition("?")[0].rpartition("/")[2]
-    told = cli.json("doctor", "--database", postgres.dsn(name, user=login))
-    assert (told["rights"], told["wrong"]) == (rights, [])
-    assert "interlock_app and no more" in str(told["notes"])
+    reported = cli.json("doctor", "--database", postgres.dsn(name, user=login))
+    assert (reported["rights"], reported["wrong"]) == (rights, [])
+    assert "interlock_app and no more" in str(reported["notes"])
 
 
 # What is changed by hand, and what the rehearsal meets.
@@ -113,11 +113,11 @@ async def test_what_keeps_jobs_from_being_worked_on_shows_in_the_rehearsal(
     cli: CLI, postgres: Postgres, what: str
 ) -> None:
     assert cli.json("doctor")["rehearsal"] == "ok"
-    statement, told = SPOILT[what]
+    statement, reported = SPOILT[what]
     await by_hand(cli, postgres, statement)
     done = cli("doctor", "--json")
     answer = json.loads(done.stdout)
-    assert (done.returncode, told in answer["rehearsal"]) == (1, True), answer["rehearsal"]
+    assert (done.returncode, reported in answer["rehearsal"]) == (1, True), answer["rehearsal"]
     (wrong,) = answer["wrong"]
     assert "jobs cannot be worked on; undo what was changed by hand" in wrong
     assert "WRONG: rehearsal is " in cli("doctor").stdout

@@ -12,26 +12,26 @@ from typing import Any
 import pytest
 
 from interlock import assemble
-from interlock.domain.decide import Complete, Fail
+from interlock.domain.decide import CompleteJob, FailJob
 from interlock.domain.job import Job
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import local
 from interlock.domain.progress import Event, Level, Report, Step
 from interlock.engine.engine import Engine
 from interlock.wire import job_request, new_id
 from tests.cli.test_cli import CLI, cli
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 __all__ = ["cli"]  # the fixture
 
 
 async def claimed(engine: Engine) -> Job:
     await engine.jobs.enqueue(local(), job_request({"type": "t"}))
-    (job,) = await engine.leases.claim("default", ClaimAsk("w"))
+    (job,) = await engine.leases.claim("default", ClaimFilter("w"))
     return job
 
 
-async def told(engine: Engine, job: Job, message: str) -> None:
+async def reported(engine: Engine, job: Job, message: str) -> None:
     event = Event(new_id(), Level.WARN, message, '{"n":1}')
     await engine.progress.add_events("default", Report(job.id, job.fence, "w", (event,)))
 
@@ -42,11 +42,11 @@ def ended(cli: CLI, *, well: bool) -> str:
     async def live() -> str:
         async with assemble.open_engine(cli.database) as engine:
             job = await claimed(engine)
-            await told(engine, job, "first")
-            await told(engine, job, "\x1b[31msecond")
-            failure = Fail(job.id, job.fence, "w", '{"message":"no \\u001b[0m luck"}', retryable=False)
+            await reported(engine, job, "first")
+            await reported(engine, job, "\x1b[31msecond")
+            failure = FailJob(job.id, job.fence, "w", '{"message":"no \\u001b[0m luck"}', retryable=False)
             await engine.store.carry_out(
-                "default", [Complete(job.id, job.fence, "w", '{"pages":3}') if well else failure]
+                "default", [CompleteJob(job.id, job.fence, "w", '{"pages":3}') if well else failure]
             )
             return job.id
 
@@ -60,16 +60,16 @@ def test_a_job_is_shown_with_its_steps_and_newest_events(cli: CLI) -> None:
             for n in (1, 2):
                 await engine.progress.save_step("default", Step(job.id, job.fence, "w", "fetch", n, f'{{"page": {n}}}'))
             for message in ("first", "second", "\x1b[31mthird"):
-                await told(engine, job, message)
+                await reported(engine, job, message)
             return job.id
 
     id = asyncio.run(live())
-    shown: Any = cli.json("jobs", "show", id[-8:], "--events", "2")
-    assert [(s["name"], s["occurrence"], s["result"]) for s in shown["steps"]] == [
+    encoded: Any = cli.json("jobs", "show", id[-8:], "--events", "2")
+    assert [(s["name"], s["occurrence"], s["result"]) for s in encoded["steps"]] == [
         ("fetch", 1, {"page": 1}),
         ("fetch", 2, {"page": 2}),
     ]
-    assert [(e["seq"], e["message"], e["payload"]) for e in shown["events"]] == [
+    assert [(e["seq"], e["message"], e["payload"]) for e in encoded["events"]] == [
         (2, "second", {"n": 1}),
         (3, "\x1b[31mthird", {"n": 1}),
     ]
@@ -108,12 +108,12 @@ async def test_events_are_printed_while_the_job_runs(cli: CLI, of_all: bool) -> 
         try:
             line = asyncio.create_task(asyncio.to_thread(tail.stdout.readline))
             while not line.done():  # of all jobs only what is told after the command has begun is shown
-                await told(engine, job, "now")
+                await reported(engine, job, "now")
                 await asyncio.wait([line], timeout=0.5)
             assert json.loads(await line)["message"] == "now"
-            await engine.store.carry_out("default", [Complete(job.id, job.fence, "w")])
+            await engine.store.carry_out("default", [CompleteJob(job.id, job.fence, "w")])
             if not of_all:
-                await asyncio.to_thread(tail.communicate, timeout=PATIENCE_SECONDS)
+                await asyncio.to_thread(tail.communicate, timeout=RETRY_SECONDS)
                 assert tail.returncode == 0
         finally:
             tail.kill()

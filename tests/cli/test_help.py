@@ -13,18 +13,18 @@ def test_the_help_of_a_command_says_what_it_does_and_what_it_takes(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     app([*command.split(), "--help"], exit_on_error=False, result_action="return_value")
-    shown = capsys.readouterr().out
-    usage, _, rest = shown.partition("\n\n")
+    encoded = capsys.readouterr().out
+    usage, _, rest = encoded.partition("\n\n")
     assert f"interlock {command}" in usage
     assert len(rest.partition("\n\n")[0]) > 10
     for option in ("--database", "--tenant", "--json"):
-        assert option in shown
-    assert "--empty-" not in shown
+        assert option in encoded
+    assert "--empty-" not in encoded
 
 
 def test_every_noun_says_what_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:
     app(["--help"], exit_on_error=False, result_action="return_value")
-    shown = capsys.readouterr().out
+    encoded = capsys.readouterr().out
     for noun in {command.split()[0] for command in commands()}:
-        line = next(line for line in shown.splitlines() if line.startswith(f"│ {noun} "))
+        line = next(line for line in encoded.splitlines() if line.startswith(f"│ {noun} "))
         assert len(line.strip("│ ").removeprefix(noun).strip()) > 15, noun

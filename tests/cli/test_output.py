@@ -19,11 +19,11 @@ def raw(text: str) -> msgspec.Raw:
 def test_a_json_document_has_nothing_in_it_that_steers_a_terminal_and_says_the_same(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    output.as_json({"text": NASTY, "kept": raw(NASTY)})
-    shown = capsys.readouterr().out
-    assert json.loads(shown) == {"text": NASTY, "kept": NASTY}
-    assert all(c.isprintable() for c in shown.replace("\n", ""))
-    assert "ünd 日本 🙂" in shown
+    output.print_json({"text": NASTY, "kept": raw(NASTY)})
+    encoded = capsys.readouterr().out
+    assert json.loads(encoded) == {"text": NASTY, "kept": NASTY}
+    assert all(c.isprintable() for c in encoded.replace("\n", ""))
+    assert "ünd 日本 🙂" in encoded
 
 
 def test_a_json_line_is_one_line_whatever_was_written() -> None:
@@ -35,9 +35,9 @@ def test_a_json_line_is_one_line_whatever_was_written() -> None:
 
 
 def test_text_is_shown_with_escapes(capsys: pytest.CaptureFixture[str]) -> None:
-    output.say(NASTY)
+    output.print_line(NASTY)
     output.table(["name"], [[NASTY]])
     output.facts({"name": NASTY, "list": [NASTY]})
-    shown = capsys.readouterr().out
-    assert all(c.isprintable() for c in shown.replace("\n", ""))
-    assert "\\x1b[2J" in shown
+    encoded = capsys.readouterr().out
+    assert all(c.isprintable() for c in encoded.replace("\n", ""))
+    assert "\\x1b[2J" in encoded

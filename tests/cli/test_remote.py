@@ -16,7 +16,7 @@ import pytest
 
 from interlock.cli.main import app
 from interlock.cli.remote import line
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 
 class Done(NamedTuple):
@@ -68,9 +68,9 @@ def spawn(*words: str, directory: Path, stderr: int = subprocess.PIPE) -> subpro
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow machine is no server that cannot be reached."""
-    monkeypatch.setattr(line, "PATIENCE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(line, "RETRY_SECONDS", RETRY_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
         yield Command(directory, url, token_file)
     finally:
         server.terminate()
-        server.communicate(timeout=PATIENCE_SECONDS)
+        server.communicate(timeout=RETRY_SECONDS)
 
 
 def work(command: Command, text: str, *words: str) -> None:
@@ -99,8 +99,8 @@ def work(command: Command, text: str, *words: str) -> None:
         f"import interlock\napp = interlock.App({command.database!r})\n{text}"
     )
     worker = spawn("worker", f"{name}:app", "--drain", *words, directory=command.directory)
-    _, told = worker.communicate(timeout=PATIENCE_SECONDS)
-    assert worker.returncode == 0, told
+    _, reported = worker.communicate(timeout=RETRY_SECONDS)
+    assert worker.returncode == 0, reported
 
 
 def test_jobs_are_added_listed_shown_explained_and_cancelled(command: Command) -> None:
@@ -139,13 +139,13 @@ def test_short_ids_edits_links_steps_and_counts_are_the_same_on_a_server(command
         "@app.task\nasync def shortened(ctx: interlock.Context) -> None:\n"
         "    await ctx.step('one', lambda: 1)\n    ctx.event('begun')\n    await ctx.approve('Sure?')\n",
     )
-    shown = command.both("jobs", "show", end)
-    assert [(step["name"], step["result"]) for step in shown["steps"]] == [("one", 1)]
-    assert [event["message"] for event in shown["events"]] == ["begun"]
-    (gate,) = command.both("approvals", "list", "--job", end)["items"]
-    link = command("approvals", "link", gate["id"][-8:]).out.strip()
+    encoded = command.both("jobs", "show", end)
+    assert [(step["name"], step["result"]) for step in encoded["steps"]] == [("one", 1)]
+    assert [event["message"] for event in encoded["events"]] == ["begun"]
+    (approval,) = command.both("approvals", "list", "--job", end)["items"]
+    link = command("approvals", "link", approval["id"][-8:]).out.strip()
     assert link.startswith(f"{command.url}/approve#")
-    assert command("approvals", "approve", gate["id"][-8:]).out == "approved\n"
+    assert command("approvals", "approve", approval["id"][-8:]).out == "approved\n"
     token = command.json("tokens", "create", "--role", "read")["id"]
     assert command("tokens", "revoke", token[-8:]).out == f"revoked {token}\n"
     made = command.json("subscriptions", "create", "https://example.com/hook", "--event", "job.succeeded")["id"]
@@ -171,10 +171,10 @@ def test_a_filter_means_the_same_on_a_server_as_on_its_database(command: Command
     command.json("jobs", "redrive", ids[1])
     every = ("--type", "mixed", "--tag", "a", "--agent", "planner/mixed", "--created-after", "2020-01-01T00:00:00Z")
     for verb, count in (("redrive", 1), ("cancel", 4)):  # what lives, was redriven before or has ended is passed over
-        told = command.both("jobs", verb, *every, "--dry-run")
-        assert told == {"matched": count, "done": 0, "more": False, "refused": []}
-        told = command.json("jobs", verb, *every, "--yes")
-        assert told == {"matched": count, "done": count, "more": False, "refused": []}
+        reported = command.both("jobs", verb, *every, "--dry-run")
+        assert reported == {"matched": count, "done": 0, "more": False, "refused": []}
+        reported = command.json("jobs", verb, *every, "--yes")
+        assert reported == {"matched": count, "done": count, "more": False, "refused": []}
         assert command.both("jobs", verb, *every, "--status", "succeeded", "--dry-run")["matched"] == 0
 
 
@@ -187,8 +187,8 @@ def test_a_job_is_run_followed_and_its_files_are_fetched(command: Command, tmp_p
     )
     waited = command("jobs", "wait", id)
     assert (waited.code, waited.out) == (0, "42\n")
-    told = command("jobs", "tail", id)
-    assert ("half\\x1b[2J way" in told.out, "\x1b" in told.out) == (True, False)
+    reported = command("jobs", "tail", id)
+    assert ("half\\x1b[2J way" in reported.out, "\x1b" in reported.out) == (True, False)
     assert json.loads(command("jobs", "tail", id, "--json").out)["payload"] == {"done": 0.5}
     (listed,) = command.both("artifacts", "list", id)["items"]
     for name in ("report.md", listed["id"]):
@@ -206,12 +206,14 @@ def test_a_gate_is_seen_and_decided(command: Command) -> None:
         "@app.task\nasync def publish(ctx: interlock.Context) -> None:\n"
         "    await ctx.approve('Publish?', details={'pages': 3}, schema={'type': 'object'})\n",
     )
-    (gate,) = command.both("approvals", "list", "--job", id)["items"]
-    assert command.both("approvals", "show", gate["id"])["details"] == {"pages": 3}
-    assert command("approvals", "approve", gate["id"], "--digest", "0" * 64).code == 4
-    assert command("approvals", "approve", gate["id"], "--data", '{"a"').code == 4
-    assert command("approvals", "approve", gate["id"], "--data", '{"a": 1}', "--comment", "fine").out == "approved\n"
-    assert command("approvals", "deny", gate["id"]).code == 4
+    (approval,) = command.both("approvals", "list", "--job", id)["items"]
+    assert command.both("approvals", "show", approval["id"])["details"] == {"pages": 3}
+    assert command("approvals", "approve", approval["id"], "--digest", "0" * 64).code == 4
+    assert command("approvals", "approve", approval["id"], "--data", '{"a"').code == 4
+    assert (
+        command("approvals", "approve", approval["id"], "--data", '{"a": 1}', "--comment", "fine").out == "approved\n"
+    )
+    assert command("approvals", "deny", approval["id"]).code == 4
     decided = command.both("approvals", "list", "--all", "--job", id)["items"][0]
     assert (decided["data"], decided["comment"], decided["votes"][0]["decision"]) == ({"a": 1}, "fine", "approve")
 
@@ -298,12 +300,12 @@ def test_a_refused_value_is_named_wherever_it_was_refused(command: Command, word
 
 
 def test_nobody_at_the_other_end_is_not_reachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(line, "RETRY_SECONDS", 0.5)
     done = run("jobs", "list", "--server", "http://127.0.0.1:1")
     assert (done.code, "cannot be reached" in done.err) == (5, True)
 
 
 def test_what_works_only_where_the_database_is_says_so(tmp_path: Path) -> None:
-    told = spawn("migrate", "--server", "http://127.0.0.1:1", directory=tmp_path)
-    _, said = told.communicate(timeout=PATIENCE_SECONDS)
-    assert (told.returncode, "works on a database only: use --database" in said) == (2, True)
+    reported = spawn("migrate", "--server", "http://127.0.0.1:1", directory=tmp_path)
+    _, given = reported.communicate(timeout=RETRY_SECONDS)
+    assert (reported.returncode, "works on a database only: use --database" in given) == (2, True)

@@ -30,7 +30,7 @@ class Shards(CLI):
         super().__init__(next(iter(databases.values())), directory)
         self.shards = json.dumps(databases)
 
-    def said(self, *arguments: str) -> str:
+    def given(self, *arguments: str) -> str:
         done = self(*arguments, INTERLOCK_SHARDS=self.shards)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
@@ -45,29 +45,29 @@ def test_databases_become_shards_and_a_tenant_moves_between_them(databases: dict
     before = cli("jobs", "add", "early").stdout.strip()  # the only database there is, as yet
     code, why = cli.refused("jobs", "list")
     assert (code, "it is no shard yet; run interlock shards add one" in why) == (4, True)
-    assert (cli.refused("shards", "add", "other")[0], cli.said("shards", "add", "one")) == (4, "one is shard 0")
+    assert (cli.refused("shards", "add", "other")[0], cli.given("shards", "add", "one")) == (4, "one is shard 0")
     code, why = cli.refused("jobs", "list")
     assert (code, "a shard 'other' that the directory lacks" in why) == (4, True)
-    assert cli.said("shards", "add", "other") == "other is shard 1"
-    assert cli.said("shards", "add", "other") == "other is shard 1"
+    assert cli.given("shards", "add", "other") == "other is shard 1"
+    assert cli.given("shards", "add", "other") == "other is shard 1"
 
-    added = cli.said("jobs", "add", "late", "--key", "k")
-    assert cli.said("shards", "move", "default", "other").startswith("default: on other, moved 2 jobs and 2 rows")
-    listed = json.loads(cli.said("shards", "list", "--json"))
+    added = cli.given("jobs", "add", "late", "--key", "k")
+    assert cli.given("shards", "move", "default", "other").startswith("default: on other, moved 2 jobs and 2 rows")
+    listed = json.loads(cli.given("shards", "list", "--json"))
     assert [(shard["name"], shard["number"], shard["tenants"]) for shard in listed["shards"]] == [
         ("one", 0, 0),
         ("other", 1, 1),
     ]
     assert listed["moves"] == []
-    assert "answers" in cli.said("shards", "list")
-    assert {job["id"] for job in json.loads(cli.said("jobs", "list", "--json"))["items"]} == {before, added}
-    assert cli.said("jobs", "add", "late", "--key", "k").startswith(added)
-    assert json.loads(cli.said("audit", "verify", "--json"))["ok"] is True
+    assert "answers" in cli.given("shards", "list")
+    assert {job["id"] for job in json.loads(cli.given("jobs", "list", "--json"))["items"]} == {before, added}
+    assert cli.given("jobs", "add", "late", "--key", "k").startswith(added)
+    assert json.loads(cli.given("audit", "verify", "--json"))["ok"] is True
     assert (cli.refused("shards", "move", "nobody", "other")[0], cli.refused("shards", "move", "default", "z")[0]) == (
         3,
         4,
     )
-    assert json.loads(cli.said("jobs", "list", "--json", "--database", databases["one"]))["items"] == []
+    assert json.loads(cli.given("jobs", "list", "--json", "--database", databases["one"]))["items"] == []
 
 
 async def test_a_database_that_was_not_migrated_is_named_and_becomes_no_shard(
@@ -81,7 +81,7 @@ async def test_a_database_that_was_not_migrated_is_named_and_becomes_no_shard(
         for shard in ("one", "bare"):
             code, why = cli.refused("shards", "add", shard)
             assert (code, why.count("shard bare: the database has no schema for Interlock yet")) == (1, 1)
-        assert cli.said("shards", "list").count("not added yet") == 2
+        assert cli.given("shards", "list").count("not added yet") == 2
     finally:
         await admin.execute(f"drop database if exists {name} with (force)")
         await admin.close()

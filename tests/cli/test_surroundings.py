@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from interlock.cli import output
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 MODULE = """
 import interlock
@@ -33,7 +33,7 @@ def interlock(directory: Path, words: str, ends: str = "") -> subprocess.Complet
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=RETRY_SECONDS,
         env=os.environ | {"INTERLOCK_DATABASE": "sqlite:///jobs.db"},
     )
 

@@ -19,7 +19,7 @@ from interlock.config import Settings
 from interlock.domain import token
 from interlock.domain.issuer import issuers
 from interlock.errors import Invalid, Unauthenticated
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, empty_database, migrated_file
 
@@ -46,7 +46,7 @@ class CLI:
             [sys.executable, "-c", PROGRAM, *arguments, "--database", self.database],
             capture_output=True,
             text=True,
-            timeout=PATIENCE_SECONDS,
+            timeout=RETRY_SECONDS,
             cwd=self.directory,
             env=os.environ,
         )

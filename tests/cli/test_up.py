@@ -16,7 +16,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.eventually import RETRY_SECONDS, eventually
 
 OWN_APP = """
 import interlock
@@ -61,11 +61,11 @@ class Up:
         return found.group(1)
 
     async def client(self) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(base_url=await self.until_printed(r"serves (http://\S+) "), timeout=PATIENCE_SECONDS)
+        return httpx2.AsyncClient(base_url=await self.until_printed(r"serves (http://\S+) "), timeout=RETRY_SECONDS)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        code = self.process.wait(PATIENCE_SECONDS)
+        code = self.process.wait(RETRY_SECONDS)
         self._reading.join()
         return code
 
@@ -121,8 +121,8 @@ async def test_the_demo_goes_every_way_and_ends_after_an_approval(start: Any) ->
         assert "does not answer" in (await until(client, "import_feed", "dead_letter"))["error"]["message"]
 
         await until(client, "publish", "waiting_for_approval")
-        gate = await up.until_printed(r"approvals approve (\S+)")
-        decided = await client.post(f"/v1/approvals/{gate}/decide", json={"decision": "approve", "comment": "go"})
+        approval = await up.until_printed(r"approvals approve (\S+)")
+        decided = await client.post(f"/v1/approvals/{approval}/decide", json={"decision": "approve", "comment": "go"})
         assert decided.status_code == 200, decided.text
         assert (await until(client, "publish", "succeeded"))["result"] == {"published": True, "comment": "go"}
         await up.until_printed(r"publish +(running → succeeded)")
@@ -132,10 +132,10 @@ async def test_the_demo_goes_every_way_and_ends_after_an_approval(start: Any) ->
 
 async def test_a_second_start_finds_the_same_jobs_and_ctrl_c_stops_it(start: Any, tmp_path: Path) -> None:
     first = start()
-    gate = await first.until_printed(r"approvals approve (\S+)")
+    approval = await first.until_printed(r"approvals approve (\S+)")
     assert first.stop(signal.SIGINT) == 0
     second = start()
-    assert await second.until_printed(r"approvals approve (\S+)") == gate
+    assert await second.until_printed(r"approvals approve (\S+)") == approval
     approve = next(line for line in second.printed.splitlines() if "approvals approve" in line)
     approving = await asyncio.create_subprocess_shell(approve, cwd=tmp_path)
     assert await approving.wait() == 0
@@ -159,12 +159,12 @@ async def test_it_runs_an_app_of_ones_own_on_the_database_it_was_given(start: An
 
 def test_it_is_for_sqlite_only(start: Any) -> None:
     up = start("--database", "postgresql://nobody@localhost/none")
-    assert up.process.wait(PATIENCE_SECONDS) == 4
+    assert up.process.wait(RETRY_SECONDS) == 4
 
 
 async def test_a_file_has_one_server(start: Any) -> None:
     first = start()
     await first.until_printed(r"serves (http://\S+) ")
     second = start()
-    assert second.process.wait(PATIENCE_SECONDS) == 4
+    assert second.process.wait(RETRY_SECONDS) == 4
     assert first.stop() == 0

@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 from interlock import assemble
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import DEFAULT_TENANT
 from tests.cli.test_cli import CLI
 from tests.cli.test_cli import cli as cli
 
 
-def ask(database: str, *asks: ClaimAsk) -> None:
+def ask(database: str, *asks: ClaimFilter) -> None:
     """What workers do, in a process of their own."""
 
     async def claim() -> None:
@@ -25,11 +25,11 @@ def ask(database: str, *asks: ClaimAsk) -> None:
 
 def test_why_names_the_clause_and_what_else_would_hold(cli: CLI) -> None:
     id = cli("jobs", "add", "research", "--delay", "3600", "--requires", "gpu").stdout.strip()
-    told = cli.json("jobs", "why", id)
-    assert told["clause"] == "due_later"
+    reported = cli.json("jobs", "why", id)
+    assert reported["clause"] == "due_later"
     lines = cli("jobs", "why", id).stdout.splitlines()
     assert lines == [
-        f"due_later: {told['message']}",
+        f"due_later: {reported['message']}",
         "also no_worker_for_type: no worker seen in the last 60 s takes jobs of type research",
     ]
     assert cli("jobs", "why", "01890000-0000-7000-8000-000000000000").returncode == 3
@@ -38,8 +38,8 @@ def test_why_names_the_clause_and_what_else_would_hold(cli: CLI) -> None:
 def test_workers_are_listed_with_what_they_take_and_run(cli: CLI) -> None:
     assert cli("workers", "list").stdout == "no workers\n"
     id = cli("jobs", "add", "research").stdout.strip()
-    able = ClaimAsk("w1", types=frozenset({"research", "mail"}), capabilities=frozenset({"gpu"}))
-    ask(cli.database, able, ClaimAsk("w2", affinity_keys=None, repositories=frozenset()))
+    able = ClaimFilter("w1", types=frozenset({"research", "mail"}), capabilities=frozenset({"gpu"}))
+    ask(cli.database, able, ClaimFilter("w2", affinity_keys=None, repositories=frozenset()))
     listed: Any = cli.json("workers", "list")["items"]
     assert [(w["name"], w["running"], w["jobs"]) for w in listed] == [("w1", 1, [id]), ("w2", 0, [])]
     assert listed[0]["asks"] == [

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Final
 
 from tests.process.toil import Book, toil
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.workers import Member, Place, members
 
 PAUSE_SECONDS: Final = 0.25
@@ -41,7 +41,7 @@ class Hands:
 
     def __init__(self, place: Place, count: int) -> None:
         self.book = Book()
-        self.crew = [Member(toil_steadily, place, number) for number in range(count)]
+        self.workers = [Member(toil_steadily, place, number) for number in range(count)]
         self._notes = [self.book.writer(number) for number in range(count)]
         self._counts = [0] * count
         self._answered: list[float] = []
@@ -69,18 +69,18 @@ class Hands:
             await asyncio.sleep(0.01)
 
     def stop(self) -> None:
-        for member in self.crew:
+        for member in self.workers:
             member.pipe.send("enough")
 
     def _hear(self, number: int) -> None:
-        pipe = self.crew[number].pipe
+        pipe = self.workers[number].pipe
         while pipe.poll(0):
-            told = pipe.recv()
-            if told is None:
+            reported = pipe.recv()
+            if reported is None:
                 self._at_work.discard(number)
                 return
-            self._notes[number](*told)
-            if told[0] == "after":
+            self._notes[number](*reported)
+            if reported[0] == "after":
                 self._counts[number] += 1
                 self._answered.append(time.monotonic())
 
@@ -89,12 +89,12 @@ class Hands:
 async def hands(place: Place, count: int) -> AsyncIterator[Hands]:
     """Several at work; they stop, and have told everything, when the block ends."""
     made = Hands(place, count)
-    with members(*made.crew):
+    with members(*made.workers):
         listening = asyncio.create_task(made.listen())
         try:
             yield made
             made.stop()
-            await asyncio.wait_for(listening, PATIENCE_SECONDS)
+            await asyncio.wait_for(listening, RETRY_SECONDS)
         finally:
             listening.cancel()
             await asyncio.wait([listening])

@@ -19,7 +19,7 @@ import interlock
 from interlock.domain.lifecycle import TERMINAL, Status, Verb
 from interlock.errors import Unavailable
 from interlock.storage.postgres.store import PostgresStore
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.postgres import free_port
 from tests.support.truth import check_history
 
@@ -66,7 +66,7 @@ class Program:
         assert self._process is not None
         self._process.send_signal(how)
         try:
-            return self._process.wait(PATIENCE_SECONDS)
+            return self._process.wait(RETRY_SECONDS)
         finally:
             if self._process.poll() is None:
                 self._process.kill()
@@ -137,7 +137,7 @@ class Plant:
     async def wind_up(self) -> None:
         """Send no more, and wait until all that was sent has ended."""
         self._stop.set()
-        await asyncio.wait_for(asyncio.gather(*self._producing), PATIENCE_SECONDS)
+        await asyncio.wait_for(asyncio.gather(*self._producing), RETRY_SECONDS)
         async with interlock.App(self.dsn) as app:
             client = await app.client()
 
@@ -181,7 +181,7 @@ class Plant:
             while not self._stop.is_set():
                 number = next(self._numbers)
                 self._sent.add(f"key-{number}")
-                task = count.options(key=f"key-{number}")
+                task = count.options(idempotency_key=f"key-{number}")
                 while True:
                     with contextlib.suppress(Unavailable):
                         handle = await task.enqueue(number)

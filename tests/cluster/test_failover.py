@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from interlock.domain.job import Enqueued, NewJob, Refused
+from interlock.domain.job import Enqueued, NewJob, Rejected
 from interlock.errors import Unavailable
 from interlock.storage.postgres.store import PostgresStore
 from interlock.wire import new_id
@@ -20,7 +20,7 @@ from tests.cluster.hands import Hands, hands
 from tests.cluster.plant import TENANT, Plant, plant
 from tests.process.conftest import Judge
 from tests.support.cluster import Cluster, Node, cluster
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 from tests.support.stores import APP_LOGIN, TEMPLATE, make_template
 from tests.support.workers import Place
 
@@ -125,7 +125,7 @@ async def hung(nodes: Cluster, works: Plant, direct: Hands) -> str:
 async def a_newcomer_finds_the_leader(nodes: Cluster, old: Node) -> None:
     """Who asks a node first that was cut off, and takes writes but cannot commit any, goes on to the others."""
 
-    async def enqueued(first: Node | None) -> Enqueued | Refused:
+    async def enqueued(first: Node | None) -> Enqueued | Rejected:
         store = await PostgresStore.open(nodes.dsn(TEMPLATE, user=APP_LOGIN, first=first), size=2)
         try:
             while True:
@@ -135,9 +135,9 @@ async def a_newcomer_finds_the_leader(nodes: Cluster, old: Node) -> None:
         finally:
             await store.close()
 
-    answers: list[Enqueued | Refused] = []
+    answers: list[Enqueued | Rejected] = []
     for first in (old, None):
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(RETRY_SECONDS):
             while len(answers) < (1 if first is old else 2):
                 with suppress(Unavailable):
                     answers.append(await enqueued(first))
@@ -173,5 +173,5 @@ async def judged(nodes: Cluster, works: Plant, direct: Hands, place: Place) -> N
         await store.close()
     print(f"{jobs} jobs by workers, {len(direct.book.enqueued)} by hand, {dict(direct.book.unknown)} repeated")
     command = [sys.executable, "-m", "interlock", "audit", "verify", "--database", place.address, "--tenant", TENANT]
-    told = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stdout + told.stderr
+    reported = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    assert reported.returncode == 0, reported.stdout + reported.stderr

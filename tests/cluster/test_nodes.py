@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 
-from interlock.domain.job import Enqueued, NewJob, Refused
+from interlock.domain.job import Enqueued, NewJob, Rejected
 from interlock.errors import Invalid, Unavailable
 from interlock.storage.postgres.connection import Conn, Link
 from interlock.storage.postgres.hosts import Node, Nodes, read
 from interlock.storage.postgres.store import PostgresStore
 from interlock.wire import new_id
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.postgres import PostgresServer, free_port
 from tests.support.stores import APP_LOGIN, TEMPLATE, make_template
 
@@ -87,7 +87,7 @@ async def change(admin: asyncpg.Connection[asyncpg.Record], setting: str, value:
     await admin.fetchval("select pg_reload_conf()")
 
 
-async def insist(store: PostgresStore, id: str) -> Enqueued | Refused:
+async def insist(store: PostgresStore, id: str) -> Enqueued | Rejected:
     """Enqueue one job, however long it takes."""
     while True:
         with contextlib.suppress(Unavailable):
@@ -141,7 +141,7 @@ async def test_a_node_that_is_out_of_order_does_not_keep_the_others_from_being_a
 @pytest.fixture
 def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node is asked for as long as a busy machine takes to answer: none of these says nothing."""
-    monkeypatch.setattr("interlock.storage.postgres.hosts.ONE_OF_SEVERAL_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("interlock.storage.postgres.hosts.ONE_OF_SEVERAL_SECONDS", RETRY_SECONDS)
 
 
 @pytest.mark.usefixtures("_no_hurry")
@@ -149,18 +149,18 @@ async def test_an_error_tells_of_every_node(server: PostgresServer, admin: async
     await change(admin, "default_transaction_read_only", "on")
     missing = free_port()
     url = f"postgresql://{APP_LOGIN}@127.0.0.1:{missing},127.0.0.1:{server.port}/{TEMPLATE}"
-    said: list[str] = []
+    given: list[str] = []
 
     async def refused() -> bool:
         try:
             await (await PostgresStore.open(url)).close()
         except Unavailable as error:
-            said.append(str(error))
-        return bool(said)
+            given.append(str(error))
+        return bool(given)
 
     await eventually(refused)
-    assert f"127.0.0.1:{missing}: " in said[0]
-    assert f"127.0.0.1:{server.port}: takes no writes" in said[0]
+    assert f"127.0.0.1:{missing}: " in given[0]
+    assert f"127.0.0.1:{server.port}: takes no writes" in given[0]
 
 
 @pytest.mark.usefixtures("_no_hurry")

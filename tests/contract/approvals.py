@@ -5,9 +5,9 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any, Final
 
-from interlock.domain.approval import Approval, Ballot, Decision, Mint, OpenGate
-from interlock.domain.edit import Edit
-from interlock.domain.job import Job, Refused
+from interlock.domain.approval import Approval, CastVote, CreateApprovalLink, Decision, RequestApproval
+from interlock.domain.edit import EditJob
+from interlock.domain.job import Job, Rejected
 from interlock.domain.lifecycle import Status
 from interlock.errors import Error
 from tests.contract.builders import OPERATOR, Desk, expire, new_id
@@ -18,65 +18,65 @@ APPROVE: Final = Decision.APPROVE
 DENY: Final = Decision.DENY
 
 
-def open_gate(job: Job, **fields: Any) -> OpenGate:
+def request_approval(job: Job, **fields: Any) -> RequestApproval:
     """What the holder of a job asks."""
-    made = {"id": job.id, "fence": job.fence, "worker": job.worker, "gate_id": new_id(), "prompt": "Go on?"}
-    return OpenGate(**{**made, "opened_by": f"worker:{job.worker}", **fields})
+    made = {"id": job.id, "fence": job.fence, "worker": job.worker, "approval_id": new_id(), "prompt": "Go on?"}
+    return RequestApproval(**{**made, "opened_by": f"worker:{job.worker}", **fields})
 
 
-def ballot(gate: Approval | str, decision: Decision = APPROVE, **fields: Any) -> Ballot:
-    id = gate if isinstance(gate, str) else gate.id
-    return Ballot(**{"id": id, "actor": ADA, "decision": decision, **fields})
+def command(approval: Approval | str, decision: Decision = APPROVE, **fields: Any) -> CastVote:
+    id = approval if isinstance(approval, str) else approval.id
+    return CastVote(**{"id": id, "actor": ADA, "decision": decision, **fields})
 
 
-def edit(job_id: str, **fields: Any) -> Edit:
-    return Edit(**{"id": job_id, "actor": OPERATOR, **fields})
+def edit(job_id: str, **fields: Any) -> EditJob:
+    return EditJob(**{"id": job_id, "actor": OPERATOR, **fields})
 
 
-async def gate_of(desk: Desk, gate_id: str) -> Approval:
-    (gate,) = await desk.store.approvals(desk.tenant, [gate_id])
-    assert gate is not None
-    return gate
+async def approval_of(remote: Desk, approval_id: str) -> Approval:
+    (approval,) = await remote.store.approvals(remote.tenant, [approval_id])
+    assert approval is not None
+    return approval
 
 
-async def waiting(desk: Desk, *, job: Job | None = None, **fields: Any) -> tuple[Job, Approval]:
+async def waiting(remote: Desk, *, job: Job | None = None, **fields: Any) -> tuple[Job, Approval]:
     """A job that waits for approval, and its gate."""
-    held = job or await desk.running()
-    order = open_gate(held, **fields)
-    receipt = await desk.do(order)
+    held = job or await remote.running()
+    order = request_approval(held, **fields)
+    receipt = await remote.do(order)
     assert receipt.status is Status.WAITING_FOR_APPROVAL
-    return await desk.job(held.id), await gate_of(desk, order.gate_id)
+    return await remote.job(held.id), await approval_of(remote, order.approval_id)
 
 
-async def decided(desk: Desk, vote: Ballot) -> Approval:
-    (answer,) = await desk.store.decide(desk.tenant, [vote])
+async def decided(remote: Desk, vote: CastVote) -> Approval:
+    (answer,) = await remote.store.decide(remote.tenant, [vote])
     assert isinstance(answer, Approval), answer
     return answer
 
 
-async def decide_refused(desk: Desk, vote: Ballot) -> Error:
-    (answer,) = await desk.store.decide(desk.tenant, [vote])
-    assert isinstance(answer, Refused), answer
+async def decide_refused(remote: Desk, vote: CastVote) -> Error:
+    (answer,) = await remote.store.decide(remote.tenant, [vote])
+    assert isinstance(answer, Rejected), answer
     return answer.error
 
 
-async def minted(desk: Desk, gate: Approval, token: str, actor: str = ADA) -> Approval:
-    (answer,) = await desk.store.mint(desk.tenant, [Mint(gate.id, actor, hashed(token))])
+async def minted(remote: Desk, approval: Approval, token: str, actor: str = ADA) -> Approval:
+    (answer,) = await remote.store.create_link(remote.tenant, [CreateApprovalLink(approval.id, actor, hashed(token))])
     assert isinstance(answer, Approval), answer
     return answer
 
 
-async def mint_refused(desk: Desk, gate: Approval | str) -> Error:
-    id = gate if isinstance(gate, str) else gate.id
-    (answer,) = await desk.store.mint(desk.tenant, [Mint(id, ADA, hashed("another"))])
-    assert isinstance(answer, Refused), answer
+async def mint_refused(remote: Desk, approval: Approval | str) -> Error:
+    id = approval if isinstance(approval, str) else approval.id
+    (answer,) = await remote.store.create_link(remote.tenant, [CreateApprovalLink(id, ADA, hashed("another"))])
+    assert isinstance(answer, Rejected), answer
     return answer.error
 
 
-async def sweep_gates(desk: Desk) -> None:
+async def sweep_gates(remote: Desk) -> None:
     """What the clock does to gates, for this tenant."""
-    due = [due.job_id for due in await desk.store.due_gates(10_000) if due.tenant == desk.tenant]
-    await desk.store.carry_out(desk.tenant, [expire(id) for id in due])
+    due = [due.job_id for due in await remote.store.due_approvals(10_000) if due.tenant == remote.tenant]
+    await remote.store.carry_out(remote.tenant, [expire(id) for id in due])
 
 
 def hashed(token: str) -> bytes:

@@ -13,7 +13,7 @@ from interlock.domain.artifact import (
     NewArtifact,
     Opening,
 )  # fmt: skip
-from interlock.domain.job import Job, Refused
+from interlock.domain.job import Job, Rejected
 from interlock.errors import Error
 from tests.contract.builders import Desk, new_id
 
@@ -38,33 +38,33 @@ def link(job: Job, name: str = "report.md", url: str = "https://example.org/repo
     return NewArtifact(*holder(job), new_id(), name, url=url)
 
 
-async def opened(desk: Desk, *items: NewArtifact) -> None:
+async def opened(remote: Desk, *items: NewArtifact) -> None:
     """Note the keys of files, as an upload does before its first byte."""
     openings = [Opening(new.holder, new.name, new.key) for new in items if new.key is not None]
-    assert await desk.store.open_uploads(desk.tenant, openings, quota=None) == [None] * len(openings)
+    assert await remote.store.open_uploads(remote.tenant, openings, quota=None) == [None] * len(openings)
 
 
-async def show(desk: Desk, *items: NewArtifact, quota: int | None = None) -> list[Artifact]:
-    await opened(desk, *items)
-    answers = await desk.store.show_artifacts(desk.tenant, items, quota=quota)
-    assert not [answer for answer in answers if isinstance(answer, Refused)], answers
+async def show(remote: Desk, *items: NewArtifact, quota: int | None = None) -> list[Artifact]:
+    await opened(remote, *items)
+    answers = await remote.store.show_artifacts(remote.tenant, items, quota=quota)
+    assert not [answer for answer in answers if isinstance(answer, Rejected)], answers
     return [answer for answer in answers if isinstance(answer, Artifact)]
 
 
-async def refused(desk: Desk, *items: NewArtifact, quota: int | None = None) -> Error:
+async def refused(remote: Desk, *items: NewArtifact, quota: int | None = None) -> Error:
     """Why the last one is not shown."""
-    answer = (await desk.store.show_artifacts(desk.tenant, items, quota=quota))[-1]
-    assert isinstance(answer, Refused), answer
+    answer = (await remote.store.show_artifacts(remote.tenant, items, quota=quota))[-1]
+    assert isinstance(answer, Rejected), answer
     return answer.error
 
 
-async def listed(desk: Desk, job: Job, **fields: Any) -> list[Artifact]:
-    return await desk.store.artifacts(desk.tenant, job.id, **{"before": None, "limit": 50, **fields})
+async def listed(remote: Desk, job: Job, **fields: Any) -> list[Artifact]:
+    return await remote.store.artifacts(remote.tenant, job.id, **{"before": None, "limit": 50, **fields})
 
 
-async def due(desk: Desk) -> list[str]:
+async def due(remote: Desk) -> list[str]:
     """The keys of this tenant whose time has come."""
-    return [orphan.key for orphan in await desk.store.due_orphans(10_000) if orphan.tenant == desk.tenant]
+    return [orphan.key for orphan in await remote.store.due_orphans(10_000) if orphan.tenant == remote.tenant]
 
 
 def keys(items: Sequence[NewArtifact | Artifact]) -> list[str | None]:

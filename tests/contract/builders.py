@@ -8,18 +8,28 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from interlock.domain.decide import (
-    Cancel,
-    CancelAck,
-    Complete,
-    Expire,
-    Fail,
-    Order,
-    PassDeadline,
-    Release,
-    Revoke,
+    AcknowledgeCancel,
+    CancelJob,
+    Command,
+    CompleteJob,
+    EnforceDeadline,
+    ExpireLease,
+    FailJob,
+    ReleaseJob,
+    RevokeLease,
 )  # fmt: skip
-from interlock.domain.job import Beat, Checkpoint, Enqueued, HistoryRow, Job, NewJob, Pulse, Receipt, Refused
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.job import (
+    Checkpoint,
+    Enqueued,
+    Heartbeat,
+    HeartbeatReply,
+    HistoryRow,
+    Job,
+    NewJob,
+    Receipt,
+    Rejected,
+)
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.retry import Backoff
 from interlock.errors import Error
 from interlock.storage.contract import Store
@@ -42,49 +52,49 @@ def new_job(**fields: Any) -> NewJob:
     return NewJob(**{"id": new_id(), "type": "work", **fields})
 
 
-def ask(**fields: Any) -> ClaimAsk:
+def ask(**fields: Any) -> ClaimFilter:
     """One job for worker w1, who has no capabilities and names no affinity key."""
-    return ClaimAsk(**{"worker": "w1", **fields})
+    return ClaimFilter(**{"worker": "w1", **fields})
 
 
-def complete(job: Job, **fields: Any) -> Complete:
-    return Complete(**_grant(job) | fields)
+def complete(job: Job, **fields: Any) -> CompleteJob:
+    return CompleteJob(**_grant(job) | fields)
 
 
-def fail(job: Job, **fields: Any) -> Fail:
-    return Fail(**_grant(job) | {"error": ERROR} | fields)
+def fail(job: Job, **fields: Any) -> FailJob:
+    return FailJob(**_grant(job) | {"error": ERROR} | fields)
 
 
-def release(job: Job, **fields: Any) -> Release:
-    return Release(**_grant(job) | fields)
+def release(job: Job, **fields: Any) -> ReleaseJob:
+    return ReleaseJob(**_grant(job) | fields)
 
 
-def cancel_ack(job: Job, **fields: Any) -> CancelAck:
-    return CancelAck(**_grant(job) | fields)
+def cancel_ack(job: Job, **fields: Any) -> AcknowledgeCancel:
+    return AcknowledgeCancel(**_grant(job) | fields)
 
 
-def beat(job: Job, **fields: Any) -> Beat:
-    return Beat(**_grant(job) | fields)
+def heartbeat(job: Job, **fields: Any) -> Heartbeat:
+    return Heartbeat(**_grant(job) | fields)
 
 
 def save(job: Job, seq: int, data: str = '"here"', **fields: Any) -> Checkpoint:
     return Checkpoint(**_grant(job) | {"seq": seq, "data": data} | fields)
 
 
-def cancel(job_id: str, **fields: Any) -> Cancel:
-    return Cancel(**{"id": job_id, "actor": OPERATOR, **fields})
+def cancel(job_id: str, **fields: Any) -> CancelJob:
+    return CancelJob(**{"id": job_id, "actor": OPERATOR, **fields})
 
 
-def revoke(job_id: str, **fields: Any) -> Revoke:
-    return Revoke(**{"id": job_id, "actor": OPERATOR, **fields})
+def revoke(job_id: str, **fields: Any) -> RevokeLease:
+    return RevokeLease(**{"id": job_id, "actor": OPERATOR, **fields})
 
 
-def expire(job_id: str) -> Expire:
-    return Expire(job_id)
+def expire(job_id: str) -> ExpireLease:
+    return ExpireLease(job_id)
 
 
-def pass_deadline(job_id: str) -> PassDeadline:
-    return PassDeadline(job_id)
+def pass_deadline(job_id: str) -> EnforceDeadline:
+    return EnforceDeadline(job_id)
 
 
 def _grant(job: Job) -> dict[str, Any]:
@@ -110,7 +120,7 @@ class Desk:
 
     async def add_all(self, jobs: Sequence[NewJob]) -> list[str]:
         answers = await self.store.enqueue(self.tenant, jobs)
-        assert not [a for a in answers if isinstance(a, Refused)], answers
+        assert not [a for a in answers if isinstance(a, Rejected)], answers
         return [a.id for a in answers if isinstance(a, Enqueued)]
 
     async def claim(self, **fields: Any) -> list[Job]:
@@ -131,28 +141,28 @@ class Desk:
 
     async def again(self, job: Job, *, worker: str = "w2", **fields: Any) -> Job:
         """The next grant of a job that waits for nothing."""
-        (granted,) = await self.claim(worker=worker, types=frozenset({job.type}), **fields)
-        assert granted.id == job.id
-        return granted
+        (leased,) = await self.claim(worker=worker, types=frozenset({job.type}), **fields)
+        assert leased.id == job.id
+        return leased
 
-    async def do(self, order: Order) -> Receipt:
+    async def do(self, order: Command) -> Receipt:
         (answer,) = await self.store.carry_out(self.tenant, [order])
         assert isinstance(answer, Receipt), answer
         return answer
 
-    async def refused(self, order: Order) -> Error:
+    async def refused(self, order: Command) -> Error:
         (answer,) = await self.store.carry_out(self.tenant, [order])
-        assert isinstance(answer, Refused), answer
+        assert isinstance(answer, Rejected), answer
         return answer.error
 
-    async def heartbeat(self, *beats: Beat) -> list[Pulse]:
-        answers = await self.store.heartbeat(self.tenant, beats)
-        assert all(isinstance(a, Pulse) for a in answers), answers
-        return [a for a in answers if isinstance(a, Pulse)]
+    async def heartbeat(self, *heartbeats: Heartbeat) -> list[HeartbeatReply]:
+        answers = await self.store.heartbeat(self.tenant, heartbeats)
+        assert all(isinstance(a, HeartbeatReply) for a in answers), answers
+        return [a for a in answers if isinstance(a, HeartbeatReply)]
 
-    async def heartbeat_refused(self, beat: Beat) -> Error:
-        (answer,) = await self.store.heartbeat(self.tenant, [beat])
-        assert isinstance(answer, Refused), answer
+    async def heartbeat_refused(self, heartbeat: Heartbeat) -> Error:
+        (answer,) = await self.store.heartbeat(self.tenant, [heartbeat])
+        assert isinstance(answer, Rejected), answer
         return answer.error
 
     async def checkpoint(self, checkpoint: Checkpoint) -> int:
@@ -162,7 +172,7 @@ class Desk:
 
     async def checkpoint_refused(self, checkpoint: Checkpoint) -> Error:
         (answer,) = await self.store.checkpoint(self.tenant, [checkpoint])
-        assert isinstance(answer, Refused), answer
+        assert isinstance(answer, Rejected), answer
         return answer.error
 
     async def job(self, job_id: str) -> Job:
@@ -190,9 +200,9 @@ class Desk:
 
 def facts(row: HistoryRow) -> dict[str, Any]:
     """What the metadata of a row says, beside the digests of what the transition was about."""
-    told: dict[str, Any] = json.loads(row.metadata or "{}")
-    told.pop("digests", None)
-    return told
+    reported: dict[str, Any] = json.loads(row.metadata or "{}")
+    reported.pop("digests", None)
+    return reported
 
 
 def digests(row: HistoryRow) -> dict[str, str | None]:

@@ -15,10 +15,10 @@ from typing import Final
 import pytest
 import pytest_asyncio
 
-from interlock.domain.shards import first_home
+from interlock.domain.shards import first_shard
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
-from interlock.storage.shards.factory import open_router
+from interlock.storage.shards.factory import open_sharded_store
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.contract.builders import Desk
 from tests.contract.connections import MASTER, Door, open_door
@@ -95,7 +95,7 @@ def place(engine: str, tenant: str, tmp_path: Path, request: pytest.FixtureReque
     if engine == "sqlite":
         return migrated_file(tmp_path / "interlock.db")
     if engine == "shards":
-        return str(request.getfixturevalue("shards")[first_home(tenant, SHARDS)])
+        return str(request.getfixturevalue("shards")[first_shard(tenant, SHARDS)])
     return str(request.getfixturevalue(PARTITIONED if engine == PARTITIONED else "database"))
 
 
@@ -135,7 +135,7 @@ async def partitioned_store(partitioned: str, watch: Watch, postgres: Postgres) 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shards_store(shards: dict[str, str], watch: Watch, postgres: Postgres) -> AsyncIterator[Store]:
     addresses = {name: postgres.dsn(database, user=APP_LOGIN) for name, database in shards.items()}
-    async with opened(open_router(addresses, size=2, clock=watch)) as store:
+    async with opened(open_sharded_store(addresses, size=2, clock=watch)) as store:
         yield store
 
 
@@ -154,21 +154,21 @@ def tenant() -> str:
 
 
 @pytest.fixture
-def desk(store: Store, tenant: str, clock: ManualClock) -> Desk:
+def remote(store: Store, tenant: str, clock: ManualClock) -> Desk:
     return Desk(store, tenant, clock)
 
 
 @pytest.fixture
 def rival(store: Store, tenant: str, clock: ManualClock) -> Desk:
     """Another tenant of the same store; where there are two shards, it lives on the other one."""
-    other = SHARDS[first_home(tenant, SHARDS) == SHARDS[0]]
+    other = SHARDS[first_shard(tenant, SHARDS) == SHARDS[0]]
     return Desk(store, resident(other, f"{tenant}-rival"), clock)
 
 
 @pytest.fixture
 def neighbour(store: Store, tenant: str, clock: ManualClock) -> Desk:
     """Another tenant in the same database."""
-    return Desk(store, resident(first_home(tenant, SHARDS), f"{tenant}-neighbour"), clock)
+    return Desk(store, resident(first_shard(tenant, SHARDS), f"{tenant}-neighbour"), clock)
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def door_name(engine: str) -> str:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def door(
+async def adapter(
     door_name: str, place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres
 ) -> AsyncIterator[Door]:
     """Direct SQL, unless a test says otherwise as somebody who may do everything."""

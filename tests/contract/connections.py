@@ -14,7 +14,7 @@ from interlock.domain.job import Job
 from interlock.domain.lifecycle import EDGES, TERMINAL, Status
 from interlock.storage.postgres.connection import prepare
 from interlock.storage.sqlite.connection import Connection
-from tests.contract.approvals import open_gate
+from tests.contract.approvals import request_approval
 from tests.contract.builders import ERROR, Desk, cancel, complete, fail, new_id
 from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
@@ -110,10 +110,10 @@ async def open_door(
             await connection.close()
 
 
-async def refusal(door: Door, sql: str, *values: Any) -> str:
+async def refusal(adapter: Door, sql: str, *values: Any) -> str:
     """What the database says when it refuses a statement."""
     with pytest.raises(DatabaseError) as caught:
-        await door.run(sql, *values)
+        await adapter.run(sql, *values)
     return str(caught.value)
 
 
@@ -123,9 +123,9 @@ def update(job: Job, columns: dict[str, Any]) -> tuple[Any, ...]:
     return f"UPDATE job SET {sets} WHERE tenant = $1 AND id = $2", job.tenant, job.id, *columns.values()
 
 
-def moved(door: Door, job: Job, target: Status, now: int) -> dict[str, Any]:
+def moved(adapter: Door, job: Job, target: Status, now: int) -> dict[str, Any]:
     """All columns of a move that keeps the row consistent, so that only the move itself can be wrong."""
-    granted = target is Status.RUNNING and job.status is not Status.RUNNING
+    leased = target is Status.RUNNING and job.status is not Status.RUNNING
     verbs = sorted(EDGES.get((job.status, target), ["edit"]))
     columns: dict[str, Any] = {
         "status": str(target),
@@ -134,44 +134,44 @@ def moved(door: Door, job: Job, target: Status, now: int) -> dict[str, Any]:
         "actor": "user:dba",
         "reason": "by hand",
         "metadata": None,
-        "fence": job.fence + granted,
+        "fence": job.fence + leased,
         "attempt": job.attempt + (target is Status.RETRY and job.status is Status.RUNNING),
         "worker": (job.worker or "w9") if target is Status.RUNNING else None,
         "lease_expires_at": (job.lease_expires_at or now + 60_000_000) if target is Status.RUNNING else None,
-        "gate_id": new_id() if target is Status.WAITING_FOR_APPROVAL else None,
+        "approval_id": new_id() if target is Status.WAITING_FOR_APPROVAL else None,
         "finished_at": now if target in TERMINAL else None,
         "error": ERROR if target in (Status.FAILED, Status.DEAD_LETTER) else None,
     }
     if target is Status.RUNNING:
         columns |= {"started_at": job.started_at or now, "run_started_at": job.run_started_at or now}
-    if door.engine == "postgres":
+    if adapter.engine == "postgres":
         columns["previous"] = str(job.status)
     return columns
 
 
-async def move(door: Door, job: Job, target: Status, now: int, **other: Any) -> None:
+async def move(adapter: Door, job: Job, target: Status, now: int, **other: Any) -> None:
     """Move a job by hand; other replaces columns of the move."""
-    await door.run(*update(job, moved(door, job, target, now) | other))
+    await adapter.run(*update(job, moved(adapter, job, target, now) | other))
 
 
-async def job_in(desk: Desk, door: Door, status: Status, **fields: Any) -> Job:
+async def job_in(remote: Desk, adapter: Door, status: Status, **fields: Any) -> Job:
     """A new job brought into a status by verbs."""
     if status is Status.DEAD_LETTER:
         fields = {"max_attempts": 1} | fields
     if status in (Status.QUEUED, Status.CANCELLED):
-        job = await desk.job(await desk.add(**fields))
+        job = await remote.job(await remote.add(**fields))
     else:
-        job = await desk.running(**fields)
+        job = await remote.running(**fields)
     if status is Status.WAITING_FOR_APPROVAL:
-        await desk.do(open_gate(job))
+        await remote.do(request_approval(job))
     elif status is Status.CANCELLED:
-        await desk.do(cancel(job.id))
+        await remote.do(cancel(job.id))
     elif status is Status.SUCCEEDED:
-        await desk.do(complete(job))
+        await remote.do(complete(job))
     elif status in (Status.RETRY, Status.DEAD_LETTER):
-        await desk.do(fail(job, retry_after_seconds=5.0))
+        await remote.do(fail(job, retry_after_seconds=5.0))
     elif status is Status.FAILED:
-        await desk.do(fail(job, retryable=False))
-    job = await desk.job(job.id)
+        await remote.do(fail(job, retryable=False))
+    job = await remote.job(job.id)
     assert job.status is status
     return job

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from interlock.domain.job import Job, Refused
+from interlock.domain.job import Job, Rejected
 from interlock.domain.progress import Event, Level, Report, Step, StepRow
 from tests.contract.builders import Desk, new_id
 
 
 def step(job: Job, name: str = "search", occurrence: int = 1, result: str = '"found"', **fields: Any) -> Step:
-    grant: dict[str, Any] = {"id": job.id, "fence": job.fence, "worker": job.worker}
-    return Step(**grant | {"name": name, "occurrence": occurrence, "result": result} | fields)
+    lease: dict[str, Any] = {"id": job.id, "fence": job.fence, "worker": job.worker}
+    return Step(**lease | {"name": name, "occurrence": occurrence, "result": result} | fields)
 
 
-async def keep(desk: Desk, step: Step) -> StepRow:
-    (answer,) = await desk.store.save_steps(desk.tenant, [step])
+async def keep(remote: Desk, step: Step) -> StepRow:
+    (answer,) = await remote.store.save_steps(remote.tenant, [step])
     assert isinstance(answer, StepRow), answer
     return answer
 
@@ -25,17 +25,17 @@ def event(message: str = "drafting", **fields: Any) -> Event:
 
 
 def report(job: Job, *events: Event, **fields: Any) -> Report:
-    grant: dict[str, Any] = {"id": job.id, "fence": job.fence, "worker": job.worker}
-    return Report(**grant | {"events": events} | fields)
+    lease: dict[str, Any] = {"id": job.id, "fence": job.fence, "worker": job.worker}
+    return Report(**lease | {"events": events} | fields)
 
 
-async def tell(desk: Desk, report: Report) -> tuple[int, ...]:
-    (answer,) = await desk.store.add_events(desk.tenant, [report])
-    assert not isinstance(answer, Refused), answer
+async def tell(remote: Desk, report: Report) -> tuple[int, ...]:
+    (answer,) = await remote.store.add_events(remote.tenant, [report])
+    assert not isinstance(answer, Rejected), answer
     return answer
 
 
-async def steps_of(desk: Desk, job_id: str) -> list[StepRow]:
+async def steps_of(remote: Desk, job_id: str) -> list[StepRow]:
     """Everything that is kept of a job's steps."""
-    (found,) = await desk.store.steps(desk.tenant, [job_id], limit=1000)
+    (found,) = await remote.store.steps(remote.tenant, [job_id], limit=1000)
     return found

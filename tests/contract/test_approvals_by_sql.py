@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.approvals import ballot, decided, gate_of, waiting
+from tests.contract.approvals import approval_of, command, decided, waiting
 from tests.contract.builders import NEVER, Desk
 from tests.contract.connections import Door, refusal
 
@@ -14,40 +14,42 @@ GATE = "UPDATE approval SET {} WHERE tenant = $1 AND id = $2"
 @pytest.mark.parametrize(
     "column", ["prompt", "details", "schema", "risk", "digest", "opened_by", "on_deny"], ids=lambda c: str(c)
 )
-async def test_the_database_keeps_what_was_asked(desk: Desk, door: Door, column: str) -> None:
-    _, gate = await waiting(desk)
-    message = await refusal(door, GATE.format(f"{column} = 'fail'"), desk.tenant, gate.id)
+async def test_the_database_keeps_what_was_asked(remote: Desk, adapter: Door, column: str) -> None:
+    _, approval = await waiting(remote)
+    message = await refusal(adapter, GATE.format(f"{column} = 'fail'"), remote.tenant, approval.id)
     assert "what people are asked never changes" in message
 
 
-async def test_the_database_refuses_a_second_decision(desk: Desk, door: Door) -> None:
-    _, gate = await waiting(desk)
-    await decided(desk, ballot(gate))
-    for change in ("status = 'denied'", "status = 'open'", "comment = 'x'", "data = '1'", "token_minted_by = 'x'"):
-        assert "decided once" in await refusal(door, GATE.format(change), desk.tenant, gate.id)
+async def test_the_database_refuses_a_second_decision(remote: Desk, adapter: Door) -> None:
+    _, approval = await waiting(remote)
+    await decided(remote, command(approval))
+    for change in ("status = 'denied'", "status = 'open'", "comment = 'x'", "data = '1'", "link_created_by = 'x'"):
+        assert "decided once" in await refusal(adapter, GATE.format(change), remote.tenant, approval.id)
     vote = "UPDATE approval_vote SET decision = 'deny' WHERE tenant = $1 AND approval_id = $2"
-    assert "a vote never changes" in await refusal(door, vote, desk.tenant, gate.id)
+    assert "a vote never changes" in await refusal(adapter, vote, remote.tenant, approval.id)
 
 
-async def test_the_database_keeps_gates_and_votes_as_long_as_their_job(desk: Desk, door: Door) -> None:
-    _, gate = await waiting(desk)
-    await decided(desk, ballot(gate))
+async def test_the_database_keeps_gates_and_votes_as_long_as_their_job(remote: Desk, adapter: Door) -> None:
+    _, approval = await waiting(remote)
+    await decided(remote, command(approval))
     for table, key in (("approval", "id"), ("approval_vote", "approval_id")):
-        message = await refusal(door, f"DELETE FROM {table} WHERE tenant = $1 AND {key} = $2", desk.tenant, gate.id)
+        message = await refusal(
+            adapter, f"DELETE FROM {table} WHERE tenant = $1 AND {key} = $2", remote.tenant, approval.id
+        )
         assert "with" in message
         assert "job" in message
 
 
-async def test_the_database_refuses_a_second_open_gate_of_a_job(desk: Desk, door: Door) -> None:
-    _, gate = await waiting(desk)
+async def test_the_database_refuses_a_second_open_gate_of_a_job(remote: Desk, adapter: Door) -> None:
+    _, approval = await waiting(remote)
     columns = "job_id, status, prompt, digest, required, on_deny, opened_by, opened_at, expires_at"
     await refusal(
-        door,
+        adapter,
         f"INSERT INTO approval (tenant, id, fence, {columns}) SELECT tenant, $3, 99, {columns} FROM approval "
         "WHERE tenant = $1 AND id = $2",
-        desk.tenant, gate.id, NEVER,
+        remote.tenant, approval.id, NEVER,
     )  # fmt: skip
-    assert await desk.store.approvals(desk.tenant, [NEVER]) == [None]
+    assert await remote.store.approvals(remote.tenant, [NEVER]) == [None]
 
 
 @pytest.mark.parametrize(
@@ -61,8 +63,8 @@ async def test_the_database_refuses_a_second_open_gate_of_a_job(desk: Desk, door
         "token_sha256 = digest_of_nothing",
     ],
 )
-async def test_the_database_refuses_a_gate_that_makes_no_sense(desk: Desk, door: Door, change: str) -> None:
-    _, gate = await waiting(desk)
-    nothing = "''::bytea" if door.engine == "postgres" else "x''"
-    await refusal(door, GATE.format(change.replace("digest_of_nothing", nothing)), desk.tenant, gate.id)
-    assert await gate_of(desk, gate.id) == gate
+async def test_the_database_refuses_a_gate_that_makes_no_sense(remote: Desk, adapter: Door, change: str) -> None:
+    _, approval = await waiting(remote)
+    nothing = "''::bytea" if adapter.engine == "postgres" else "x''"
+    await refusal(adapter, GATE.format(change.replace("digest_of_nothing", nothing)), remote.tenant, approval.id)
+    assert await approval_of(remote, approval.id) == approval

@@ -20,45 +20,45 @@ from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ENGINES, ManualClock, fresh_database, open_store
 
 
-async def test_each_hash_covers_its_row_and_the_hash_before(desk: Desk) -> None:
-    id = await eventful(desk)
+async def test_each_hash_covers_its_row_and_the_hash_before(remote: Desk) -> None:
+    id = await eventful(remote)
     previous = None
-    for r in await desk.history(id):
+    for r in await remote.history(id):
         who_and_what = (r.version, r.from_status, r.to_status, r.verb, r.actor, r.attempt, r.fence)
-        assert r.hash == history_hash(previous, desk.tenant, id, *who_and_what, r.reason, r.metadata, r.at)
+        assert r.hash == history_hash(previous, remote.tenant, id, *who_and_what, r.reason, r.metadata, r.at)
         previous = r.hash
 
 
 async def test_the_same_script_makes_the_same_hashes_on_both_engines(tmp_path: Path, postgres: Postgres) -> None:
     """G30, down to the bytes of the audit."""
-    told, heads = [], []
+    reported, heads = [], []
     ids = [f"0193a1b2-0000-7000-8000-{n:012x}" for n in range(4)]
     for engine in ENGINES:
         clock = ManualClock()
         async with open_store(engine, directory=tmp_path, postgres=postgres, clock=clock) as store:
-            desk = Desk(store, "größe 🐢", clock)
-            await eventful(desk, id=ids[0])
-            job = await desk.running(id=ids[1], type="other")
-            await desk.do(complete(job, result='"done"'))
-            await desk.add(id=ids[2], type="late", deadline=desk.after(5))
+            remote = Desk(store, "größe 🐢", clock)
+            await eventful(remote, id=ids[0])
+            job = await remote.running(id=ids[1], type="other")
+            await remote.do(complete(job, result='"done"'))
+            await remote.add(id=ids[2], type="late", deadline=remote.after(5))
             clock.advance(5)
-            await desk.sweep()
+            await remote.sweep()
             await Desk(store, "b", clock).add(id=ids[3])
-            told.append([[row.hash for row in await desk.history(id)] for id in ids])
+            reported.append([[row.hash for row in await remote.history(id)] for id in ids])
             heads.append(await store.head())
             assert (await store.verify()).first_bad is None
-    assert told[0] == told[1]
+    assert reported[0] == reported[1]
     assert heads[0] == heads[1]
 
 
-async def test_an_untouched_store_is_verified_and_counted(desk: Desk, rival: Desk) -> None:
-    rows = len(await desk.history(await eventful(desk)))
-    await desk.add_all([new_job() for _ in range(5)])
+async def test_an_untouched_store_is_verified_and_counted(remote: Desk, rival: Desk) -> None:
+    rows = len(await remote.history(await eventful(remote)))
+    await remote.add_all([new_job() for _ in range(5)])
     await rival.add()
-    verdict = await desk.store.verify(desk.tenant)
+    verdict = await remote.store.verify(remote.tenant)
     assert verdict == (6, rows + 5, None)
-    assert (await desk.store.verify(rival.tenant)) == (1, 1, None)
-    assert (await desk.store.verify("nobody")) == (0, 0, None)
+    assert (await remote.store.verify(rival.tenant)) == (1, 1, None)
+    assert (await remote.store.verify("nobody")) == (0, 0, None)
 
 
 # What an owner might do to a history of twelve rows, once the guards are taken away.
@@ -93,14 +93,14 @@ TAMPERINGS = {
 
 
 @pytest.mark.parametrize("kind", TAMPERINGS)
-async def test_an_audit_finds_the_first_row_that_was_tampered_with(desk: Desk, door: Door, kind: str) -> None:
-    id = await eventful(desk)
-    other = await desk.add()
-    await desk.verify()
-    await door.without_rules()
+async def test_an_audit_finds_the_first_row_that_was_tampered_with(remote: Desk, adapter: Door, kind: str) -> None:
+    id = await eventful(remote)
+    other = await remote.add()
+    await remote.verify()
+    await adapter.without_rules()
     statement, version = TAMPERINGS[kind]
-    await door.run(statement.format(key=KEY[door.engine]), desk.tenant, id)
-    verdict = await desk.store.verify(desk.tenant)
+    await adapter.run(statement.format(key=KEY[adapter.engine]), remote.tenant, id)
+    verdict = await remote.store.verify(remote.tenant)
     assert verdict.first_bad is not None
     assert id in verdict.first_bad
     assert other not in verdict.first_bad
@@ -108,28 +108,28 @@ async def test_an_audit_finds_the_first_row_that_was_tampered_with(desk: Desk, d
 
 
 @pytest.mark.parametrize("engine", ["postgres"])
-async def test_on_postgresql_a_hash_that_somebody_made_up_is_not_written(desk: Desk, door: Door) -> None:
-    job = await desk.running()
-    await move(door, job, Status.SUCCEEDED, desk.clock.now, head=bytes(32))
-    await desk.verify()
+async def test_on_postgresql_a_hash_that_somebody_made_up_is_not_written(remote: Desk, adapter: Door) -> None:
+    job = await remote.running()
+    await move(adapter, job, Status.SUCCEEDED, remote.clock.now, head=bytes(32))
+    await remote.verify()
 
 
-async def test_an_audit_finds_history_whose_job_is_gone(desk: Desk, door: Door) -> None:
-    id = await eventful(desk)
-    await door.without_rules()
-    await door.run("DELETE FROM job WHERE tenant = $1 AND id = $2", desk.tenant, id)
-    verdict = await desk.store.verify(desk.tenant)
+async def test_an_audit_finds_history_whose_job_is_gone(remote: Desk, adapter: Door) -> None:
+    id = await eventful(remote)
+    await adapter.without_rules()
+    await adapter.run("DELETE FROM job WHERE tenant = $1 AND id = $2", remote.tenant, id)
+    verdict = await remote.store.verify(remote.tenant)
     assert verdict.first_bad is not None
     assert "the job is gone" in verdict.first_bad
 
 
-async def test_tampering_with_one_tenant_is_no_fault_of_another(desk: Desk, rival: Desk, door: Door) -> None:
-    id = await desk.add()
+async def test_tampering_with_one_tenant_is_no_fault_of_another(remote: Desk, rival: Desk, adapter: Door) -> None:
+    id = await remote.add()
     await rival.add()
-    await door.without_rules()
-    await door.run(TAMPERINGS["all rows gone"][0].format(key=KEY[door.engine]), desk.tenant, id)
-    assert (await desk.store.verify(desk.tenant)).first_bad is not None
-    assert (await desk.store.verify(rival.tenant)).first_bad is None
+    await adapter.without_rules()
+    await adapter.run(TAMPERINGS["all rows gone"][0].format(key=KEY[adapter.engine]), remote.tenant, id)
+    assert (await remote.store.verify(remote.tenant)).first_bad is not None
+    assert (await remote.store.verify(rival.tenant)).first_bad is None
 
 
 async def with_own_store(
@@ -157,16 +157,16 @@ async def test_the_head_changes_with_every_transition_and_with_nothing_else(
     engine: str, tmp_path: Path, postgres: Postgres
 ) -> None:
     async def use(store: Store, place: str) -> None:
-        desk = Desk(store, "t", ManualClock())
+        remote = Desk(store, "t", ManualClock())
         seen = [await store.head()]
-        id = await desk.add()
+        id = await remote.add()
         seen.append(await store.head())
-        await desk.add(type="x", delay_seconds=9.0)
+        await remote.add(type="x", delay_seconds=9.0)
         seen.append(await store.head())
-        await desk.claim()
+        await remote.claim()
         seen.append(await store.head())
         assert await store.head() == seen[-1]
-        await desk.do(cancel(id))
+        await remote.do(cancel(id))
         seen.append(await store.head())
         assert len(set(seen)) == len(seen)
         assert all(len(head) == 64 for head in seen)
@@ -177,14 +177,14 @@ async def test_the_head_changes_with_every_transition_and_with_nothing_else(
 async def test_the_head_of_a_tenant_is_changed_by_nobody_else(
     engine: str, tmp_path: Path, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_chain, "ENDS_AT_ONCE", 2)  # so that it is read in several pieces
+    monkeypatch.setattr(history_chain, "ENDS_BATCH_SIZE", 2)  # so that it is read in several pieces
 
     async def use(store: Store, place: str) -> None:
         one, other = Desk(store, "one", ManualClock()), Desk(store, "other", ManualClock())
         nothing = await store.head("one")
         await one.add_all([new_job() for _ in range(5)])
-        head, everybody = await store.head("one"), await store.head()
-        assert nothing != head == everybody
+        head, local_principal = await store.head("one"), await store.head()
+        assert nothing != head == local_principal
         await other.add()
         assert (await store.head("one"), await store.head("nobody")) == (head, nothing)
         assert len({head, await store.head("other"), await store.head()}) == 3
@@ -199,16 +199,16 @@ async def test_only_a_head_kept_elsewhere_shows_a_chain_that_was_rewritten_as_a_
 ) -> None:
     async def use(store: Store, place: str) -> None:
         clock = ManualClock()
-        desk = Desk(store, "t", clock)
-        id = await desk.add()
-        (row,) = await desk.history(id)
+        remote = Desk(store, "t", clock)
+        id = await remote.add()
+        (row,) = await remote.history(id)
         head = await store.head()
         rest = (1, None, "queued", "enqueue", "user:mallory", 1, 0, None, row.metadata, row.at)
         forged = history_hash(None, "t", id, *rest)
-        async with open_door(MASTER[engine], place=place, tenant="t", clock=clock, postgres=postgres) as door:
-            await door.without_rules()
-            await door.run("UPDATE job_history SET actor = 'user:mallory', hash = $1", forged)
-            await door.run("UPDATE job SET head = $1", forged)
+        async with open_door(MASTER[engine], place=place, tenant="t", clock=clock, postgres=postgres) as adapter:
+            await adapter.without_rules()
+            await adapter.run("UPDATE job_history SET actor = 'user:mallory', hash = $1", forged)
+            await adapter.run("UPDATE job SET head = $1", forged)
         assert (await store.verify()).first_bad is None
         assert await store.head() != head
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.domain.audit import Chronicle
+from interlock.domain.audit import HistoryExport
 from interlock.engine.audit import Audit
 from interlock.errors import Invalid
 from tests.contract.builders import Desk, complete, fail
 from tests.contract.connections import Door
 
 
-async def all_parts(desk: Desk, jobs: int) -> tuple[int, int, list[str], int]:
+async def all_parts(remote: Desk, jobs: int) -> tuple[int, int, list[str], int]:
     """Jobs, rows, everything bad, and in how many parts."""
-    audit = Audit(desk.store)
+    audit = Audit(remote.store)
     count = rows = parts = 0
     bad: list[str] = []
     after: str | None = None
     while True:
-        part = await audit.verify_part(desk.tenant, after=after, jobs=jobs)
+        part = await audit.verify_part(remote.tenant, after=after, jobs=jobs)
         count, rows, parts = count + part.jobs, rows + part.rows, parts + 1
         bad += [part.first_bad] if part.first_bad else []
         if part.next is None:
@@ -26,89 +26,89 @@ async def all_parts(desk: Desk, jobs: int) -> tuple[int, int, list[str], int]:
         after = part.next
 
 
-async def some_lives(desk: Desk) -> list[str]:
+async def some_lives(remote: Desk) -> list[str]:
     ids = []
     for _ in range(3):
-        job = await desk.running()
-        await desk.do(complete(job))
+        job = await remote.running()
+        await remote.do(complete(job))
         ids.append(job.id)
-    job = await desk.running()
-    await desk.do(fail(job, retry_after_seconds=1.0))
-    return [*ids, job.id, await desk.add(type="later")]
+    job = await remote.running()
+    await remote.do(fail(job, retry_after_seconds=1.0))
+    return [*ids, job.id, await remote.add(type="later")]
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 5, 100])
-async def test_parts_of_any_size_read_every_chain_once(desk: Desk, rival: Desk, jobs: int) -> None:
-    await some_lives(desk)
+async def test_parts_of_any_size_read_every_chain_once(remote: Desk, rival: Desk, jobs: int) -> None:
+    await some_lives(remote)
     await some_lives(rival)
-    count, rows, bad, parts = await all_parts(desk, jobs)
-    whole = await desk.store.verify(desk.tenant)
+    count, rows, bad, parts = await all_parts(remote, jobs)
+    whole = await remote.store.verify(remote.tenant)
     assert (count, rows, bad) == (whole.jobs, whole.rows, []) == (5, 13, [])
     assert parts == {1: 6, 2: 3, 5: 2, 100: 1}[jobs]
 
 
-async def test_everybody_is_verified_part_by_part(desk: Desk, rival: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlock.engine.audit.MOST_AT_ONCE", 2)
-    await some_lives(desk)
+async def test_everybody_is_verified_part_by_part(remote: Desk, rival: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interlock.engine.audit.BATCH_SIZE", 2)
+    await some_lives(remote)
     await some_lives(rival)
-    parts = [part async for part in Audit(desk.store).verify_everybody()]
-    whole = await desk.store.verify()
+    parts = [part async for part in Audit(remote.store).verify_all_tenants()]
+    whole = await remote.store.verify()
     assert sum(part.jobs for part in parts) == whole.jobs >= 10
     assert sum(part.rows for part in parts) == whole.rows
     assert max(part.jobs for part in parts) <= 2
     assert {part.first_bad for part in parts} == {whole.first_bad}
 
 
-async def test_a_tenant_without_jobs_is_verified_at_once(desk: Desk) -> None:
-    assert await all_parts(desk, 10) == (0, 0, [], 1)
+async def test_a_tenant_without_jobs_is_verified_at_once(remote: Desk) -> None:
+    assert await all_parts(remote, 10) == (0, 0, [], 1)
 
 
-async def test_a_row_that_was_changed_is_found_in_its_part(desk: Desk, door: Door) -> None:
-    ids = await some_lives(desk)
-    await door.without_rules()
-    where = "job_id = $1" if door.engine == "postgres" else "seq = (SELECT seq FROM job WHERE id = $1)"
-    await door.run(f"UPDATE job_history SET reason = 'forged' WHERE {where} AND version = 2", ids[1])
+async def test_a_row_that_was_changed_is_found_in_its_part(remote: Desk, adapter: Door) -> None:
+    ids = await some_lives(remote)
+    await adapter.without_rules()
+    where = "job_id = $1" if adapter.engine == "postgres" else "seq = (SELECT seq FROM job WHERE id = $1)"
+    await adapter.run(f"UPDATE job_history SET reason = 'forged' WHERE {where} AND version = 2", ids[1])
     for jobs in (1, 2, 100):
-        _, _, bad, _ = await all_parts(desk, jobs)
+        _, _, bad, _ = await all_parts(remote, jobs)
         assert len(bad) == 1
         assert f"{ids[1]} version 2: the hash does not fit" in bad[0]
 
 
-async def test_a_job_whose_history_is_gone_is_found_in_its_part(desk: Desk, door: Door) -> None:
-    ids = await some_lives(desk)
-    await door.without_rules()
-    where = "job_id = $1" if door.engine == "postgres" else "seq = (SELECT seq FROM job WHERE id = $1)"
-    await door.run(f"DELETE FROM job_history WHERE {where}", ids[2])
+async def test_a_job_whose_history_is_gone_is_found_in_its_part(remote: Desk, adapter: Door) -> None:
+    ids = await some_lives(remote)
+    await adapter.without_rules()
+    where = "job_id = $1" if adapter.engine == "postgres" else "seq = (SELECT seq FROM job WHERE id = $1)"
+    await adapter.run(f"DELETE FROM job_history WHERE {where}", ids[2])
     for jobs in (1, 2, 100):
-        _, _, bad, _ = await all_parts(desk, jobs)
+        _, _, bad, _ = await all_parts(remote, jobs)
         assert len(bad) == 1
         assert bad[0].endswith(f"{ids[2]}: the job has no history")
 
 
-async def test_a_part_of_no_size_is_refused(desk: Desk) -> None:
+async def test_a_part_of_no_size_is_refused(remote: Desk) -> None:
     for jobs in (0, 10_001):
         with pytest.raises(Invalid):
-            await Audit(desk.store).verify_part(desk.tenant, jobs=jobs)
+            await Audit(remote.store).verify_part(remote.tenant, jobs=jobs)
 
 
-async def test_a_place_that_nobody_was_told_is_refused(desk: Desk) -> None:
+async def test_a_place_that_nobody_was_told_is_refused(remote: Desk) -> None:
     for cursor in ("", "nonsense", "-1", "9" * 40, "٣"):
         with pytest.raises(Invalid, match="is not where a verification has stopped"):
-            await Audit(desk.store).verify_part(desk.tenant, after=cursor)
+            await Audit(remote.store).verify_part(remote.tenant, after=cursor)
 
 
 async def test_an_export_has_every_row_in_the_order_of_arrival(
-    desk: Desk, rival: Desk, monkeypatch: pytest.MonkeyPatch
+    remote: Desk, rival: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlock.engine.audit.EXPORT_AT_ONCE", 2)
-    ids = await some_lives(desk)
+    monkeypatch.setattr("interlock.engine.audit.EXPORT_BATCH_SIZE", 2)
+    ids = await some_lives(remote)
     await some_lives(rival)
-    pages = [page async for page in Audit(desk.store).export(desk.tenant)]
+    pages = [page async for page in Audit(remote.store).export(remote.tenant)]
     assert [len(page) for page in pages] == [2, 2, 1]
-    chronicles: list[Chronicle] = [one for page in pages for one in page]
+    chronicles: list[HistoryExport] = [one for page in pages for one in page]
     assert [one.rows[0].job_id for one in chronicles] == ids
     assert [one.seq for one in chronicles] == sorted(one.seq for one in chronicles)
     for one in chronicles:
-        assert list(one.rows) == await desk.store.history(desk.tenant, one.rows[0].job_id)
-    rest = [page async for page in Audit(desk.store).export(desk.tenant, after=chronicles[3].seq)]
+        assert list(one.rows) == await remote.store.history(remote.tenant, one.rows[0].job_id)
+    rest = [page async for page in Audit(remote.store).export(remote.tenant, after=chronicles[3].seq)]
     assert rest == [[chronicles[4]]]

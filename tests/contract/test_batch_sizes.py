@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from interlock.domain.decide import Complete
+from interlock.domain.decide import CompleteJob
 from interlock.domain.job import Filter, Receipt
 from interlock.domain.lifecycle import Status
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.registry import Agent
 from interlock.storage.contract import Store
 from tests.contract.builders import FIXED, Desk, complete, fail, new_job, release
@@ -44,11 +44,11 @@ async def test_a_batch_of_any_size_is_enqueued_granted_and_completed_whole(
     bystander = new_job(type="other")
     jobs = [new_job(payload=f'{{"n":{n}}}', tags=(f"t{n}",)) for n in range(size)]
     await store.enqueue(tenant, [bystander])
-    told = await store.enqueue(tenant, jobs)
-    assert [answer.id for answer in told] == [job.id for job in jobs]  # type: ignore[union-attr]
-    granted = await store.claim(tenant, ClaimAsk("w1", types=frozenset({"work"}), limit=size))
-    assert [(job.id, job.payload, *job.tags) for job in granted] == [(job.id, job.payload, *job.tags) for job in jobs]
-    receipts = await store.carry_out(tenant, [Complete(job.id, job.fence, "w1", result="7") for job in granted])
+    reported = await store.enqueue(tenant, jobs)
+    assert [answer.id for answer in reported] == [job.id for job in jobs]  # type: ignore[union-attr]
+    leased = await store.claim(tenant, ClaimFilter("w1", types=frozenset({"work"}), limit=size))
+    assert [(job.id, job.payload, *job.tags) for job in leased] == [(job.id, job.payload, *job.tags) for job in jobs]
+    receipts = await store.carry_out(tenant, [CompleteJob(job.id, job.fence, "w1", result="7") for job in leased])
     assert [(r.id, r.status, r.version) for r in receipts if isinstance(r, Receipt)] == [
         (job.id, Status.SUCCEEDED, 3) for job in jobs
     ]
@@ -66,11 +66,11 @@ async def test_jobs_scattered_among_others_are_granted_and_completed_alone(
     jobs = [new_job(type="mine" if n % every == 0 else "other") for n in range(60)]
     await store.enqueue(tenant, jobs)
     mine = [job.id for job in jobs if job.type == "mine"]
-    granted = await store.claim(tenant, ClaimAsk("w1", types=frozenset({"mine"}), limit=100))
-    assert [job.id for job in granted] == mine
+    leased = await store.claim(tenant, ClaimFilter("w1", types=frozenset({"mine"}), limit=100))
+    assert [job.id for job in leased] == mine
     running = await store.find(tenant, Filter(statuses=(Status.RUNNING,), limit=200))
     assert {job.id for job in running} == {*mine}
-    await store.carry_out(tenant, [Complete(job.id, job.fence, "w1") for job in reversed(granted)])
+    await store.carry_out(tenant, [CompleteJob(job.id, job.fence, "w1") for job in reversed(leased)])
     ended = await store.find(tenant, Filter(statuses=(Status.SUCCEEDED,), limit=200))
     assert {job.id for job in ended} == {*mine}
     assert (await store.verify(tenant)).first_bad is None
@@ -83,37 +83,37 @@ async def test_many_lines_move_up_at_once_each_by_what_was_freed(store: Store, t
     jobs = [new_job(agent_kind="crew", agent_id=name) for _ in range(4) for name in limits]
     await store.enqueue(tenant, jobs)
     done: list[str] = []
-    while granted := await store.claim(tenant, ClaimAsk("w1", limit=100)):
-        ran = [str(job.agent_id) for job in granted]
+    while leased := await store.claim(tenant, ClaimFilter("w1", limit=100)):
+        ran = [str(job.agent_id) for job in leased]
         assert {name: ran.count(name) for name in limits} == {
             name: min(limit, 4 - sum(1 for id in done if id == name)) for name, limit in limits.items()
         }
-        await store.carry_out(tenant, [Complete(job.id, job.fence, "w1") for job in granted])
+        await store.carry_out(tenant, [CompleteJob(job.id, job.fence, "w1") for job in leased])
         done += ran
     assert len(done) == len(jobs)
 
 
-async def test_jobs_of_all_kinds_are_granted_together_in_order_and_told_as_they_are_kept(desk: Desk) -> None:
+async def test_jobs_of_all_kinds_are_granted_together_in_order_and_told_as_they_are_kept(remote: Desk) -> None:
     plain: list[dict[str, Any]] = [{}, {}, {}]
     jobs = [new_job(**fields) for extra in EXTRAS.values() for fields in (extra, *plain)]
-    ids = await desk.add_all(jobs)
+    ids = await remote.add_all(jobs)
     everything = {"limit": 200, "affinity_keys": None, "capabilities": frozenset({"gpu"}), "lease_seconds": 30.0}
-    granted = await desk.claim(**everything)
-    assert [job.id for job in granted] == [job.id for job in sorted(jobs, key=lambda job: -job.priority)]
-    assert granted == await desk.store.get(desk.tenant, [job.id for job in granted])
-    assert {job.id: job.type for job in granted} == dict.fromkeys(ids, "work")
+    leased = await remote.claim(**everything)
+    assert [job.id for job in leased] == [job.id for job in sorted(jobs, key=lambda job: -job.priority)]
+    assert leased == await remote.store.get(remote.tenant, [job.id for job in leased])
+    assert {job.id: job.type for job in leased} == dict.fromkeys(ids, "work")
 
-    desk.clock.advance(1)
-    back = granted[::5]
+    remote.clock.advance(1)
+    back = leased[::5]
     turned = [release(job) if n % 2 else fail(job, retry_after_seconds=0.1) for n, job in enumerate(back)]
-    await desk.store.carry_out(desk.tenant, turned)
-    desk.clock.advance(1)
-    fresh = await desk.add_all([new_job() for _ in range(20)])
-    again = await desk.claim(**everything)
+    await remote.store.carry_out(remote.tenant, turned)
+    remote.clock.advance(1)
+    fresh = await remote.add_all([new_job() for _ in range(20)])
+    again = await remote.claim(**everything)
     assert {job.id for job in again} == {*fresh, *(job.id for job in back)}
-    assert again == await desk.store.get(desk.tenant, [job.id for job in again])
+    assert again == await remote.store.get(remote.tenant, [job.id for job in again])
 
-    last = {job.id: job for job in (*granted, *again)}.values()
-    receipts = await desk.store.carry_out(desk.tenant, [complete(job) for job in last])
+    last = {job.id: job for job in (*leased, *again)}.values()
+    receipts = await remote.store.carry_out(remote.tenant, [complete(job) for job in last])
     assert [receipt.status for receipt in receipts if isinstance(receipt, Receipt)] == [Status.SUCCEEDED] * len(last)
-    assert (await desk.store.verify(desk.tenant)).first_bad is None
+    assert (await remote.store.verify(remote.tenant)).first_bad is None

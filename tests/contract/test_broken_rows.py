@@ -9,18 +9,18 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 
-from interlock.domain.job import Receipt, Refused
+from interlock.domain.job import Receipt, Rejected
 from interlock.domain.lifecycle import TERMINAL, Status
-from interlock.domain.operations import PruneOrder
+from interlock.domain.operations import PruneCommand
 from interlock.domain.registry import Agent
-from interlock.engine.maintenance import Upkeep
+from interlock.engine.maintenance import Maintenance
 from interlock.errors import BrokenJob
 from interlock.storage.contract import Store
 from interlock.storage.contract.doctor import RULES, Fault
 from tests.contract.approvals import waiting
-from tests.contract.builders import OPERATOR, Desk, beat, cancel, complete, new_id, release
+from tests.contract.builders import OPERATOR, Desk, cancel, complete, heartbeat, new_id, release
 from tests.contract.connections import MASTER, Door, open_door
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 from tests.support.postgres import Postgres
 from tests.support.stores import ManualClock
 
@@ -37,38 +37,38 @@ async def broken(
     engine: str, place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres
 ) -> AsyncIterator[Breaker]:
     """Runs a statement without triggers and checks, which are there again afterwards."""
-    async with open_door(MASTER[engine], place=place, tenant=tenant, clock=clock, postgres=postgres) as door:
+    async with open_door(MASTER[engine], place=place, tenant=tenant, clock=clock, postgres=postgres) as adapter:
 
         async def run(statement: str, *values: Any) -> None:
-            await door.run("BEGIN")
-            await (_without_rules if engine == "postgres" else _without_triggers)(door, statement, *values)
-            await door.run("COMMIT")
+            await adapter.run("BEGIN")
+            await (_without_rules if engine == "postgres" else _without_triggers)(adapter, statement, *values)
+            await adapter.run("COMMIT")
 
         yield run
 
 
-async def _without_rules(door: Door, statement: str, *values: Any) -> None:
-    checks = await door.run(
+async def _without_rules(adapter: Door, statement: str, *values: Any) -> None:
+    checks = await adapter.run(
         """select conrelid::regclass::text, conname, pg_get_constraintdef(oid) from pg_constraint
            where contype = 'c' and connamespace = 'interlock'::regnamespace and conrelid <> 0"""
     )
     for table, name, _ in checks:
-        await door.run(f"alter table {table} drop constraint {name}")
-    await door.run("set local session_replication_role = replica")
-    await door.run(statement, *values)
+        await adapter.run(f"alter table {table} drop constraint {name}")
+    await adapter.run("set local session_replication_role = replica")
+    await adapter.run(statement, *values)
     for table, name, check in checks:
-        await door.run(f"alter table {table} add constraint {name} {check.removesuffix(' NOT VALID')} not valid")
+        await adapter.run(f"alter table {table} add constraint {name} {check.removesuffix(' NOT VALID')} not valid")
 
 
-async def _without_triggers(door: Door, statement: str, *values: Any) -> None:
-    triggers = await door.run("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'")
+async def _without_triggers(adapter: Door, statement: str, *values: Any) -> None:
+    triggers = await adapter.run("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'")
     for name, _ in triggers:
-        await door.run(f"DROP TRIGGER {name}")
-    await door.run("PRAGMA ignore_check_constraints = ON")
-    await door.run(statement, *values)
-    await door.run("PRAGMA ignore_check_constraints = OFF")
+        await adapter.run(f"DROP TRIGGER {name}")
+    await adapter.run("PRAGMA ignore_check_constraints = ON")
+    await adapter.run(statement, *values)
+    await adapter.run("PRAGMA ignore_check_constraints = OFF")
     for _, sql in triggers:
-        await door.run(sql)
+        await adapter.run(sql)
 
 
 # How a job is broken, and which rule that breaks: the job as it is before, and the statement; %s is its id.
@@ -79,8 +79,12 @@ JOBS: Final = {
     "running, no start": ("running", "UPDATE job SET run_started_at = NULL", "running_has_started"),
     "queued, attempt above max": ("queued", "UPDATE job SET attempt = 7, max_attempts = 5", "attempt_within_max"),
     "queued, with an end": ("queued", "UPDATE job SET finished_at = created_at", "finished_exactly_when_ended"),
-    "queued, with a worker": ("queued", "UPDATE job SET worker = 'w9'", "held_exactly_when_running"),
-    "queued, with an approval": ("queued", f"UPDATE job SET gate_id = '{new_id()}'", "gated_exactly_when_waiting"),
+    "queued, with a worker": ("queued", "UPDATE job SET worker = 'w9'", "leased_exactly_when_running"),
+    "queued, with an approval": (
+        "queued",
+        f"UPDATE job SET approval_id = '{new_id()}'",
+        "approval_exactly_when_waiting",
+    ),
     "late, attempt above max": ("late", "UPDATE job SET attempt = 7, max_attempts = 5", "attempt_within_max"),
     "waiting, approval closed": (
         "waiting",
@@ -97,8 +101,8 @@ POSTGRES: Final = {
     "ready elsewhere": ("queued", "UPDATE ready SET run_at = 'epoch' WHERE job_id = $1", "ready_only_when_it_waits"),
     "ready and running": (
         "running",
-        "INSERT INTO ready (tenant, route, base, run_at, seq, job_id) "
-        "SELECT tenant, route, base, run_at, seq, id FROM job WHERE id = $1",
+        "INSERT INTO ready (tenant, eligibility_key, base, run_at, seq, job_id) "
+        "SELECT tenant, eligibility_key, base, run_at, seq, id FROM job WHERE id = $1",
         "ready_only_when_it_waits",
     ),
     "leased and queued": (
@@ -116,15 +120,15 @@ POSTGRES: Final = {
 }
 
 
-async def made(desk: Desk, how: str) -> str:
+async def made(remote: Desk, how: str) -> str:
     """A job that others are behind, by priority, time and arrival."""
     if how == "running":
-        return (await desk.running(lease_seconds=5.0)).id
+        return (await remote.running(lease_seconds=5.0)).id
     if how == "waiting":
-        return (await waiting(desk, expires_in_seconds=5.0))[0].id
+        return (await waiting(remote, expires_in_seconds=5.0))[0].id
     if how == "late":
-        return await desk.add(deadline=desk.after(5), run_at=desk.after(1))
-    return await desk.add()
+        return await remote.add(deadline=remote.after(5), run_at=remote.after(1))
+    return await remote.add()
 
 
 def at(engine: str, statement: str) -> str:
@@ -143,150 +147,152 @@ def cases() -> list[Any]:
 
 @pytest.mark.parametrize(("engine", "how", "statement", "rule"), cases())
 async def test_a_broken_row_stops_nothing_is_named_and_can_be_ended(
-    desk: Desk, broken: Breaker, engine: str, how: str, statement: str, rule: str
+    remote: Desk, broken: Breaker, engine: str, how: str, statement: str, rule: str
 ) -> None:
-    victim = await made(desk, how)
-    held = await desk.running(type="held", lease_seconds=5.0)
-    late = await desk.add(type="late", deadline=desk.after(5))
+    victim = await made(remote, how)
+    held = await remote.running(type="held", lease_seconds=5.0)
+    late = await remote.add(type="late", deadline=remote.after(5))
     await broken(at(engine, statement), victim)
     named = GONE if GONE in statement else victim
-    assert rule in {fault.rule for fault in await desk.store.faults(desk.tenant, 100) if fault.name == named}
-    desk.clock.advance(6)
-    waits = [await desk.add() for _ in range(3)]
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        got = [*await desk.claimed(limit=1), *await desk.claimed(limit=10)]
-        for chore in Upkeep(desk.store).chores:
-            await chore.run()
+    assert rule in {fault.rule for fault in await remote.store.faults(remote.tenant, 100) if fault.name == named}
+    remote.clock.advance(6)
+    waits = [await remote.add() for _ in range(3)]
+    async with asyncio.timeout(RETRY_SECONDS):
+        got = [*await remote.claimed(limit=1), *await remote.claimed(limit=10)]
+        for task in Maintenance(remote.store).tasks:
+            await task.run()
     assert {held.id, *waits} <= set(got)  # one lease had run out, which the claim has seen to
-    assert (await desk.job(late)).status in TERMINAL
-    for fault in await desk.store.faults(desk.tenant, 100):
+    assert (await remote.job(late)).status in TERMINAL
+    for fault in await remote.store.faults(remote.tenant, 100):
         assert (fault.name, fault.rule in RULES) == (named, True)
-        await desk.store.repair(fault, OPERATOR)
-    assert await desk.store.faults(desk.tenant, 100) == []
-    await desk.sweep()
+        await remote.store.repair(fault, OPERATOR)
+    assert await remote.store.faults(remote.tenant, 100) == []
+    await remote.sweep()
     if named == victim:
-        job = await desk.job(victim)
-        (*_, last) = await desk.history(victim)
+        job = await remote.job(victim)
+        (*_, last) = await remote.history(victim)
         if job.status is Status.CANCELLED:
             reason = f"doctor: broke the rule {rule}"
             assert (last.version, last.actor, last.reason) == (job.version, OPERATOR, reason)
         else:
-            assert victim in (got + await desk.claimed(limit=10))
-    first_bad = (await desk.store.verify(desk.tenant)).first_bad
+            assert victim in (got + await remote.claimed(limit=10))
+    first_bad = (await remote.store.verify(remote.tenant)).first_bad
     if statement.startswith("DELETE FROM approval "):  # which no repair brings back
         assert first_bad is not None
         assert "the digest of request" in first_bad
     else:
         assert first_bad is None
-    await desk.do(complete(await desk.job(waits[0])))
+    await remote.do(complete(await remote.job(waits[0])))
 
 
 async def test_a_broken_job_is_refused_by_name_and_others_of_the_same_call_are_not(
-    desk: Desk, broken: Breaker, engine: str
+    remote: Desk, broken: Breaker, engine: str
 ) -> None:
-    jobs = [await desk.running() for _ in range(3)]
+    jobs = [await remote.running() for _ in range(3)]
     await broken(at(engine, "UPDATE job SET attempt = 7, max_attempts = 5"), jobs[1].id)
-    answers = await desk.store.carry_out(desk.tenant, [release(job) for job in jobs])
-    assert [type(answer) for answer in answers] == [Receipt, Refused, Receipt]
-    assert isinstance(answers[1], Refused)
+    answers = await remote.store.carry_out(remote.tenant, [release(job) for job in jobs])
+    assert [type(answer) for answer in answers] == [Receipt, Rejected, Receipt]
+    assert isinstance(answers[1], Rejected)
     assert isinstance(answers[1].error, BrokenJob)
     assert f"{jobs[1].id}: its row breaks a rule" in str(answers[1].error)
 
 
-async def test_heartbeats_of_others_go_through(desk: Desk, broken: Breaker, engine: str) -> None:
-    jobs = [await desk.running(lease_seconds=5.0) for _ in range(3)]
+async def test_heartbeats_of_others_go_through(remote: Desk, broken: Breaker, engine: str) -> None:
+    jobs = [await remote.running(lease_seconds=5.0) for _ in range(3)]
     await broken(at(engine, "UPDATE job SET attempt = 7, max_attempts = 5"), jobs[1].id)
-    desk.clock.advance(4)
-    await desk.store.heartbeat(desk.tenant, [beat(job) for job in jobs])
-    desk.clock.advance(4)
-    await desk.sweep()
-    assert [(await desk.job(job.id)).status for job in (jobs[0], jobs[2])] == [Status.RUNNING] * 2
+    remote.clock.advance(4)
+    await remote.store.heartbeat(remote.tenant, [heartbeat(job) for job in jobs])
+    remote.clock.advance(4)
+    await remote.sweep()
+    assert [(await remote.job(job.id)).status for job in (jobs[0], jobs[2])] == [Status.RUNNING] * 2
 
 
 async def test_slots_that_were_miscounted_stop_no_job_that_has_one_and_are_counted_anew(
-    desk: Desk, broken: Breaker
+    remote: Desk, broken: Breaker
 ) -> None:
-    await desk.store.set_agent(desk.tenant, Agent("bot", "1", max_concurrency=2))
-    ids = [await desk.add(agent_kind="bot", agent_id="1") for _ in range(4)]
-    running = await desk.claim(limit=5)
+    await remote.store.set_agent(remote.tenant, Agent("bot", "1", max_concurrency=2))
+    ids = [await remote.add(agent_kind="bot", agent_id="1") for _ in range(4)]
+    running = await remote.claim(limit=5)
     assert [job.id for job in running] == ids[:2]
-    await broken("UPDATE agent SET used = 0 WHERE tenant = $1", desk.tenant)
-    await desk.do(complete(running[0]))
-    await broken("UPDATE agent SET used = 9 WHERE tenant = $1", desk.tenant)
-    (fault,) = await desk.store.faults(desk.tenant, 100)
-    assert fault == Fault(desk.tenant, "slots_are_counted", "bot/1")
-    assert "counted anew" in await desk.store.repair(fault, OPERATOR)
-    assert await desk.store.faults(desk.tenant, 100) == []
-    for job in [running[1], *await desk.claim(limit=5)]:
-        await desk.do(complete(job))
-    for job in await desk.claim(limit=5):
-        await desk.do(complete(job))
-    assert {(await desk.job(id)).status for id in ids} == {Status.SUCCEEDED}
+    await broken("UPDATE agent SET used = 0 WHERE tenant = $1", remote.tenant)
+    await remote.do(complete(running[0]))
+    await broken("UPDATE agent SET used = 9 WHERE tenant = $1", remote.tenant)
+    (fault,) = await remote.store.faults(remote.tenant, 100)
+    assert fault == Fault(remote.tenant, "slots_are_counted", "bot/1")
+    assert "counted anew" in await remote.store.repair(fault, OPERATOR)
+    assert await remote.store.faults(remote.tenant, 100) == []
+    for job in [running[1], *await remote.claim(limit=5)]:
+        await remote.do(complete(job))
+    for job in await remote.claim(limit=5):
+        await remote.do(complete(job))
+    assert {(await remote.job(id)).status for id in ids} == {Status.SUCCEEDED}
 
 
 async def test_a_parent_that_waits_for_an_ended_child_goes_on_when_it_is_repaired(
-    desk: Desk, broken: Breaker, engine: str
+    remote: Desk, broken: Breaker, engine: str
 ) -> None:
-    parent = await desk.running()
-    child = await desk.add(type="child", parent_id=parent.id)
-    await desk.do(release(parent, children=(child,)))
-    await desk.do(cancel(child))
-    await broken("INSERT INTO job_await (tenant, child_id, job_id) VALUES ($1, $2, $3)", desk.tenant, child, parent.id)
+    parent = await remote.running()
+    child = await remote.add(type="child", parent_id=parent.id)
+    await remote.do(release(parent, children=(child,)))
+    await remote.do(cancel(child))
+    await broken(
+        "INSERT INTO job_await (tenant, child_id, job_id) VALUES ($1, $2, $3)", remote.tenant, child, parent.id
+    )
     if engine == "sqlite":
         await broken("UPDATE job SET awaiting = 1 WHERE id = $1", parent.id)
     else:
         await broken("DELETE FROM ready WHERE job_id = $1", parent.id)
-    assert await desk.claimed() == []
-    faults = await desk.store.faults(desk.tenant, 100)
+    assert await remote.claimed() == []
+    faults = await remote.store.faults(remote.tenant, 100)
     assert {fault.rule for fault in faults} == {"waits_for_living_children"}
     for fault in faults:
-        await desk.store.repair(fault, OPERATOR)
-    assert await desk.store.faults(desk.tenant, 100) == []
-    assert await desk.claimed() == [parent.id]
+        await remote.store.repair(fault, OPERATOR)
+    assert await remote.store.faults(remote.tenant, 100) == []
+    assert await remote.claimed() == [parent.id]
 
 
-async def test_an_open_approval_that_nobody_waits_for_is_closed(desk: Desk, broken: Breaker) -> None:
-    job, gate = await waiting(desk)
-    await desk.do(cancel(job.id))
-    await broken("UPDATE approval SET status = 'open', closed_at = NULL WHERE id = $1", gate.id)
-    (fault,) = await desk.store.faults(desk.tenant, 100)
+async def test_an_open_approval_that_nobody_waits_for_is_closed(remote: Desk, broken: Breaker) -> None:
+    job, approval = await waiting(remote)
+    await remote.do(cancel(job.id))
+    await broken("UPDATE approval SET status = 'open', closed_at = NULL WHERE id = $1", approval.id)
+    (fault,) = await remote.store.faults(remote.tenant, 100)
     assert (fault.rule, fault.name) == ("open_approval_has_a_waiting_job", job.id)
-    assert "void" in await desk.store.repair(fault, OPERATOR)
-    assert await desk.store.faults(desk.tenant, 100) == []
+    assert "void" in await remote.store.repair(fault, OPERATOR)
+    assert await remote.store.faults(remote.tenant, 100) == []
 
 
 async def test_a_history_that_does_not_fit_is_named_and_left_as_evidence(
-    desk: Desk, broken: Breaker, engine: str
+    remote: Desk, broken: Breaker, engine: str
 ) -> None:
-    job = await desk.running()
-    await desk.do(complete(job))
+    job = await remote.running()
+    await remote.do(complete(job))
     where = "job_id = $1" if engine == "postgres" else "seq = (SELECT seq FROM job WHERE id = $1)"
     await broken(f"DELETE FROM job_history WHERE {where} AND version = 3", job.id)
-    (fault,) = await desk.store.faults(desk.tenant, 100)
+    (fault,) = await remote.store.faults(remote.tenant, 100)
     assert (fault.rule, fault.name) == ("head_is_its_last_history", job.id)
-    assert "evidence" in await desk.store.repair(fault, OPERATOR)
+    assert "evidence" in await remote.store.repair(fault, OPERATOR)
 
 
-async def test_a_broken_ended_job_stops_no_prune(desk: Desk, broken: Breaker, engine: str) -> None:
-    jobs = [await desk.running() for _ in range(3)]
+async def test_a_broken_ended_job_stops_no_prune(remote: Desk, broken: Breaker, engine: str) -> None:
+    jobs = [await remote.running() for _ in range(3)]
     for job in jobs:
-        await desk.do(complete(job))
+        await remote.do(complete(job))
     await broken(at(engine, "UPDATE job SET attempt = 7, max_attempts = 5"), jobs[1].id)
-    desk.clock.advance(10)
-    await desk.store.prune(desk.tenant, PruneOrder(new_id(), OPERATOR, desk.clock.now - 1, 0, 100))
-    found = await desk.store.get(desk.tenant, [job.id for job in jobs])
+    remote.clock.advance(10)
+    await remote.store.prune(remote.tenant, PruneCommand(new_id(), OPERATOR, remote.clock.now - 1, 0, 100))
+    found = await remote.store.get(remote.tenant, [job.id for job in jobs])
     assert (found[0], found[2]) == (None, None)
 
 
-async def test_a_sound_store_has_no_faults_and_passes_the_rehearsal(desk: Desk) -> None:
-    await desk.store.set_agent(desk.tenant, Agent("bot", "1", max_concurrency=1))
-    parent = await desk.running(type="parent")
-    child = await desk.add(parent_id=parent.id, agent_kind="bot", agent_id="1")
-    await desk.do(release(parent, children=(child,)))
-    await waiting(desk, job=await desk.running(type="gated"))
-    await desk.running(type="busy")
-    await desk.do(complete(await desk.running(type="done")))
-    before = await desk.store.tenants()
-    assert await desk.store.faults(desk.tenant, 100) == []
-    assert await desk.store.rehearse() == "ok"
-    assert await desk.store.tenants() == before
+async def test_a_sound_store_has_no_faults_and_passes_the_rehearsal(remote: Desk) -> None:
+    await remote.store.set_agent(remote.tenant, Agent("bot", "1", max_concurrency=1))
+    parent = await remote.running(type="parent")
+    child = await remote.add(parent_id=parent.id, agent_kind="bot", agent_id="1")
+    await remote.do(release(parent, children=(child,)))
+    await waiting(remote, job=await remote.running(type="gated"))
+    await remote.running(type="busy")
+    await remote.do(complete(await remote.running(type="done")))
+    before = await remote.store.tenants()
+    assert await remote.store.faults(remote.tenant, 100) == []
+    assert await remote.store.rehearse() == "ok"
+    assert await remote.store.tenants() == before

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from interlock.domain.decide import Order
+from interlock.domain.decide import Command
 from interlock.domain.job import Receipt
 from interlock.storage.contract import Store
 from tests.contract.builders import Desk, ask, complete, new_job, release
@@ -30,18 +30,18 @@ turns = st.tuples(st.lists(workers, min_size=1, max_size=30), st.booleans(), st.
 async def test_the_chains_of_jobs_that_move_together_fit(
     store: Store, clock: ManualClock, creators: list[str], rounds: list[tuple[list[str], bool, int]]
 ) -> None:
-    desk = Desk(store, f"chains-{next(_numbers)}", clock)
-    await desk.add_all([new_job(created_by=creator) for creator in creators])
+    remote = Desk(store, f"chains-{next(_numbers)}", clock)
+    await remote.add_all([new_job(created_by=creator) for creator in creators])
     rows = len(creators)
     held = []
-    for takers, as_one, back in rounds:
-        wanted = ask(worker=takers[0], limit=len(takers))
-        held += await store.claim(desk.tenant, wanted, takers=() if as_one else takers)
+    for claimants, as_one, back in rounds:
+        wanted = ask(worker=claimants[0], limit=len(claimants))
+        held += await store.claim(remote.tenant, wanted, claimants=() if as_one else claimants)
         clock.advance(1)
-        orders: list[Order] = [release(job) if i % back == 0 else complete(job) for i, job in enumerate(held)]
-        answers = await store.carry_out(desk.tenant, orders)
+        orders: list[Command] = [release(job) if i % back == 0 else complete(job) for i, job in enumerate(held)]
+        answers = await store.carry_out(remote.tenant, orders)
         assert all(isinstance(answer, Receipt) for answer in answers)
         rows += 2 * len(held)
-        held = await desk.claim(worker="between", limit=3)  # so that workers and fences differ in the next call
+        held = await remote.claim(worker="between", limit=3)  # so that workers and fences differ in the next call
         clock.advance(1)
-    assert await store.verify(desk.tenant) == (len(creators), rows + len(held), None)
+    assert await store.verify(remote.tenant) == (len(creators), rows + len(held), None)

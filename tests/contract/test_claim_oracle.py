@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from interlock.domain.job import NewJob
-from interlock.domain.policy import ClaimAsk, fits
+from interlock.domain.policy import ClaimFilter, fits
 from interlock.storage.contract import Store
 from tests.contract.builders import OPERATOR, Desk, new_job
 from tests.support.stores import START, ManualClock
@@ -40,7 +40,7 @@ jobs = st.lists(
 )
 asks = st.lists(
     st.builds(
-        ClaimAsk,
+        ClaimFilter,
         worker=st.sampled_from(("w1", "w2")),
         types=st.none() | some(TYPES),
         repositories=st.none() | some(REPOSITORIES),
@@ -55,7 +55,7 @@ asks = st.lists(
 )
 
 
-def rule(waiting: dict[int, NewJob], ask: ClaimAsk, paused: frozenset[str], now: int) -> list[int]:
+def rule(waiting: dict[int, NewJob], ask: ClaimFilter, paused: frozenset[str], now: int) -> list[int]:
     """The places of the jobs that a claim must be granted, best first."""
     eligible = [
         place
@@ -75,31 +75,31 @@ async def test_a_claim_is_granted_exactly_what_the_rule_says(
     store: Store,
     clock: ManualClock,
     facts: list[dict[str, Any]],
-    asked: list[ClaimAsk],
+    asked: list[ClaimFilter],
     paused: frozenset[str],
     resumed_at: int,
 ) -> None:
     clock.now = START
-    desk = Desk(store, f"oracle-{next(_numbers)}", clock)
-    rival = Desk(store, f"{desk.tenant}-rival", clock)
+    remote = Desk(store, f"oracle-{next(_numbers)}", clock)
+    rival = Desk(store, f"{remote.tenant}-rival", clock)
     given_jobs = []
     for job in facts:
-        deadline = None if job["deadline"] is None else desk.after(job["deadline"])
-        given_jobs.append(new_job(**job | {"run_at": desk.after(job["run_at"]), "deadline": deadline}))
-    await desk.add_all(given_jobs)
+        deadline = None if job["deadline"] is None else remote.after(job["deadline"])
+        given_jobs.append(new_job(**job | {"run_at": remote.after(job["run_at"]), "deadline": deadline}))
+    await remote.add_all(given_jobs)
     await rival.add_all([new_job(type=type, priority=9) for type in TYPES])
     for type in paused:
-        await store.pause(desk.tenant, type, actor=OPERATOR, reason=None)
+        await store.pause(remote.tenant, type, actor=OPERATOR, reason=None)
     waiting = dict(enumerate(given_jobs))
-    for turn, ask in enumerate(asked):
-        if turn == resumed_at:
+    for commit_seq, ask in enumerate(asked):
+        if commit_seq == resumed_at:
             for type in paused:
-                await store.pause(desk.tenant, type, actor=None, reason=None)
+                await store.pause(remote.tenant, type, actor=None, reason=None)
             paused = frozenset()
         expected = rule(waiting, ask, paused, clock.now)
-        granted = await store.claim(desk.tenant, ask)
-        assert [job.id for job in granted] == [waiting[place].id for place in expected]
-        assert all(job.worker == ask.worker and job.lease_expires_at == desk.after(3600) for job in granted)
+        leased = await store.claim(remote.tenant, ask)
+        assert [job.id for job in leased] == [waiting[place].id for place in expected]
+        assert all(job.worker == ask.worker and job.lease_expires_at == remote.after(3600) for job in leased)
         for place in expected:
             del waiting[place]
         clock.advance(1)
@@ -114,15 +114,15 @@ async def test_a_claim_is_granted_exactly_what_the_rule_says(
 async def test_many_at_once_come_in_order_however_unevenly_they_spread_over_types(
     store: Store, clock: ManualClock, stretches: list[tuple[int, int]], limits: list[int], urgent: int
 ) -> None:
-    """Each stretch is a run of jobs of one type, so that the best may all be of one type, or of each about as many."""
-    desk = Desk(store, f"oracle-{next(_numbers)}", clock)
+    """Each job_block is a run of jobs of one type, so that the best may all be of one type, or of each about as many."""
+    remote = Desk(store, f"oracle-{next(_numbers)}", clock)
     types = [number for number, length in stretches for _ in range(length)]
     waiting = [new_job(type=f"t{number}", priority=int(number == urgent)) for number in types]
-    await desk.add_all([*waiting])
+    await remote.add_all([*waiting])
     waiting.sort(key=lambda job: -job.priority)
     for limit in itertools.cycle(limits):
-        granted = await desk.claimed(limit=limit)
-        assert granted == [job.id for job in waiting[:limit]]
+        leased = await remote.claimed(limit=limit)
+        assert leased == [job.id for job in waiting[:limit]]
         del waiting[:limit]
-        if not granted:
+        if not leased:
             break

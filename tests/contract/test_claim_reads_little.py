@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from interlock.domain.job import NewJob
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
@@ -30,7 +30,7 @@ ASKS = {
 }
 ROWS_READ = """
     select coalesce(sum(idx_tup_fetch + seq_tup_read), 0)::int from pg_stat_user_tables
-    where relname in ('job', 'ready', 'route')"""
+    where relname in ('job', 'ready', 'eligibility_key')"""
 
 
 def jobs_of_others() -> list[NewJob]:
@@ -54,7 +54,7 @@ async def test_on_postgres_a_claim_reads_no_route_and_no_job_of_others(postgres:
             for start in range(0, 3 * APART, 1000):
                 await store.enqueue(TENANT, jobs_of_others()[start : start + 1000])
             if watcher.get_server_version().major < 17:
-                await store.note_stretches(APART, APART)  # as upkeep does every few seconds
+                await store.index_job_blocks(APART, APART)  # as upkeep does every few seconds
             for title, one in ASKS.items():
                 before = await rows_read(store, watcher)
                 await claimed_alone(store, one)
@@ -73,18 +73,18 @@ async def test_on_sqlite_a_claim_reads_no_range_of_others(title: str) -> None:
         await store.enqueue(TENANT, jobs_of_others())
         await claimed_alone(store, ASKS[title])
         # Two ranges a type: what is bound to nothing, and what is bound only to what this worker does not mind.
-        assert len(store._routes_of(TENANT).legs(ASKS[title])) <= 2 * (TYPES + 1)
+        assert len(store._keys_of(TENANT).index_ranges(ASKS[title])) <= 2 * (TYPES + 1)
     finally:
         await store.close()
 
 
-async def claimed_alone(store: Store, ask: ClaimAsk) -> None:
+async def claimed_alone(store: Store, ask: ClaimFilter) -> None:
     """One job that this worker may have is granted, and done."""
     job = new_job(repository=None if ask.repositories is None else next(iter(ask.repositories)))
     await store.enqueue(TENANT, [job])
-    (granted,) = await store.claim(TENANT, ask._replace(types=frozenset({job.type}), limit=10))
-    assert granted.id == job.id
-    await store.carry_out(TENANT, [complete(granted)])
+    (leased,) = await store.claim(TENANT, ask._replace(types=frozenset({job.type}), limit=10))
+    assert leased.id == job.id
+    await store.carry_out(TENANT, [complete(leased)])
 
 
 async def rows_read(store: PostgresStore, watcher: asyncpg.Connection[asyncpg.Record]) -> int:

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from interlock.domain.job import Job, Refused
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.job import Job, Rejected
+from interlock.domain.policy import ClaimFilter
 from interlock.errors import LeaseLost
-from interlock.storage.batching import merged
+from interlock.storage.batching import batched
 from interlock.storage.contract import Store
 from tests.contract.builders import Desk, ask, complete, new_job
 
@@ -26,76 +26,76 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def claim(self, tenant: str, ask: ClaimAsk, *, takers: Sequence[str] = ()) -> list[Job]:
-        self.asked.append(takers)
-        return await self._store.claim(tenant, ask, takers=takers)
+    async def claim(self, tenant: str, ask: ClaimFilter, *, claimants: Sequence[str] = ()) -> list[Job]:
+        self.asked.append(claimants)
+        return await self._store.claim(tenant, ask, claimants=claimants)
 
-    async def at_one_time(self, tenant: str, asks: Sequence[ClaimAsk]) -> list[list[Job]]:
+    async def at_one_time(self, tenant: str, asks: Sequence[ClaimFilter]) -> list[list[Job]]:
         """The answers to asks that come in the same moment."""
-        front = merged(cast(Store, self))
+        front = batched(cast(Store, self))
         return await asyncio.gather(*(front.claim(tenant, one) for one in asks))
 
 
-async def test_each_of_several_takers_holds_a_job_of_its_own(desk: Desk) -> None:
-    ids = [await desk.add() for _ in range(3)]
-    takers = ["w1", "w2", "w3"]
-    granted = await desk.store.claim(desk.tenant, ask(limit=3), takers=takers)
-    assert {job.id for job in granted} == set(ids)
-    assert {job.worker for job in granted} == set(takers)
-    for job in granted:
-        (kept,) = await desk.store.get(desk.tenant, [job.id])
+async def test_each_of_several_takers_holds_a_job_of_its_own(remote: Desk) -> None:
+    ids = [await remote.add() for _ in range(3)]
+    claimants = ["w1", "w2", "w3"]
+    leased = await remote.store.claim(remote.tenant, ask(limit=3), claimants=claimants)
+    assert {job.id for job in leased} == set(ids)
+    assert {job.worker for job in leased} == set(claimants)
+    for job in leased:
+        (kept,) = await remote.store.get(remote.tenant, [job.id])
         assert kept is not None
         assert kept.worker == job.worker
-        assert (await desk.history(job.id))[-1].actor == f"worker:{job.worker}"
-    for job, other in zip(granted, [*granted[1:], granted[0]], strict=True):
-        (refused,) = await desk.store.carry_out(desk.tenant, [complete(job)._replace(worker=other.worker or "")])
-        assert isinstance(refused, Refused)
+        assert (await remote.history(job.id))[-1].actor == f"worker:{job.worker}"
+    for job, other in zip(leased, [*leased[1:], leased[0]], strict=True):
+        (refused,) = await remote.store.carry_out(remote.tenant, [complete(job)._replace(worker=other.worker or "")])
+        assert isinstance(refused, Rejected)
         assert isinstance(refused.error, LeaseLost)
-        (receipt,) = await desk.store.carry_out(desk.tenant, [complete(job)])
-        assert not isinstance(receipt, Refused)
+        (receipt,) = await remote.store.carry_out(remote.tenant, [complete(job)])
+        assert not isinstance(receipt, Rejected)
 
 
 @pytest.mark.parametrize("many", [3, 40])
-async def test_the_first_of_several_takers_gets_the_best_job(desk: Desk, many: int) -> None:
+async def test_the_first_of_several_takers_gets_the_best_job(remote: Desk, many: int) -> None:
     jobs = [new_job(type=f"t{n % 4}", priority=n % 7) for n in range(many)]
-    await desk.add_all([*jobs])
-    takers = [f"w{n}" for n in range(many)]
-    granted = await desk.store.claim(desk.tenant, ask(limit=many), takers=takers)
-    assert [job.id for job in granted] == [job.id for job in sorted(jobs, key=lambda job: -job.priority)]
-    assert [job.worker for job in granted] == takers
+    await remote.add_all([*jobs])
+    claimants = [f"w{n}" for n in range(many)]
+    leased = await remote.store.claim(remote.tenant, ask(limit=many), claimants=claimants)
+    assert [job.id for job in leased] == [job.id for job in sorted(jobs, key=lambda job: -job.priority)]
+    assert [job.worker for job in leased] == claimants
 
 
-async def test_where_jobs_are_few_the_first_takers_get_them(desk: Desk) -> None:
+async def test_where_jobs_are_few_the_first_takers_get_them(remote: Desk) -> None:
     for _ in range(2):
-        await desk.add()
-    granted = await desk.store.claim(desk.tenant, ask(limit=5), takers=["w1", "w1", "w2", "w3", "w4"])
-    assert [job.worker for job in granted] == ["w1", "w1"]
-    assert await desk.store.claim(desk.tenant, ask(limit=2), takers=["w1", "w2"]) == []
+        await remote.add()
+    leased = await remote.store.claim(remote.tenant, ask(limit=5), claimants=["w1", "w1", "w2", "w3", "w4"])
+    assert [job.worker for job in leased] == ["w1", "w1"]
+    assert await remote.store.claim(remote.tenant, ask(limit=2), claimants=["w1", "w2"]) == []
 
 
-async def test_claims_of_different_workers_share_a_call_and_each_gets_its_own(desk: Desk) -> None:
+async def test_claims_of_different_workers_share_a_call_and_each_gets_its_own(remote: Desk) -> None:
     for _ in range(6):
-        await desk.add()
-    watched = Watched(desk.store)
+        await remote.add()
+    watched = Watched(remote.store)
     asks = [ask(worker="w1", limit=2), ask(worker="w2"), ask(worker="w3"), ask(worker="w1"), ask(worker="w4", limit=9)]
-    answers = await watched.at_one_time(desk.tenant, asks)
+    answers = await watched.at_one_time(remote.tenant, asks)
     assert [len(jobs) for jobs in answers] == [2, 1, 1, 1, 1]
     assert [{job.worker for job in jobs} for jobs in answers] == [{"w1"}, {"w2"}, {"w3"}, {"w1"}, {"w4"}]
     assert len({job.id for jobs in answers for job in jobs}) == 6
     assert watched.asked == [["w1", "w1", "w2", "w3", "w1", *["w4"] * 9]]
 
 
-async def test_claims_that_want_different_things_or_have_a_name_are_not_merged(desk: Desk) -> None:
+async def test_claims_that_want_different_things_or_have_a_name_are_not_merged(remote: Desk) -> None:
     for type in ("work", "work", "play", "play"):
-        await desk.add(type=type)
-    watched = Watched(desk.store)
+        await remote.add(type=type)
+    watched = Watched(remote.store)
     asks = [
         ask(worker="w1", types=frozenset({"work"})),
         ask(worker="w2", types=frozenset({"play"})),
         ask(worker="w3", types=frozenset({"play"}), lease_seconds=30.0),
         ask(worker="w4", types=frozenset({"work"}), claim_id="mine"),
     ]
-    answers = await watched.at_one_time(desk.tenant, asks)
+    answers = await watched.at_one_time(remote.tenant, asks)
     assert [[(job.type, job.worker) for job in jobs] for jobs in answers] == [
         [("work", "w1")],
         [("play", "w2")],
@@ -105,16 +105,16 @@ async def test_claims_that_want_different_things_or_have_a_name_are_not_merged(d
     assert watched.asked == [()] * 4
 
 
-async def test_what_a_claim_ends_on_its_way_is_told(desk: Desk) -> None:
-    before = desk.store.swept.copy()
-    lost = await desk.running(lease_seconds=5.0)
-    spent = await desk.running(lease_seconds=5.0, max_attempts=1)
-    late = await desk.add(deadline=desk.clock.now + 5_000_000)
-    desk.clock.advance(6)
-    (again,) = await desk.store.claim(desk.tenant, ask(limit=5))
+async def test_what_a_claim_ends_on_its_way_is_told(remote: Desk) -> None:
+    before = remote.store.expired.copy()
+    lost = await remote.running(lease_seconds=5.0)
+    spent = await remote.running(lease_seconds=5.0, max_attempts=1)
+    late = await remote.add(deadline=remote.clock.now + 5_000_000)
+    remote.clock.advance(6)
+    (again,) = await remote.store.claim(remote.tenant, ask(limit=5))
     assert again.id == lost.id
-    told = desk.store.swept - before
-    assert told == {("expire", "retry"): 1, ("expire", "dead_letter"): 1, ("pass_deadline", "cancelled"): 1}
-    assert [(await desk.history(id))[-1].verb for id in (spent.id, late)] == ["expire", "pass_deadline"]
-    await desk.store.claim(desk.tenant, ask(limit=5))
-    assert desk.store.swept - before == told
+    reported = remote.store.expired - before
+    assert reported == {("expire", "retry"): 1, ("expire", "dead_letter"): 1, ("pass_deadline", "cancelled"): 1}
+    assert [(await remote.history(id))[-1].verb for id in (spent.id, late)] == ["expire", "pass_deadline"]
+    await remote.store.claim(remote.tenant, ask(limit=5))
+    assert remote.store.expired - before == reported

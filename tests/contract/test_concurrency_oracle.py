@@ -28,7 +28,7 @@ def may_run(jobs: list[Job], kept: set[str], limit: int | None, strict: bool, no
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_exactly_the_jobs_with_a_place_are_granted(desk: Desk, seed: int) -> None:
+async def test_exactly_the_jobs_with_a_place_are_granted(remote: Desk, seed: int) -> None:
     chance = random.Random(seed)
     limits: dict[str, tuple[int | None, bool]] = {}
     ids: list[str] = []
@@ -37,12 +37,12 @@ async def test_exactly_the_jobs_with_a_place_are_granted(desk: Desk, seed: int) 
 
     async def configure(agent: str) -> None:
         limits[agent] = (chance.choice([None, 1, 1, 2, 3]), chance.random() < 0.5)
-        await desk.store.set_agent(desk.tenant, Agent("bot", agent, *limits[agent]))
+        await remote.store.set_agent(remote.tenant, Agent("bot", agent, *limits[agent]))
         if not limits[agent][1]:
             kept.difference_update(j.id for j in await everything() if j.agent_id == agent)
 
     async def everything() -> list[Job]:
-        return [j for j in await desk.store.get(desk.tenant, ids) if j is not None]
+        return [j for j in await remote.store.get(remote.tenant, ids) if j is not None]
 
     def stop(job: Job) -> None:
         most, strict = limits[job.agent_id or ""]
@@ -59,26 +59,26 @@ async def test_exactly_the_jobs_with_a_place_are_granted(desk: Desk, seed: int) 
                 for _ in range(chance.randint(1, 3))
             ]
             when: list[dict[str, Any]] = [
-                chance.choice([{}, {}, {"delay_seconds": 3.0}, {"run_at": desk.after(-2)}]) for _ in fields
+                chance.choice([{}, {}, {"delay_seconds": 3.0}, {"run_at": remote.after(-2)}]) for _ in fields
             ]
-            ids += await desk.add_all([new_job(**f, **w) for f, w in zip(fields, when, strict=True)])
+            ids += await remote.add_all([new_job(**f, **w) for f, w in zip(fields, when, strict=True)])
         elif act < 0.30:
             await configure(chance.choice(AGENTS))
         elif act < 0.40:
-            desk.clock.advance(chance.choice([0.5, 2.0, 5.0]))
+            remote.clock.advance(chance.choice([0.5, 2.0, 5.0]))
         elif act < 0.50 and ids:
             alive = [j for j in await everything() if j.status not in TERMINAL]
             if alive:
                 victim = chance.choice(alive)
-                await desk.do(cancel(victim.id, force=True))
+                await remote.do(cancel(victim.id, force=True))
                 held.pop(victim.id, None)
         elif act < 0.75 and job is not None:
             del held[job.id]
             how = chance.randrange(6)
             if how == 0:
-                desk.clock.advance(61)
+                remote.clock.advance(61)
                 for late in [job, *held.values()]:
-                    await desk.do(expire(late.id))
+                    await remote.do(expire(late.id))
                     stop(late)
                 held.clear()
             else:
@@ -89,11 +89,11 @@ async def test_exactly_the_jobs_with_a_place_are_granted(desk: Desk, seed: int) 
                     release(job, delay_seconds=chance.choice([0, 2])),
                     revoke(job.id),
                 )
-                await desk.do(orders[how - 1])
+                await remote.do(orders[how - 1])
                 stop(job)
         else:
             jobs = await everything()
-            now = desk.clock.now
+            now = remote.clock.now
             expected = set[str]()
             for agent, (limit, strict) in limits.items():
                 expected |= may_run([j for j in jobs if j.agent_id == agent], kept, limit, strict, now)
@@ -101,22 +101,22 @@ async def test_exactly_the_jobs_with_a_place_are_granted(desk: Desk, seed: int) 
             due = {j.id for j in jobs if j.status in (Status.QUEUED, Status.RETRY) and j.run_at <= now}
             assert told_blocked == due - expected
             take = chance.choice([1, 2, 100])
-            granted = await desk.claim(limit=take, lease_seconds=60)
+            leased = await remote.claim(limit=take, lease_seconds=60)
             best = sorted((j for j in jobs if j.id in expected), key=lambda j: (j.run_at, j.seq))
-            assert [j.id for j in granted] == [j.id for j in best[:take]]
-            held |= {j.id: j for j in granted}
-    await drain(desk, ids)
+            assert [j.id for j in leased] == [j.id for j in best[:take]]
+            held |= {j.id: j for j in leased}
+    await drain(remote, ids)
 
 
-async def drain(desk: Desk, ids: list[str]) -> None:
+async def drain(remote: Desk, ids: list[str]) -> None:
     """Whatever has happened, everything can be finished: nothing is left behind."""
     jobs: list[Job] = []
     for _ in range(500):
-        for job in await desk.claim(limit=100, lease_seconds=1):
-            await desk.do(complete(job))
-        jobs = [j for j in await desk.store.get(desk.tenant, ids) if j is not None]
+        for job in await remote.claim(limit=100, lease_seconds=1):
+            await remote.do(complete(job))
+        jobs = [j for j in await remote.store.get(remote.tenant, ids) if j is not None]
         if all(j.status in TERMINAL for j in jobs):
             break
-        desk.clock.advance(2)
+        remote.clock.advance(2)
     assert {j.id: j.status for j in jobs if j.status not in TERMINAL} == {}
-    await desk.verify()
+    await remote.verify()

@@ -10,16 +10,16 @@ import pytest
 from interlock.domain.approval import Decision
 from interlock.domain.job import MAX_RELEASES, Job
 from interlock.domain.lifecycle import EDGES, Status, Verb
-from tests.contract.approvals import APPROVE, DENY, ballot, edit, open_gate
+from tests.contract.approvals import APPROVE, DENY, command, edit, request_approval
 from tests.contract.builders import (
     NEVER,
     Desk,
-    beat,
     cancel,
     cancel_ack,
     complete,
     expire,
     fail,
+    heartbeat,
     pass_deadline,
     release,
     revoke,
@@ -31,29 +31,29 @@ Act = Callable[[Desk, Job], Awaitable[object]]
 
 
 def order(make: Callable[[Job], Any]) -> Act:
-    async def act(desk: Desk, job: Job) -> object:
-        return await desk.store.carry_out(desk.tenant, [make(job)])
+    async def act(remote: Desk, job: Job) -> object:
+        return await remote.store.carry_out(remote.tenant, [make(job)])
 
     return act
 
 
-async def claim(desk: Desk, job: Job) -> object:
-    return await desk.claim(worker="w2", types=frozenset({job.type}))
+async def claim(remote: Desk, job: Job) -> object:
+    return await remote.claim(worker="w2", types=frozenset({job.type}))
 
 
 def vote(decision: Decision) -> Act:
-    async def act(desk: Desk, job: Job) -> object:
-        return await desk.store.decide(desk.tenant, [ballot(job.gate_id or NEVER, decision)])
+    async def act(remote: Desk, job: Job) -> object:
+        return await remote.store.decide(remote.tenant, [command(job.approval_id or NEVER, decision)])
 
     return act
 
 
-async def heartbeat(desk: Desk, job: Job) -> object:
-    return await desk.store.heartbeat(desk.tenant, [beat(job, fence=job.fence + 1)])
+async def send_heartbeat(remote: Desk, job: Job) -> object:
+    return await remote.store.heartbeat(remote.tenant, [heartbeat(job, fence=job.fence + 1)])
 
 
-async def checkpoint(desk: Desk, job: Job) -> object:
-    return await desk.store.checkpoint(desk.tenant, [save(job, 1, fence=job.fence + 1)])
+async def checkpoint(remote: Desk, job: Job) -> object:
+    return await remote.store.checkpoint(remote.tenant, [save(job, 1, fence=job.fence + 1)])
 
 
 # What is done, under which verb it stands in history, how many seconds pass before, and what the job is born with.
@@ -70,13 +70,13 @@ ACTS: dict[str, tuple[Act, Verb | None, float, dict[str, Any]]] = {
     "expire": (order(lambda job: expire(job.id)), Verb.EXPIRE, 60, {}),
     "expire too early": (order(lambda job: expire(job.id)), Verb.EXPIRE, 1, {}),
     "expire a day later": (order(lambda job: expire(job.id)), Verb.EXPIRE, 86_400, {}),
-    "open gate": (order(open_gate), Verb.OPEN_GATE, 1, {}),
+    "open gate": (order(request_approval), Verb.REQUEST_APPROVAL, 1, {}),
     "approve": (vote(APPROVE), Verb.DECIDE, 1, {}),
     "deny": (vote(DENY), Verb.DECIDE, 1, {}),
     "edit": (order(lambda job: edit(job.id, priority=5)), Verb.EDIT, 1, {}),
     "pass deadline": (order(lambda job: pass_deadline(job.id)), Verb.PASS_DEADLINE, 90, {"delay_before_deadline": 90}),
     "pass no deadline": (order(lambda job: pass_deadline(job.id)), Verb.PASS_DEADLINE, 90, {}),
-    "heartbeat of a stale worker": (heartbeat, None, 1, {}),
+    "heartbeat of a stale worker": (send_heartbeat, None, 1, {}),
     "checkpoint of a stale worker": (checkpoint, None, 1, {}),
 }
 
@@ -120,30 +120,30 @@ MOVES: dict[tuple[Status, str], dict[str, Status]] = {
 }  # fmt: skip
 
 
-async def situation(desk: Desk, door: Door, status: Status, special: str, **fields: Any) -> Job:
+async def situation(remote: Desk, adapter: Door, status: Status, special: str, **fields: Any) -> Job:
     if "last attempt" in special:
         fields["max_attempts"] = 1
-    job = await job_in(desk, door, status, **fields)
+    job = await job_in(remote, adapter, status, **fields)
     if "cancel requested" in special:
-        await desk.do(cancel(job.id))
+        await remote.do(cancel(job.id))
     if "released too often" in special:
-        await move(door, job, status, desk.clock.now, releases=MAX_RELEASES)
-    return await desk.job(job.id)
+        await move(adapter, job, status, remote.clock.now, releases=MAX_RELEASES)
+    return await remote.job(job.id)
 
 
 @pytest.mark.parametrize(("status", "special"), MOVES, ids=lambda value: value or "plain")
 async def test_each_verb_makes_its_move_or_changes_nothing(
-    desk: Desk, door: Door, status: Status, special: str
+    remote: Desk, adapter: Door, status: Status, special: str
 ) -> None:
     for name, (act, verb, seconds, facts) in ACTS.items():
-        deadline = desk.after(facts["delay_before_deadline"]) if facts else None
-        job = await situation(desk, door, status, special, type=name, deadline=deadline)
+        deadline = remote.after(facts["delay_before_deadline"]) if facts else None
+        job = await situation(remote, adapter, status, special, type=name, deadline=deadline)
         # A worker that finished says again what it said; one that never held it makes something up.
         holder = job._replace(worker=job.worker or "w1", fence=job.fence or 1)
-        before = await desk.trace(job.id)
-        desk.clock.advance(seconds)
-        await act(desk, holder)
-        after, rows = await desk.trace(job.id)
+        before = await remote.trace(job.id)
+        remote.clock.advance(seconds)
+        await act(remote, holder)
+        after, rows = await remote.trace(job.id)
         target = MOVES[status, special].get(name)
         if target is None:
             assert (after, rows) == before, name
@@ -152,7 +152,7 @@ async def test_each_verb_makes_its_move_or_changes_nothing(
             assert rows[:-1] == before[1], name
             assert (after.status, after.version) == (target, job.version + 1), name
             assert verb in EDGES[status, target], name
-    await desk.verify()
+    await remote.verify()
 
 
 def test_every_edge_that_has_a_verb_is_made_by_it() -> None:

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import asyncpg
 import pytest
 
-from interlock.domain.decide import Order
-from interlock.domain.edit import Edit
+from interlock.domain.decide import Command
+from interlock.domain.edit import EditJob
 from interlock.domain.job import Job, Receipt
 from interlock.domain.registry import Agent
 from interlock.storage.postgres.store import PostgresStore
-from tests.contract.builders import OPERATOR, ask, beat, cancel, complete, fail, new_job, release, revoke
+from tests.contract.builders import OPERATOR, ask, cancel, complete, fail, heartbeat, new_job, release, revoke
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, fresh_database
 
@@ -25,7 +25,7 @@ READ_PER_JOB = 20
 READ_PER_VERB = 60
 ROWS_READ = """
     select relname, idx_tup_fetch + seq_tup_read as read from pg_stat_user_tables
-    where relname in ('job', 'ready', 'lease', 'agent', 'route', 'job_history')"""
+    where relname in ('job', 'ready', 'lease', 'agent', 'eligibility_key', 'job_history')"""
 
 
 class Watched(NamedTuple):
@@ -133,7 +133,9 @@ class Verbs:
         await self._store.enqueue(TENANT, [new_job(agent_kind="bot", agent_id="b0", run_at=1)])
 
     async def edit(self) -> None:
-        await self._do(Edit(self._in_line.pop(), OPERATOR, priority=5), Edit(self._free.pop(), OPERATOR, priority=5))
+        await self._do(
+            EditJob(self._in_line.pop(), OPERATOR, priority=5), EditJob(self._free.pop(), OPERATOR, priority=5)
+        )
 
     async def cancel_in_line(self) -> None:
         await self._do(cancel(self._in_line.pop()))
@@ -167,7 +169,7 @@ class Verbs:
     async def _claimed(self) -> Job:
         return (await _claim(self._store, 1))[0]
 
-    async def _do(self, *orders: Order) -> None:
+    async def _do(self, *orders: Command) -> None:
         answers = await self._store.carry_out(TENANT, orders)
         assert all(isinstance(answer, Receipt) for answer in answers), answers
 
@@ -179,14 +181,14 @@ async def _add(store: PostgresStore, count: int) -> None:
 
 
 async def _claim(store: PostgresStore, count: int) -> list[Job]:
-    granted = await store.claim(TENANT, ask(limit=count, lease_seconds=3600))
-    assert len(granted) == count
-    return granted
+    leased = await store.claim(TENANT, ask(limit=count, lease_seconds=3600))
+    assert len(leased) == count
+    return leased
 
 
 async def _work(store: PostgresStore, jobs: list[Job]) -> None:
     """A heartbeat for all; then most are completed, some fail, some are handed back."""
-    await store.heartbeat(TENANT, [beat(job) for job in jobs])
+    await store.heartbeat(TENANT, [heartbeat(job) for job in jobs])
     await store.carry_out(TENANT, [complete(job) for job in jobs[::3] + jobs[1::3]])
     for job in jobs[2::6]:
         await store.carry_out(TENANT, [fail(job, retryable=False)])

@@ -7,10 +7,10 @@ import random
 import asyncpg
 import pytest
 
-from interlock.domain.edit import Edit
+from interlock.domain.edit import EditJob
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import Status
-from interlock.domain.operations import PruneOrder
+from interlock.domain.operations import PruneCommand
 from tests.contract.builders import OPERATOR, Desk, ask, cancel, complete, fail, new_id, new_job
 from tests.contract.connections import Door
 from tests.support.postgres import Postgres
@@ -21,19 +21,21 @@ TYPES = ("common", "common", "common", "seldom")
 TAGS = ("red", "green", "blue")
 
 
-async def note(desk: Desk, jobs: int = 4) -> None:
-    while await desk.store.note_stretches(jobs, MANY_TENANTS):
+async def note(remote: Desk, jobs: int = 4) -> None:
+    while await remote.store.index_job_blocks(jobs, MANY_TENANTS):
         pass
 
 
-async def stretches(desk: Desk, door: Door) -> list[tuple[int, int]]:
-    rows = await door.run("SELECT first_seq, last_seq FROM stretch WHERE tenant = $1 ORDER BY first_seq", desk.tenant)
+async def stretches(remote: Desk, adapter: Door) -> list[tuple[int, int]]:
+    rows = await adapter.run(
+        "SELECT first_seq, last_seq FROM job_block WHERE tenant = $1 ORDER BY first_seq", remote.tenant
+    )
     return [(first, last) for first, last in rows]
 
 
-async def every_page(desk: Desk, filter: Filter) -> list[str]:
+async def every_page(remote: Desk, filter: Filter) -> list[str]:
     found: list[str] = []
-    while page := await desk.store.find(desk.tenant, filter):
+    while page := await remote.store.find(remote.tenant, filter):
         found += [job.id for job in page]
         filter = filter._replace(before_seq=page[-1].seq)
     return found
@@ -52,7 +54,7 @@ def fits(job: Job, f: Filter) -> bool:
     )
 
 
-async def live_a_little(desk: Desk, chance: random.Random) -> None:
+async def live_a_little(remote: Desk, chance: random.Random) -> None:
     """Something that happens to jobs, chosen by chance."""
     match chance.randrange(8):
         case 0 | 1 | 2:
@@ -65,24 +67,24 @@ async def live_a_little(desk: Desk, chance: random.Random) -> None:
                 )
                 for _ in range(chance.randrange(1, 7))
             ]
-            await desk.add_all(made)
+            await remote.add_all(made)
         case 3:
-            for job in await desk.claim(limit=chance.randrange(1, 5), worker=chance.choice(("w1", "w2"))):
+            for job in await remote.claim(limit=chance.randrange(1, 5), worker=chance.choice(("w1", "w2"))):
                 outcome = chance.randrange(4)
                 if outcome < 3:
-                    await desk.do(complete(job) if outcome else fail(job, retryable=chance.random() < 0.7))
+                    await remote.do(complete(job) if outcome else fail(job, retryable=chance.random() < 0.7))
         case 4:
-            for job in await desk.store.find(desk.tenant, Filter(statuses=(Status.QUEUED, Status.RETRY), limit=30)):
+            for job in await remote.store.find(remote.tenant, Filter(statuses=(Status.QUEUED, Status.RETRY), limit=30)):
                 if chance.random() < 0.2:
-                    await desk.do(cancel(job.id))
+                    await remote.do(cancel(job.id))
                 elif chance.random() < 0.2:
-                    await desk.do(Edit(job.id, OPERATOR, tags=(chance.choice(TAGS),)))
+                    await remote.do(EditJob(job.id, OPERATOR, tags=(chance.choice(TAGS),)))
         case 5:
-            cutoff = desk.clock.now - chance.randrange(40_000_000)
-            await desk.store.prune(desk.tenant, PruneOrder(new_id(), OPERATOR, cutoff, 0, 1000))
+            cutoff = remote.clock.now - chance.randrange(40_000_000)
+            await remote.store.prune(remote.tenant, PruneCommand(new_id(), OPERATOR, cutoff, 0, 1000))
         case _:
-            await note(desk)
-    desk.clock.advance(chance.randrange(5))
+            await note(remote)
+    remote.clock.advance(chance.randrange(5))
 
 
 def some_filter(chance: random.Random, start: int, now: int) -> Filter:
@@ -100,89 +102,89 @@ def some_filter(chance: random.Random, start: int, now: int) -> Filter:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_every_list_is_what_a_plain_filter_finds_whatever_was_noted_edited_or_deleted(
-    desk: Desk, seed: int
+    remote: Desk, seed: int
 ) -> None:
-    chance, start = random.Random(seed), desk.clock.now
+    chance, start = random.Random(seed), remote.clock.now
     for _ in range(8):
         for _ in range(3):
-            await live_a_little(desk, chance)
+            await live_a_little(remote, chance)
         everything: list[Job] = []
         before = None
-        while page := await desk.store.find(desk.tenant, Filter(limit=200, before_seq=before)):
+        while page := await remote.store.find(remote.tenant, Filter(limit=200, before_seq=before)):
             everything += page
             before = page[-1].seq
         for _ in range(8):
-            filter = some_filter(chance, start, desk.clock.now)
-            assert await every_page(desk, filter) == [job.id for job in everything if fits(job, filter)], filter
+            filter = some_filter(chance, start, remote.clock.now)
+            assert await every_page(remote, filter) == [job.id for job in everything if fits(job, filter)], filter
 
 
-async def test_a_stretch_is_noted_when_it_is_full_and_goes_with_its_last_job(desk: Desk, door: Door) -> None:
-    ids = await desk.add_all([new_job(type="a", tags=("x",)) for _ in range(11)])
-    await note(desk)
-    seqs = [(await desk.job(id)).seq for id in ids]
-    assert await stretches(desk, door) == [(seqs[0], seqs[3]), (seqs[4], seqs[7])]
+async def test_a_stretch_is_noted_when_it_is_full_and_goes_with_its_last_job(remote: Desk, adapter: Door) -> None:
+    ids = await remote.add_all([new_job(type="a", tags=("x",)) for _ in range(11)])
+    await note(remote)
+    seqs = [(await remote.job(id)).seq for id in ids]
+    assert await stretches(remote, adapter) == [(seqs[0], seqs[3]), (seqs[4], seqs[7])]
     for id in ids[:7]:
-        await desk.do(cancel(id))
-    desk.clock.advance(1)
-    await desk.store.prune(desk.tenant, PruneOrder(new_id(), OPERATOR, desk.clock.now, 0, 5))
-    assert await stretches(desk, door) == [(seqs[4], seqs[7])]
-    ((words,),) = await door.run("SELECT count(*) FROM stretch_word WHERE tenant = $1", desk.tenant)
+        await remote.do(cancel(id))
+    remote.clock.advance(1)
+    await remote.store.prune(remote.tenant, PruneCommand(new_id(), OPERATOR, remote.clock.now, 0, 5))
+    assert await stretches(remote, adapter) == [(seqs[4], seqs[7])]
+    ((words,),) = await adapter.run("SELECT count(*) FROM job_block_term WHERE tenant = $1", remote.tenant)
     assert words == 2
-    assert await every_page(desk, Filter(type="a", tags=("x",))) == ids[:4:-1]
+    assert await every_page(remote, Filter(type="a", tags=("x",))) == ids[:4:-1]
 
 
-async def test_a_tag_that_is_added_later_is_found_all_the_same(desk: Desk) -> None:
-    ids = await desk.add_all([new_job() for _ in range(6)])
-    await note(desk)
+async def test_a_tag_that_is_added_later_is_found_all_the_same(remote: Desk) -> None:
+    ids = await remote.add_all([new_job() for _ in range(6)])
+    await note(remote)
     for id in (ids[1], ids[5]):  # in a stretch, and behind the last one
-        await desk.do(Edit(id, OPERATOR, tags=("late",)))
-    await note(desk, jobs=2)
-    assert await every_page(desk, Filter(tags=("late",))) == [ids[5], ids[1]]
+        await remote.do(EditJob(id, OPERATOR, tags=("late",)))
+    await note(remote, jobs=2)
+    assert await every_page(remote, Filter(tags=("late",))) == [ids[5], ids[1]]
 
 
-async def test_tenants_have_stretches_of_their_own(desk: Desk, neighbour: Desk, door: Door) -> None:
+async def test_tenants_have_stretches_of_their_own(remote: Desk, neighbour: Desk, adapter: Door) -> None:
     for _ in range(3):
-        await desk.add_all([new_job(type="mine") for _ in range(2)])
+        await remote.add_all([new_job(type="mine") for _ in range(2)])
         await neighbour.add_all([new_job(type="theirs") for _ in range(2)])
-    await note(desk)
-    assert len(await stretches(desk, door)) == len(await stretches(neighbour, door)) == 1
-    assert await every_page(desk, Filter(type="theirs")) == []
+    await note(remote)
+    assert len(await stretches(remote, adapter)) == len(await stretches(neighbour, adapter)) == 1
+    assert await every_page(remote, Filter(type="theirs")) == []
     assert len(await every_page(neighbour, Filter(type="theirs"))) == 6
 
 
-async def test_jobs_that_have_succeeded_are_found_below_any_number_that_wait(desk: Desk) -> None:
-    ids = await desk.add_all([new_job() for _ in range(9)])
-    assert await every_page(desk, Filter(statuses=(Status.SUCCEEDED,))) == []
-    for job in await desk.store.claim(desk.tenant, ask(limit=3)):
-        await desk.do(complete(job))
-    await desk.store.fold_tallies(1, MANY_TENANTS)
-    assert await every_page(desk, Filter(statuses=(Status.SUCCEEDED,))) == ids[2::-1]
-    late = await desk.running(type="late")
-    await desk.do(complete(late))
-    assert await every_page(desk, Filter(statuses=(Status.SUCCEEDED,))) == [late.id, *ids[2::-1]]
-    assert await every_page(desk, Filter(statuses=(Status.SUCCEEDED,), type="work")) == ids[2::-1]
+async def test_jobs_that_have_succeeded_are_found_below_any_number_that_wait(remote: Desk) -> None:
+    ids = await remote.add_all([new_job() for _ in range(9)])
+    assert await every_page(remote, Filter(statuses=(Status.SUCCEEDED,))) == []
+    for job in await remote.store.claim(remote.tenant, ask(limit=3)):
+        await remote.do(complete(job))
+    await remote.store.fold_counters(1, MANY_TENANTS)
+    assert await every_page(remote, Filter(statuses=(Status.SUCCEEDED,))) == ids[2::-1]
+    late = await remote.running(type="late")
+    await remote.do(complete(late))
+    assert await every_page(remote, Filter(statuses=(Status.SUCCEEDED,))) == [late.id, *ids[2::-1]]
+    assert await every_page(remote, Filter(statuses=(Status.SUCCEEDED,), type="work")) == ids[2::-1]
 
 
 @pytest.mark.parametrize("engine", ["postgres"])
 async def test_a_job_whose_transaction_is_still_open_is_not_left_out(
-    desk: Desk, door: Door, place: str, postgres: Postgres
+    remote: Desk, adapter: Door, place: str, postgres: Postgres
 ) -> None:
     """It has a place among jobs that are there already, and nobody else can see it yet."""
-    before = await desk.add_all([new_job(type="late"), new_job()])  # nobody has to wait for the other's routes
-    await note(desk, jobs=2)
+    before = await remote.add_all([new_job(type="late"), new_job()])  # nobody has to wait for the other's routes
+    await note(remote, jobs=2)
     connection = await asyncpg.connect(postgres.dsn(place, user=APP_LOGIN))
     try:
         transaction = connection.transaction()
         await transaction.start()
         late = new_job(type="late")
-        await desk.store.enqueue_within(connection, desk.tenant, [late])
-        others = await desk.add_all([new_job() for _ in range(5)])
-        assert await desk.store.note_stretches(2, MANY_TENANTS) == 0
-        assert len(await stretches(desk, door)) == 1
+        await remote.store.enqueue_within(connection, remote.tenant, [late])
+        others = await remote.add_all([new_job() for _ in range(5)])
+        assert await remote.store.index_job_blocks(2, MANY_TENANTS) == 0
+        assert len(await stretches(remote, adapter)) == 1
         await transaction.commit()
     finally:
         await connection.close()
-    await note(desk, jobs=2)
-    seqs = [(await desk.job(id)).seq for id in (late.id, others[0])]
-    assert (await stretches(desk, door))[1] == (seqs[0], seqs[1])
-    assert await every_page(desk, Filter(type="late")) == [late.id, before[0]]
+    await note(remote, jobs=2)
+    seqs = [(await remote.job(id)).seq for id in (late.id, others[0])]
+    assert (await stretches(remote, adapter))[1] == (seqs[0], seqs[1])
+    assert await every_page(remote, Filter(type="late")) == [late.id, before[0]]

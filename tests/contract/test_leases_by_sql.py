@@ -17,16 +17,16 @@ def engine() -> str:
 
 
 @pytest.mark.parametrize("limit", [None, 1])
-async def test_a_grant_by_direct_sql_leaves_nothing_in_ready(desk: Desk, door: Door, limit: int | None) -> None:
-    await desk.store.set_agent(desk.tenant, Agent("bot", "a", limit, strict=False))
-    ids = [await desk.add(agent_kind="bot", agent_id="a") for _ in range(2)]
-    job = await desk.job(ids[0])
-    await move(door, job, Status.RUNNING, desk.clock.now)
-    held = await desk.job(ids[0])
-    await check_postgres(door.connection, desk.tenant)  # type: ignore[attr-defined]
-    assert await desk.claimed(limit=100) == ([] if limit else ids[1:])
-    await desk.do(release(held))
-    await check_postgres(door.connection, desk.tenant)  # type: ignore[attr-defined]
-    (again,) = await desk.claim(limit=1)
-    await desk.do(complete(again))
-    await check_postgres(door.connection, desk.tenant)  # type: ignore[attr-defined]
+async def test_a_grant_by_direct_sql_leaves_nothing_in_ready(remote: Desk, adapter: Door, limit: int | None) -> None:
+    await remote.store.set_agent(remote.tenant, Agent("bot", "a", limit, strict=False))
+    ids = [await remote.add(agent_kind="bot", agent_id="a") for _ in range(2)]
+    job = await remote.job(ids[0])
+    await move(adapter, job, Status.RUNNING, remote.clock.now)
+    held = await remote.job(ids[0])
+    await check_postgres(adapter.connection, remote.tenant)  # type: ignore[attr-defined]
+    assert await remote.claimed(limit=100) == ([] if limit else ids[1:])
+    await remote.do(release(held))
+    await check_postgres(adapter.connection, remote.tenant)  # type: ignore[attr-defined]
+    (again,) = await remote.claim(limit=1)
+    await remote.do(complete(again))
+    await check_postgres(adapter.connection, remote.tenant)  # type: ignore[attr-defined]

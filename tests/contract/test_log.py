@@ -21,12 +21,12 @@ from tests.contract.test_prune import prune
 SECRET = "whsec_verysecret"
 
 
-async def everything(desk: Desk) -> list[LogRow]:
+async def everything(remote: Desk) -> list[LogRow]:
     """Every operation once, and what the log has of them."""
-    store, tenant = desk.store, desk.tenant
-    await desk.do(complete(await desk.running()))
-    desk.clock.advance(10)
-    await prune(desk, cutoff=desk.clock.now)
+    store, tenant = remote.store, remote.tenant
+    await remote.do(complete(await remote.running()))
+    remote.clock.advance(10)
+    await prune(remote, cutoff=remote.clock.now)
     await store.pause(tenant, "mail", actor=OPERATOR, reason="too much")
     await store.pause(tenant, "mail", actor=None, reason=None, resumed_by="user:bob")
     kind = JobType("mail", '{"type":"object"}', ("gpu",), Defaults(priority=5))
@@ -47,8 +47,8 @@ async def everything(desk: Desk) -> list[LogRow]:
     return await store.log(tenant, limit=100)
 
 
-async def test_every_operation_leaves_a_row(desk: Desk) -> None:
-    rows = await everything(desk)
+async def test_every_operation_leaves_a_row(remote: Desk) -> None:
+    rows = await everything(remote)
     assert [(row.seq, row.actor, row.action) for row in rows] == [*(
         (seq, actor, action) for seq, (actor, action) in enumerate([
             (OPERATOR, "jobs.prune"), (OPERATOR, "queue.pause"), ("user:bob", "queue.resume"), (OPERATOR, "type.set"), (OPERATOR, "type.delete"),
@@ -64,48 +64,48 @@ async def test_every_operation_leaves_a_row(desk: Desk) -> None:
     assert details["subscription.create"]["host"] == "example.com"
     assert details["jobs.prune"]["jobs"] == 1
     assert {row.object for row in rows if row.action.startswith("agent")} == {"worker/reader"}
-    assert await desk.store.log(desk.tenant, after=13, limit=5) == rows[13:]
-    assert await desk.store.log(desk.tenant, limit=2) == rows[:2]
-    await desk.verify()
+    assert await remote.store.log(remote.tenant, after=13, limit=5) == rows[13:]
+    assert await remote.store.log(remote.tenant, limit=2) == rows[:2]
+    await remote.verify()
 
 
-async def test_rows_are_chained_and_the_same_on_every_engine(desk: Desk) -> None:
+async def test_rows_are_chained_and_the_same_on_every_engine(remote: Desk) -> None:
     before: bytes | None = None
-    for row in await everything(desk):
+    for row in await everything(remote):
         covered = fields(row.seq, row.actor, row.action, row.object, row.details, row.at)
-        assert row.hash == sha256((fields(desk.tenant) if before is None else before) + covered).digest()
-        assert row.hash == log_hash(before, desk.tenant, *row[:-1])
+        assert row.hash == sha256((fields(remote.tenant) if before is None else before) + covered).digest()
+        assert row.hash == log_hash(before, remote.tenant, *row[:-1])
         before = row.hash
 
 
-async def test_no_secret_is_recorded(desk: Desk) -> None:
-    text = repr(await everything(desk))
-    for secret in ("verysecret", "pw@", sha256(desk.tenant.encode()).hexdigest()):
+async def test_no_secret_is_recorded(remote: Desk) -> None:
+    text = repr(await everything(remote))
+    for secret in ("verysecret", "pw@", sha256(remote.tenant.encode()).hexdigest()):
         assert secret not in text
 
 
-async def test_what_was_not_done_is_not_recorded(desk: Desk) -> None:
-    await desk.add(agent_kind="worker", agent_id="busy")
-    assert not await desk.store.delete_type(desk.tenant, "nosuch", actor=OPERATOR)
-    assert not await desk.store.delete_agent(desk.tenant, "no", "such", actor=OPERATOR)
-    assert not await desk.store.outbox.unsubscribe(desk.tenant, new_id(), actor=OPERATOR)
+async def test_what_was_not_done_is_not_recorded(remote: Desk) -> None:
+    await remote.add(agent_kind="worker", agent_id="busy")
+    assert not await remote.store.delete_type(remote.tenant, "nosuch", actor=OPERATOR)
+    assert not await remote.store.delete_agent(remote.tenant, "no", "such", actor=OPERATOR)
+    assert not await remote.store.outbox.unsubscribe(remote.tenant, new_id(), actor=OPERATOR)
     with pytest.raises(AgentInUse):
-        await desk.store.delete_agent(desk.tenant, "worker", "busy", actor=OPERATOR)
-    await prune(desk)
-    assert await desk.store.log(desk.tenant, limit=10) == []
+        await remote.store.delete_agent(remote.tenant, "worker", "busy", actor=OPERATOR)
+    await prune(remote)
+    assert await remote.store.log(remote.tenant, limit=10) == []
 
 
-async def test_each_tenant_has_its_own_log(desk: Desk, rival: Desk) -> None:
-    for one in (desk, rival, desk):
+async def test_each_tenant_has_its_own_log(remote: Desk, rival: Desk) -> None:
+    for one in (remote, rival, remote):
         await one.store.pause(one.tenant, "a", actor=OPERATOR, reason=None)
-    assert [row.seq for row in await desk.store.log(desk.tenant, limit=9)] == [1, 2]
+    assert [row.seq for row in await remote.store.log(remote.tenant, limit=9)] == [1, 2]
     assert [row.seq for row in await rival.store.log(rival.tenant, limit=9)] == [1]
 
 
-async def test_the_head_changes_with_the_log(desk: Desk) -> None:
-    before = await desk.store.head(desk.tenant)
-    await desk.store.pause(desk.tenant, "a", actor=OPERATOR, reason=None)
-    assert await desk.store.head(desk.tenant) != before
+async def test_the_head_changes_with_the_log(remote: Desk) -> None:
+    before = await remote.store.head(remote.tenant)
+    await remote.store.pause(remote.tenant, "a", actor=OPERATOR, reason=None)
+    assert await remote.store.head(remote.tenant) != before
 
 
 TAMPERINGS: dict[str, tuple[str, int]] = {
@@ -117,21 +117,21 @@ TAMPERINGS: dict[str, tuple[str, int]] = {
 
 
 @pytest.mark.parametrize("kind", TAMPERINGS)
-async def test_an_audit_finds_what_was_changed(desk: Desk, door: Door, kind: str) -> None:
-    await everything(desk)
-    await desk.verify()
-    await door.without_rules()
+async def test_an_audit_finds_what_was_changed(remote: Desk, adapter: Door, kind: str) -> None:
+    await everything(remote)
+    await remote.verify()
+    await adapter.without_rules()
     statement, seq = TAMPERINGS[kind]
-    await door.run(statement, desk.tenant)
-    verdict = await desk.store.verify(desk.tenant)
+    await adapter.run(statement, remote.tenant)
+    verdict = await remote.store.verify(remote.tenant)
     assert verdict.first_bad is not None
-    assert f"{desk.tenant} audit log row {seq}: " in verdict.first_bad
+    assert f"{remote.tenant} audit log row {seq}: " in verdict.first_bad
 
 
 @pytest.mark.parametrize(("engine", "door_name"), [("sqlite", "functions"), ("postgres", "owner"), ("postgres", "app")])
-async def test_the_log_is_append_only(desk: Desk, door: Door) -> None:
-    rows = await everything(desk)
-    values: tuple[Any, ...] = (desk.tenant, bytes(32))
+async def test_the_log_is_append_only(remote: Desk, adapter: Door) -> None:
+    rows = await everything(remote)
+    values: tuple[Any, ...] = (remote.tenant, bytes(32))
     columns = "tenant, seq, actor, action, object, details, at, hash"
     for statement, given in (
         ("UPDATE audit_log SET actor = 'x' WHERE tenant = $1", values[:1]),
@@ -139,9 +139,9 @@ async def test_the_log_is_append_only(desk: Desk, door: Door) -> None:
         (f"INSERT INTO audit_log ({columns}) SELECT tenant, 99, actor, action, object, details, at, $2 FROM audit_log "
          "WHERE tenant = $1 AND seq = 1", values),
     ):  # fmt: skip
-        message = await refusal(door, statement, *given)
+        message = await refusal(adapter, statement, *given)
         assert "append-only" in message or "permission denied" in message
-    if door.engine == "sqlite":
+    if adapter.engine == "sqlite":
         same = f"INSERT OR REPLACE INTO audit_log ({columns}) SELECT {columns} FROM audit_log WHERE tenant = $1"
-        assert "append-only" in await refusal(door, same, desk.tenant)
-    assert await desk.store.log(desk.tenant, limit=100) == rows
+        assert "append-only" in await refusal(adapter, same, remote.tenant)
+    assert await remote.store.log(remote.tenant, limit=100) == rows

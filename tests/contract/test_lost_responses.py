@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from interlock.domain.decide import Order
-from interlock.domain.edit import Edit
-from interlock.domain.job import Refused
+from interlock.domain.decide import Command
+from interlock.domain.edit import EditJob
+from interlock.domain.job import Rejected
 from interlock.domain.registry import Agent, JobType
 from interlock.errors import Indeterminate
-from interlock.storage.batching import merged
+from interlock.storage.batching import batched
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
 from tests.api.toxic import Line
@@ -65,71 +65,71 @@ async def deaf_store(postgres: Postgres, place: str, clock: ManualClock) -> Asyn
 
 
 async def test_an_edit_on_a_condition_is_uncertain_and_not_made_again(
-    desk: Desk, postgres: Postgres, place: str
+    remote: Desk, postgres: Postgres, place: str
 ) -> None:
-    id = await desk.add()
-    async with deaf_store(postgres, place, desk.clock) as (store, line):
+    id = await remote.add()
+    async with deaf_store(postgres, place, remote.clock) as (store, line):
         line.marker = b"COMMIT"
         with pytest.raises(Indeterminate):
-            await store.carry_out(desk.tenant, [Edit(id, OPERATOR, priority=5, expected_version=1)])
-    job = await desk.job(id)
+            await store.carry_out(remote.tenant, [EditJob(id, OPERATOR, priority=5, expected_version=1)])
+    job = await remote.job(id)
     assert (job.priority, job.version) == (5, 2)
 
 
-async def test_an_edit_without_a_condition_is_made_again(desk: Desk, postgres: Postgres, place: str) -> None:
-    id = await desk.add()
-    async with deaf_store(postgres, place, desk.clock) as (store, line):
+async def test_an_edit_without_a_condition_is_made_again(remote: Desk, postgres: Postgres, place: str) -> None:
+    id = await remote.add()
+    async with deaf_store(postgres, place, remote.clock) as (store, line):
         line.marker = b"COMMIT"
-        (answer,) = await store.carry_out(desk.tenant, [Edit(id, OPERATOR, priority=5)])
-    assert not isinstance(answer, Refused)
-    assert (await desk.job(id)).priority == 5
+        (answer,) = await store.carry_out(remote.tenant, [EditJob(id, OPERATOR, priority=5)])
+    assert not isinstance(answer, Rejected)
+    assert (await remote.job(id)).priority == 5
 
 
 async def test_what_is_deleted_is_uncertain_and_not_said_to_have_been_missing(
-    desk: Desk, postgres: Postgres, place: str
+    remote: Desk, postgres: Postgres, place: str
 ) -> None:
-    tenant = desk.tenant
-    await desk.do(complete(await desk.running()))
-    desk.clock.advance(10)
-    await desk.store.set_agent(tenant, Agent("bot", "obsolete"))
-    await desk.store.set_type(tenant, JobType("obsolete"))
+    tenant = remote.tenant
+    await remote.do(complete(await remote.running()))
+    remote.clock.advance(10)
+    await remote.store.set_agent(tenant, Agent("bot", "obsolete"))
+    await remote.store.set_type(tenant, JobType("obsolete"))
     acts: list[Act] = [
         lambda store: store.delete_agent(tenant, "bot", "obsolete"),
         lambda store: store.delete_type(tenant, "obsolete"),
-        lambda store: prune(Desk(store, tenant, desk.clock), cutoff=desk.clock.now, actor="user:obsolete"),
+        lambda store: prune(Desk(store, tenant, remote.clock), cutoff=remote.clock.now, actor="user:obsolete"),
     ]
-    async with deaf_store(postgres, place, desk.clock) as (store, line):
+    async with deaf_store(postgres, place, remote.clock) as (store, line):
         for act in acts:
             line.marker = b"obsolete"
             with pytest.raises(Indeterminate):
                 await act(store)
-    assert [await act(desk.store) for act in acts[:2]] == [False, False]
-    assert (await acts[2](desk.store)).deleted == 0
+    assert [await act(remote.store) for act in acts[:2]] == [False, False]
+    assert (await acts[2](remote.store)).deleted == 0
 
 
-async def test_a_batch_of_all_kinds_of_orders_is_one_transaction(desk: Desk, master: Any) -> None:
+async def test_a_batch_of_all_kinds_of_orders_is_one_transaction(remote: Desk, master: Any) -> None:
     """So that, should it be run again for a deadlock, nothing of it was done before."""
-    jobs = [await desk.running() for _ in range(6)]
-    waiting = await desk.add()
-    orders: list[Order] = [
+    jobs = [await remote.running() for _ in range(6)]
+    waiting = await remote.add()
+    orders: list[Command] = [
         complete(jobs[0]), release(jobs[1]), fail(jobs[2]), cancel(jobs[3].id), cancel(jobs[3].id), complete(jobs[4]),
-        Edit(waiting, OPERATOR, priority=1), Edit(waiting, OPERATOR, priority=2),
+        EditJob(waiting, OPERATOR, priority=1), EditJob(waiting, OPERATOR, priority=2),
     ]  # fmt: skip
-    answers = await desk.store.carry_out(desk.tenant, orders)
-    assert not any(isinstance(answer, Refused) for answer in answers)
+    answers = await remote.store.carry_out(remote.tenant, orders)
+    assert not any(isinstance(answer, Rejected) for answer in answers)
     rows = await master.run(
         "select distinct xmin::text from job_history where tenant = $1 and verb not in ('enqueue', 'claim')",
-        desk.tenant,
+        remote.tenant,
     )
     assert len(rows) == 1
 
 
-async def test_what_operators_ask_in_the_same_moment_goes_out_by_itself(desk: Desk, master: Any) -> None:
+async def test_what_operators_ask_in_the_same_moment_goes_out_by_itself(remote: Desk, master: Any) -> None:
     """Merged calls run again one by one if they fail; an order that may not be given twice is no part of one."""
-    front = merged(desk.store)
-    ids = [await desk.add() for _ in range(5)]
-    await asyncio.gather(*(front.carry_out(desk.tenant, [Edit(id, OPERATOR, priority=1)]) for id in ids))
+    front = batched(remote.store)
+    ids = [await remote.add() for _ in range(5)]
+    await asyncio.gather(*(front.carry_out(remote.tenant, [EditJob(id, OPERATOR, priority=1)]) for id in ids))
     rows = await master.run(
-        "select distinct xmin::text from job_history where tenant = $1 and verb = 'edit'", desk.tenant
+        "select distinct xmin::text from job_history where tenant = $1 and verb = 'edit'", remote.tenant
     )
     assert len(rows) == len(ids)

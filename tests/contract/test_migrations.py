@@ -11,14 +11,14 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from interlock.domain.edit import Edit
+from interlock.domain.edit import EditJob
 from interlock.domain.registry import Agent
 from interlock.errors import SchemaMismatch
 from interlock.storage.contract import Store
 from interlock.storage.migrate import Migration, migrations, pending
 from interlock.storage.postgres.store import PostgresStore, migrate
 from interlock.storage.sqlite.store import SQLiteStore
-from tests.contract.builders import OPERATOR, Desk, beat, cancel, complete, fail, release, save
+from tests.contract.builders import OPERATOR, Desk, cancel, complete, fail, heartbeat, release, save
 from tests.contract.connections import MASTER, DatabaseError, Door, open_door
 from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import APP_LOGIN, ENGINES, ManualClock, fresh_database
@@ -51,11 +51,11 @@ class Place:
         return await SQLiteStore.open(self.name, migrate=False)
 
     @asynccontextmanager
-    async def door(self) -> AsyncIterator[Door]:
+    async def adapter(self) -> AsyncIterator[Door]:
         async with open_door(
             MASTER[self.engine], place=self.name, tenant="t", clock=ManualClock(), postgres=self.postgres
-        ) as door:
-            yield door
+        ) as adapter:
+            yield adapter
 
 
 @pytest.fixture(params=ENGINES)
@@ -111,22 +111,22 @@ def test_both_engines_have_migrations_of_the_same_names() -> None:
 
 async def test_migrating_twice_does_nothing_the_second_time(migrated: Place) -> None:
     assert await migrated.migrate() == []
-    async with migrated.door() as door:
-        rows = await door.run("SELECT name FROM schema_migration WHERE number > 0 ORDER BY number")
+    async with migrated.adapter() as adapter:
+        rows = await adapter.run("SELECT name FROM schema_migration WHERE number > 0 ORDER BY number")
     assert [name for (name,) in rows] == [m.name for m in migrations(PACKAGES[migrated.engine])]
 
 
 async def test_an_altered_migration_is_refused(migrated: Place) -> None:
-    async with migrated.door() as door:
-        await door.run("UPDATE schema_migration SET checksum = 'other' WHERE number = 2")
+    async with migrated.adapter() as adapter:
+        await adapter.run("UPDATE schema_migration SET checksum = 'other' WHERE number = 2")
     for use in (migrated.open, migrated.migrate):
         with pytest.raises(SchemaMismatch, match="0002_rules differs from the one that made this database"):
             await use()
 
 
 async def test_a_database_that_is_newer_than_the_program_is_refused(migrated: Place) -> None:
-    async with migrated.door() as door:
-        await door.run(
+    async with migrated.adapter() as adapter:
+        await adapter.run(
             "INSERT INTO schema_migration (number, name, checksum, applied_at) VALUES (9999, '9999_future', 'x', $1)", 1
         )
     for use in (migrated.open, migrated.migrate):
@@ -136,8 +136,8 @@ async def test_a_database_that_is_newer_than_the_program_is_refused(migrated: Pl
 
 async def test_a_database_that_lacks_a_migration_is_refused_until_migrated(migrated: Place) -> None:
     last = migrations(PACKAGES[migrated.engine])[-1]
-    async with migrated.door() as door:
-        await door.run("DELETE FROM schema_migration WHERE number = $1", last.number)
+    async with migrated.adapter() as adapter:
+        await adapter.run("DELETE FROM schema_migration WHERE number = $1", last.number)
     with pytest.raises(SchemaMismatch, match=f"lacks migration {last.name}; run interlock migrate"):
         await migrated.open()
 
@@ -158,18 +158,18 @@ async def test_a_migration_that_fails_half_way_leaves_nothing(empty: Place) -> N
             f"create schema interlock authorization {OWNER}; create table interlock.job_view (x int)",
             "drop schema interlock cascade",
         )
-    async with empty.door() as door:
+    async with empty.adapter() as adapter:
         for statement in before.split(";"):
-            await door.run(statement)
+            await adapter.run(statement)
     with pytest.raises(DatabaseError, match="already"):
         await empty.migrate()
-    async with empty.door() as door:
+    async with empty.adapter() as adapter:
         if empty.engine == "postgres":
-            found = await door.run("select relname from pg_class where relnamespace = 'interlock'::regnamespace")
+            found = await adapter.run("select relname from pg_class where relnamespace = 'interlock'::regnamespace")
         else:
-            found = await door.run("SELECT name FROM sqlite_schema")
+            found = await adapter.run("SELECT name FROM sqlite_schema")
         assert found == [("job_view",)]
-        await door.run(after)
+        await adapter.run(after)
     await empty.migrate()
     store = await empty.open()
     await store.close()
@@ -184,8 +184,8 @@ async def test_two_migrators_at_once_do_the_work_once(empty: Place) -> None:
 
 @pytest.mark.parametrize("engine", ["postgres"])
 async def test_on_postgresql_verbs_of_another_version_are_refused_and_replaced(migrated: Place) -> None:
-    async with migrated.door() as door:
-        await door.run("UPDATE schema_migration SET checksum = 'older' WHERE number = 0")
+    async with migrated.adapter() as adapter:
+        await adapter.run("UPDATE schema_migration SET checksum = 'older' WHERE number = 0")
     with pytest.raises(SchemaMismatch, match="functions in the database are of another version"):
         await migrated.open()
     assert await migrated.migrate() == ["verbs"]
@@ -205,8 +205,8 @@ async def test_on_postgresql_the_owner_need_not_be_a_superuser(empty: Place, log
     """FORCE row-level security holds for the owner too, also inside the triggers that run with its rights."""
     assert len(await empty.migrate()) == len(migrations(PACKAGES["postgres"])) + 1
     assert await empty.migrate() == []
-    async with empty.door() as door:
-        assert await door.run(
+    async with empty.adapter() as adapter:
+        assert await adapter.run(
             """select rolsuper or rolbypassrls from pg_roles where oid =
                (select nspowner from pg_namespace where nspname = 'interlock')"""
         ) == [(False,)]
@@ -226,16 +226,16 @@ async def test_on_postgresql_another_owner_of_the_same_server_is_told_which_role
 ) -> None:
     """Roles belong to the whole server: whoever did not make them needs them granted, and nothing more."""
     owner = f"interlock_test_other_{os.getpid()}"
-    async with empty.door() as door:
-        await door.run(f"create role {owner} login {may}")
+    async with empty.adapter() as adapter:
+        await adapter.run(f"create role {owner} login {may}")
         try:
-            await door.run(f"alter database {empty.name} owner to {owner}")
+            await adapter.run(f"alter database {empty.name} owner to {owner}")
             dsn = empty.postgres.dsn(empty.name, user=owner)
-            older = (await door.run("select current_setting('server_version_num')::integer < 160000"))[0][0]
+            older = (await adapter.run("select current_setting('server_version_num')::integer < 160000"))[0][0]
             if not (older and may == "createrole"):  # before version 16 whoever may create roles may grant them
                 with pytest.raises(SchemaMismatch, match=f"run: grant interlock_app, interlock_sweep to {owner}"):
                     await migrate(dsn)
-                await door.run(f"grant interlock_app, interlock_sweep to {owner}")
+                await adapter.run(f"grant interlock_app, interlock_sweep to {owner}")
             assert len(await migrate(dsn)) == len(migrations(PACKAGES["postgres"])) + 1
             clock = ManualClock()
             store = await PostgresStore.open(dsn, size=1, clock=clock)
@@ -244,37 +244,37 @@ async def test_on_postgresql_another_owner_of_the_same_server_is_told_which_role
             finally:
                 await store.close()
         finally:
-            await door.run(f"alter database {empty.name} owner to {OWNER}")
-            await door.run(f"reassign owned by {owner} to {OWNER}")
-            await door.run(f"drop owned by {owner}")
-            await door.run(f"drop role {owner}")
+            await adapter.run(f"alter database {empty.name} owner to {OWNER}")
+            await adapter.run(f"reassign owned by {owner} to {OWNER}")
+            await adapter.run(f"drop owned by {owner}")
+            await adapter.run(f"drop role {owner}")
 
 
-async def whole_life(desk: Desk) -> None:
+async def whole_life(remote: Desk) -> None:
     """A family, a lease that runs out, and a limited agent whose waiting job is edited."""
     agent = Agent("bot", "1", max_concurrency=1)
-    await desk.store.set_agent(desk.tenant, agent)
-    first, second = [await desk.add(type="bot", agent_kind="bot", agent_id="1") for _ in range(2)]
-    await desk.do(Edit(first, OPERATOR, priority=5, run_at=desk.after(5)))
-    assert await desk.claimed(types=frozenset({"bot"}), limit=5) == [second]
-    await desk.store.set_agent(desk.tenant, agent._replace(max_concurrency=2))
-    desk.clock.advance(5)
-    assert await desk.claimed(types=frozenset({"bot"}), limit=5) == [first]
+    await remote.store.set_agent(remote.tenant, agent)
+    first, second = [await remote.add(type="bot", agent_kind="bot", agent_id="1") for _ in range(2)]
+    await remote.do(EditJob(first, OPERATOR, priority=5, run_at=remote.after(5)))
+    assert await remote.claimed(types=frozenset({"bot"}), limit=5) == [second]
+    await remote.store.set_agent(remote.tenant, agent._replace(max_concurrency=2))
+    remote.clock.advance(5)
+    assert await remote.claimed(types=frozenset({"bot"}), limit=5) == [first]
     for id in (first, second):
-        await desk.do(cancel(id, force=True))
-    parent = await desk.running(type="parent", lease_seconds=10.0)
-    child = await desk.running(type="child", parent_id=parent.id, lease_seconds=10.0)
-    await desk.do(release(parent, children=(child.id,)))
-    await desk.heartbeat(beat(child, checkpoint=save(child, 1)))
-    await desk.do(fail(child, retry_after_seconds=1.0))
-    desk.clock.advance(1)
-    child = await desk.again(child, lease_seconds=10.0)
-    desk.clock.advance(10)
-    await desk.sweep()
-    child = await desk.again(child)
-    await desk.do(complete(child, result="1"))
-    parent = await desk.again(parent)
-    await desk.do(cancel(parent.id, force=True))
+        await remote.do(cancel(id, force=True))
+    parent = await remote.running(type="parent", lease_seconds=10.0)
+    child = await remote.running(type="child", parent_id=parent.id, lease_seconds=10.0)
+    await remote.do(release(parent, children=(child.id,)))
+    await remote.heartbeat(heartbeat(child, checkpoint=save(child, 1)))
+    await remote.do(fail(child, retry_after_seconds=1.0))
+    remote.clock.advance(1)
+    child = await remote.again(child, lease_seconds=10.0)
+    remote.clock.advance(10)
+    await remote.sweep()
+    child = await remote.again(child)
+    await remote.do(complete(child, result="1"))
+    parent = await remote.again(parent)
+    await remote.do(cancel(parent.id, force=True))
 
 
 def test_nothing_is_pending_when_all_is_applied() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from interlock.storage.postgres.hosts import Nodes
-from interlock.storage.postgres.notify import CHANNEL, Bell
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from interlock.storage.postgres.notify import CHANNEL, Notifier
+from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN
 
@@ -32,13 +32,13 @@ async def test_a_ring_that_is_heard_as_the_connection_is_closed_is_a_ring(
     monkeypatch.setattr(Nodes, "connect", remembered)
     wrong: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
-    bell = Bell(postgres.dsn(database, user=APP_LOGIN))
+    bell = Notifier(postgres.dsn(database, user=APP_LOGIN))
     try:
         rung = bell.event("acme")
         await eventually(listens)
         made[0]._process_notification(SOMEBODY_ELSE, CHANNEL, "")
         made[0].terminate()
-        await asyncio.wait_for(rung.wait(), PATIENCE_SECONDS)
+        await asyncio.wait_for(rung.wait(), RETRY_SECONDS)
     finally:
         await bell.close()
     assert wrong == []
@@ -46,7 +46,7 @@ async def test_a_ring_that_is_heard_as_the_connection_is_closed_is_a_ring(
 
 @pytest.mark.parametrize("payload", ["", "{", '"acme"', "[1]"])
 async def test_a_ring_that_names_nobody_is_for_everybody(payload: str) -> None:
-    bell = Bell("postgresql:///nowhere")
+    bell = Notifier("postgresql:///nowhere")
     rung = bell._signal.event("acme")
     bell._hear(0, None, SOMEBODY_ELSE, CHANNEL, payload)
     assert rung.is_set()
@@ -56,7 +56,7 @@ async def test_a_ring_that_names_nobody_is_for_everybody(payload: str) -> None:
 async def test_a_ring_for_more_tenants_than_can_be_named_reaches_them_all(
     database: str, postgres: Postgres, many: int
 ) -> None:
-    here, there = Bell(postgres.dsn(database, user=APP_LOGIN)), Bell(postgres.dsn(database, user=APP_LOGIN))
+    here, there = Notifier(postgres.dsn(database, user=APP_LOGIN)), Notifier(postgres.dsn(database, user=APP_LOGIN))
     names = [f"tenant-{i}" for i in range(many)]
     waiting = [there.event(name) for name in names]
     try:

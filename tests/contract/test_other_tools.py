@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.errors import SchemaMismatch
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.contract.builders import new_job
@@ -24,7 +24,7 @@ def tool(tmp_path: Path) -> sqlite3.Connection:
     async def fill() -> None:
         store = await SQLiteStore.open(path)
         await store.enqueue("t", [new_job(), new_job()])
-        await store.claim("t", ClaimAsk("w"))
+        await store.claim("t", ClaimFilter("w"))
         await store.close()
 
     asyncio.run(fill())

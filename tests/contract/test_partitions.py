@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from interlock.domain.operations import PruneOrder
+from interlock.domain.operations import PruneCommand
 from interlock.engine.retention import Retention
 from interlock.errors import Conflict, Forbidden
 from interlock.storage import history_chain
@@ -17,7 +17,7 @@ from interlock.storage.postgres import history_partitions
 from interlock.storage.postgres.history_partitions import HistoryPart
 from interlock.storage.postgres.partition_history import partition
 from interlock.storage.postgres.store import PostgresStore
-from interlock.storage.shards.factory import open_router
+from interlock.storage.shards.factory import open_sharded_store
 from interlock.storage.shards.tenant_move import Mover
 from tests.contract.builders import OPERATOR, Desk, cancel, complete, new_id
 from tests.contract.connections import Door, open_door, refusal
@@ -75,20 +75,20 @@ async def store(place: str, postgres: Postgres, clock: ManualClock) -> AsyncIter
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def owner(place: str, tenant: str, clock: ManualClock, postgres: Postgres) -> AsyncIterator[Door]:
-    async with open_door("owner", place=place, tenant=tenant, clock=clock, postgres=postgres) as door:
-        yield door
+    async with open_door("owner", place=place, tenant=tenant, clock=clock, postgres=postgres) as adapter:
+        yield adapter
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def app(place: str, tenant: str, clock: ManualClock, postgres: Postgres) -> AsyncIterator[Door]:
-    async with open_door("app", place=place, tenant=tenant, clock=clock, postgres=postgres) as door:
-        yield door
+    async with open_door("app", place=place, tenant=tenant, clock=clock, postgres=postgres) as adapter:
+        yield adapter
 
 
-async def ended(desk: Desk, *, type: str = "work") -> str:
+async def ended(remote: Desk, *, type: str = "work") -> str:
     """A job that was made now, and has ended."""
-    job = await desk.running(id=id_of(desk.clock.now), type=type)
-    await desk.do(complete(job))
+    job = await remote.running(id=id_of(remote.clock.now), type=type)
+    await remote.do(complete(job))
     return job.id
 
 
@@ -110,21 +110,21 @@ async def test_history_is_partitioned_while_a_store_is_open_and_nothing_is_copie
     postgres: Postgres, clock: ManualClock
 ) -> None:
     async with empty_database(postgres) as name, opened(postgres, name, clock) as store:
-        desk = Desk(store, "t", clock)
-        before = await ended(desk)
-        waiting = await desk.running(id=id_of(clock.now), type="waits")
-        told = await desk.trace(before)
+        remote = Desk(store, "t", clock)
+        before = await ended(remote)
+        waiting = await remote.running(id=id_of(clock.now), type="waits")
+        reported = await remote.trace(before)
         head = await store.head()
         async with open_door("owner", place=name, tenant="t", clock=clock, postgres=postgres) as owner:
             file = "select pg_relation_filenode(tableoid::regclass) from job_history limit 1"
             ((where,),) = await owner.run(file)
             await partition_as_of(postgres, name, clock.now)
             assert await owner.run(file) == [(where,)]
-        assert (await desk.trace(before), await store.head()) == (told, head)
-        await desk.do(complete(waiting))
+        assert (await remote.trace(before), await store.head()) == (reported, head)
+        await remote.do(complete(waiting))
         clock.advance(3 * 86_400)
-        after = await ended(desk)
-        assert [row.version for row in await desk.history(after)] == [1, 2, 3]
+        after = await ended(remote)
+        assert [row.version for row in await remote.history(after)] == [1, 2, 3]
         assert await store.verify() == (3, 9, None)
         assert await partition(postgres.dsn(name, user=OWNER), 1) is False
 
@@ -137,14 +137,14 @@ async def test_partitions_are_made_ahead_and_only_once(store: PostgresStore, clo
 
 
 async def test_what_comes_while_nobody_makes_partitions_has_a_place_and_those_to_come_are_made(
-    desk: Desk, store: PostgresStore, owner: Door
+    remote: Desk, store: PostgresStore, owner: Door
 ) -> None:
-    desk.clock.advance(40 * 86_400)
-    id = await ended(desk)
+    remote.clock.advance(40 * 86_400)
+    id = await ended(remote)
     assert await owner.run("select distinct tableoid::regclass::text from job_history") == [("job_history_other",)]
     assert await store.extend_history() == 1
     assert max(day for day in await parts(store) if day is not None) == 41
-    assert [row.version for row in await desk.history(id)] == [1, 2, 3]
+    assert [row.version for row in await remote.history(id)] == [1, 2, 3]
 
 
 async def test_the_width_of_those_to_come_can_be_changed(store: PostgresStore, place: str, postgres: Postgres) -> None:
@@ -156,9 +156,9 @@ async def test_the_width_of_those_to_come_can_be_changed(store: PostgresStore, p
 
 
 async def test_the_app_role_reaches_no_partition_by_its_own_name_and_takes_none_out_of_history(
-    desk: Desk, store: PostgresStore, app: Door
+    remote: Desk, store: PostgresStore, app: Door
 ) -> None:
-    await ended(desk)
+    await ended(remote)
     for part in await store.history_parts():
         for what in ("select * from {}", "delete from {}", "update {} set actor = 'x'", "truncate {}"):
             assert "permission denied" in await refusal(app, what.format(part.name))
@@ -170,48 +170,48 @@ async def test_the_app_role_reaches_no_partition_by_its_own_name_and_takes_none_
 
 
 async def test_not_even_the_owner_changes_history_by_way_of_a_partition(
-    desk: Desk, store: PostgresStore, owner: Door
+    remote: Desk, store: PostgresStore, owner: Door
 ) -> None:
-    await ended(desk)
+    await ended(remote)
     name = (await parts(store))[0].name
     for change in (f"update {name} set actor = 'x'", f"delete from {name}", f"truncate {name}"):
         assert "history is append-only" in await refusal(owner, change)
 
 
 async def test_retention_leaves_history_to_its_partition_and_drops_it_when_the_last_job_has_gone(
-    desk: Desk, store: PostgresStore, owner: Door
+    remote: Desk, store: PostgresStore, owner: Door
 ) -> None:
     retention = Retention(store, days=7)
-    early = await ended(desk)
-    desk.clock.advance(80_000)
-    late = await ended(desk)
-    ends = sorted([(desk.tenant, id, (await desk.history(id))[-1].hash) for id in (early, late)])
+    early = await ended(remote)
+    remote.clock.advance(80_000)
+    late = await ended(remote)
+    ends = sorted([(remote.tenant, id, (await remote.history(id))[-1].hash) for id in (early, late)])
 
-    desk.clock.advance(7 * 86_400 - 10_000)
+    remote.clock.advance(7 * 86_400 - 10_000)
     assert await retention.retain() == 1
-    assert await store.get(desk.tenant, [early]) == [None]
+    assert await store.get(remote.tenant, [early]) == [None]
     assert await rows(owner) == 6  # the day is not over yet
     assert (await parts(store))[0].state == "leaving"
-    assert await store.verify(desk.tenant) == (1, 3, None)
-    assert [(await store.verify_part(desk.tenant, jobs=1)).first_bad] == [None]
+    assert await store.verify(remote.tenant) == (1, 3, None)
+    assert [(await store.verify_part(remote.tenant, jobs=1)).first_bad] == [None]
 
-    desk.clock.advance(20_000)
+    remote.clock.advance(20_000)
     assert await retention.retain() == 1
     assert 0 not in await parts(store)
     assert await rows(owner) == 0
     assert await store.verify() == (0, 0, None)
-    told = await store.prunes(desk.tenant)
-    assert [prune.hash.hex() for prune in told] == [history_chain.head([end]) for end in reversed(ends)]
+    reported = await store.prunes(remote.tenant)
+    assert [prune.hash.hex() for prune in reported] == [history_chain.head([end]) for end in reversed(ends)]
     assert await retention.retain() == 0
 
 
 async def test_a_partition_stays_while_anybody_has_a_job_of_its_time(
-    desk: Desk, neighbour: Desk, store: PostgresStore, owner: Door
+    remote: Desk, neighbour: Desk, store: PostgresStore, owner: Door
 ) -> None:
-    await ended(desk)
-    theirs = await neighbour.add(id=id_of(desk.clock.now))
+    await ended(remote)
+    theirs = await neighbour.add(id=id_of(remote.clock.now))
     name = (await parts(store))[0].name
-    desk.clock.advance(8 * 86_400 + 60)
+    remote.clock.advance(8 * 86_400 + 60)
     assert await Retention(store, days=7).retain() == 1
     assert (await parts(store))[0].state == "leaving"
     assert await owner.run("select detach_history($1, clock())", name) == [(False,)]
@@ -221,54 +221,54 @@ async def test_a_partition_stays_while_anybody_has_a_job_of_its_time(
 
 
 async def test_where_a_job_stays_the_history_of_the_others_goes_a_day_later(
-    desk: Desk, neighbour: Desk, store: PostgresStore, owner: Door, monkeypatch: pytest.MonkeyPatch
+    remote: Desk, neighbour: Desk, store: PostgresStore, owner: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_partitions, "SWEPT_AT_ONCE", 2)
+    monkeypatch.setattr(history_partitions, "SWEEP_BATCH_SIZE", 2)
     retention = Retention(store, days=7)
-    stays = await desk.add(id=id_of(desk.clock.now), type="stays", run_at=desk.after(99 * 86_400))
-    for whose in (desk, neighbour):
+    stays = await remote.add(id=id_of(remote.clock.now), type="stays", run_at=remote.after(99 * 86_400))
+    for whose in (remote, neighbour):
         for _ in range(3):
             await ended(whose)
-    desk.clock.advance(9 * 86_400 + 60)
+    remote.clock.advance(9 * 86_400 + 60)
     assert await retention.retain() == 6
     assert (await parts(store))[0].state == "kept"
     assert await rows(owner) == 1
-    await desk.verify()
+    await remote.verify()
 
-    await desk.do(cancel(stays))
-    desk.clock.advance(7 * 86_400 + 60)
+    await remote.do(cancel(stays))
+    remote.clock.advance(7 * 86_400 + 60)
     assert await retention.retain() == 1
     assert 0 not in await parts(store)
 
 
 async def test_an_audit_still_finds_history_whose_job_is_gone_where_none_was_left(
-    desk: Desk, store: PostgresStore, place: str, postgres: Postgres
+    remote: Desk, store: PostgresStore, place: str, postgres: Postgres
 ) -> None:
-    await ended(desk)
-    desk.clock.advance(8 * 86_400)
-    gone = await ended(desk)
+    await ended(remote)
+    remote.clock.advance(8 * 86_400)
+    gone = await ended(remote)
     await Retention(store, days=7).retain()
-    async with open_door("superuser", place=place, tenant="", clock=desk.clock, postgres=postgres) as superuser:
+    async with open_door("superuser", place=place, tenant="", clock=remote.clock, postgres=postgres) as superuser:
         await superuser.without_rules()
         await superuser.run("delete from job where id = $1", gone)
-    assert "the job is gone" in str((await store.verify(desk.tenant)).first_bad)
+    assert "the job is gone" in str((await store.verify(remote.tenant)).first_bad)
 
 
 async def test_a_prune_on_demand_takes_history_along_with_its_job(
-    desk: Desk, store: PostgresStore, owner: Door
+    remote: Desk, store: PostgresStore, owner: Door
 ) -> None:
-    await ended(desk)
-    desk.clock.advance(86_400)
-    assert (await store.prune(desk.tenant, PruneOrder(new_id(), OPERATOR, desk.clock.now, 0, 100))).deleted == 1
+    await ended(remote)
+    remote.clock.advance(86_400)
+    assert (await store.prune(remote.tenant, PruneCommand(new_id(), OPERATOR, remote.clock.now, 0, 100))).deleted == 1
     assert await rows(owner) == 0
 
 
 async def test_a_partition_goes_later_when_somebody_reads_history_just_now(
-    desk: Desk, store: PostgresStore, place: str, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+    remote: Desk, store: PostgresStore, place: str, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history_partitions, "TRY_AGAIN_SECONDS", 0.0)
-    await ended(desk)
-    desk.clock.advance(8 * 86_400 + 60)
+    await ended(remote)
+    remote.clock.advance(8 * 86_400 + 60)
     reader = await asyncpg.connect(postgres.dsn(place, user=OWNER))
     try:
         async with reader.transaction():
@@ -277,7 +277,7 @@ async def test_a_partition_goes_later_when_somebody_reads_history_just_now(
             assert (await parts(store))[0].state == "leaving"
 
         async def has_gone() -> bool:
-            await store.drop_history(desk.clock.now - 7 * DAY)
+            await store.drop_history(remote.clock.now - 7 * DAY)
             return 0 not in await parts(store)
 
         await eventually(has_gone)
@@ -295,17 +295,17 @@ async def test_ids_of_a_time_to_come_are_refused_before_anything_is_changed(
     postgres: Postgres, clock: ManualClock
 ) -> None:
     async with empty_database(postgres) as name, opened(postgres, name, clock) as store:
-        desk = Desk(store, "t", clock)
-        await desk.add(id=id_of(clock.now + 3650 * DAY))
+        remote = Desk(store, "t", clock)
+        await remote.add(id=id_of(clock.now + 3650 * DAY))
         with pytest.raises(Conflict, match="whose clock is wrong; nothing was changed"):
             await partition_as_of(postgres, name, clock.now)
         assert [part.name for part in await store.history_parts()] == ["job_history"]
-        await desk.add(id=id_of(clock.now + 3650 * DAY))
+        await remote.add(id=id_of(clock.now + 3650 * DAY))
 
 
 async def test_a_partitioning_that_was_cut_short_is_forgotten_in_time(postgres: Postgres, clock: ManualClock) -> None:
     async with empty_database(postgres) as name, opened(postgres, name, clock) as store:
-        desk = Desk(store, "t", clock)
+        remote = Desk(store, "t", clock)
         async with open_door("owner", place=name, tenant="t", clock=clock, postgres=postgres) as owner:
             await owner.run(
                 f"alter table job_history add constraint made_before check (job_id < '{id_of(clock.now + DAY)}') not valid"
@@ -317,7 +317,7 @@ async def test_a_partitioning_that_was_cut_short_is_forgotten_in_time(postgres: 
         clock.advance(19 * 3600)
         await store.extend_history()
         clock.advance(86_400)
-        await desk.add(id=id_of(clock.now))
+        await remote.add(id=id_of(clock.now))
 
 
 async def test_a_tenant_moves_from_partitions_to_one_table_and_back(
@@ -326,20 +326,20 @@ async def test_a_tenant_moves_from_partitions_to_one_table_and_back(
     superusers = {shard: postgres.dsn(name) for shard, name in shards.items()}
     await partition_as_of(postgres, shards["a"], FIRST_DAY - DAY)
     addresses = {shard: postgres.dsn(name, user=APP_LOGIN) for shard, name in shards.items()}
-    router = await open_router(addresses, size=2, clock=clock, fresh_seconds=0.01)
+    router = await open_sharded_store(addresses, size=2, clock=clock, fresh_seconds=0.01)
     try:
         await router.extend_history()
-        desk = Desk(router, resident("a", "mover"), clock)
-        await ended(desk)
+        remote = Desk(router, resident("a", "mover"), clock)
+        await ended(remote)
         clock.advance(80_000)
-        stays = await ended(desk)
+        stays = await ended(remote)
         clock.advance(7 * 86_400 - 10_000)
         assert await Retention(router, days=7).retain() == 1
-        told = await desk.history(stays)
+        reported = await remote.history(stays)
         for target in ("b", "a"):
-            moved = await Mover(superusers, stale_seconds=0.02).move(desk.tenant, target)
+            moved = await Mover(superusers, stale_seconds=0.02).move(remote.tenant, target)
             assert (moved.target, moved.jobs, moved.rows) == (target, 1, 3)
-            assert await desk.history(stays) == told
-            await desk.verify()
+            assert await remote.history(stays) == reported
+            await remote.verify()
     finally:
         await router.close()

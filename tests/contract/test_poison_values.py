@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interlock.domain.lifecycle import Status
-from tests.contract.builders import Desk, beat, cancel, complete, facts, fail, release, save
+from tests.contract.builders import Desk, cancel, complete, facts, fail, heartbeat, release, save
 
 # All of these are JSON, or at least text that has passed the guard in front of the stores.
 VALUES = {
@@ -40,44 +40,44 @@ VALUES = {
 }
 
 
-async def test_a_payload_comes_back_byte_for_byte(desk: Desk) -> None:
+async def test_a_payload_comes_back_byte_for_byte(remote: Desk) -> None:
     """G02."""
     for kind, value in VALUES.items():
-        id = await desk.add(payload=value)
-        assert (await desk.job(id)).payload == value, kind
-        (granted,) = await desk.claim()
-        assert granted.payload == value, kind
+        id = await remote.add(payload=value)
+        assert (await remote.job(id)).payload == value, kind
+        (leased,) = await remote.claim()
+        assert leased.payload == value, kind
 
 
-async def test_result_and_checkpoint_come_back_byte_for_byte(desk: Desk) -> None:
+async def test_result_and_checkpoint_come_back_byte_for_byte(remote: Desk) -> None:
     """P38: a finished result is never lost."""
     for kind, value in VALUES.items():
-        job = await desk.running()
-        await desk.checkpoint(save(job, 1, value))
-        assert (await desk.job(job.id)).checkpoint == value, kind
-        assert await desk.checkpoint(save(job, 1, value)) == 1, kind
-        await desk.heartbeat(beat(job, checkpoint=save(job, 2, value)))
-        receipt = await desk.do(complete(job, result=value))
+        job = await remote.running()
+        await remote.checkpoint(save(job, 1, value))
+        assert (await remote.job(job.id)).checkpoint == value, kind
+        assert await remote.checkpoint(save(job, 1, value)) == 1, kind
+        await remote.heartbeat(heartbeat(job, checkpoint=save(job, 2, value)))
+        receipt = await remote.do(complete(job, result=value))
         assert receipt.status is Status.SUCCEEDED, kind
-        now = await desk.job(job.id)
+        now = await remote.job(job.id)
         assert (now.result, now.checkpoint) == (value, value), kind
-    await desk.verify()
+    await remote.verify()
 
 
-async def test_an_error_comes_back_byte_for_byte_and_the_audit_holds(desk: Desk) -> None:
+async def test_an_error_comes_back_byte_for_byte_and_the_audit_holds(remote: Desk) -> None:
     for kind, value in VALUES.items():
         error = f'{{"message":"x","details":{value}}}'
-        job = await desk.running(max_attempts=2)
-        receipt = await desk.do(fail(job, error=error, retry_after_seconds=1.0))
-        assert await desk.do(fail(job, error=error)) == receipt, kind
-        now, rows = await desk.trace(job.id)
+        job = await remote.running(max_attempts=2)
+        receipt = await remote.do(fail(job, error=error, retry_after_seconds=1.0))
+        assert await remote.do(fail(job, error=error)) == receipt, kind
+        now, rows = await remote.trace(job.id)
         assert now.error == error, kind
         assert (rows[-1].metadata or "").startswith(f'{{"error":{error},'), kind
-        desk.clock.advance(1)
-        second = await desk.again(job)
+        remote.clock.advance(1)
+        second = await remote.again(job)
         assert second.error == error, kind
-        await desk.do(fail(second, error=error))
-    await desk.verify()
+        await remote.do(fail(second, error=error))
+    await remote.verify()
 
 
 WORDS = [
@@ -96,50 +96,50 @@ WORDS = [
 
 
 @pytest.mark.parametrize("word", WORDS)
-async def test_free_text_comes_back_as_it_was_given_and_the_audit_holds(desk: Desk, word: str) -> None:
-    job = await desk.running(created_by=f"user:{word}", requested_by=word, tags=(word,), worker=word, type=word)
+async def test_free_text_comes_back_as_it_was_given_and_the_audit_holds(remote: Desk, word: str) -> None:
+    job = await remote.running(created_by=f"user:{word}", requested_by=word, tags=(word,), worker=word, type=word)
     assert (job.worker, job.type, tuple(job.tags), job.requested_by) == (word, word, (word,), word)
-    await desk.do(release(job, reason=word))
-    second = await desk.again(job, worker=word)
-    await desk.do(cancel(job.id, reason=word, actor=f"token:{word}"))
-    assert [pulse.cancel_reason for pulse in await desk.heartbeat(beat(second))] == [word]
-    await desk.do(complete(second, result_summary=word))
-    now, rows = await desk.trace(job.id)
+    await remote.do(release(job, reason=word))
+    second = await remote.again(job, worker=word)
+    await remote.do(cancel(job.id, reason=word, actor=f"token:{word}"))
+    assert [reply.cancel_reason for reply in await remote.heartbeat(heartbeat(second))] == [word]
+    await remote.do(complete(second, result_summary=word))
+    now, rows = await remote.trace(job.id)
     assert (now.result_summary, now.cancel_reason) == (word, word)
     assert [row.reason for row in rows if row.verb == "release"] == [word]
     assert {row.actor for row in rows} == {f"user:{word}", f"worker:{word}", f"token:{word}"}
     assert facts(rows[-2]) == {"why": word}
-    await desk.verify()
+    await remote.verify()
 
 
 @pytest.mark.parametrize("word", WORDS)
-async def test_odd_names_route_exactly(desk: Desk, word: str) -> None:
-    id = await desk.add(type=word, requires=(word,), repository=word, affinity_key=word)
+async def test_odd_names_route_exactly(remote: Desk, word: str) -> None:
+    id = await remote.add(type=word, requires=(word,), repository=word, affinity_key=word)
     none = {"capabilities": frozenset({word}), "repositories": frozenset({word}), "affinity_keys": frozenset({word})}
-    assert await desk.claimed(types=frozenset({word + "x"}), **none) == []
+    assert await remote.claimed(types=frozenset({word + "x"}), **none) == []
     for name in ("capabilities", "repositories", "affinity_keys"):
-        assert await desk.claimed(types=frozenset({word}), **none | {name: frozenset({"other"})}) == []
-    assert await desk.claimed(types=frozenset({word}), **none) == [id]
+        assert await remote.claimed(types=frozenset({word}), **none | {name: frozenset({"other"})}) == []
+    assert await remote.claimed(types=frozenset({word}), **none) == [id]
 
 
-async def test_numbers_at_the_edge_of_their_range_are_kept(desk: Desk) -> None:
+async def test_numbers_at_the_edge_of_their_range_are_kept(remote: Desk) -> None:
     far = 253_402_300_799_000_000  # the end of the year 9999
-    id = await desk.add(run_at=far, deadline=far, timeout_seconds=0.000001, max_attempts=100, priority=-1000)
-    job = await desk.job(id)
+    id = await remote.add(run_at=far, deadline=far, timeout_seconds=0.000001, max_attempts=100, priority=-1000)
+    job = await remote.job(id)
     assert (job.run_at, job.deadline, job.timeout_seconds, job.priority) == (far, far, 0.000001, -1000)
-    held = await desk.running(type="big")
-    assert await desk.checkpoint(save(held, 2**63 - 1)) == 2**63 - 1
-    assert (await desk.job(held.id)).checkpoint_seq == 2**63 - 1
+    held = await remote.running(type="big")
+    assert await remote.checkpoint(save(held, 2**63 - 1)) == 2**63 - 1
+    assert (await remote.job(held.id)).checkpoint_seq == 2**63 - 1
 
 
 @pytest.mark.parametrize("where", ["payload", "result", "checkpoint", "error"])
-async def test_what_was_mended_stays_marked(desk: Desk, where: str) -> None:
-    job = await desk.running(max_attempts=1)
+async def test_what_was_mended_stays_marked(remote: Desk, where: str) -> None:
+    job = await remote.running(max_attempts=1)
     assert not job.sanitized
     if where == "checkpoint":
-        await desk.checkpoint(save(job, 1, '"\ufffd"', sanitized=True))
+        await remote.checkpoint(save(job, 1, '"\ufffd"', sanitized=True))
     elif where == "result":
-        await desk.do(complete(job, result='"\ufffd"', sanitized=True))
+        await remote.do(complete(job, result='"\ufffd"', sanitized=True))
     elif where == "error":
-        await desk.do(fail(job, error='{"message":"\ufffd"}', sanitized=True))
-    assert (await desk.job(job.id)).sanitized is (where != "payload")
+        await remote.do(fail(job, error='{"message":"\ufffd"}', sanitized=True))
+    assert (await remote.job(job.id)).sanitized is (where != "payload")

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from interlock.storage.postgres.pool import Conn, Pool
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN
 
@@ -56,7 +56,7 @@ async def server(postgres: Postgres, database: str) -> Server:
 
 async def backend(pool: Pool) -> int:
     """The server process behind the next connection."""
-    async with pool.lend(PATIENCE_SECONDS) as connection:
+    async with pool.lend(RETRY_SECONDS) as connection:
         return int(await connection.fetchval("select pg_backend_pid()"))
 
 

@@ -15,7 +15,7 @@ import pytest
 from interlock.domain.token import NewToken
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.store import SQLiteStore
-from tests.contract.approvals import ballot, decided, minted, waiting
+from tests.contract.approvals import command, decided, minted, waiting
 from tests.contract.builders import OPERATOR, Desk, complete, new_id, save
 from tests.contract.progress import event, keep, report, step, tell
 from tests.contract.test_prune import prune
@@ -45,19 +45,19 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     async def fill() -> None:
         clock = ManualClock()
         store = await SQLiteStore.open(str(path), clock=clock)
-        desk = Desk(store, "t", clock)
-        await desk.do(complete(await desk.running()))
+        remote = Desk(store, "t", clock)
+        await remote.do(complete(await remote.running()))
         clock.advance(10)
-        await prune(desk, cutoff=clock.now)
-        _, gate = await waiting(desk, job=await desk.running(idempotency_key="k", body_sha256=b"x" * 32))
-        await minted(desk, gate, "link")
-        await decided(desk, ballot(gate))
-        (job,) = await desk.claim()
-        await keep(desk, step(job))
-        await tell(desk, report(job, event()))
-        await desk.store.checkpoint("t", [save(job, 1)])
-        await desk.do(complete(job, result='"kept"'))
-        await desk.add()
+        await prune(remote, cutoff=clock.now)
+        _, approval = await waiting(remote, job=await remote.running(idempotency_key="k", body_sha256=b"x" * 32))
+        await minted(remote, approval, "link")
+        await decided(remote, command(approval))
+        (job,) = await remote.claim()
+        await keep(remote, step(job))
+        await tell(remote, report(job, event()))
+        await remote.store.checkpoint("t", [save(job, 1)])
+        await remote.do(complete(job, result='"kept"'))
+        await remote.add()
         await store.create_tokens(
             "t", [NewToken(id=new_id(), hash=b"x" * 32, roles=("read",), created_by=OPERATOR, key="k")]
         )
@@ -124,7 +124,7 @@ def other(column: str) -> str:
 
 @pytest.mark.parametrize("table", KEPT)
 def test_a_row_is_not_replaced_by_way_of_any_of_its_keys(tool: Tool, table: str) -> None:
-    said, everybody = KEPT[table]
+    given, local_principal = KEPT[table]
     columns = tool.columns(table)
     assert tool.rows(f"SELECT 1 FROM {table}")
     for key in keys(tool, table):
@@ -132,7 +132,7 @@ def test_a_row_is_not_replaced_by_way_of_any_of_its_keys(tool: Tool, table: str)
         rows = f"INTO {table} ({', '.join(columns)}) SELECT {', '.join(values)} FROM {table}"
         for form in ("REPLACE", "INSERT OR REPLACE"):
             message = tool.refusal(f"{form} {rows}")
-            assert_says(said if tool.has_functions or everybody else FUNCTION, message, (form, key))
+            assert_says(given if tool.has_functions or local_principal else FUNCTION, message, (form, key))
 
 
 @pytest.mark.parametrize("table", KEPT)
@@ -147,11 +147,11 @@ def test_a_row_is_not_replaced_by_an_update_or_an_upsert(tool: Tool, table: str)
 
 @pytest.mark.parametrize("name", ["rowid", "oid", "_rowid_"])
 def test_a_job_is_not_replaced_by_way_of_its_row_id(tool: Tool, name: str) -> None:
-    said = "never changes|not replaced|written before" if tool.has_functions else FUNCTION
+    given = "never changes|not replaced|written before" if tool.has_functions else FUNCTION
     move = (
         f"UPDATE OR REPLACE job SET {name} = (SELECT min({name}) FROM job) WHERE {name} = (SELECT max({name}) FROM job)"
     )
-    assert_says(said, tool.refusal(move), move)
+    assert_says(given, tool.refusal(move), move)
     columns = [column for column in tool.columns("job") if column not in ("id", "seq")]
     shared = ", ".join(columns)
     birth = (
@@ -159,7 +159,7 @@ def test_a_job_is_not_replaced_by_way_of_its_row_id(tool: Tool, name: str) -> No
         f"SELECT {name}, '{new_id()}', seq + 1, {shared} FROM job WHERE status = 'queued'"
     )
     assert tool.rows("SELECT 1 FROM job WHERE status = 'queued'")
-    assert_says(said, tool.refusal(birth), birth)
+    assert_says(given, tool.refusal(birth), birth)
 
 
 def test_history_is_not_rewritten_with_hashes_that_are_right(tool: Tool) -> None:

@@ -9,19 +9,19 @@ from collections.abc import AsyncIterator, Sequence
 import asyncpg
 import pytest
 
-from interlock.domain.approval import GateFilter
-from interlock.domain.job import Enqueued, Filter, NewJob, Refused
+from interlock.domain.approval import ApprovalFilter
+from interlock.domain.job import Enqueued, Filter, NewJob, Rejected
 from interlock.domain.registry import Agent, JobType
-from interlock.domain.shards import birth_shard
+from interlock.domain.shards import shard_of_id
 from interlock.domain.token import NewToken
 from interlock.errors import IdempotencyKeyReuse, Invalid, NotFound, TenantMoved, Unavailable
 from interlock.storage import history_chain
 from interlock.storage.contract import Terms
 from interlock.storage.postgres.store import PostgresStore
-from interlock.storage.shards.factory import open_router
-from interlock.storage.shards.sharded_store import Router
+from interlock.storage.shards.factory import open_sharded_store
+from interlock.storage.shards.sharded_store import ShardedStore
 from interlock.wire import new_id
-from tests.contract.approvals import ballot, decided, waiting
+from tests.contract.approvals import command, decided, waiting
 from tests.contract.artifacts import file, show
 from tests.contract.builders import NEVER, Desk, complete, new_job
 from tests.support.eventually import eventually
@@ -59,9 +59,9 @@ def addresses(shards: dict[str, str], postgres: Postgres) -> dict[str, str]:
 
 
 @pytest.fixture
-async def router(addresses: dict[str, str], clock: ManualClock) -> AsyncIterator[Router]:
+async def router(addresses: dict[str, str], clock: ManualClock) -> AsyncIterator[ShardedStore]:
     """A router that goes by the directory."""
-    opened = await open_router(addresses, size=2, clock=clock)
+    opened = await open_sharded_store(addresses, size=2, clock=clock)
     try:
         yield opened
     finally:
@@ -76,16 +76,16 @@ def spread() -> Spread:
 @pytest.fixture
 async def wide(addresses: dict[str, str], spread: Spread, clock: ManualClock, tenant: str) -> AsyncIterator[Desk]:
     """A tenant whose jobs are on both shards."""
-    opened = await open_router(addresses, supplier=spread, size=2, clock=clock)
+    opened = await open_sharded_store(addresses, supplier=spread, size=2, clock=clock)
     try:
         yield Desk(opened, tenant, clock)
     finally:
         await opened.close()
 
 
-async def born(desk: Desk, type: str | None = None) -> str:
+async def created(remote: Desk, type: str | None = None) -> str:
     """A new id, as the engine makes it."""
-    return new_id(await desk.store.birth_shard(desk.tenant, type))
+    return new_id(await remote.store.new_job_shard(remote.tenant, type))
 
 
 async def on_both(wide: Desk, spread: Spread, count: int = 3) -> list[str]:
@@ -93,29 +93,29 @@ async def on_both(wide: Desk, spread: Spread, count: int = 3) -> list[str]:
     ids = []
     for number in range(count * 2):
         spread.current = SHARDS[number % 2]
-        ids.append(await wide.add(id=await born(wide)))
+        ids.append(await wide.add(id=await created(wide)))
     return ids
 
 
 async def test_each_tenant_lives_on_one_shard_and_its_ids_name_it(
-    router: Router, tenant: str, clock: ManualClock, addresses: dict[str, str]
+    router: ShardedStore, tenant: str, clock: ManualClock, addresses: dict[str, str]
 ) -> None:
     for no, name in enumerate(SHARDS):
-        desk = Desk(router, resident(name, tenant), clock)
-        id = await desk.add(id=await born(desk))
-        assert birth_shard(id) == no
-        assert (await desk.job(id)).id == id
+        remote = Desk(router, resident(name, tenant), clock)
+        id = await remote.add(id=await created(remote))
+        assert shard_of_id(id) == no
+        assert (await remote.job(id)).id == id
         for other in SHARDS:
             alone = await PostgresStore.open(addresses[other], size=1)
             try:
-                assert [job is not None for job in await alone.get(desk.tenant, [id])] == [other == name]
+                assert [job is not None for job in await alone.get(remote.tenant, [id])] == [other == name]
             finally:
                 await alone.close()
 
 
 async def test_claims_go_round_the_shards_of_a_tenant(wide: Desk, spread: Spread) -> None:
     await on_both(wide, spread, 4)
-    first = [birth_shard((await wide.claim())[0].id) for _ in range(8)]
+    first = [shard_of_id((await wide.claim())[0].id) for _ in range(8)]
     assert first in ([0, 1] * 4, [1, 0] * 4)
     await on_both(wide, spread)
     assert len(await wide.claim(limit=6)) == 6
@@ -127,20 +127,20 @@ async def test_an_artifact_is_found_by_its_id_alone_on_whichever_shard_its_job_i
 ) -> None:
     await on_both(wide, spread, 1)
     jobs = await wide.claim(limit=2)
-    assert {birth_shard(job.id) for job in jobs} == {0, 1}
-    shown = await show(wide, *(file(job) for job in jobs))
+    assert {shard_of_id(job.id) for job in jobs} == {0, 1}
+    encoded = await show(wide, *(file(job) for job in jobs))
     for current in SHARDS:
         spread.current = current
-        assert [await wide.store.artifact_home(tenant, one.id) for one in shown] == [job.id for job in jobs]
+        assert [await wide.store.artifact_home(tenant, one.id) for one in encoded] == [job.id for job in jobs]
         assert await wide.store.artifact_home(tenant, NEVER) is None
-        assert await wide.store.artifact_home(f"{tenant} too", shown[0].id) is None
+        assert await wide.store.artifact_home(f"{tenant} too", encoded[0].id) is None
 
 
 async def test_a_repeated_claim_gets_what_it_was_granted_wherever_that_is(wide: Desk, spread: Spread) -> None:
     spread.current = "b"
     id = await wide.add()
-    (granted,) = await wide.claim(limit=2, claim_id="c1")
-    assert granted.id == id
+    (leased,) = await wide.claim(limit=2, claim_id="c1")
+    assert leased.id == id
     for current in SHARDS:
         spread.current = current
         await wide.add()
@@ -157,7 +157,7 @@ async def test_lists_are_merged_by_cursor_without_a_gap_or_a_double(wide: Desk, 
     assert sorted(found) == sorted(ids)
     assert seqs == sorted(set(seqs), reverse=True)
     histories = await wide.store.histories(wide.tenant, jobs=100)
-    assert [chronicle.seq for chronicle in histories] == sorted(seqs)
+    assert [export.seq for export in histories] == sorted(seqs)
 
 
 async def test_counts_of_a_type_are_added_up(wide: Desk, spread: Spread) -> None:
@@ -182,7 +182,7 @@ async def test_a_job_is_found_by_its_id_on_whichever_shard_it_is(wide: Desk, spr
     jobs = await wide.claim(limit=10)
     assert {job.id for job in jobs} == {*ids, foreign}
     receipts = await wide.store.carry_out(wide.tenant, [complete(job) for job in jobs])
-    assert [receipt.id for receipt in receipts if not isinstance(receipt, Refused)] == [job.id for job in jobs]
+    assert [receipt.id for receipt in receipts if not isinstance(receipt, Rejected)] == [job.id for job in jobs]
     assert await wide.store.has_ended(wide.tenant, foreign)
     await wide.verify()
 
@@ -196,14 +196,14 @@ async def test_a_key_that_was_used_before_the_current_shard_changed_finds_its_jo
     assert isinstance(again, Enqueued)
     assert (again.id, again.replayed) == (first, True)
     (other,) = await wide.store.enqueue(wide.tenant, [new_job(idempotency_key="k", body_sha256=b"two")])
-    assert isinstance(other, Refused)
+    assert isinstance(other, Rejected)
     assert isinstance(other.error, IdempotencyKeyReuse)
 
 
 async def test_new_jobs_go_to_the_current_shard_while_the_other_drains_and_children_to_their_parent(
     wide: Desk, spread: Spread, addresses: dict[str, str]
 ) -> None:
-    parent = await wide.running(id=await born(wide))
+    parent = await wide.running(id=await created(wide))
     spread.current = "b"
     child, other = await wide.add_all([new_job(parent_id=parent.id), new_job()])
     where: dict[str, str] = {}
@@ -221,25 +221,25 @@ async def test_new_jobs_go_to_the_current_shard_while_the_other_drains_and_child
 async def test_gates_and_tokens_are_found_on_whichever_shard_they_are(wide: Desk, spread: Spread) -> None:
     for current in SHARDS:
         spread.current = current
-        _, gate = await waiting(wide, job=await wide.running(type=current))
-        await decided(wide, ballot(gate))
+        _, approval = await waiting(wide, job=await wide.running(type=current))
+        await decided(wide, command(approval))
         hash = hashlib.sha256(f"{current} {wide.tenant}".encode()).digest()
         (token,) = await wide.store.create_tokens(
             wide.tenant,
             [NewToken(new_id(), hash, ("read",), "user:ada")],
         )
         spread.current = "a"
-        sighting = await wide.store.find_token(hash)
-        assert sighting is not None
-        assert not isinstance(token, Refused)
-        assert sighting.token.id == token.id
+        seen = await wide.store.find_token(hash)
+        assert seen is not None
+        assert not isinstance(token, Rejected)
+        assert seen.token.id == token.id
         (revoked,) = await wide.store.revoke_tokens(wide.tenant, [token.id], actor="user:ada")
-        assert not isinstance(revoked, Refused)
+        assert not isinstance(revoked, Rejected)
     (unknown,) = await wide.store.revoke_tokens(wide.tenant, [NEVER], actor="user:ada")
-    assert isinstance(unknown, Refused)
+    assert isinstance(unknown, Rejected)
     assert isinstance(unknown.error, NotFound)
-    gates = await wide.store.find_approvals(wide.tenant, GateFilter())
-    assert len(gates) == 2
+    approvals = await wide.store.find_approvals(wide.tenant, ApprovalFilter())
+    assert len(approvals) == 2
 
 
 async def test_types_and_agents_are_set_on_every_shard(wide: Desk, spread: Spread) -> None:
@@ -279,39 +279,39 @@ async def test_a_head_covers_the_chains_of_all_shards_in_their_order(
     jobs = await wide.store.find(wide.tenant, Filter())
     ends = [(wide.tenant, id, (await wide.history(id))[-1].hash) for id in sorted(job.id for job in jobs)]
     assert len(ends) == 6
-    monkeypatch.setattr(history_chain, "ENDS_AT_ONCE", 2)
+    monkeypatch.setattr(history_chain, "ENDS_BATCH_SIZE", 2)
     assert await wide.store.head(wide.tenant) == history_chain.head(ends)
 
 
 async def test_a_supplier_may_go_by_type(addresses: dict[str, str], clock: ManualClock, tenant: str) -> None:
-    router = await open_router(addresses, supplier=ByType(), size=2, clock=clock)
+    router = await open_sharded_store(addresses, supplier=ByType(), size=2, clock=clock)
     try:
-        desk = Desk(router, tenant, clock)
-        ids = [await desk.add(id=await born(desk, type), type=type) for type in ("left", "right")]
-        assert [birth_shard(id) for id in ids] == [1, 0]
+        remote = Desk(router, tenant, clock)
+        ids = [await remote.add(id=await created(remote, type), type=type) for type in ("left", "right")]
+        assert [shard_of_id(id) for id in ids] == [1, 0]
         with pytest.raises(Invalid, match="several shards"):
             await router.enqueue(tenant, [new_job(type="left"), new_job(type="right")], whole=True)
-        assert {job.id for job in await desk.claim(limit=5)} == set(ids)
+        assert {job.id for job in await remote.claim(limit=5)} == set(ids)
     finally:
         await router.close()
 
 
 async def test_a_shard_that_the_settings_do_not_name_is_refused_at_the_start(
-    addresses: dict[str, str], router: Router, tenant: str
+    addresses: dict[str, str], router: ShardedStore, tenant: str
 ) -> None:
     await Desk(router, resident("b", tenant), ManualClock()).add()
     with pytest.raises(Invalid, match="the directory places tenants on shard 'b', which the settings do not name"):
-        await open_router({"a": addresses["a"]})
+        await open_sharded_store({"a": addresses["a"]})
     with pytest.raises(
         Invalid, match="the settings name a shard 'c' that the directory lacks; run interlock shards add c"
     ):
-        await open_router({**addresses, "c": addresses["b"]})
+        await open_sharded_store({**addresses, "c": addresses["b"]})
     with pytest.raises(Invalid, match="the first shard, 'b', is to keep the directory, but it is shard 'a'"):
-        await open_router({"b": addresses["a"], "a": addresses["b"]})
+        await open_sharded_store({"b": addresses["a"], "a": addresses["b"]})
     with pytest.raises(Invalid, match="the address of shard 'b' leads to shard 'a'"):
-        await open_router({"a": addresses["a"], "b": addresses["a"]})
+        await open_sharded_store({"a": addresses["a"], "b": addresses["a"]})
     with pytest.raises(Invalid, match="no package offers a shard supplier named 'nobody'"):
-        await open_router(addresses, supplier="nobody")
+        await open_sharded_store(addresses, supplier="nobody")
 
 
 async def test_a_supplier_that_names_an_unknown_shard_is_refused_at_the_start(addresses: dict[str, str]) -> None:
@@ -320,11 +320,11 @@ async def test_a_supplier_that_names_an_unknown_shard_is_refused_at_the_start(ad
             return ["a", "z"]
 
     with pytest.raises(Invalid, match="maps jobs to shard 'z', which the settings do not name"):
-        await open_router(addresses, supplier=Lost())
+        await open_sharded_store(addresses, supplier=Lost())
 
 
 async def test_a_tenant_cannot_be_enqueued_for_in_a_database_where_it_does_not_live(
-    router: Router, addresses: dict[str, str], tenant: str
+    router: ShardedStore, addresses: dict[str, str], tenant: str
 ) -> None:
     there = resident("b", tenant)
     job = NewJob(new_id(), "work")
@@ -353,7 +353,7 @@ async def test_one_shard_that_is_down_stops_nobody_on_the_others(
     addresses: dict[str, str], tenant: str, clock: ManualClock, fault: str
 ) -> None:
     async with wire_to(addresses["b"]) as (wire, near):
-        router = await open_router({**addresses, "b": near}, size=2, clock=clock)
+        router = await open_sharded_store({**addresses, "b": near}, size=2, clock=clock)
         try:
             here, there = (Desk(router, resident(name, tenant), clock) for name in SHARDS)
             await asyncio.gather(here.add(), there.add())
@@ -383,7 +383,7 @@ async def test_a_service_starts_while_a_shard_is_down(
 ) -> None:
     async with wire_to(addresses["b"]) as (wire, near):
         wire.cut()
-        router = await open_router({**addresses, "b": near}, size=2, clock=clock)
+        router = await open_sharded_store({**addresses, "b": near}, size=2, clock=clock)
         try:
             await Desk(router, resident("a", tenant), clock).add()
             there = Desk(router, resident("b", tenant), clock)
@@ -396,9 +396,9 @@ async def test_a_service_starts_while_a_shard_is_down(
             await router.close()
 
 
-async def _is_down(router: Router) -> bool:
+async def _is_down(router: ShardedStore) -> bool:
     return "b" in await router.unreachable()
 
 
-async def _is_up(router: Router) -> bool:
+async def _is_up(router: ShardedStore) -> bool:
     return await router.unreachable() == {}

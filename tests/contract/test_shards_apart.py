@@ -10,17 +10,17 @@ import asyncpg
 import pytest
 
 from interlock.domain.job import Enqueued, Job
-from interlock.domain.operations import PrunedStep, PruneOrder
+from interlock.domain.operations import PruneCommand, PrunedStep
 from interlock.domain.registry import JobType
 from interlock.domain.retry import SECOND
-from interlock.domain.shards import birth_shard
+from interlock.domain.shards import shard_of_id
 from interlock.domain.token import NewToken, Token
 from interlock.errors import Indeterminate, Invalid
 from interlock.storage.contract import Terms
-from interlock.storage.postgres.explain import MOST_NAMED
+from interlock.storage.postgres.explain import MAX_NAMED
 from interlock.storage.postgres.store import PostgresStore
-from interlock.storage.shards.factory import open_router
-from interlock.storage.shards.sharded_store import Router
+from interlock.storage.shards.factory import open_sharded_store
+from interlock.storage.shards.sharded_store import ShardedStore
 from interlock.wire import new_id
 from tests.contract.builders import OPERATOR, Desk, complete, new_job
 from tests.contract.test_redrive import order
@@ -56,21 +56,21 @@ def map() -> Map:
 
 
 @pytest.fixture
-async def desk(addresses: dict[str, str], map: Map, clock: ManualClock, tenant: str) -> AsyncIterator[Desk]:
+async def remote(addresses: dict[str, str], map: Map, clock: ManualClock, tenant: str) -> AsyncIterator[Desk]:
     """A tenant whose jobs are wherever the map says."""
-    opened = await open_router(addresses, supplier=map, size=2, clock=clock)
+    opened = await open_sharded_store(addresses, supplier=map, size=2, clock=clock)
     try:
         yield Desk(opened, tenant, clock)
     finally:
         await opened.close()
 
 
-async def on_each(desk: Desk, map: Map, **fields: Any) -> list[str]:
+async def on_each(remote: Desk, map: Map, **fields: Any) -> list[str]:
     """A new job on either shard."""
     ids = []
     for names in (SHARDS, SHARDS[::-1]):
         map.names = names
-        ids.append(await desk.add(id=new_id(await desk.store.birth_shard(desk.tenant)), **fields))
+        ids.append(await remote.add(id=new_id(await remote.store.new_job_shard(remote.tenant)), **fields))
     return ids
 
 
@@ -78,63 +78,63 @@ async def test_a_claim_by_name_is_granted_by_the_shards_that_answer(
     addresses: dict[str, str], map: Map, clock: ManualClock, tenant: str
 ) -> None:
     async with wire_to(addresses["b"]) as (wire, near):
-        router = await open_router({**addresses, "b": near}, supplier=map, size=2, clock=clock)
+        router = await open_sharded_store({**addresses, "b": near}, supplier=map, size=2, clock=clock)
         try:
-            desk = Desk(router, tenant, clock)
-            await on_each(desk, map)
+            remote = Desk(router, tenant, clock)
+            await on_each(remote, map)
             wire.cut()
 
             async def is_down() -> bool:
                 return "b" in await router.unreachable()
 
             await eventually(is_down)
-            (job,) = await desk.claim(limit=2, claim_id="named")
-            assert birth_shard(job.id) == 0
+            (job,) = await remote.claim(limit=2, claim_id="named")
+            assert shard_of_id(job.id) == 0
         finally:
             wire.mend()
             await router.close()
 
 
 async def test_a_claim_that_may_have_been_granted_somewhere_is_not_answered_with_nothing(
-    desk: Desk, map: Map, monkeypatch: pytest.MonkeyPatch
+    remote: Desk, map: Map, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    id = await desk.add()
+    id = await remote.add()
     claim = PostgresStore.claim
     cut: list[PostgresStore] = []
 
     async def claim_and_cut(store: PostgresStore, *args: Any, **named: Any) -> list[Job]:
-        granted = await claim(store, *args, **named)
-        if granted and not cut:
+        leased = await claim(store, *args, **named)
+        if leased and not cut:
             cut.append(store)
             raise Indeterminate("the connection broke")
-        return granted
+        return leased
 
     monkeypatch.setattr(PostgresStore, "claim", claim_and_cut)
     with pytest.raises(Indeterminate):
-        await desk.claim(claim_id="named")
-    assert [job.id for job in await desk.claim(claim_id="named")] == [id]
+        await remote.claim(claim_id="named")
+    assert [job.id for job in await remote.claim(claim_id="named")] == [id]
 
 
 async def test_jobs_are_added_and_done_again_where_types_were_set_before_another_shard_came(
-    desk: Desk, map: Map, addresses: dict[str, str]
+    remote: Desk, map: Map, addresses: dict[str, str]
 ) -> None:
     map.names = ("a",)
-    old = await desk.running()
-    await desk.do(complete(old))
+    old = await remote.running()
+    await remote.do(complete(old))
     for _ in range(2):
-        await desk.store.set_type(desk.tenant, JobType("work"))
-    before = (await desk.store.registry(desk.tenant)).version
+        await remote.store.set_type(remote.tenant, JobType("work"))
+    before = (await remote.store.registry(remote.tenant)).version
     map.names = SHARDS
-    current = (await desk.store.registry(desk.tenant)).version
+    current = (await remote.store.registry(remote.tenant)).version
     assert current != before
-    (answer,) = await desk.store.redrive(desk.tenant, [order(old.id)], registry=current)
+    (answer,) = await remote.store.redrive(remote.tenant, [order(old.id)], registry=current)
     assert isinstance(answer, Enqueued)
     map.types["far"] = "a"
     connection = await asyncpg.connect(addresses["a"])
     try:
         async with connection.transaction():
-            (answer,) = await desk.store.enqueue_within(
-                connection, desk.tenant, [new_job(type="far")], terms=Terms(registry=current)
+            (answer,) = await remote.store.enqueue_within(
+                connection, remote.tenant, [new_job(type="far")], terms=Terms(registry=current)
             )
             assert isinstance(answer, Enqueued)
     finally:
@@ -142,18 +142,18 @@ async def test_jobs_are_added_and_done_again_where_types_were_set_before_another
 
 
 async def test_tokens_and_subscriptions_from_before_the_current_shard_changed_are_listed_and_renewed(
-    desk: Desk, map: Map
+    remote: Desk, map: Map
 ) -> None:
-    store, tenant = desk.store, desk.tenant
+    store, tenant = remote.store, remote.tenant
     tokens, subscriptions = [], []
     for number, names in enumerate((("a",), SHARDS, ("b", "a"))):
         map.names = names
         hash = hashlib.sha256(f"{number} {tenant}".encode()).digest()
-        desk.clock.advance(1)
+        remote.clock.advance(1)
         (token,) = await store.create_tokens(tenant, [NewToken(new_id(), hash, ("read",), "user:ada")])
         assert isinstance(token, Token)
         tokens.append(token.id)
-        subscriptions.append((await listen(desk, "job.succeeded")).id)
+        subscriptions.append((await listen(remote, "job.succeeded")).id)
     map.names = SHARDS
     listed: list[str] = []
     while page := await store.tokens(tenant, before=listed[-1] if listed else None, limit=2):
@@ -168,50 +168,50 @@ async def test_tokens_and_subscriptions_from_before_the_current_shard_changed_ar
         assert await store.outbox.renew(tenant, id, 60.0) is not None
 
 
-async def test_the_first_jobs_of_a_worker_are_named_whichever_shards_they_are_on(desk: Desk, map: Map) -> None:
-    for _ in range(MOST_NAMED):
-        await on_each(desk, map)
-    ids = [job.id for job in await desk.claim(limit=2 * MOST_NAMED)]
-    (worker,) = await desk.store.workers(desk.tenant, limit=10)
-    assert (worker.running, list(worker.job_ids)) == (2 * MOST_NAMED, sorted(ids)[:MOST_NAMED])
+async def test_the_first_jobs_of_a_worker_are_named_whichever_shards_they_are_on(remote: Desk, map: Map) -> None:
+    for _ in range(MAX_NAMED):
+        await on_each(remote, map)
+    ids = [job.id for job in await remote.claim(limit=2 * MAX_NAMED)]
+    (worker,) = await remote.store.workers(remote.tenant, limit=10)
+    assert (worker.running, list(worker.job_ids)) == (2 * MAX_NAMED, sorted(ids)[:MAX_NAMED])
 
 
-async def ended_on_each(desk: Desk, map: Map) -> int:
+async def ended_on_each(remote: Desk, map: Map) -> int:
     """Two jobs on either shard that have ended; the time when they had."""
     for _ in range(2):
-        await on_each(desk, map)
-    for job in await desk.claim(limit=4):
-        await desk.do(complete(job))
-    desk.clock.advance(10)
-    return desk.clock.now - SECOND
+        await on_each(remote, map)
+    for job in await remote.claim(limit=4):
+        await remote.do(complete(job))
+    remote.clock.advance(10)
+    return remote.clock.now - SECOND
 
 
-async def test_no_more_is_deleted_than_was_asked_for_however_many_shards_have_some(desk: Desk, map: Map) -> None:
-    three = PruneOrder(new_id(), OPERATOR, await ended_on_each(desk, map), 0, 100, False, 3)
-    step = await desk.store.prune(desk.tenant, three)
+async def test_no_more_is_deleted_than_was_asked_for_however_many_shards_have_some(remote: Desk, map: Map) -> None:
+    three = PruneCommand(new_id(), OPERATOR, await ended_on_each(remote, map), 0, 100, False, 3)
+    step = await remote.store.prune(remote.tenant, three)
     assert (step.deleted, step.at_end) == (3, False)
-    step = await desk.store.prune(desk.tenant, three._replace(id=new_id(), after_seq=step.last_seq))
+    step = await remote.store.prune(remote.tenant, three._replace(id=new_id(), after_seq=step.last_seq))
     assert (step.deleted, step.at_end) == (1, True)
 
 
-async def test_what_a_prune_would_delete_is_counted_once_however_far_each_shard_is(desk: Desk, map: Map) -> None:
-    cutoff = await ended_on_each(desk, map)
+async def test_what_a_prune_would_delete_is_counted_once_however_far_each_shard_is(remote: Desk, map: Map) -> None:
+    cutoff = await ended_on_each(remote, map)
     for most, expected in ((None, 4), (3, 3)):
         counted, step = 0, PrunedStep(0, 0, False)
         while not step.at_end and (most is None or counted < most):
             left = None if most is None else most - counted
-            step = await desk.store.prune(
-                desk.tenant, PruneOrder(new_id(), OPERATOR, cutoff, step.last_seq, 1, True, left)
+            step = await remote.store.prune(
+                remote.tenant, PruneCommand(new_id(), OPERATOR, cutoff, step.last_seq, 1, True, left)
             )
             counted += step.deleted
         assert counted == expected
 
 
 async def test_a_map_that_leads_nowhere_with_the_tenants_of_now_is_refused_at_the_start(
-    desk: Desk, map: Map, addresses: dict[str, str]
+    remote: Desk, map: Map, addresses: dict[str, str]
 ) -> None:
-    await desk.add()
-    assert isinstance(desk.store, Router)
+    await remote.add()
+    assert isinstance(remote.store, ShardedStore)
     map.names = ("a", "z")
     with pytest.raises(Invalid, match="jobs are mapped to shard 'z', which the settings do not name"):
-        await open_router(addresses, supplier=map)
+        await open_sharded_store(addresses, supplier=map)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import asyncpg
 import pytest
 
-from interlock.domain.decide import Complete, Order
-from interlock.domain.edit import Edit
+from interlock.domain.decide import Command, CompleteJob
+from interlock.domain.edit import EditJob
 from interlock.domain.job import Receipt
 from interlock.domain.registry import Agent
 from interlock.storage.postgres.store import PostgresStore
@@ -76,7 +76,7 @@ async def test_a_claim_gets_the_best_job_nobody_holds_however_many_better_ones_a
         if how == "claimed in a savepoint":
             await other.execute("savepoint here")
         if how == "looked at by a cancel":
-            await other.fetch("select id from interlock.standings($1, $2)", TENANT, ids[:HELD])
+            await other.fetch("select id from interlock.job_states($1, $2)", TENANT, ids[:HELD])
         else:
             await other.fetch(CLAIM, HELD)
         if how == "prepared to commit":
@@ -101,7 +101,7 @@ async def test_a_claim_of_many_passes_over_those_that_others_hold_and_loses_none
         await store.enqueue(TENANT, jobs)
         other = await asyncpg.connect(talkative.dsn(name, user=APP_LOGIN))
         await other.execute("begin")
-        await other.fetch("select id from interlock.standings($1, $2)", TENANT, ids[::3])
+        await other.fetch("select id from interlock.job_states($1, $2)", TENANT, ids[::3])
         free = [id for i, id in enumerate(ids) if i % 3]
         try:
             assert [job.id for job in await store.claim(TENANT, ask(limit=40))] == free[:40]
@@ -154,8 +154,8 @@ async def test_a_claim_looks_at_the_due_time_again_under_the_lock(talkative: Pos
             )
         finally:
             await admin.close()
-        granted = await store.claim(TENANT, ask(limit=many))
-        assert [job.id for job in granted] == [job.id for job in now]
+        leased = await store.claim(TENANT, ask(limit=many))
+        assert [job.id for job in leased] == [job.id for job in now]
         assert await store.claim(TENANT, ask(limit=many)) == []
 
 
@@ -175,12 +175,12 @@ async def test_edits_and_finishes_of_many_agents_lock_them_in_one_order(talkativ
 
         async def edit() -> None:
             for priority in range(20):
-                waiting = [Edit(job.id, OPERATOR, priority=priority) for job in chance.sample(jobs, 8)]
+                waiting = [EditJob(job.id, OPERATOR, priority=priority) for job in chance.sample(jobs, 8)]
                 await store.carry_out(TENANT, waiting)
 
         async def work() -> None:
             for _ in range(10):
-                orders: list[Order] = [release(job) if chance.random() < 0.5 else complete(job) for job in running]
+                orders: list[Command] = [release(job) if chance.random() < 0.5 else complete(job) for job in running]
                 chance.shuffle(orders)
                 await store.carry_out(TENANT, orders)
                 running[:] = await store.claim(TENANT, ask(limit=len(agents)))
@@ -197,7 +197,7 @@ async def test_edits_and_finishes_of_many_agents_lock_them_in_one_order(talkativ
 async def _work(store: PostgresStore, worker: str) -> int:
     done = 0
     while jobs := await store.claim(TENANT, ask(worker=worker, limit=BATCH)):
-        receipts = await store.carry_out(TENANT, [Complete(job.id, job.fence, worker) for job in jobs])
+        receipts = await store.carry_out(TENANT, [CompleteJob(job.id, job.fence, worker) for job in jobs])
         assert all(isinstance(receipt, Receipt) for receipt in receipts)
         done += len(jobs)
     return done
@@ -206,16 +206,16 @@ async def _work(store: PostgresStore, worker: str) -> int:
 async def _updates(dsn: str) -> tuple[int, int]:
     """What the workers' connections, closed by now, have told of their updates."""
     watcher = await asyncpg.connect(dsn)
-    told = (0, 0)
+    reported = (0, 0)
 
     async def of_all_jobs() -> bool:
-        nonlocal told
+        nonlocal reported
         ((updates, in_place),) = await watcher.fetch(UPDATES)
-        told = (updates, in_place)
-        return told[0] >= 2 * JOBS
+        reported = (updates, in_place)
+        return reported[0] >= 2 * JOBS
 
     try:
         await eventually(of_all_jobs)
-        return told
+        return reported
     finally:
         await watcher.close()

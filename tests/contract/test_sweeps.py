@@ -13,28 +13,28 @@ import pytest
 from interlock.domain.lifecycle import Status
 from interlock.domain.principal import local
 from interlock.engine.engine import Engine
-from interlock.engine.maintenance import Upkeep
+from interlock.engine.maintenance import Maintenance
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite.store import SQLiteStore
 from interlock.wire import job_request
 from tests.contract.approvals import waiting
 from tests.contract.builders import Desk, ask
 from tests.contract.connections import Door
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 SWEEPS: Final = (
     ("read.sql", "due_leases"),
     ("read.sql", "due_deadlines"),
     ("approvals.sql", "due"),
-    ("transition_effects.sql", "tenants_with_due_lines"),
+    ("transition_effects.sql", "tenants_with_due_agents"),
 )
 
 
-async def test_sweeps_find_what_is_due_of_every_tenant(desk: Desk, rival: Desk) -> None:
-    due: dict[str, set[str]] = {"due_leases": set(), "due_deadlines": set(), "due_gates": set()}
-    for of in (desk, rival):
+async def test_sweeps_find_what_is_due_of_every_tenant(remote: Desk, rival: Desk) -> None:
+    due: dict[str, set[str]] = {"due_leases": set(), "due_deadlines": set(), "due_approvals": set()}
+    for of in (remote, rival):
         for _ in range(2):
-            due["due_gates"].add((await waiting(of, expires_in_seconds=5.0))[0].id)
+            due["due_approvals"].add((await waiting(of, expires_in_seconds=5.0))[0].id)
         for _ in range(2):
             due["due_deadlines"].add(await of.add(type="late", deadline=of.clock.now + 5_000_000))
         await of.add(type="held")
@@ -42,29 +42,29 @@ async def test_sweeps_find_what_is_due_of_every_tenant(desk: Desk, rival: Desk) 
         held = await of.store.claim(of.tenant, ask(types=frozenset({"held"}), limit=2, lease_seconds=5.0))
         due["due_leases"] |= {job.id for job in held}
         await of.add(type="waits")
-    tenants = {desk.tenant, rival.tenant}
+    tenants = {remote.tenant, rival.tenant}
     for sweep, ids in due.items():
-        found = await getattr(desk.store, sweep)(10_000)
+        found = await getattr(remote.store, sweep)(10_000)
         assert not [item for item in found if item.tenant in tenants]
         assert len(ids) == 4
-    desk.clock.advance(5)
+    remote.clock.advance(5)
     for sweep, ids in due.items():
-        found = await getattr(desk.store, sweep)(10_000)
+        found = await getattr(remote.store, sweep)(10_000)
         assert {item.job_id for item in found if item.tenant in tenants} == ids, sweep
-        assert 0 < len(await getattr(desk.store, sweep)(1)) < len(ids)
+        assert 0 < len(await getattr(remote.store, sweep)(1)) < len(ids)
 
 
-async def test_a_row_that_was_broken_by_hand_stops_no_other(desk: Desk, door: Door) -> None:
-    jobs = [await desk.running(lease_seconds=5.0) for _ in range(5)]
-    await door.without_rules()
-    where = "job_id = $1" if door.engine == "postgres" else "seq = (SELECT seq FROM job WHERE id = $1)"
-    await door.run(f"DELETE FROM job_history WHERE {where}", jobs[2].id)
-    desk.clock.advance(5)
-    upkeep = Upkeep(desk.store)
+async def test_a_row_that_was_broken_by_hand_stops_no_other(remote: Desk, adapter: Door) -> None:
+    jobs = [await remote.running(lease_seconds=5.0) for _ in range(5)]
+    await adapter.without_rules()
+    where = "job_id = $1" if adapter.engine == "postgres" else "seq = (SELECT seq FROM job WHERE id = $1)"
+    await adapter.run(f"DELETE FROM job_history WHERE {where}", jobs[2].id)
+    remote.clock.advance(5)
+    maintenance = Maintenance(remote.store)
     for _ in range(2):  # it is found again every time, and passed over every time
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await upkeep.sweep()
-    after = [(await desk.job(job.id)).status for job in jobs]
+        async with asyncio.timeout(RETRY_SECONDS):
+            await maintenance.sweep()
+    after = [(await remote.job(job.id)).status for job in jobs]
     assert [status for i, status in enumerate(after) if i != 2] == [Status.RETRY] * 4
 
 
@@ -73,12 +73,12 @@ async def test_on_sqlite_upkeep_of_an_idle_file_writes_nothing(tmp_path: Path) -
     engine = Engine(await SQLiteStore.open(str(path)), retention_days=1)
     try:
         await engine.jobs.enqueue(local("acme"), job_request({"type": "t"}))
-        for chore in engine.upkeep.chores:
-            await chore.run()
+        for task in engine.maintenance.tasks:
+            await task.run()
         before = [file.read_bytes() for file in (path, path.with_name("idle.db-wal"))]
         for _ in range(2):
-            for chore in engine.upkeep.chores:
-                await chore.run()
+            for task in engine.maintenance.tasks:
+                await task.run()
         assert [file.read_bytes() for file in (path, path.with_name("idle.db-wal"))] == before
     finally:
         await engine.close()

@@ -6,26 +6,26 @@ from collections.abc import Callable
 
 import pytest
 
-from interlock.domain.decide import Order
+from interlock.domain.decide import Command
 from interlock.domain.job import Filter, Job
 from interlock.errors import NotFound
 from tests.contract.builders import (
     NEVER,
     OPERATOR,
     Desk,
-    beat,
     cancel,
     cancel_ack,
     complete,
     expire,
     fail,
+    heartbeat,
     pass_deadline,
     release,
     revoke,
     save,
 )  # fmt: skip
 
-ORDERS: dict[str, Callable[[Job], Order]] = {
+ORDERS: dict[str, Callable[[Job], Command]] = {
     "complete": complete,
     "fail": fail,
     "release": release,
@@ -39,64 +39,64 @@ ORDERS: dict[str, Callable[[Job], Order]] = {
 
 
 @pytest.mark.parametrize("verb", ORDERS)
-async def test_no_order_reaches_a_foreign_job(desk: Desk, rival: Desk, verb: str) -> None:
+async def test_no_order_reaches_a_foreign_job(remote: Desk, rival: Desk, verb: str) -> None:
     theirs = await rival.running(lease_seconds=1.0, deadline=rival.after(1))
     await rival.do(cancel(theirs.id))
-    desk.clock.advance(60)
+    remote.clock.advance(60)
     before = await rival.trace(theirs.id)
-    foreign = await desk.refused(ORDERS[verb](theirs))
-    unknown = await desk.refused(ORDERS[verb](theirs._replace(id=NEVER)))
+    foreign = await remote.refused(ORDERS[verb](theirs))
+    unknown = await remote.refused(ORDERS[verb](theirs._replace(id=NEVER)))
     assert type(foreign) is type(unknown) is NotFound
     assert str(foreign).replace(theirs.id, NEVER) == str(unknown)
     assert await rival.trace(theirs.id) == before
 
 
-async def test_no_heartbeat_or_checkpoint_reaches_a_foreign_job(desk: Desk, rival: Desk) -> None:
+async def test_no_heartbeat_or_checkpoint_reaches_a_foreign_job(remote: Desk, rival: Desk) -> None:
     theirs = await rival.running()
     before = await rival.trace(theirs.id)
-    desk.clock.advance(1)
-    assert isinstance(await desk.heartbeat_refused(beat(theirs)), NotFound)
-    assert isinstance(await desk.heartbeat_refused(beat(theirs, checkpoint=save(theirs, 1))), NotFound)
-    assert isinstance(await desk.checkpoint_refused(save(theirs, 1)), NotFound)
+    remote.clock.advance(1)
+    assert isinstance(await remote.heartbeat_refused(heartbeat(theirs)), NotFound)
+    assert isinstance(await remote.heartbeat_refused(heartbeat(theirs, checkpoint=save(theirs, 1))), NotFound)
+    assert isinstance(await remote.checkpoint_refused(save(theirs, 1)), NotFound)
     assert await rival.trace(theirs.id) == before
 
 
-async def test_no_read_shows_a_foreign_job(desk: Desk, rival: Desk) -> None:
+async def test_no_read_shows_a_foreign_job(remote: Desk, rival: Desk) -> None:
     theirs = await rival.add()
-    assert await desk.store.get(desk.tenant, [theirs]) == [None]
-    assert await desk.history(theirs) == []
-    assert await desk.store.find(desk.tenant, Filter()) == []
+    assert await remote.store.get(remote.tenant, [theirs]) == [None]
+    assert await remote.history(theirs) == []
+    assert await remote.store.find(remote.tenant, Filter()) == []
 
 
-async def test_two_tenants_may_use_the_same_id(desk: Desk, rival: Desk) -> None:
-    id = await desk.add(payload='"mine"')
+async def test_two_tenants_may_use_the_same_id(remote: Desk, rival: Desk) -> None:
+    id = await remote.add(payload='"mine"')
     assert await rival.add(id=id, payload='"theirs"') == id
-    (mine,) = await desk.claim()
+    (mine,) = await remote.claim()
     assert mine.payload == '"mine"'
-    await desk.do(complete(mine))
+    await remote.do(complete(mine))
     (theirs,) = await rival.claim()
     assert theirs.payload == '"theirs"'
     assert len(await rival.history(id)) == 2
-    await desk.verify()
+    await remote.verify()
     await rival.verify()
 
 
-async def test_what_one_tenant_does_leaves_the_other_alone(desk: Desk, rival: Desk) -> None:
+async def test_what_one_tenant_does_leaves_the_other_alone(remote: Desk, rival: Desk) -> None:
     theirs = await rival.running(lease_seconds=5.0)
     waiting = await rival.add(deadline=rival.after(5))
     before = [await rival.trace(id) for id in (theirs.id, waiting)]
-    desk.clock.advance(10)
-    await desk.add()
-    await desk.claim(limit=100)
-    await desk.store.pause(desk.tenant, "work", actor=OPERATOR, reason=None)
+    remote.clock.advance(10)
+    await remote.add()
+    await remote.claim(limit=100)
+    await remote.store.pause(remote.tenant, "work", actor=OPERATOR, reason=None)
     assert [await rival.trace(id) for id in (theirs.id, waiting)] == before
 
 
 @pytest.mark.parametrize("name", ["a'; drop table job; --", "größe", "🐢", "a/b", "A", "%", "NULL", " "])
-async def test_any_name_of_a_tenant_is_only_a_name(desk: Desk, name: str) -> None:
-    other = Desk(desk.store, f"{desk.tenant}{name}", desk.clock)
+async def test_any_name_of_a_tenant_is_only_a_name(remote: Desk, name: str) -> None:
+    other = Desk(remote.store, f"{remote.tenant}{name}", remote.clock)
     job = await other.running()
     await other.do(complete(job))
     assert (await other.job(job.id)).tenant == other.tenant
-    assert await desk.store.find(desk.tenant, Filter()) == []
+    assert await remote.store.find(remote.tenant, Filter()) == []
     await other.verify()

@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from interlock.domain.explain import Clause
+from interlock.domain.explain import ReasonCode
 from interlock.domain.job import Job
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.registry import Agent
 from interlock.storage.contract import Store
-from tests.contract.approvals import open_gate
+from tests.contract.approvals import request_approval
 from tests.contract.builders import (
     OPERATOR,
     Desk,
@@ -44,7 +44,7 @@ def some(names: tuple[str, ...]) -> st.SearchStrategy[frozenset[str]]:
     strict=st.booleans(),
     paused=some(TYPES),
     asked=st.builds(
-        ClaimAsk,
+        ClaimFilter,
         worker=st.just("w1"),
         types=st.none() | some(TYPES),
         repositories=st.none() | some(REPOSITORIES),
@@ -62,28 +62,28 @@ async def test_exactly_the_jobs_that_are_called_ready_are_granted_to_the_worker_
     limits: dict[str, int | None],
     strict: bool,
     paused: frozenset[str],
-    asked: ClaimAsk,
+    asked: ClaimFilter,
 ) -> None:
     clock.now = START
     chance = random.Random(seed)
-    desk = Desk(store, f"why-{next(_numbers)}", clock)
+    remote = Desk(store, f"why-{next(_numbers)}", clock)
     for agent, limit in limits.items():
-        await store.set_agent(desk.tenant, Agent("bot", agent, limit, strict))
-    ids = await add_some(desk, chance)
-    for job in await desk.claim(worker="w0", limit=chance.randrange(1, 6), lease_seconds=3600, **EVERYTHING):
-        ids += await end_somehow(desk, chance, job)
-    ids += await add_some(desk, chance)
+        await store.set_agent(remote.tenant, Agent("bot", agent, limit, strict))
+    ids = await add_some(remote, chance)
+    for job in await remote.claim(worker="w0", limit=chance.randrange(1, 6), lease_seconds=3600, **EVERYTHING):
+        ids += await end_somehow(remote, chance, job)
+    ids += await add_some(remote, chance)
     for type in paused:
-        await store.pause(desk.tenant, type, actor=OPERATOR, reason=None)
+        await store.pause(remote.tenant, type, actor=OPERATOR, reason=None)
     clock.advance(chance.choice((0, 2, 4)))
-    await seen(desk, **asked._asdict())
-    told = {id: await why(desk, id) for id in ids}
-    ready = {id for id in ids if told[id].clause is Clause.READY}
-    granted = set(await desk.claimed(**asked._asdict()))
-    assert granted == ready, {id: told[id].to_dict() for id in granted ^ ready}
+    await seen(remote, **asked._asdict())
+    reported = {id: await why(remote, id) for id in ids}
+    ready = {id for id in ids if reported[id].clause is ReasonCode.READY}
+    leased = set(await remote.claimed(**asked._asdict()))
+    assert leased == ready, {id: reported[id].to_dict() for id in leased ^ ready}
 
 
-async def add_some(desk: Desk, chance: random.Random) -> list[str]:
+async def add_some(remote: Desk, chance: random.Random) -> list[str]:
     """Jobs with needs of every kind. A deadline that passes frees a place in a line, so those have none."""
     made = []
     for _ in range(chance.randint(2, 6)):
@@ -98,26 +98,26 @@ async def add_some(desk: Desk, chance: random.Random) -> list[str]:
         if chance.random() < 0.6:
             fields |= {"agent_kind": "bot", "agent_id": chance.choice(AGENTS)}
         elif chance.random() < 0.3:
-            fields["deadline"] = desk.after(1)
+            fields["deadline"] = remote.after(1)
         made.append(new_job(**fields))
-    return await desk.add_all(made)
+    return await remote.add_all(made)
 
 
-async def end_somehow(desk: Desk, chance: random.Random, job: Job) -> list[str]:
+async def end_somehow(remote: Desk, chance: random.Random, job: Job) -> list[str]:
     """One of the ways in which a run goes on or ends; new jobs that came of it."""
     match chance.randrange(7):
         case 0:
-            await desk.do(complete(job))
+            await remote.do(complete(job))
         case 1:
-            await desk.do(fail(job, retry_after_seconds=chance.choice((0.1, 3))))
+            await remote.do(fail(job, retry_after_seconds=chance.choice((0.1, 3))))
         case 2:
-            await desk.do(release(job, delay_seconds=chance.choice((0, 3))))
+            await remote.do(release(job, delay_seconds=chance.choice((0, 3))))
         case 3:
-            await desk.do(open_gate(job))
+            await remote.do(request_approval(job))
         case 4:
-            child = await desk.add(type="a", parent_id=job.id)
-            await desk.do(release(job, children=(child,)))
+            child = await remote.add(type="a", parent_id=job.id)
+            await remote.do(release(job, children=(child,)))
             return [child]
         case 5:
-            await desk.do(cancel(job.id))
+            await remote.do(cancel(job.id))
     return []

@@ -8,11 +8,11 @@ from interlock.domain.webhook import (
     EVENTS,
     Delivery,
     DeliveryFilter,
+    DeliveryResult,
     DeliveryStatus,
     Dispatch,
     NewSubscription,
     Outcome,
-    Settlement,
     Subscription,
 )  # fmt: skip
 from tests.contract.builders import Desk, cancel, new_id
@@ -24,47 +24,47 @@ DEAD = Outcome(DeliveryStatus.DEAD)
 GONE = Outcome(DeliveryStatus.DEAD, ends_subscription=True)
 
 
-async def listen(desk: Desk, *events: str, **fields: Any) -> Subscription:
+async def listen(remote: Desk, *events: str, **fields: Any) -> Subscription:
     facts = {"id": new_id(), "url": "https://hooks.example/in", "events": events or EVENTS, "secret": "whsec_c2VjcmV0"}
     new = NewSubscription(**facts | fields)
-    return (await desk.store.outbox.subscribe(desk.tenant, new)).subscription
+    return (await remote.store.outbox.subscribe(remote.tenant, new)).subscription
 
 
-async def channels(desk: Desk) -> list[str]:
-    return [c.channel for c in await desk.store.outbox.due_channels(10_000) if c.tenant == desk.tenant]
+async def channels(remote: Desk) -> list[str]:
+    return [c.channel for c in await remote.store.outbox.due_channels(10_000) if c.tenant == remote.tenant]
 
 
-async def take(desk: Desk, want: int = 1000) -> list[Dispatch]:
+async def take(remote: Desk, want: int = 1000) -> list[Dispatch]:
     """Everything that is due, oldest first."""
-    wants = [(channel, want) for channel in await channels(desk)]
-    taken = await desk.store.outbox.take(desk.tenant, wants, lease_seconds=LEASE, fresh_secret="whsec_ZnJlc2g=")
+    wants = [(channel, want) for channel in await channels(remote)]
+    taken = await remote.store.outbox.take(remote.tenant, wants, lease_seconds=LEASE, fresh_secret="whsec_ZnJlc2g=")
     return sorted(taken, key=lambda d: (d.version, EVENTS.index(d.event)))
 
 
-async def settle(desk: Desk, dispatch: Dispatch, outcome: Outcome, code: int | None = None) -> bool:
-    settlement = Settlement(dispatch.id, dispatch.grab, outcome, code, None if outcome is OK else "why")
-    return await desk.store.outbox.settle(desk.tenant, settlement)
+async def settle(remote: Desk, dispatch: Dispatch, outcome: Outcome, code: int | None = None) -> bool:
+    settlement = DeliveryResult(dispatch.id, dispatch.grab, outcome, code, None if outcome is OK else "why")
+    return await remote.store.outbox.settle(remote.tenant, settlement)
 
 
-async def deliveries(desk: Desk, **filter: Any) -> list[Delivery]:
-    return await desk.store.outbox.deliveries(desk.tenant, DeliveryFilter(**filter))
+async def deliveries(remote: Desk, **filter: Any) -> list[Delivery]:
+    return await remote.store.outbox.deliveries(remote.tenant, DeliveryFilter(**filter))
 
 
-async def delivery(desk: Desk, id: str) -> Delivery:
-    (found,) = [d for d in await deliveries(desk, limit=200) if d.id == id]
+async def delivery(remote: Desk, id: str) -> Delivery:
+    (found,) = [d for d in await deliveries(remote, limit=200) if d.id == id]
     return found
 
 
-async def heard(desk: Desk) -> list[str]:
+async def heard(remote: Desk) -> list[str]:
     """The events that are due, and are now told."""
-    taken = await take(desk)
+    taken = await take(remote)
     for dispatch in taken:
-        assert await settle(desk, dispatch, OK, 200)
+        assert await settle(remote, dispatch, OK, 200)
     return [dispatch.event for dispatch in taken]
 
 
-async def overheard(desk: Desk) -> None:
+async def overheard(remote: Desk) -> None:
     """At least one row in every table that webhooks have."""
-    await listen(desk, "job.queued", min_interval_seconds=1.0)
-    await desk.do(cancel(await desk.add(webhook="https://jobs.example")))
-    assert len(await take(desk)) == 2
+    await listen(remote, "job.queued", min_interval_seconds=1.0)
+    await remote.do(cancel(await remote.add(webhook="https://jobs.example")))
+    assert len(await take(remote)) == 2

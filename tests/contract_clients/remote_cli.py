@@ -7,12 +7,12 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from interlock.client.protocol import Client, Grant
+from interlock.client.protocol import Client, LeasedJob
 from interlock.domain.artifact import Holder
-from interlock.domain.decide import Complete
-from interlock.domain.job import Job, Receipt, Refused
+from interlock.domain.decide import CompleteJob
+from interlock.domain.job import Job, Receipt, Rejected
 from interlock.domain.lifecycle import Status
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.engine.engine import Engine
 from interlock.errors import Error
@@ -39,27 +39,27 @@ class Desk:
 
     async def add(self, type: str = "work", payload: str = "{}", **fields: Any) -> str:
         """The id of a new job."""
-        (born,) = await self.client.enqueue([request(type, payload, **fields)])
-        return born.id
+        (created,) = await self.client.enqueue([request(type, payload, **fields)])
+        return created.id
 
-    async def claim(self, *types: str, limit: int = 1, **fields: Any) -> list[Grant]:
-        ask = ClaimAsk(WORKER, types=frozenset(types or {"work"}), limit=limit, lease_seconds=60.0)
+    async def claim(self, *types: str, limit: int = 1, **fields: Any) -> list[LeasedJob]:
+        ask = ClaimFilter(WORKER, types=frozenset(types or {"work"}), limit=limit, lease_seconds=60.0)
         return await self.client.claim(ask._replace(**fields))
 
     async def running(self, type: str = "work", payload: str = "{}", **fields: Any) -> Job:
         """A new job, already claimed."""
         id = await self.add(type, payload, **fields)
-        (grant,) = await self.claim(type)
-        assert grant.job.id == id
-        return grant.job
+        (lease,) = await self.claim(type)
+        assert lease.job.id == id
+        return lease.job
 
     async def complete(self, job: Job, result: str | None = None) -> Receipt:
-        (answer,) = await self.client.finishes([Complete(*holder(job), result)])
+        (answer,) = await self.client.finishes([CompleteJob(*holder(job), result)])
         return given(answer)
 
     async def truth(self, job_id: str) -> Job:
         """The job as the store has it."""
-        return await self.engine.reads.job(self.tenant, job_id)
+        return await self.engine.queries.job(self.tenant, job_id)
 
 
 def request(type: str = "work", payload: str = "{}", **fields: Any) -> JobRequest:
@@ -81,11 +81,11 @@ def held(job: Job) -> Holder:
     return Holder(*holder(job))
 
 
-def given(answer: T | Refused) -> T:
-    assert not isinstance(answer, Refused), answer
+def given(answer: T | Rejected) -> T:
+    assert not isinstance(answer, Rejected), answer
     return answer
 
 
 def refused(answer: object) -> Error:
-    assert isinstance(answer, Refused), answer
+    assert isinstance(answer, Rejected), answer
     return answer.error

@@ -11,7 +11,7 @@ from interlock.client.protocol import Client
 from interlock.storage.contract import Objects, Store
 from tests.api.rig import serving
 from tests.support.apps import TENANT, StoreApp
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 from tests.support.stores import ManualClock
 
 
@@ -21,13 +21,13 @@ async def served_app(store: Store, clock: ManualClock, objects: Objects | None =
     async with serving(store, clock, Options(tenant=TENANT), objects=objects) as api:
 
         async def connect() -> Client:
-            return HttpClient(api.url, patience_seconds=PATIENCE_SECONDS)
+            return HttpClient(api.url, retry_seconds=RETRY_SECONDS)
 
         app = StoreApp(store, objects)
         app.connect_by(connect)
-        api.engine.upkeep.start()
+        api.engine.maintenance.start()
         try:
             yield app
         finally:
             await app.close()
-            await api.engine.upkeep.stop()
+            await api.engine.maintenance.stop()

@@ -15,7 +15,7 @@ from interlock.domain.lifecycle import Status
 from interlock.errors import Invalid, Unauthenticated
 from interlock.worker.loop import Worker
 from tests.api.rig import Api
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 MODULE = """
 import interlock
@@ -46,7 +46,7 @@ async def test_a_job_is_enqueued_run_and_awaited_through_a_server(guarded: Api) 
 
         job = await greet.enqueue(name="Ada")
         assert await Worker(app).run(drain=True) == 1
-        assert await job.result(timeout=PATIENCE_SECONDS) == "HELLO ADA"
+        assert await job.result(timeout=RETRY_SECONDS) == "HELLO ADA"
         assert [event.message for event in await job.events()] == ["greeting"]
         assert (await job.history())[-1].actor.startswith("worker:crew/")
 
@@ -76,13 +76,13 @@ async def test_an_empty_token_means_none_and_a_missing_or_wrong_one_says_so(api:
 
         assert (await nothing.enqueue()).id
     interlock.App("sqlite:///jobs.db", token="")
-    for token, said in (("", "no token was given: use token="), ("ilk_wrong", "mistyped, expired, revoked")):
+    for token, given in (("", "no token was given: use token="), ("ilk_wrong", "mistyped, expired, revoked")):
         async with interlock.App(guarded.url, token=token) as app:
 
             @app.task
             async def more() -> None: ...
 
-            with pytest.raises(Unauthenticated, match=said):
+            with pytest.raises(Unauthenticated, match=given):
                 await more.enqueue()
     with pytest.raises(Invalid, match="line break"):
         interlock.App(guarded.url, token="ilk_secret\n")
@@ -96,8 +96,8 @@ async def test_blocking_code_uses_the_same_server(api: Api) -> None:
         return a + b
 
     def blocking() -> tuple[str, int, list[str]]:
-        job = add.options(key="k").enqueue_sync(1, 2)
-        again = add.options(key="k").enqueue_sync(1, 2)
+        job = add.options(idempotency_key="k").enqueue_sync(1, 2)
+        again = add.options(idempotency_key="k").enqueue_sync(1, 2)
         assert (job.id, again.replayed) == (again.id, True)
         queue = interlock.Queue("just a queue", app)
         queue.push_sync({"n": 1})
@@ -109,7 +109,7 @@ async def test_blocking_code_uses_the_same_server(api: Api) -> None:
     try:
         id, size, statuses = await asyncio.to_thread(blocking)
         assert (size, statuses) == (0, ["queued"])
-        assert (await api.engine.reads.job(api.tenant, id)).payload == '{"a":1,"b":2}'
+        assert (await api.engine.queries.job(api.tenant, id)).payload == '{"a":1,"b":2}'
     finally:
         await asyncio.to_thread(app.close_sync)
 
@@ -137,9 +137,9 @@ async def worker(directory: Path, *options: str, **variables: str) -> tuple[int,
         sys.executable, "-m", "interlock", "worker", "shop:app", "--drain", *options,
         cwd=directory, env={**os.environ, **variables}, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    _, said = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
+    _, given = await asyncio.wait_for(process.communicate(), RETRY_SECONDS)
     assert process.returncode is not None
-    return process.returncode, said.decode()
+    return process.returncode, given.decode()
 
 
 @pytest.mark.parametrize("way", ["flag", "variable", "file variable"])
@@ -153,29 +153,29 @@ async def test_a_worker_process_works_for_the_server_it_is_told(guarded: Api, tm
         "variable": ([], {"INTERLOCK_TOKEN": token}),
         "file variable": ([], {"INTERLOCK_TOKEN_FILE": "token"}),
     }[way]
-    code, said = await worker(tmp_path, "--server", guarded.url, *options, **variables)
-    assert code == 0, said
-    shown = await producer.job(job["id"])
-    assert (shown["status"], shown["result"]) == (Status.SUCCEEDED, 42)
-    assert token not in said
+    code, given = await worker(tmp_path, "--server", guarded.url, *options, **variables)
+    assert code == 0, given
+    encoded = await producer.job(job["id"])
+    assert (encoded["status"], encoded["result"]) == (Status.SUCCEEDED, 42)
+    assert token not in given
     assert not (tmp_path / "elsewhere.db").exists()
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "given"),
     [
         (["--server", "ftp://queue"], "https://HOST"),
         (["--server", "https://queue", "--token-file", "none"], "cannot read the token"),
         (["--token-file", "none"], "--server"),
     ],
 )
-async def test_a_worker_process_that_is_told_nonsense_says_so(tmp_path: Path, options: list[str], said: str) -> None:
-    code, told = await worker(tmp_path, *options)
+async def test_a_worker_process_that_is_told_nonsense_says_so(tmp_path: Path, options: list[str], given: str) -> None:
+    code, reported = await worker(tmp_path, *options)
     assert code == 2
-    assert said in told
+    assert given in reported
 
 
 async def test_a_worker_process_with_a_bad_token_ends_and_says_why(guarded: Api, tmp_path: Path) -> None:
-    code, told = await worker(tmp_path, "--server", guarded.url, INTERLOCK_TOKEN="wrong")
+    code, reported = await worker(tmp_path, "--server", guarded.url, INTERLOCK_TOKEN="wrong")
     assert code != 0
-    assert "credential" in told
+    assert "credential" in reported

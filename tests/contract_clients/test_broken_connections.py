@@ -8,16 +8,16 @@ import pytest
 
 from interlock.client.http.client import HttpClient
 from interlock.domain.artifact import File
-from interlock.domain.decide import CancelAck, Complete, Fail, Finish, Release
-from interlock.domain.job import Beat, Checkpoint, Filter, Job, Refused
+from interlock.domain.decide import AcknowledgeCancel, CompleteJob, FailJob, Finish, ReleaseJob
+from interlock.domain.job import Checkpoint, Filter, Heartbeat, Job, Rejected
 from interlock.domain.lifecycle import Status, Verb
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.progress import Event, Level, Report, Step
 from interlock.wire import error_body, new_id
 from tests.api.rig import Api
 from tests.contract_clients.cutter import cutting
 from tests.contract_clients.remote_cli import Desk, given, held, holder, request
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 from tests.support.stores import ManualClock
 
 
@@ -26,52 +26,58 @@ async def test_producers_and_workers_converge_over_a_line_that_keeps_breaking(
     api: Api, clock: ManualClock, tenant: str, seed: int
 ) -> None:
     async with cutting(api.port, seed=seed) as cutter:
-        desk = Desk(HttpClient(cutter.url, patience_seconds=PATIENCE_SECONDS), api.engine, clock, tenant)
-        client = desk.client
+        remote = Desk(HttpClient(cutter.url, retry_seconds=RETRY_SECONDS), api.engine, clock, tenant)
+        client = remote.client
         try:
             singles = await asyncio.gather(*(client.enqueue([request(payload=str(n))]) for n in range(12)))
             batch = await client.enqueue([request(payload=str(n)) for n in range(12, 24)])
-            born = [one for (one,) in singles] + batch
-            assert not any(one.replayed for one in born)
+            created = [one for (one,) in singles] + batch
+            assert not any(one.replayed for one in created)
             jobs: list[Job] = []
             while len(jobs) < 24:
-                ask = ClaimAsk("w1", types=frozenset({"work"}), limit=5, lease_seconds=600.0, claim_id=new_id())
-                jobs += [grant.job for grant in await client.claim(ask)]
-            assert sorted(job.id for job in jobs) == sorted(one.id for one in born)
+                ask = ClaimFilter("w1", types=frozenset({"work"}), limit=5, lease_seconds=600.0, claim_id=new_id())
+                jobs += [lease.job for lease in await client.claim(ask)]
+            assert sorted(job.id for job in jobs) == sorted(one.id for one in created)
             for n, job in enumerate(jobs):
                 await client.save_step(Step(*holder(job), "one", 0, str(n)))
                 await client.checkpoint(Checkpoint(*holder(job), 1, str(n)))
-            told = await client.add_events([Report(*holder(job), (Event(new_id(), Level.INFO, "e"),)) for job in jobs])
-            assert told == [(1,)] * 24
+            reported = await client.add_events(
+                [Report(*holder(job), (Event(new_id(), Level.INFO, "e"),)) for job in jobs]
+            )
+            assert reported == [(1,)] * 24
             files = [await client.attach(held(job), File("f", str(n).encode())) for n, job in enumerate(jobs[:4])]
             await client.cancel(jobs[-1].id)
             assert not any(
-                isinstance(one, Refused) for one in await client.heartbeats([Beat(*holder(job)) for job in jobs])
+                isinstance(one, Rejected) for one in await client.heartbeats([Heartbeat(*holder(job)) for job in jobs])
             )
             error, _ = error_body("broke")
-            orders: list[Finish] = [Complete(*holder(job), job.payload) for job in jobs[:-3]]
-            orders += [Fail(*holder(jobs[-3]), error), Release(*holder(jobs[-2])), CancelAck(*holder(jobs[-1]))]
+            orders: list[Finish] = [CompleteJob(*holder(job), job.payload) for job in jobs[:-3]]
+            orders += [
+                FailJob(*holder(jobs[-3]), error),
+                ReleaseJob(*holder(jobs[-2])),
+                AcknowledgeCancel(*holder(jobs[-1])),
+            ]
             receipts = [given(answer) for answer in await client.finishes(orders)]
             assert await client.finishes(orders) == receipts
             again = await client.redrive(jobs[-1].id)
-            await _nothing_doubled(desk, [job.id for job in jobs], again.id)
+            await _nothing_doubled(remote, [job.id for job in jobs], again.id)
             for job, id in zip(jobs, files, strict=False):
-                assert [one.id for one in await desk.engine.artifacts.list(tenant, job.id)] == [id]
+                assert [one.id for one in await remote.engine.artifacts.list(tenant, job.id)] == [id]
             assert len(await client.find(Filter(limit=200))) == 25
             assert cutter.cuts > 10
         finally:
             await client.close()
 
 
-async def _nothing_doubled(desk: Desk, ids: list[str], redriven: str) -> None:
+async def _nothing_doubled(remote: Desk, ids: list[str], redriven: str) -> None:
     """What the store holds is what one undisturbed run would have left."""
-    listed = await desk.engine.reads.jobs(desk.tenant, Filter(limit=200))
+    listed = await remote.engine.queries.jobs(remote.tenant, Filter(limit=200))
     assert {job.id for job in listed} == {*ids, redriven}
     ends = [Verb.COMPLETE] * (len(ids) - 3) + [Verb.FAIL, Verb.RELEASE]
     for id, end in zip(ids, ends, strict=False):
-        assert [row.verb for row in await desk.client.history(id)] == [Verb.ENQUEUE, Verb.CLAIM, end]
-        assert len(await desk.engine.progress.events(desk.tenant, id)) == 1
-    cancelled = await desk.client.history(ids[-1])
+        assert [row.verb for row in await remote.client.history(id)] == [Verb.ENQUEUE, Verb.CLAIM, end]
+        assert len(await remote.engine.progress.events(remote.tenant, id)) == 1
+    cancelled = await remote.client.history(ids[-1])
     assert [row.verb for row in cancelled] == [Verb.ENQUEUE, Verb.CLAIM, Verb.CANCEL, Verb.CANCEL_ACK]
 
 
@@ -81,7 +87,7 @@ async def test_a_tail_misses_nothing_and_repeats_nothing_however_often_it_breaks
 ) -> None:
     job = await http.running()
     async with cutting(api.port, seed=seed) as cutter:
-        client = HttpClient(cutter.url, patience_seconds=PATIENCE_SECONDS)
+        client = HttpClient(cutter.url, retry_seconds=RETRY_SECONDS)
 
         async def follow() -> list[int]:
             return [row.seq async for row in client.tail(job.id)]
@@ -99,7 +105,7 @@ async def test_a_tail_misses_nothing_and_repeats_nothing_however_often_it_breaks
 async def test_waiting_for_a_result_survives_the_loss_of_its_connection(api: Api, http: Desk) -> None:
     job = await http.running()
     async with cutting(api.port, seed=7) as cutter:
-        client = HttpClient(cutter.url, patience_seconds=PATIENCE_SECONDS)
+        client = HttpClient(cutter.url, retry_seconds=RETRY_SECONDS)
         waiting = asyncio.create_task(client.wait(job.id, seconds=50))
         await http.complete(job, '"done"')
         ended = await waiting

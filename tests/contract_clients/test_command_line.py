@@ -10,10 +10,10 @@ import pytest
 
 from interlock import wire
 from interlock.cli.remote.jobs import RemoteOperations, RemoteProgress
-from interlock.cli.remote.line import Line
+from interlock.cli.remote.line import ServerConnection
 from interlock.domain.job import Filter
 from interlock.domain.operations import Action
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import local
 from interlock.domain.progress import Event, EventRow, Level, Report
 from interlock.errors import Unauthenticated
@@ -24,8 +24,8 @@ from tests.support.eventually import eventually
 
 async def test_events_of_all_jobs_are_followed_through_a_server(api: Api, tenant: str) -> None:
     await api.engine.jobs.enqueue(local(tenant), wire.job_request({"type": "t"}))
-    (job,) = await api.engine.leases.claim(tenant, ClaimAsk("w"))
-    line = Line(api.url, None)
+    (job,) = await api.engine.leases.claim(tenant, ClaimFilter("w"))
+    line = ServerConnection(api.url, None)
     heard: list[EventRow] = []
 
     async def follow() -> None:
@@ -51,7 +51,7 @@ async def test_events_of_all_jobs_are_followed_through_a_server(api: Api, tenant
 
 
 async def test_a_stream_that_is_refused_says_why(guarded: Api, tenant: str) -> None:
-    line = Line(guarded.url, "nobody's")
+    line = ServerConnection(guarded.url, "nobody's")
     progress = RemoteProgress(line)
     start = await progress.feed_end(tenant)
     with pytest.raises(Unauthenticated):
@@ -60,12 +60,12 @@ async def test_a_stream_that_is_refused_says_why(guarded: Api, tenant: str) -> N
 
 
 async def test_what_one_call_cannot_do_is_gone_on_with_from_the_place_the_server_told() -> None:
-    def told(number: int, cursor: str | None) -> bytes:
-        said = {"matched": number, "done": 0, "more": cursor is not None, "refused": [], "next_cursor": cursor}
-        return answer(200, json.dumps(said))
+    def reported(number: int, cursor: str | None) -> bytes:
+        given = {"matched": number, "done": 0, "more": cursor is not None, "refused": [], "next_cursor": cursor}
+        return answer(200, json.dumps(given))
 
-    async with scripted([told(1000, "behind those"), told(7, None)]) as server:
-        line = Line(server.url, None)
+    async with scripted([reported(1000, "behind those"), reported(7, None)]) as server:
+        line = ServerConnection(server.url, None)
         remote = RemoteOperations(line)
         one = await remote.bulk(local("t"), Action.CANCEL, filter=Filter(type="many"), dry_run=True)
         assert (one.matched, one.more) == (1000, True)

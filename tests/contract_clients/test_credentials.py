@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from interlock.client.http.client import HttpClient
-from interlock.domain.decide import CancelAck, Complete
-from interlock.domain.job import Beat, Checkpoint
+from interlock.domain.decide import AcknowledgeCancel, CompleteJob
+from interlock.domain.job import Checkpoint, Heartbeat
 from interlock.domain.lifecycle import Status, Verb
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.progress import Event, Level, Report, Step
 from interlock.errors import Forbidden, NotFound, Unauthenticated
 from interlock.sdk.app import App
@@ -45,9 +45,9 @@ async def test_a_token_without_the_role_is_refused(guarded: Api) -> None:
 async def test_tenants_do_not_see_each_other(guarded: Api) -> None:
     mine = await client_of(guarded, "produce", "read")
     theirs = await client_of(guarded, "produce", "read", tenant=f"{guarded.tenant}-other")
-    (born,) = await mine.enqueue([request()])
+    (created,) = await mine.enqueue([request()])
     with pytest.raises(NotFound):
-        await theirs.get(born.id)
+        await theirs.get(created.id)
     await mine.close()
     await theirs.close()
 
@@ -55,21 +55,21 @@ async def test_tenants_do_not_see_each_other(guarded: Api) -> None:
 async def test_a_worker_works_under_the_name_of_its_token_and_is_an_instance_of_it(guarded: Api) -> None:
     producer = await client_of(guarded, "produce", "operate", "read")
     worker = await client_of(guarded, "work", worker_id="crew")
-    born = await producer.enqueue([request() for _ in range(3)])
-    ask = ClaimAsk("host/17", types=frozenset({"work"}), limit=2, lease_seconds=60.0)
-    one, other = [grant.job for grant in await worker.claim(ask)]
+    created = await producer.enqueue([request() for _ in range(3)])
+    ask = ClaimFilter("host/17", types=frozenset({"work"}), limit=2, lease_seconds=60.0)
+    one, other = [lease.job for lease in await worker.claim(ask)]
     assert one.worker == other.worker == "crew/host/17"
-    (pulse,) = await worker.heartbeats([Beat(*holder(one))])
-    assert given(pulse).id == one.id
+    (reply,) = await worker.heartbeats([Heartbeat(*holder(one))])
+    assert given(reply).id == one.id
     assert await worker.checkpoint(Checkpoint(*holder(one), 1, "1")) == 1
     await worker.save_step(Step(one.id, one.fence, "host/17", "s", 0, "1"))
     assert await worker.add_events([Report(*holder(one), (Event(new_id(), Level.INFO, "e"),))]) == [(1,)]
     await producer.cancel(other.id)
-    answers = await worker.finishes([CancelAck(*holder(other)), Complete(*holder(one))])
+    answers = await worker.finishes([AcknowledgeCancel(*holder(other)), CompleteJob(*holder(one))])
     assert [given(answer).status for answer in answers] == [Status.CANCELLED, Status.SUCCEEDED]
     assert (await producer.history(one.id))[-1].actor == "worker:crew/host/17"
     (plain,) = await worker.claim(ask._replace(worker="crew"))
-    assert (plain.job.id, plain.job.worker) == (born[2].id, "crew")
+    assert (plain.job.id, plain.job.worker) == (created[2].id, "crew")
     await producer.close()
     await worker.close()
 
@@ -78,7 +78,7 @@ async def test_a_worker_has_the_capabilities_of_its_token_unless_it_names_fewer(
     producer = await client_of(guarded, "produce")
     worker = await client_of(guarded, "work", worker_id="crew", capabilities=["gpu", "web"])
     await producer.enqueue([request(requires=["gpu"])])
-    ask = ClaimAsk("crew", types=frozenset({"work"}), lease_seconds=60.0)
+    ask = ClaimFilter("crew", types=frozenset({"work"}), lease_seconds=60.0)
     assert await worker.claim(ask._replace(capabilities=frozenset({"web"}))) == []
     assert len(await worker.claim(ask)) == 1
     await producer.close()
@@ -111,8 +111,8 @@ async def test_a_worker_without_produce_says_so_and_spends_no_attempt_of_a_job_t
 
     added = await producer.enqueue([request(type="parent", max_attempts=2), request(type="detached", max_attempts=2)])
     await Worker(app).run(drain=True)
-    (said,) = [record for record in caplog.records if record.message == "token lacks a role that tasks need"]
-    assert (vars(said)["role"], vars(said)["tasks"]) == ("produce", ["detached", "parent"])
+    (given,) = [record for record in caplog.records if record.message == "token lacks a role that tasks need"]
+    assert (vars(given)["role"], vars(given)["tasks"]) == ("produce", ["detached", "parent"])
     for one in added:
         job = await producer.get(one.id)
         assert (job.status, job.attempt, job.releases <= 1) == (Status.QUEUED, 1, True)
@@ -131,7 +131,7 @@ async def test_only_its_own_leases_can_be_watched_and_a_foreign_one_looks_like_a
     theirs = await client_of(guarded, "work", worker_id="others")
     await producer.enqueue([request(), request()])
     one, other = [
-        (await client.claim(ClaimAsk(name, types=frozenset({"work"}), lease_seconds=60.0)))[0].job
+        (await client.claim(ClaimFilter(name, types=frozenset({"work"}), lease_seconds=60.0)))[0].job
         for client, name in ((mine, "crew"), (theirs, "others"))
     ]
     assert await mine.interrupted([(one.id, one.fence)]) == []

@@ -14,9 +14,9 @@ import pytest
 from interlock.client.http import transport
 from interlock.client.http.client import HttpClient
 from interlock.domain.artifact import File, Holder
-from interlock.domain.decide import Complete
-from interlock.domain.job import Refused
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.decide import CompleteJob
+from interlock.domain.job import Rejected
+from interlock.domain.policy import ClaimFilter
 from interlock.errors import (
     Error,
     Forbidden,
@@ -30,7 +30,7 @@ from interlock.errors import (
 from interlock.wire import JobRequest
 from tests.contract_clients.remote_cli import NEVER
 from tests.contract_clients.scripted import LOST, answer, hanging_up, scripted
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 JOB = json.dumps({"id": NEVER, "seq": 1})
 BORN = answer(201, JOB)
@@ -47,9 +47,9 @@ def problem(status: int, code: str, **more: object) -> str:
 async def test_a_lost_answer_is_asked_for_again_under_the_same_key() -> None:
     async with scripted([LOST, answer(503, problem(503, "indeterminate")), LOST, AGAIN]) as server:
         client = HttpClient(server.url)
-        (born,) = await client.enqueue([JobRequest(type="work")])
+        (created,) = await client.enqueue([JobRequest(type="work")])
         await client.close()
-    assert (born.id, born.replayed) == (NEVER, False)  # it was this very call that had made it
+    assert (created.id, created.replayed) == (NEVER, False)  # it was this very call that had made it
     keys = {json.loads(body)["idempotency_key"] for body in server.bodies}
     assert len(server.bodies) == 4
     assert len(keys) == 1
@@ -58,16 +58,16 @@ async def test_a_lost_answer_is_asked_for_again_under_the_same_key() -> None:
 async def test_a_key_of_the_callers_own_is_kept_and_a_replay_is_told() -> None:
     async with scripted([AGAIN]) as server:
         client = HttpClient(server.url)
-        (born,) = await client.enqueue([JobRequest(type="work", idempotency_key="mine")])
+        (created,) = await client.enqueue([JobRequest(type="work", idempotency_key="mine")])
         await client.close()
-    assert born.replayed
+    assert created.replayed
     assert json.loads(server.bodies[0])["idempotency_key"] == "mine"
 
 
 async def test_a_claim_without_a_name_gets_one_that_stays_over_all_tries() -> None:
     async with scripted([LOST, LOST, answer(200, '{"jobs": []}')]) as server:
         client = HttpClient(server.url)
-        assert await client.claim(ClaimAsk("w1", lease_seconds=60.0)) == []
+        assert await client.claim(ClaimFilter("w1", lease_seconds=60.0)) == []
         await client.close()
     assert len({json.loads(body)["claim_id"] for body in server.bodies}) == 1
 
@@ -101,13 +101,13 @@ async def test_the_server_is_left_alone_for_as_long_as_it_asks(status: int) -> N
 
 
 async def test_patience_ends_and_says_whether_something_may_have_happened() -> None:
-    client = HttpClient("http://127.0.0.1:1", patience_seconds=0.3)
+    client = HttpClient("http://127.0.0.1:1", retry_seconds=0.3)
     with pytest.raises(Unavailable) as nothing:
         await client.get(NEVER)
     assert not isinstance(nothing.value, Indeterminate)
     await client.close()
     async with scripted([LOST, answer(503, problem(503, "stopping"), retry_after="500")]) as server:
-        client = HttpClient(server.url, patience_seconds=400)
+        client = HttpClient(server.url, retry_seconds=400)
         with pytest.raises(Indeterminate):
             await client.enqueue([JobRequest(type="work")])
         await client.close()
@@ -119,7 +119,7 @@ async def test_what_was_never_sent_has_not_happened_even_if_patience_ends_while_
         sockets.enter_context(
             socket.create_connection(full.getsockname())
         )  # nobody takes it, so there is no room for more
-        client = HttpClient(f"http://127.0.0.1:{full.getsockname()[1]}", patience_seconds=0.3)
+        client = HttpClient(f"http://127.0.0.1:{full.getsockname()[1]}", retry_seconds=0.3)
         with pytest.raises(Unavailable) as nothing:
             await client.enqueue([JobRequest(type="work")])
         assert not isinstance(nothing.value, Indeterminate)
@@ -128,9 +128,9 @@ async def test_what_was_never_sent_has_not_happened_even_if_patience_ends_while_
 
 async def test_a_server_that_asks_for_more_time_than_there_is_is_not_waited_for() -> None:
     async with scripted([answer(503, problem(503, "stopping"), retry_after="500")]) as server:
-        client = HttpClient(server.url, patience_seconds=400)
+        client = HttpClient(server.url, retry_seconds=400)
         with pytest.raises(Unavailable, match="said stopping"):
-            await asyncio.wait_for(client.get(NEVER), PATIENCE_SECONDS)
+            await asyncio.wait_for(client.get(NEVER), RETRY_SECONDS)
         await client.close()
 
 
@@ -145,7 +145,7 @@ async def test_a_broken_storage_behind_a_server_does_not_break_its_clients() -> 
 
 async def test_a_server_that_hangs_up_on_a_large_body_is_asked_by_its_head_alone_why_it_would_not_take_it() -> None:
     async with hanging_up(answer(413, problem(413, "too_large", what="the artifact", size=9, limit=8))) as server:
-        client = HttpClient(server.url, patience_seconds=PATIENCE_SECONDS)
+        client = HttpClient(server.url, retry_seconds=RETRY_SECONDS)
         with pytest.raises(TooLarge) as caught:
             await client.attach(Holder(NEVER, 1, "w1"), File("big", bytes(8 * 1024 * 1024)))
         await client.close()
@@ -156,7 +156,7 @@ async def test_a_server_that_hangs_up_on_a_large_body_is_asked_by_its_head_alone
 async def test_a_large_body_that_was_cut_off_and_would_be_taken_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "ASKING_SECONDS", 0.1)
     async with hanging_up(b"HTTP/1.1 100 Continue\r\n\r\n", then=answer(200, json.dumps({"id": NEVER}))) as server:
-        client = HttpClient(server.url, patience_seconds=PATIENCE_SECONDS)
+        client = HttpClient(server.url, retry_seconds=RETRY_SECONDS)
         assert await client.attach(Holder(NEVER, 1, "w1"), File("big", bytes(8 * 1024 * 1024))) == NEVER
         await client.close()
     assert [("expect: 100-continue" in head) for head in server.heads] == [False, True, False]
@@ -243,8 +243,8 @@ async def test_reports_that_do_not_fit_into_one_request_go_in_several() -> None:
     async with scripted([answer(200, json.dumps({"items": [json.loads(RECEIPT)] * 3}))]) as server:
         client = HttpClient(server.url)
         result = json.dumps("x" * 300_000)
-        answers = await client.finishes([Complete(NEVER, 1, "w1", result) for _ in range(9)])
-        assert not any(isinstance(one, Refused) for one in answers)
+        answers = await client.finishes([CompleteJob(NEVER, 1, "w1", result) for _ in range(9)])
+        assert not any(isinstance(one, Rejected) for one in answers)
         await client.close()
     assert len(server.bodies) == 3
     assert all(len(body) < 1024 * 1024 for body in server.bodies)

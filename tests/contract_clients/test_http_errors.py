@@ -55,9 +55,9 @@ def test_what_the_server_tells_wins_over_what_was_asked() -> None:
 
 def test_what_was_not_found_is_named_for_what_it_is() -> None:
     raised = errors.NotFound("planner/one", what="agent")
-    said = problem(problems.encoded(raised))
-    assert (said["what"], said["id"], "job_id" in said) == ("agent", "planner/one", False)
-    assert vars(rebuilt(said, 404, {})) == vars(raised)
+    given = problem(problems.encoded(raised))
+    assert (given["what"], given["id"], "job_id" in given) == ("agent", "planner/one", False)
+    assert vars(rebuilt(given, 404, {})) == vars(raised)
 
 
 def test_an_invalid_field_keeps_its_place() -> None:

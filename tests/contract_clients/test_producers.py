@@ -16,9 +16,9 @@ from interlock.errors import (
     IdempotencyKeyReuse,
     Invalid,
     Malformed,
-    NotEnded,
     NotFound,
-    ParentEnded,
+    NotTerminal,
+    ParentNotActive,
     TooLarge,
 )
 from interlock.wire import AgentName
@@ -28,7 +28,7 @@ from tests.support.stores import START
 EXACT = '{ "a": 1.10, "b": "\\u00e9 é 🧵", "c": [1e2, null], "big": 9007199254740993 }'
 
 
-async def test_a_job_comes_back_as_it_was_put_in_byte_for_byte(desk: Desk) -> None:
+async def test_a_job_comes_back_as_it_was_put_in_byte_for_byte(remote: Desk) -> None:
     soon = datetime.fromtimestamp(START / 1_000_000, UTC) + timedelta(seconds=90, microseconds=7)
     wanted: dict[str, Any] = {
         "priority": 7,
@@ -47,56 +47,56 @@ async def test_a_job_comes_back_as_it_was_put_in_byte_for_byte(desk: Desk) -> No
         "idempotency_key": "key one",
         "requested_by": "Ada",
     }
-    id = await desk.add("work", EXACT, **wanted)
-    job = await desk.client.get(id)
-    assert same(job) == same(await desk.truth(id))
+    id = await remote.add("work", EXACT, **wanted)
+    job = await remote.client.get(id)
+    assert same(job) == same(await remote.truth(id))
     assert job.payload == EXACT
     assert job.run_at == START + 90_000_007
 
 
 @pytest.mark.parametrize("payload", ["null", "0", '""', "[]", '"\\u0000"', '{"a":{"a":1}}'])
-async def test_any_json_value_is_a_payload(desk: Desk, payload: str) -> None:
-    assert (await desk.client.get(await desk.add(payload=payload))).payload == payload
+async def test_any_json_value_is_a_payload(remote: Desk, payload: str) -> None:
+    assert (await remote.client.get(await remote.add(payload=payload))).payload == payload
 
 
-async def test_a_batch_is_answered_in_its_order_and_all_of_it_is_there(desk: Desk) -> None:
-    born = await desk.client.enqueue([request("work", str(n)) for n in range(50)])
-    assert [(await desk.truth(one.id)).payload for one in born] == [str(n) for n in range(50)]
-    assert not any(one.replayed for one in born)
-    assert [one.seq for one in born] == sorted(one.seq for one in born)
+async def test_a_batch_is_answered_in_its_order_and_all_of_it_is_there(remote: Desk) -> None:
+    created = await remote.client.enqueue([request("work", str(n)) for n in range(50)])
+    assert [(await remote.truth(one.id)).payload for one in created] == [str(n) for n in range(50)]
+    assert not any(one.replayed for one in created)
+    assert [one.seq for one in created] == sorted(one.seq for one in created)
 
 
-async def test_a_batch_with_one_bad_job_adds_nothing_and_names_it(desk: Desk) -> None:
+async def test_a_batch_with_one_bad_job_adds_nothing_and_names_it(remote: Desk) -> None:
     with pytest.raises(Invalid) as caught:
-        await desk.client.enqueue([request(), request(priority=5000)])
+        await remote.client.enqueue([request(), request(priority=5000)])
     assert caught.value.pointer == "/jobs/1/priority"
     with pytest.raises(TooLarge) as larger:
-        await desk.client.enqueue([request(), request(payload=f'"{"x" * 300_000}"')])
+        await remote.client.enqueue([request(), request(payload=f'"{"x" * 300_000}"')])
     assert larger.value.pointer == "/jobs/1"
-    assert await desk.client.find(Filter()) == []
+    assert await remote.client.find(Filter()) == []
 
 
-async def test_an_empty_batch_is_refused(desk: Desk) -> None:
+async def test_an_empty_batch_is_refused(remote: Desk) -> None:
     with pytest.raises(Invalid):
-        await desk.client.enqueue([])
+        await remote.client.enqueue([])
 
 
-async def test_a_key_used_again_for_the_same_job_answers_that_job(desk: Desk) -> None:
-    (first,) = await desk.client.enqueue([request(idempotency_key="k")])
-    (second,) = await desk.client.enqueue([request(idempotency_key="k")])
-    (third, other) = await desk.client.enqueue([request(idempotency_key="k"), request()])
+async def test_a_key_used_again_for_the_same_job_answers_that_job(remote: Desk) -> None:
+    (first,) = await remote.client.enqueue([request(idempotency_key="k")])
+    (second,) = await remote.client.enqueue([request(idempotency_key="k")])
+    (third, other) = await remote.client.enqueue([request(idempotency_key="k"), request()])
     assert (first.replayed, second.replayed, third.replayed, other.replayed) == (False, True, True, False)
     assert first.id == second.id == third.id != other.id
     assert first.seq == second.seq == third.seq
 
 
-async def test_a_key_used_again_for_another_job_is_refused_and_named(desk: Desk) -> None:
-    await desk.add(idempotency_key="k")
+async def test_a_key_used_again_for_another_job_is_refused_and_named(remote: Desk) -> None:
+    await remote.add(idempotency_key="k")
     with pytest.raises(IdempotencyKeyReuse) as caught:
-        await desk.add(payload="1", idempotency_key="k")
+        await remote.add(payload="1", idempotency_key="k")
     assert caught.value.key == "k"
     with pytest.raises(IdempotencyKeyReuse) as caught:
-        await desk.client.enqueue([request(), request(payload="1", idempotency_key="k")])
+        await remote.client.enqueue([request(), request(payload="1", idempotency_key="k")])
     assert caught.value.key == "k"
 
 
@@ -114,29 +114,29 @@ async def test_a_key_used_again_for_another_job_is_refused_and_named(desk: Desk)
     ],
 )
 async def test_a_value_outside_the_rules_is_refused_at_its_place(
-    desk: Desk, fields: dict[str, Any], pointer: str
+    remote: Desk, fields: dict[str, Any], pointer: str
 ) -> None:
     with pytest.raises(Invalid) as caught:
-        await desk.add(**fields)
+        await remote.add(**fields)
     assert caught.value.pointer.startswith(pointer.rpartition("/")[0] or pointer)
     assert pointer.startswith(caught.value.pointer)
 
 
-async def test_what_is_no_json_cannot_be_smuggled_in_as_a_payload(desk: Desk) -> None:
+async def test_what_is_no_json_cannot_be_smuggled_in_as_a_payload(remote: Desk) -> None:
     for payload in ("{", "", '1, "priority": 9', "NaN", '{"a":1,"a":2}'):
         with pytest.raises((Malformed, Invalid)):
-            await desk.add(payload=payload)
-    assert await desk.client.find(Filter()) == []
+            await remote.add(payload=payload)
+    assert await remote.client.find(Filter()) == []
 
 
-async def test_a_payload_beyond_the_limit_is_too_large(desk: Desk) -> None:
+async def test_a_payload_beyond_the_limit_is_too_large(remote: Desk) -> None:
     with pytest.raises(TooLarge):
-        await desk.add(payload=json.dumps("x" * 300_000))
+        await remote.add(payload=json.dumps("x" * 300_000))
 
 
 @pytest.mark.parametrize("id", [NEVER, "no-id", "", "../jobs"])
-async def test_an_unknown_id_is_not_found_by_any_verb(desk: Desk, id: str) -> None:
-    client = desk.client
+async def test_an_unknown_id_is_not_found_by_any_verb(remote: Desk, id: str) -> None:
+    client = remote.client
     for call in (
         client.get(id), client.wait(id, seconds=0), client.cancel(id), client.redrive(id), client.revoke(id),
         client.history(id), client.events(id),
@@ -146,36 +146,36 @@ async def test_an_unknown_id_is_not_found_by_any_verb(desk: Desk, id: str) -> No
         assert caught.value.job_id == id
 
 
-async def test_an_unknown_parent_and_an_ended_one_are_told_apart(desk: Desk) -> None:
-    ended = await desk.add()
-    await desk.client.cancel(ended)
-    with pytest.raises(ParentEnded) as caught:
-        await desk.add(parent_id=ended)
+async def test_an_unknown_parent_and_an_ended_one_are_told_apart(remote: Desk) -> None:
+    ended = await remote.add()
+    await remote.client.cancel(ended)
+    with pytest.raises(ParentNotActive) as caught:
+        await remote.add(parent_id=ended)
     assert caught.value.job_id == ended
 
 
-async def test_a_list_is_newest_first_and_paged_by_number(desk: Desk) -> None:
-    ids = [await desk.add(payload=str(n), tags=["t"]) for n in range(7)]
+async def test_a_list_is_newest_first_and_paged_by_number(remote: Desk) -> None:
+    ids = [await remote.add(payload=str(n), tags=["t"]) for n in range(7)]
     seen: list[str] = []
     filter = Filter(limit=3, tags=("t",))
-    while page := await desk.client.find(filter):
+    while page := await remote.client.find(filter):
         seen += [job.id for job in page]
         assert all(job.payload is None for job in page)
         filter = filter._replace(before_seq=page[-1].seq)
     assert seen == ids[::-1]
 
 
-async def test_a_list_goes_on_from_any_number(desk: Desk) -> None:
-    born = await desk.client.enqueue([request() for _ in range(9)])
-    page = await desk.client.find(Filter(limit=2, before_seq=born[4].seq))
-    assert [job.id for job in page] == [born[3].id, born[2].id]
+async def test_a_list_goes_on_from_any_number(remote: Desk) -> None:
+    created = await remote.client.enqueue([request() for _ in range(9)])
+    page = await remote.client.find(Filter(limit=2, before_seq=created[4].seq))
+    assert [job.id for job in page] == [created[3].id, created[2].id]
 
 
-async def test_a_list_is_filtered_by_everything_a_filter_can_say(desk: Desk) -> None:
-    mine = await desk.add("mine", tags=["a", "b"], agent=AgentName("k", "i/j"))
-    await desk.add("mine", tags=["a"])
-    other = await desk.add("other", parent_id=mine)
-    running = await desk.running("busy")
+async def test_a_list_is_filtered_by_everything_a_filter_can_say(remote: Desk) -> None:
+    mine = await remote.add("mine", tags=["a", "b"], agent=AgentName("k", "i/j"))
+    await remote.add("mine", tags=["a"])
+    other = await remote.add("other", parent_id=mine)
+    running = await remote.running("busy")
     for filter, expected in [
         (Filter(type="mine", tags=("a", "b")), [mine]),
         (Filter(agent=("k", "i/j")), [mine]),
@@ -185,126 +185,126 @@ async def test_a_list_is_filtered_by_everything_a_filter_can_say(desk: Desk) -> 
         (Filter(statuses=(Status.RUNNING, Status.QUEUED), type="other"), [other]),
         (Filter(created_before=START), []),
     ]:
-        assert [job.id for job in await desk.client.find(filter)] == expected, filter
-    desk.clock.advance(100)
-    assert [job.id for job in await desk.client.find(Filter(stale_seconds=99.5))] == [running.id]
-    assert [job.id for job in await desk.client.find(Filter(created_after=START + 1))] == []
+        assert [job.id for job in await remote.client.find(filter)] == expected, filter
+    remote.clock.advance(100)
+    assert [job.id for job in await remote.client.find(Filter(stale_seconds=99.5))] == [running.id]
+    assert [job.id for job in await remote.client.find(Filter(created_after=START + 1))] == []
 
 
-async def test_a_list_longer_than_the_limit_is_refused(desk: Desk) -> None:
+async def test_a_list_longer_than_the_limit_is_refused(remote: Desk) -> None:
     with pytest.raises(Invalid) as caught:
-        await desk.client.find(Filter(limit=201))
+        await remote.client.find(Filter(limit=201))
     assert caught.value.pointer == "/limit"
 
 
-async def test_waiting_ends_when_the_job_does(desk: Desk) -> None:
-    job = await desk.running()
-    waiting = asyncio.create_task(desk.client.wait(job.id, seconds=30))
-    await desk.complete(job, EXACT)
+async def test_waiting_ends_when_the_job_does(remote: Desk) -> None:
+    job = await remote.running()
+    waiting = asyncio.create_task(remote.client.wait(job.id, seconds=30))
+    await remote.complete(job, EXACT)
     ended = await waiting
     assert (ended.status, ended.result) == (Status.SUCCEEDED, EXACT)
 
 
-async def test_waiting_ends_when_the_time_is_over(desk: Desk) -> None:
-    id = await desk.add()
-    assert (await desk.client.wait(id, seconds=0.05)).status is Status.QUEUED
-    assert (await desk.client.wait(id, seconds=0)).status is Status.QUEUED
+async def test_waiting_ends_when_the_time_is_over(remote: Desk) -> None:
+    id = await remote.add()
+    assert (await remote.client.wait(id, seconds=0.05)).status is Status.QUEUED
+    assert (await remote.client.wait(id, seconds=0)).status is Status.QUEUED
 
 
-async def test_an_ended_job_is_shown_with_what_it_ended_with(desk: Desk) -> None:
-    job = await desk.running(payload=EXACT)
-    receipt = await desk.complete(job, EXACT)
-    shown, true = await desk.client.get(job.id), await desk.truth(job.id)
-    assert same(shown) == same(true)
+async def test_an_ended_job_is_shown_with_what_it_ended_with(remote: Desk) -> None:
+    job = await remote.running(payload=EXACT)
+    receipt = await remote.complete(job, EXACT)
+    encoded, true = await remote.client.get(job.id), await remote.truth(job.id)
+    assert same(encoded) == same(true)
     assert (receipt.status, receipt.version, receipt.finished_at) == (Status.SUCCEEDED, 3, true.finished_at)
 
 
-async def test_cancel_ends_a_waiting_job_and_asks_a_running_one(desk: Desk) -> None:
-    waiting, running = await desk.add("other"), await desk.running()
-    assert (await desk.client.cancel(waiting, reason="no\ud800 need")).status is Status.CANCELLED
-    assert (await desk.client.get(waiting)).cancel_reason == "no\ufffd need"
-    assert (await desk.client.cancel(running.id)).status is Status.RUNNING
-    assert (await desk.client.cancel(running.id)).version == 3
-    assert (await desk.client.cancel(running.id, force=True)).status is Status.CANCELLED
-    done = await desk.running("third")
-    await desk.complete(done)
+async def test_cancel_ends_a_waiting_job_and_asks_a_running_one(remote: Desk) -> None:
+    waiting, running = await remote.add("other"), await remote.running()
+    assert (await remote.client.cancel(waiting, reason="no\ud800 need")).status is Status.CANCELLED
+    assert (await remote.client.get(waiting)).cancel_reason == "no\ufffd need"
+    assert (await remote.client.cancel(running.id)).status is Status.RUNNING
+    assert (await remote.client.cancel(running.id)).version == 3
+    assert (await remote.client.cancel(running.id, force=True)).status is Status.CANCELLED
+    done = await remote.running("third")
+    await remote.complete(done)
     with pytest.raises(AlreadyFinished) as caught:
-        await desk.client.cancel(done.id)
+        await remote.client.cancel(done.id)
     assert caught.value.job_id == done.id
 
 
-async def test_cancel_with_cascade_reaches_everything_below(desk: Desk) -> None:
-    top = await desk.add()
-    child = await desk.add(parent_id=top)
-    grandchild = await desk.add(parent_id=child)
-    await desk.client.cancel(top, cascade=True)
+async def test_cancel_with_cascade_reaches_everything_below(remote: Desk) -> None:
+    top = await remote.add()
+    child = await remote.add(parent_id=top)
+    grandchild = await remote.add(parent_id=child)
+    await remote.client.cancel(top, cascade=True)
     for id in (top, child, grandchild):
-        assert (await desk.truth(id)).status is Status.CANCELLED
+        assert (await remote.truth(id)).status is Status.CANCELLED
 
 
-async def test_redrive_makes_one_new_job_for_each_key(desk: Desk) -> None:
-    id = await desk.add(payload=EXACT)
-    with pytest.raises(NotEnded) as caught:
-        await desk.client.redrive(id)
+async def test_redrive_makes_one_new_job_for_each_key(remote: Desk) -> None:
+    id = await remote.add(payload=EXACT)
+    with pytest.raises(NotTerminal) as caught:
+        await remote.client.redrive(id)
     assert caught.value.job_id == id
-    await desk.client.cancel(id)
-    first = await desk.client.redrive(id, key="again")
-    second = await desk.client.redrive(id, key="again")
-    third = await desk.client.redrive(id)
+    await remote.client.cancel(id)
+    first = await remote.client.redrive(id, idempotency_key="again")
+    second = await remote.client.redrive(id, idempotency_key="again")
+    third = await remote.client.redrive(id)
     assert (first.replayed, second.replayed, third.replayed) == (False, True, False)
     assert first.id == second.id != third.id
-    again = await desk.client.get(first.id)
+    again = await remote.client.get(first.id)
     assert (again.redrive_of, again.payload) == (id, EXACT)
 
 
-async def test_revoke_takes_a_job_from_its_worker(desk: Desk) -> None:
-    job = await desk.running()
-    assert (await desk.client.revoke(job.id, reason="stuck")).status is Status.RETRY
+async def test_revoke_takes_a_job_from_its_worker(remote: Desk) -> None:
+    job = await remote.running()
+    assert (await remote.client.revoke(job.id, reason="stuck")).status is Status.RETRY
     with pytest.raises(AlreadyFinished):
-        await desk.client.revoke(job.id)
-    assert (await desk.client.history(job.id))[-1].verb is Verb.REVOKE
+        await remote.client.revoke(job.id)
+    assert (await remote.client.history(job.id))[-1].verb is Verb.REVOKE
 
 
-async def test_a_queue_is_counted(desk: Desk) -> None:
-    await desk.client.enqueue([request("mail/out"), request("mail/out"), request("mail/out", delay_seconds=60)])
-    await desk.claim("mail/out")
-    desk.clock.advance(2)
-    stats = await desk.client.queue("mail/out")
+async def test_a_queue_is_counted(remote: Desk) -> None:
+    await remote.client.enqueue([request("mail/out"), request("mail/out"), request("mail/out", delay_seconds=60)])
+    await remote.claim("mail/out")
+    remote.clock.advance(2)
+    stats = await remote.client.queue("mail/out")
     assert (stats.ready, stats.delayed, stats.in_progress, stats.type) == (1, 1, 1, "mail/out")
     assert stats.oldest_ready_at is not None
     with pytest.raises(Invalid):
-        await desk.client.queue("")
+        await remote.client.queue("")
 
 
-async def test_history_is_whole_and_the_same_everywhere(desk: Desk) -> None:
-    job = await desk.running()
-    await desk.complete(job)
-    history = await desk.client.history(job.id)
-    assert history == await desk.engine.reads.history(desk.tenant, job.id)
+async def test_history_is_whole_and_the_same_everywhere(remote: Desk) -> None:
+    job = await remote.running()
+    await remote.complete(job)
+    history = await remote.client.history(job.id)
+    assert history == await remote.engine.queries.history(remote.tenant, job.id)
     assert [row.verb for row in history] == [Verb.ENQUEUE, Verb.CLAIM, Verb.COMPLETE]
 
 
-async def test_a_long_history_comes_in_one_piece(desk: Desk) -> None:
-    id = await desk.add()
+async def test_a_long_history_comes_in_one_piece(remote: Desk) -> None:
+    id = await remote.add()
     for n in range(205):
-        await desk.engine.jobs.edit(desk.operator, id, priority=n % 2 + 1)
-    assert [row.version for row in await desk.client.history(id)] == list(range(1, 207))
+        await remote.engine.jobs.edit(remote.operator, id, priority=n % 2 + 1)
+    assert [row.version for row in await remote.client.history(id)] == list(range(1, 207))
 
 
-async def test_children_are_listed_oldest_first_without_payloads(desk: Desk) -> None:
-    parent = await desk.add()
-    born = await desk.client.enqueue([request(payload="1", parent_id=parent) for _ in range(205)])
-    children = await desk.client.children(parent)
-    assert [job.id for job in children] == [one.id for one in born]
+async def test_children_are_listed_oldest_first_without_payloads(remote: Desk) -> None:
+    parent = await remote.add()
+    created = await remote.client.enqueue([request(payload="1", parent_id=parent) for _ in range(205)])
+    children = await remote.client.children(parent)
+    assert [job.id for job in children] == [one.id for one in created]
     assert {job.payload for job in children} == {None}
-    assert await desk.client.children(born[0].id) == []
+    assert await remote.client.children(created[0].id) == []
 
 
-async def test_a_registered_type_checks_what_producers_send(desk: Desk) -> None:
+async def test_a_registered_type_checks_what_producers_send(remote: Desk) -> None:
     schema = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
-    await desk.client.register_type("typed/one", {"schema": schema, "defaults": {"max_attempts": 7}})
-    id = await desk.add("typed/one", '{"n":1}')
-    assert (await desk.client.get(id)).max_attempts == 7
+    await remote.client.register_type("typed/one", {"schema": schema, "defaults": {"max_attempts": 7}})
+    id = await remote.add("typed/one", '{"n":1}')
+    assert (await remote.client.get(id)).max_attempts == 7
     with pytest.raises(Invalid) as caught:
-        await desk.add("typed/one", '{"n":"x"}')
+        await remote.add("typed/one", '{"n":"x"}')
     assert caught.value.pointer == "/payload/n"

@@ -22,7 +22,7 @@ async def pop(queue: interlock.Queue) -> Item:
 
 
 async def status(api: Api, tenant: str, id: str) -> Status:
-    return (await api.engine.reads.job(tenant, id)).status
+    return (await api.engine.queries.job(tenant, id)).status
 
 
 async def test_values_go_in_and_come_out_through_a_server(api: Api, tenant: str) -> None:
@@ -37,8 +37,8 @@ async def test_values_go_in_and_come_out_through_a_server(api: Api, tenant: str)
     ]
     assert (await queue.size(), await queue.pop()) == (0, None)
     await popped[0].ack({"sent": True})
-    await popped[1].nack("nobody there", after=3600)
-    await popped[2].put_back()
+    await popped[1].nack("nobody there", delay=3600)
+    await popped[2].release()
     found = [await status(api, tenant, item.id) for item in popped]
     assert found == [Status.SUCCEEDED, Status.RETRY, Status.QUEUED]
     assert (await pop(queue)).attempt == 1
@@ -48,12 +48,12 @@ async def test_values_go_in_and_come_out_through_a_server(api: Api, tenant: str)
 async def test_a_block_settles_what_it_popped(api: Api, tenant: str) -> None:
     queue = interlock.Queue("mail", api.url)
     id = await queue.push("good")
-    async with queue.popped() as item:
+    async with queue.consume() as item:
         assert item is not None
     assert await status(api, tenant, id) is Status.SUCCEEDED
     id = await queue.push("bad")
     with pytest.raises(ZeroDivisionError):
-        async with queue.popped():
+        async with queue.consume():
             raise ZeroDivisionError
     assert await status(api, tenant, id) is Status.RETRY
     await queue.close()
@@ -88,7 +88,7 @@ async def test_blocking_code_pushes_and_pops_through_a_server(api: Api) -> None:
     def blocking() -> object:
         queue = interlock.Queue("mail", api.url)
         queue.push_sync({"n": 1})
-        with queue.popped(wait=60) as item:
+        with queue.consume(wait=60) as item:
             assert item is not None
             payload = item.payload
         assert queue.size_sync() == 0

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from interlock.domain.approval import Decision, GateStatus, OnDeny, OpenGate
+from interlock.domain.approval import ApprovalStatus, Decision, OnDeny, RequestApproval
 from interlock.domain.artifact import File, Link
-from interlock.domain.decide import CancelAck, Complete, Fail, Finish, Release
-from interlock.domain.job import Beat, Checkpoint
+from interlock.domain.decide import AcknowledgeCancel, CompleteJob, FailJob, Finish, ReleaseJob
+from interlock.domain.job import Checkpoint, Heartbeat
 from interlock.domain.lifecycle import Status, Verb
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.progress import Event, Level, Report, Step
 from interlock.errors import (
     AlreadyFinished,
@@ -39,51 +39,51 @@ def event(message: str = "so far", **fields: Any) -> Event:
     return Event(new_id(), Level.INFO, message, **fields)
 
 
-async def test_a_claim_hands_out_the_best_jobs_with_their_leases(desk: Desk) -> None:
-    await desk.add(payload="1")
-    best = await desk.add(payload="2", priority=5)
-    (grant,) = await desk.claim()
-    assert same(grant.job) == same(await desk.truth(best))
-    assert grant.job.fence == 1
-    assert (grant.job.worker, grant.job.payload, list(grant.steps), list(grant.approvals)) == ("w1", "2", [], [])
-    assert grant.job.lease_expires_at == desk.clock.now + 60 * SECOND
-    assert len(await desk.claim(limit=10)) == 1
-    assert await desk.claim() == []
+async def test_a_claim_hands_out_the_best_jobs_with_their_leases(remote: Desk) -> None:
+    await remote.add(payload="1")
+    best = await remote.add(payload="2", priority=5)
+    (lease,) = await remote.claim()
+    assert same(lease.job) == same(await remote.truth(best))
+    assert lease.job.fence == 1
+    assert (lease.job.worker, lease.job.payload, list(lease.steps), list(lease.approvals)) == ("w1", "2", [], [])
+    assert lease.job.lease_expires_at == remote.clock.now + 60 * SECOND
+    assert len(await remote.claim(limit=10)) == 1
+    assert await remote.claim() == []
 
 
-async def test_a_claim_waits_for_its_first_job(desk: Desk) -> None:
-    ask = ClaimAsk("w1", types=frozenset({"work"}), lease_seconds=60.0)
-    waiting = asyncio.create_task(desk.client.claim(ask, wait_seconds=30))
-    id = await desk.add()
-    (grant,) = await waiting
-    assert grant.job.id == id
-    assert await desk.client.claim(ask, wait_seconds=0.05) == []
+async def test_a_claim_waits_for_its_first_job(remote: Desk) -> None:
+    ask = ClaimFilter("w1", types=frozenset({"work"}), lease_seconds=60.0)
+    waiting = asyncio.create_task(remote.client.claim(ask, wait_seconds=30))
+    id = await remote.add()
+    (lease,) = await waiting
+    assert lease.job.id == id
+    assert await remote.client.claim(ask, wait_seconds=0.05) == []
 
 
-async def test_a_claim_repeated_under_its_name_gets_the_same_jobs_until_they_end(desk: Desk) -> None:
-    await desk.client.enqueue([request(), request()])
-    (first,) = await desk.claim(claim_id="one")
-    (again,) = await desk.claim(claim_id="one")
+async def test_a_claim_repeated_under_its_name_gets_the_same_jobs_until_they_end(remote: Desk) -> None:
+    await remote.client.enqueue([request(), request()])
+    (first,) = await remote.claim(claim_id="one")
+    (again,) = await remote.claim(claim_id="one")
     assert again == first
-    await desk.complete(first.job)
-    (next_one,) = await desk.claim(claim_id="one")
+    await remote.complete(first.job)
+    (next_one,) = await remote.claim(claim_id="one")
     assert next_one.job.id != first.job.id
 
 
-async def test_a_claim_takes_only_what_fits_the_worker(desk: Desk) -> None:
-    plain = await desk.add()
-    able = await desk.add(requires=["gpu"])
-    bound = await desk.add(affinity_key="box")
-    assert [grant.job.id for grant in await desk.claim(limit=9)] == [plain]
-    assert [grant.job.id for grant in await desk.claim(capabilities=frozenset({"gpu", "x"}), limit=9)] == [able]
-    assert await desk.claim(affinity_keys=frozenset({"other"})) == []
-    assert [grant.job.id for grant in await desk.claim(affinity_keys=None)] == [bound]
+async def test_a_claim_takes_only_what_fits_the_worker(remote: Desk) -> None:
+    plain = await remote.add()
+    able = await remote.add(requires=["gpu"])
+    bound = await remote.add(affinity_key="box")
+    assert [lease.job.id for lease in await remote.claim(limit=9)] == [plain]
+    assert [lease.job.id for lease in await remote.claim(capabilities=frozenset({"gpu", "x"}), limit=9)] == [able]
+    assert await remote.claim(affinity_keys=frozenset({"other"})) == []
+    assert [lease.job.id for lease in await remote.claim(affinity_keys=None)] == [bound]
 
 
-async def test_an_ask_for_no_type_gets_nothing_and_one_for_any_gets_all(desk: Desk) -> None:
-    await desk.add("a")
-    assert await desk.client.claim(ClaimAsk("w1", types=frozenset(), lease_seconds=60.0)) == []
-    assert len(await desk.client.claim(ClaimAsk("w1", types=None, lease_seconds=60.0))) == 1
+async def test_an_ask_for_no_type_gets_nothing_and_one_for_any_gets_all(remote: Desk) -> None:
+    await remote.add("a")
+    assert await remote.client.claim(ClaimFilter("w1", types=frozenset(), lease_seconds=60.0)) == []
+    assert len(await remote.client.claim(ClaimFilter("w1", types=None, lease_seconds=60.0))) == 1
 
 
 @pytest.mark.parametrize(
@@ -91,260 +91,260 @@ async def test_an_ask_for_no_type_gets_nothing_and_one_for_any_gets_all(desk: De
     [({"limit": 0}, "/limit"), ({"limit": 501}, "/limit"), ({"lease_seconds": 0.5}, "/lease_seconds"),
      ({"lease_seconds": float("inf")}, "/lease_seconds"), ({"worker": ""}, "/worker")],
 )  # fmt: skip
-async def test_an_ask_outside_the_rules_is_refused(desk: Desk, fields: dict[str, Any], pointer: str) -> None:
+async def test_an_ask_outside_the_rules_is_refused(remote: Desk, fields: dict[str, Any], pointer: str) -> None:
     with pytest.raises(Invalid) as caught:
-        await desk.claim(**fields)
+        await remote.claim(**fields)
     assert caught.value.pointer == pointer
     with pytest.raises(Invalid):
-        await desk.client.claim(ClaimAsk("w1", lease_seconds=60.0), wait_seconds=61)
+        await remote.client.claim(ClaimFilter("w1", lease_seconds=60.0), wait_seconds=61)
 
 
-async def test_heartbeats_extend_leases_and_each_is_answered_alone(desk: Desk) -> None:
-    one, other = await desk.running("one"), await desk.running("other")
-    await desk.client.cancel(other.id, reason="enough")
-    desk.clock.advance(10)
+async def test_heartbeats_extend_leases_and_each_is_answered_alone(remote: Desk) -> None:
+    one, other = await remote.running("one"), await remote.running("other")
+    await remote.client.cancel(other.id, reason="enough")
+    remote.clock.advance(10)
     checkpoint = Checkpoint(*holder(one), 1, '{"at":1}')
-    first, second, third, fourth = await desk.client.heartbeats(
+    first, second, third, fourth = await remote.client.heartbeats(
         [
-            Beat(*holder(one), 30.0, checkpoint, (event("a"), event("b", payload='{"n":1}'))),
-            Beat(*holder(other)),
-            Beat(one.id, one.fence + 1, "w1"),
-            Beat(NEVER, 1, "w1"),
+            Heartbeat(*holder(one), 30.0, checkpoint, (event("a"), event("b", payload='{"n":1}'))),
+            Heartbeat(*holder(other)),
+            Heartbeat(one.id, one.fence + 1, "w1"),
+            Heartbeat(NEVER, 1, "w1"),
         ]
     )
-    assert given(first).lease_expires_at == desk.clock.now + 30 * SECOND
+    assert given(first).lease_expires_at == remote.clock.now + 30 * SECOND
     assert (given(second).cancel_requested, given(second).cancel_reason) == (True, "enough")
     lost = refused(third)
     assert isinstance(lost, LeaseLost)
     assert (lost.job_id, lost.fence) == (one.id, one.fence + 1)
     assert isinstance(refused(fourth), NotFound | LeaseLost)
-    assert (await desk.client.get(one.id)).checkpoint == '{"at":1}'
-    assert [row.message for row in await desk.client.events(one.id)] == ["a", "b"]
+    assert (await remote.client.get(one.id)).checkpoint == '{"at":1}'
+    assert [row.message for row in await remote.client.events(one.id)] == ["a", "b"]
 
 
-async def test_one_bad_item_of_a_batch_harms_no_other(desk: Desk) -> None:
-    jobs = [await desk.running(f"t{n}") for n in range(5)]
-    beats = [Beat(*holder(job)) for job in jobs]
-    beats[1] = Beat(*holder(jobs[1]), lease_seconds=0.1)
-    beats[3] = Beat("no-id", 1, "w1")
-    answers = await desk.client.heartbeats(beats)
+async def test_one_bad_item_of_a_batch_harms_no_other(remote: Desk) -> None:
+    jobs = [await remote.running(f"t{n}") for n in range(5)]
+    heartbeats = [Heartbeat(*holder(job)) for job in jobs]
+    heartbeats[1] = Heartbeat(*holder(jobs[1]), lease_seconds=0.1)
+    heartbeats[3] = Heartbeat("no-id", 1, "w1")
+    answers = await remote.client.heartbeats(heartbeats)
     assert isinstance(refused(answers[1]), Invalid)
     assert isinstance(refused(answers[3]), NotFound)
     assert [given(answers[n]).id for n in (0, 2, 4)] == [jobs[n].id for n in (0, 2, 4)]
-    orders = [Complete(*holder(job), "1") for job in jobs]
-    orders[2] = Complete(*holder(jobs[2]), '1}],"x":[{')
-    orders[4] = Complete(*holder(jobs[4]), json.dumps("x" * 300_000))
-    receipts = await desk.client.finishes(orders)
+    orders = [CompleteJob(*holder(job), "1") for job in jobs]
+    orders[2] = CompleteJob(*holder(jobs[2]), '1}],"x":[{')
+    orders[4] = CompleteJob(*holder(jobs[4]), json.dumps("x" * 300_000))
+    receipts = await remote.client.finishes(orders)
     assert isinstance(refused(receipts[2]), Malformed)
     assert isinstance(refused(receipts[4]), TooLarge)
     assert [given(receipts[n]).status for n in (0, 1, 3)] == [Status.SUCCEEDED] * 3
 
 
-async def test_every_way_to_finish_gives_a_receipt_and_the_same_one_again(desk: Desk) -> None:
-    done, failed, final, back, stopped = [await desk.running(f"t{n}") for n in range(5)]
-    await desk.client.cancel(stopped.id)
+async def test_every_way_to_finish_gives_a_receipt_and_the_same_one_again(remote: Desk) -> None:
+    done, failed, final, back, stopped = [await remote.running(f"t{n}") for n in range(5)]
+    await remote.client.cancel(stopped.id)
     error, _ = error_body("broke", kind="OSError", details={"n": 1})
     orders: list[Finish] = [
-        Complete(*holder(done), '{"a": 1.0}', "fine", '{"tokens":7}'),
-        Fail(*holder(failed), error, True, 30.0),
-        CancelAck(*holder(stopped)),
-        Fail(*holder(final), error, False),
-        Release(*holder(back), reason="quota", delay_seconds=5.0),
+        CompleteJob(*holder(done), '{"a": 1.0}', "fine", '{"tokens":7}'),
+        FailJob(*holder(failed), error, True, 30.0),
+        AcknowledgeCancel(*holder(stopped)),
+        FailJob(*holder(final), error, False),
+        ReleaseJob(*holder(back), reason="quota", delay_seconds=5.0),
     ]
-    receipts = [given(answer) for answer in await desk.client.finishes(orders)]
+    receipts = [given(answer) for answer in await remote.client.finishes(orders)]
     assert [receipt.status for receipt in receipts] == [
         Status.SUCCEEDED, Status.RETRY, Status.CANCELLED, Status.FAILED, Status.QUEUED,
     ]  # fmt: skip
-    assert receipts[1].run_at == desk.clock.now + 30 * SECOND
-    assert await desk.client.finishes(orders) == receipts
-    job = await desk.client.get(done.id)
+    assert receipts[1].run_at == remote.clock.now + 30 * SECOND
+    assert await remote.client.finishes(orders) == receipts
+    job = await remote.client.get(done.id)
     assert (job.result, job.result_summary, json.loads(job.usage or "")) == ('{"a": 1.0}', "fine", {"tokens": 7})
-    assert (await desk.client.get(final.id)).error == error
-    other = refused((await desk.client.finishes([Complete(*holder(failed))]))[0])
+    assert (await remote.client.get(final.id)).error == error
+    other = refused((await remote.client.finishes([CompleteJob(*holder(failed))]))[0])
     assert isinstance(other, AlreadyFinished)
     assert other.job_id == failed.id
 
 
-async def test_a_result_may_be_null_or_nothing(desk: Desk) -> None:
+async def test_a_result_may_be_null_or_nothing(remote: Desk) -> None:
     for result in (None, "null"):
-        job = await desk.running()
-        await desk.complete(job, result)
-        assert (await desk.client.get(job.id)).result in (None, "null")
+        job = await remote.running()
+        await remote.complete(job, result)
+        assert (await remote.client.get(job.id)).result in (None, "null")
 
 
-async def test_a_release_waits_for_children_or_for_a_time(desk: Desk) -> None:
-    parent = await desk.running()
-    child = await desk.add("child", parent_id=parent.id)
-    await desk.client.finishes([Release(*holder(parent), children=(child,))])
-    assert list((await desk.client.get(parent.id)).awaiting) == [child]
-    other = await desk.running("other")
-    at = desk.clock.now + 77 * SECOND + 1
-    (receipt,) = await desk.client.finishes([Release(*holder(other), run_at=at)])
+async def test_a_release_waits_for_children_or_for_a_time(remote: Desk) -> None:
+    parent = await remote.running()
+    child = await remote.add("child", parent_id=parent.id)
+    await remote.client.finishes([ReleaseJob(*holder(parent), children=(child,))])
+    assert list((await remote.client.get(parent.id)).awaiting) == [child]
+    other = await remote.running("other")
+    at = remote.clock.now + 77 * SECOND + 1
+    (receipt,) = await remote.client.finishes([ReleaseJob(*holder(other), run_at=at)])
     assert given(receipt).run_at == at
 
 
-async def test_an_acknowledgement_of_nothing_is_refused(desk: Desk) -> None:
-    job = await desk.running()
-    error = refused((await desk.client.finishes([CancelAck(*holder(job))]))[0])
+async def test_an_acknowledgement_of_nothing_is_refused(remote: Desk) -> None:
+    job = await remote.running()
+    error = refused((await remote.client.finishes([AcknowledgeCancel(*holder(job))]))[0])
     assert isinstance(error, NoCancelRequested)
     assert error.job_id == job.id
 
 
-async def test_odd_text_of_a_worker_is_mended_marked_and_never_refused(desk: Desk) -> None:
-    one, other, plain = [await desk.running(f"t{n}") for n in range(3)]
+async def test_odd_text_of_a_worker_is_mended_marked_and_never_refused(remote: Desk) -> None:
+    one, other, plain = [await remote.running(f"t{n}") for n in range(3)]
     error, _ = error_body("fine")
-    await desk.client.finishes(
+    await remote.client.finishes(
         [
-            Complete(*holder(one), ODD),
-            Complete(*holder(other), '"\ud800 alone"', "odd \ud800"),
-            Fail(*holder(plain), error),
+            CompleteJob(*holder(one), ODD),
+            CompleteJob(*holder(other), '"\ud800 alone"', "odd \ud800"),
+            FailJob(*holder(plain), error),
         ]
     )
     for job_id in (one.id, other.id):
-        job = await desk.client.get(job_id)
+        job = await remote.client.get(job_id)
         assert json.loads(job.result or "") == json.loads(MENDED)
         assert job.sanitized
-    assert not (await desk.client.get(plain.id)).sanitized
+    assert not (await remote.client.get(plain.id)).sanitized
 
 
-async def test_a_checkpoint_is_kept_and_its_number_must_rise(desk: Desk) -> None:
-    job = await desk.running()
+async def test_a_checkpoint_is_kept_and_its_number_must_rise(remote: Desk) -> None:
+    job = await remote.running()
     data = '{ "n": 1.50 }'
-    assert await desk.client.checkpoint(Checkpoint(*holder(job), 3, data)) == 3
-    assert await desk.client.checkpoint(Checkpoint(*holder(job), 3, data)) == 3
-    assert (await desk.client.get(job.id)).checkpoint == data
+    assert await remote.client.checkpoint(Checkpoint(*holder(job), 3, data)) == 3
+    assert await remote.client.checkpoint(Checkpoint(*holder(job), 3, data)) == 3
+    assert (await remote.client.get(job.id)).checkpoint == data
     with pytest.raises(CheckpointConflict) as caught:
-        await desk.client.checkpoint(Checkpoint(*holder(job), 2, "1"))
+        await remote.client.checkpoint(Checkpoint(*holder(job), 2, "1"))
     assert (caught.value.job_id, caught.value.seq) == (job.id, 2)
     with pytest.raises(LeaseLost):
-        await desk.client.checkpoint(Checkpoint(job.id, job.fence + 1, "w1", 4, "1"))
-    await desk.complete(job)
+        await remote.client.checkpoint(Checkpoint(job.id, job.fence + 1, "w1", 4, "1"))
+    await remote.complete(job)
     with pytest.raises(NotRunning) as over:
-        await desk.client.checkpoint(Checkpoint(*holder(job), 4, "1"))
+        await remote.client.checkpoint(Checkpoint(*holder(job), 4, "1"))
     assert (over.value.job_id, over.value.fence) == (job.id, job.fence)
 
 
-async def test_of_a_step_the_first_result_stays_and_comes_with_the_next_claim(desk: Desk) -> None:
-    job = await desk.running()
+async def test_of_a_step_the_first_result_stays_and_comes_with_the_next_claim(remote: Desk) -> None:
+    job = await remote.running()
     step = Step(*holder(job), "search the web", 0, '{"a": 1.0}', "module.search")
-    first = await desk.client.save_step(step)
-    again = await desk.client.save_step(step._replace(result="2"))
-    null = await desk.client.save_step(step._replace(occurrence=1, result="null", function=None))
+    first = await remote.client.save_step(step)
+    again = await remote.client.save_step(step._replace(result="2"))
+    null = await remote.client.save_step(step._replace(occurrence=1, result="null", function=None))
     assert again == first
     assert (first.result, first.function, first.job_id, null.result) == ('{"a": 1.0}', "module.search", job.id, "null")
-    assert await desk.client.steps(job.id) == [first, null]
-    await desk.client.finishes([Release(*holder(job))])
-    (grant,) = await desk.claim()
-    assert list(grant.steps) == [first, null]
+    assert await remote.client.steps(job.id) == [first, null]
+    await remote.client.finishes([ReleaseJob(*holder(job))])
+    (lease,) = await remote.claim()
+    assert list(lease.steps) == [first, null]
 
 
-async def test_more_steps_than_a_page_come_in_one_piece(desk: Desk) -> None:
-    job = await desk.running()
+async def test_more_steps_than_a_page_come_in_one_piece(remote: Desk) -> None:
+    job = await remote.running()
     for n in range(205):
-        await desk.engine.progress.save_step(desk.tenant, Step(*holder(job), "s", n, str(n)))
-    assert [row.occurrence for row in await desk.client.steps(job.id)] == list(range(205))
+        await remote.engine.progress.save_step(remote.tenant, Step(*holder(job), "s", n, str(n)))
+    assert [row.occurrence for row in await remote.client.steps(job.id)] == list(range(205))
 
 
-async def test_events_are_numbered_and_the_same_id_again_adds_nothing(desk: Desk) -> None:
-    job = await desk.running()
+async def test_events_are_numbered_and_the_same_id_again_adds_nothing(remote: Desk) -> None:
+    job = await remote.running()
     one, two = event("one", payload='{"n": 1.0}'), event("odd \ud800")
-    assert await desk.client.add_events([Report(*holder(job), (one, two))]) == [(1, 2)]
-    answers = await desk.client.add_events(
+    assert await remote.client.add_events([Report(*holder(job), (one, two))]) == [(1, 2)]
+    answers = await remote.client.add_events(
         [Report(*holder(job), (two, event("three"))), Report(job.id, 99, "w1", (event(),)), Report(*holder(job), ())]
     )
     assert answers[0] == (2, 3)
     assert isinstance(refused(answers[1]), LeaseLost)
     assert isinstance(refused(answers[2]), Invalid)
-    rows = await desk.client.events(job.id)
-    assert rows == await desk.engine.progress.events(desk.tenant, job.id)
+    rows = await remote.client.events(job.id)
+    assert rows == await remote.engine.progress.events(remote.tenant, job.id)
     assert [(row.message, row.payload) for row in rows] == [
         ("one", '{"n": 1.0}'), ("odd \ufffd", None), ("three", None),
     ]  # fmt: skip
 
 
-async def test_a_message_that_is_too_long_is_cut_and_neither_lost_nor_refused(desk: Desk) -> None:
-    job = await desk.running()
-    assert await desk.client.add_events([Report(*holder(job), (event("é" * 5000),))]) == [(1,)]
-    (pulse,) = await desk.client.heartbeats([Beat(*holder(job), events=(event("x" * 8193, payload="[1]"),))])
-    assert given(pulse).id == job.id
-    assert [row.message for row in await desk.client.events(job.id)] == ["é" * 4094 + "…", "x" * 8186 + "…"]
+async def test_a_message_that_is_too_long_is_cut_and_neither_lost_nor_refused(remote: Desk) -> None:
+    job = await remote.running()
+    assert await remote.client.add_events([Report(*holder(job), (event("é" * 5000),))]) == [(1,)]
+    (reply,) = await remote.client.heartbeats([Heartbeat(*holder(job), events=(event("x" * 8193, payload="[1]"),))])
+    assert given(reply).id == job.id
+    assert [row.message for row in await remote.client.events(job.id)] == ["é" * 4094 + "…", "x" * 8186 + "…"]
 
 
-async def test_an_event_carries_the_time_at_which_it_was_recorded(desk: Desk) -> None:
-    job = await desk.running()
-    began = desk.clock.now
-    desk.clock.advance(4)
-    told = Report(*holder(job), (event(at=began + SECOND), event(at=began - SECOND), event()))
-    assert await desk.client.add_events([told]) == [(1, 2, 3)]
-    (answer,) = await desk.client.heartbeats([Beat(*holder(job), events=(event(at=began + 2 * SECOND),))])
+async def test_an_event_carries_the_time_at_which_it_was_recorded(remote: Desk) -> None:
+    job = await remote.running()
+    began = remote.clock.now
+    remote.clock.advance(4)
+    reported = Report(*holder(job), (event(at=began + SECOND), event(at=began - SECOND), event()))
+    assert await remote.client.add_events([reported]) == [(1, 2, 3)]
+    (answer,) = await remote.client.heartbeats([Heartbeat(*holder(job), events=(event(at=began + 2 * SECOND),))])
     assert given(answer).id == job.id
-    rows = await desk.client.events(job.id)
+    rows = await remote.client.events(job.id)
     assert [(row.at - began) // SECOND for row in rows] == [1, 0, 4, 2]
     assert [(row.received_at - began) // SECOND for row in rows] == [4] * 4
 
 
-async def test_events_are_read_from_any_number_on(desk: Desk) -> None:
-    job = await desk.running()
+async def test_events_are_read_from_any_number_on(remote: Desk) -> None:
+    job = await remote.running()
     for start in range(0, 450, 150):
         events = tuple(event(str(n)) for n in range(start, start + 150))
-        await desk.engine.progress.add_events(desk.tenant, Report(*holder(job), events))
+        await remote.engine.progress.add_events(remote.tenant, Report(*holder(job), events))
     seen: list[int] = []
-    while page := await desk.client.events(job.id, after=seen[-1] if seen else 0):
+    while page := await remote.client.events(job.id, after=seen[-1] if seen else 0):
         seen += [row.seq for row in page]
     assert seen == list(range(1, 451))
-    assert [row.seq for row in await desk.client.events(job.id, after=333, limit=2)] == [334, 335]
-    assert await desk.client.events(job.id, after=450) == []
-    await desk.client.add_events([Report(*holder(job), (event("late"),))])
-    assert [row.message for row in await desk.client.events(job.id, after=450)] == ["late"]
+    assert [row.seq for row in await remote.client.events(job.id, after=333, limit=2)] == [334, 335]
+    assert await remote.client.events(job.id, after=450) == []
+    await remote.client.add_events([Report(*holder(job), (event("late"),))])
+    assert [row.message for row in await remote.client.events(job.id, after=450)] == ["late"]
 
 
-async def test_a_tail_tells_each_event_once_as_it_comes_and_ends_with_the_job(desk: Desk) -> None:
-    job = await desk.running()
-    await desk.client.add_events([Report(*holder(job), (event("before"), event("first")))])
-    tail = desk.client.tail(job.id, after=1)
+async def test_a_tail_tells_each_event_once_as_it_comes_and_ends_with_the_job(remote: Desk) -> None:
+    job = await remote.running()
+    await remote.client.add_events([Report(*holder(job), (event("before"), event("first")))])
+    tail = remote.client.tail(job.id, after=1)
     assert (await anext(tail)).message == "first"
-    await desk.client.add_events([Report(*holder(job), (event("second"),))])
+    await remote.client.add_events([Report(*holder(job), (event("second"),))])
     assert (await anext(tail)).message == "second"
-    await desk.complete(job)
+    await remote.complete(job)
     assert [row async for row in tail] == []
     with pytest.raises(NotFound):
-        await anext(desk.client.tail(NEVER))
+        await anext(remote.client.tail(NEVER))
 
 
-async def test_more_events_than_one_request_could_carry_are_all_kept_in_order(desk: Desk) -> None:
-    job = await desk.running()
+async def test_more_events_than_one_request_could_carry_are_all_kept_in_order(remote: Desk) -> None:
+    job = await remote.running()
     events = tuple(event(f"{n} " + "é" * 3000) for n in range(250))
-    (told,) = await desk.client.add_events([Report(*holder(job), events[:125])])
-    assert told == tuple(range(1, 126))
-    (pulse,) = await desk.client.heartbeats([Beat(*holder(job), events=events[125:])])
-    assert given(pulse).id == job.id
-    rows = [row async for page in _pages(desk, job.id) for row in page]
+    (reported,) = await remote.client.add_events([Report(*holder(job), events[:125])])
+    assert reported == tuple(range(1, 126))
+    (reply,) = await remote.client.heartbeats([Heartbeat(*holder(job), events=events[125:])])
+    assert given(reply).id == job.id
+    rows = [row async for page in _pages(remote, job.id) for row in page]
     assert [row.id for row in rows] == [one.id for one in events]
 
 
-async def _pages(desk: Desk, job_id: str) -> Any:
+async def _pages(remote: Desk, job_id: str) -> Any:
     after = 0
-    while page := await desk.client.events(job_id, after=after):
+    while page := await remote.client.events(job_id, after=after):
         after = page[-1].seq
         yield page
 
 
-async def test_a_gate_lets_a_job_wait_and_its_decision_comes_with_the_next_claim(desk: Desk) -> None:
-    job = await desk.running(payload='{"a":1}')
+async def test_a_gate_lets_a_job_wait_and_its_decision_comes_with_the_next_claim(remote: Desk) -> None:
+    job = await remote.running(payload='{"a":1}')
     schema = '{"type":"object"}'
-    gate = OpenGate(
+    pending = RequestApproval(
         *holder(job), "", "Go on?", '{"n": 1.0}', "high", schema, on_deny=OnDeny.RESUME, name="go", occurrence=3
     )
-    receipt = await desk.client.open_gate(gate)
+    receipt = await remote.client.request_approval(pending)
     assert receipt.status is Status.WAITING_FOR_APPROVAL
-    assert await desk.client.open_gate(gate) == receipt
-    waiting = await desk.client.get(job.id)
-    assert waiting.gate_id is not None
-    decided = await desk.engine.gates.decide(
-        desk.operator, waiting.gate_id, Decision.APPROVE, comment="fine", data='{"b": 2.0}'
+    assert await remote.client.request_approval(pending) == receipt
+    waiting = await remote.client.get(job.id)
+    assert waiting.approval_id is not None
+    decided = await remote.engine.approvals.decide(
+        remote.operator, waiting.approval_id, Decision.APPROVE, comment="fine", data='{"b": 2.0}'
     )
-    (grant,) = await desk.claim()
-    (approval,) = grant.approvals
+    (lease,) = await remote.claim()
+    (approval,) = lease.approvals
     for name in (
         "id",
         "name",
@@ -360,58 +360,58 @@ async def test_a_gate_lets_a_job_wait_and_its_decision_comes_with_the_next_claim
         "closed_at",
     ):
         assert getattr(approval, name) == getattr(decided, name), name
-    assert approval.status is GateStatus.APPROVED
+    assert approval.status is ApprovalStatus.APPROVED
     assert (approval.details, approval.data) == ('{"n": 1.0}', '{"b": 2.0}')
 
 
-async def test_a_file_is_attached_whole_and_the_same_name_replaces_it(desk: Desk) -> None:
-    job = await desk.running()
+async def test_a_file_is_attached_whole_and_the_same_name_replaces_it(remote: Desk) -> None:
+    job = await remote.running()
     content = bytes(range(256)) * 5000
-    await desk.client.attach(held(job), File("bericht für Ada.bin", b"old", "text/plain; charset=utf-8"))
-    id = await desk.client.attach(held(job), File("bericht für Ada.bin", content, "text/plain; charset=utf-8"))
-    (found,) = await desk.engine.artifacts.list(desk.tenant, job.id)
+    await remote.client.attach(held(job), File("bericht für Ada.bin", b"old", "text/plain; charset=utf-8"))
+    id = await remote.client.attach(held(job), File("bericht für Ada.bin", content, "text/plain; charset=utf-8"))
+    (found,) = await remote.engine.artifacts.list(remote.tenant, job.id)
     assert (found.id, found.name, found.size) == (id, "bericht für Ada.bin", len(content))
     assert found.content_type == "text/plain; charset=utf-8"
-    download = await desk.engine.artifacts.read(desk.tenant, job.id, id)
+    download = await remote.engine.artifacts.read(remote.tenant, job.id, id)
     assert b"".join([piece async for piece in download.chunks]) == content
-    empty = await desk.client.attach(held(job), File("empty", b""))
-    assert (await desk.engine.artifacts.get(desk.tenant, job.id, empty)).size == 0
+    empty = await remote.client.attach(held(job), File("empty", b""))
+    assert (await remote.engine.artifacts.get(remote.tenant, job.id, empty)).size == 0
     with pytest.raises(LeaseLost):
-        await desk.client.attach(held(job)._replace(fence=job.fence + 1), File("late", b"x"))
+        await remote.client.attach(held(job)._replace(fence=job.fence + 1), File("late", b"x"))
 
 
-async def test_a_file_beyond_the_limit_is_refused_as_too_large_however_large_it_is(desk: Desk) -> None:
-    job = await desk.running()
+async def test_a_file_beyond_the_limit_is_refused_as_too_large_however_large_it_is(remote: Desk) -> None:
+    job = await remote.running()
     for size in (LARGEST_FILE + 1, LARGEST_FILE * 3):
         with pytest.raises(TooLarge):
-            await desk.client.attach(held(job), File("big", bytes(size)))
-    assert await desk.engine.artifacts.list(desk.tenant, job.id) == []
+            await remote.client.attach(held(job), File("big", bytes(size)))
+    assert await remote.engine.artifacts.list(remote.tenant, job.id) == []
 
 
-async def test_a_large_file_of_a_lost_lease_is_refused_as_that(desk: Desk) -> None:
-    job = await desk.running()
-    await desk.engine.jobs.revoke(desk.operator, job.id)
+async def test_a_large_file_of_a_lost_lease_is_refused_as_that(remote: Desk) -> None:
+    job = await remote.running()
+    await remote.engine.jobs.revoke(remote.operator, job.id)
     with pytest.raises(LeaseLost):
-        await desk.client.attach(held(job), File("big", bytes(LARGEST_FILE)))
+        await remote.client.attach(held(job), File("big", bytes(LARGEST_FILE)))
 
 
-async def test_a_link_is_attached_and_never_fetched(desk: Desk) -> None:
-    job = await desk.running()
-    id = await desk.client.attach(held(job), Link("site", "https://example.com/a?b=c"))
-    found = await desk.engine.artifacts.get(desk.tenant, job.id, id)
+async def test_a_link_is_attached_and_never_fetched(remote: Desk) -> None:
+    job = await remote.running()
+    id = await remote.client.attach(held(job), Link("site", "https://example.com/a?b=c"))
+    found = await remote.engine.artifacts.get(remote.tenant, job.id, id)
     assert (found.name, found.url, found.size) == ("site", "https://example.com/a?b=c", None)
     with pytest.raises(Invalid):
-        await desk.client.attach(held(job), Link("bad", "javascript:alert(1)"))
+        await remote.client.attach(held(job), Link("bad", "javascript:alert(1)"))
 
 
-async def test_batches_of_nothing_are_refused(desk: Desk) -> None:
-    for call in (desk.client.heartbeats([]), desk.client.finishes([]), desk.client.add_events([])):
+async def test_batches_of_nothing_are_refused(remote: Desk) -> None:
+    for call in (remote.client.heartbeats([]), remote.client.finishes([]), remote.client.add_events([])):
         with pytest.raises(Invalid):
             await call
 
 
-async def test_the_history_of_a_run_names_its_worker(desk: Desk) -> None:
-    job = await desk.running()
-    await desk.complete(job)
-    rows = await desk.client.history(job.id)
+async def test_the_history_of_a_run_names_its_worker(remote: Desk) -> None:
+    job = await remote.running()
+    await remote.complete(job)
+    rows = await remote.client.history(job.id)
     assert [(row.verb, row.actor) for row in rows[1:]] == [(Verb.CLAIM, "worker:w1"), (Verb.COMPLETE, "worker:w1")]

@@ -23,10 +23,10 @@ from interlock.dashboard.sessions import Sessions
 from interlock.dashboard.sign_in_throttle import SignInThrottle
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.engine.engine import Engine
-from interlock.engine.outbound_http import Outside
-from interlock.storage.batching import merged
+from interlock.engine.outbound_http import OutboundClient
+from interlock.storage.batching import batched
 from interlock.storage.contract import Store
-from interlock.storage.object_store.filesystem import Directory
+from interlock.storage.object_store.filesystem import FileObjects
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
 from interlock.wire import TokenRequest
@@ -34,12 +34,12 @@ from tests.api.rig import resolved_to_nowhere
 from tests.contract.conftest import database, place  # noqa: F401 - fixtures
 from tests.dashboard import scene
 from tests.dashboard.scene import Scene
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 from tests.support.loops import share_the_loop_of_their_file
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
 
-PATIENCE_MS: Final = 1000 * PATIENCE_SECONDS
+PATIENCE_MS: Final = 1000 * RETRY_SECONDS
 expect.set_options(timeout=PATIENCE_MS)
 KEY: Final = b"the key of every server of one database"
 
@@ -88,7 +88,7 @@ async def serving(
     store: Store, clock: ManualClock, directory: Path, *, auth: bool, tenant: str
 ) -> AsyncIterator[Board]:
     """An engine that is served for one test."""
-    engine = Engine(merged(store), objects=Directory(directory), outside=Outside(resolve=resolved_to_nowhere))
+    engine = Engine(batched(store), objects=FileObjects(directory), outside=OutboundClient(resolve=resolved_to_nowhere))
     try:
         async with a_server(engine, clock, Ticks(), auth=auth, tenant=tenant) as board:
             yield board

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final, get_args, get_type_hints
 
-from interlock.domain.approval import Approval, GateFilter, Vote
+from interlock.domain.approval import Approval, ApprovalFilter, Vote
 from interlock.domain.artifact import Artifact
 from interlock.domain.job import Filter, HistoryRow, Job
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal
 from interlock.domain.progress import EventRow, StepRow
 from interlock.domain.registry import Agent, QueueStats
@@ -18,17 +18,17 @@ from interlock.domain.token import Token
 from interlock.domain.webhook import Delivery, Subscription
 from interlock.domain.worker_presence import Presence
 from interlock.engine.engine import Engine
-from interlock.engine.queries import LONGEST_PAGE
+from interlock.engine.queries import MAX_PAGE_SIZE
 from tests.dashboard.hostile import Planted, as_address, as_worker
 
 RECORDS: Final[tuple[Any, ...]] = (
     Job, HistoryRow, StepRow, EventRow, Approval, Vote, Artifact, Subscription, Delivery, Token, Agent, QueueStats,
-    Presence, ClaimAsk,
+    Presence, ClaimFilter,
 )  # fmt: skip
 
 # Made by us, or of a shape that leaves no choice: ids, hashes, words of ours, and what is no text to anybody.
 NOT_CHOSEN: Final = {
-    "Job": {"id", "parent_id", "redrive_of", "gate_id", "awaiting", "traceparent", "backoff", "tenant"},
+    "Job": {"id", "parent_id", "redrive_of", "approval_id", "awaiting", "traceparent", "backoff", "tenant"},
     "HistoryRow": {"job_id"},
     "StepRow": {"job_id"},
     "EventRow": {"job_id", "id"},
@@ -38,7 +38,7 @@ NOT_CHOSEN: Final = {
     "Delivery": {"id", "event", "job_id", "subscription_id", "last_error"},
     "Token": {"id", "roles", "tenant"},
     "Presence": {"job_ids"},
-    "ClaimAsk": {"worker", "claim_id"},  # as it is kept with a worker it has neither
+    "ClaimFilter": {"worker", "claim_id"},  # as it is kept with a worker it has neither
 }
 
 
@@ -76,39 +76,39 @@ async def lacking(engine: Engine, who: Principal, planted: Planted, names: Seque
 
 async def _records(engine: Engine, who: Principal, planted: Planted) -> AsyncIterator[Any]:
     tenant, before = who.tenant, None
-    while jobs := await engine.reads.jobs(tenant, Filter(limit=LONGEST_PAGE, before_seq=before)):
+    while jobs := await engine.queries.jobs(tenant, Filter(limit=MAX_PAGE_SIZE, before_seq=before)):
         before = jobs[-1].seq
-        for job in await engine.reads.some(tenant, [job.id for job in jobs]):
+        for job in await engine.queries.some(tenant, [job.id for job in jobs]):
             yield job
     async for page in engine.audit.export(tenant):
         for export in page:
             for row in export.rows:
                 yield row
-    for id in planted.told:
+    for id in planted.reported:
         for some in (
             await engine.progress.steps(tenant, id),
             await engine.progress.events(tenant, id),
-            await engine.artifacts.list(tenant, id, limit=LONGEST_PAGE),
+            await engine.artifacts.list(tenant, id, limit=MAX_PAGE_SIZE),
         ):
             for one in some:
                 yield one
     place: tuple[int, str] | None = None
-    while gates := await engine.gates.list(tenant, GateFilter(before=place, limit=LONGEST_PAGE)):
-        place = (gates[-1].opened_at, gates[-1].id)
-        for gate in gates:
-            yield gate
-            for vote in gate.votes:
+    while approvals := await engine.approvals.list(tenant, ApprovalFilter(before=place, limit=MAX_PAGE_SIZE)):
+        place = (approvals[-1].opened_at, approvals[-1].id)
+        for approval in approvals:
+            yield approval
+            for vote in approval.votes:
                 yield vote
     for several in (
-        await engine.webhooks.subscriptions(who, limit=LONGEST_PAGE),
-        await engine.tokens.list(who, limit=LONGEST_PAGE),
-        await engine.registry.agents(tenant, limit=LONGEST_PAGE),
-        await engine.reads.queues(tenant),
+        await engine.webhooks.subscriptions(who, limit=MAX_PAGE_SIZE),
+        await engine.tokens.list(who, limit=MAX_PAGE_SIZE),
+        await engine.registry.agents(tenant, limit=MAX_PAGE_SIZE),
+        await engine.queries.queues(tenant),
     ):
         for it in several:
             yield it
     last = ""
-    while workers := await engine.workers.seen(tenant, after=last, limit=LONGEST_PAGE):
+    while workers := await engine.workers.seen(tenant, after=last, limit=MAX_PAGE_SIZE):
         last = workers[-1].name
         for worker in workers:
             yield worker

@@ -11,11 +11,11 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from interlock.dashboard.sessions import Sessions
-from interlock.domain.approval import Approval, Decision, OpenGate
+from interlock.domain.approval import Approval, Decision, RequestApproval
 from interlock.domain.artifact import File, Holder, Link
-from interlock.domain.decide import Complete, Fail
+from interlock.domain.decide import CompleteJob, FailJob
 from interlock.domain.job import Checkpoint, Job
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.domain.progress import Event, Level, Report, Step
 from interlock.domain.webhook import Mode
@@ -27,7 +27,7 @@ from tests.dashboard.corpus import CORPUS
 Ask = tuple[str, dict[str, str] | None]  # a path, and the form that is sent there if it answers forms
 
 CROWD: Final = AgentName(kind="the whole", id="crowd")
-LONGEST_NAME: Final = 190  # a name has 200 characters, and some get a word of ours before them
+MAX_NAME_LENGTH: Final = 190  # a name has 200 characters, and some get a word of ours before them
 NAMES_OF_A_TOME: Final = 18  # what still fits into headers and errors, and in details that the inbox shows
 
 
@@ -35,7 +35,7 @@ def packed() -> Iterator[str]:
     """The corpus as names, each of as many strings as a name has room for."""
     name = ""
     for text in CORPUS:
-        if len(name + text) > LONGEST_NAME:
+        if len(name + text) > MAX_NAME_LENGTH:
             yield name
             name = ""
         name += text
@@ -63,7 +63,7 @@ class Planted:
 
     asks: dict[str, list[Ask]] = field(default_factory=dict)
     cookies: list[str] = field(default_factory=list)  # of those who are signed in under a hostile name
-    told: list[str] = field(default_factory=list)  # jobs with steps, events and artifacts
+    reported: list[str] = field(default_factory=list)  # jobs with steps, events and artifacts
 
     def add(self, kind: str, path: str, form: dict[str, str] | None = None) -> None:
         self.asks.setdefault(kind, []).append((path, form))
@@ -91,18 +91,18 @@ class Planter:
         """A text that is a name; the answer is a job that runs."""
         engine, who = self._engine, self._who(text)
         asking = await self._claimed(text, agent=CROWD)
-        gate, link = await self._asked(asking, text, text)
-        self.planted.add("a gate", f"/approvals/{gate.id}")
+        approval, link = await self._asked(asking, text, text)
+        self.planted.add("a gate", f"/approvals/{approval.id}")
         self.planted.add("a bearer of a name", "/approve", {"token": link, "form_token": self._form_token})
         running = await self._claimed(text)
         holder = Holder(running.id, running.fence, text)
         await engine.artifacts.attach(self._tenant, holder, [Link(text, as_address(text))])
         self.planted.add("a job that runs", f"/jobs/{running.id}")
-        self.planted.told.append(running.id)
+        self.planted.reported.append(running.id)
         decided = await self._claimed(text)
-        gate, _ = await self._asked(decided, text, text)
-        await engine.gates.decide(who, gate.id, Decision.APPROVE, comment=text, data=json.dumps({text: text}))
-        self.planted.add("a gate that somebody decided", f"/approvals/{gate.id}")
+        approval, _ = await self._asked(decided, text, text)
+        await engine.approvals.decide(who, approval.id, Decision.APPROVE, comment=text, data=json.dumps({text: text}))
+        self.planted.add("a gate that somebody decided", f"/approvals/{approval.id}")
         wanted = TokenRequest(
             roles=["work"], description=text, worker_id=as_worker(text), key=text, types=[text], repositories=[text],
             capabilities=[text],
@@ -134,10 +134,10 @@ class Planter:
 
         asked = await self._claimed(type, tome)
         wrong = {"type": "integer", "title": tome}
-        gate, link = await self._asked(asked, type, tome, schema=json.dumps({"properties": {"n": wrong}}))
-        form = {"decision": "approve", "data.n": tome, "comment": tome, "digest": gate.digest}
+        approval, link = await self._asked(asked, type, tome, schema=json.dumps({"properties": {"n": wrong}}))
+        form = {"decision": "approve", "data.n": tome, "comment": tome, "digest": approval.digest}
         form["form_token"] = self._form_token
-        self.planted.add("a refused decision", f"/approvals/{gate.id}/decide", form)
+        self.planted.add("a refused decision", f"/approvals/{approval.id}/decide", form)
         self.planted.add("a refused bearer", "/approve/decide", form | {"token": link})
         self.planted.add("a bearer", "/approve", {"token": link, "form_token": self._form_token})
 
@@ -145,24 +145,24 @@ class Planter:
         await self._told(done, type, names)
         await engine.jobs.cancel(who, done.id, reason=tome)
         used = json.dumps(dict.fromkeys(names, 1), ensure_ascii=False)
-        await engine.leases.complete(self._tenant, Complete(done.id, done.fence, type, value, tome, used))
+        await engine.leases.complete(self._tenant, CompleteJob(done.id, done.fence, type, value, tome, used))
         self.planted.add("a job that is done", f"/jobs/{done.id}")
 
         dead = await self._claimed(type, tome, max_attempts=1)
         error = json.dumps({"message": tome, "kind": tome, "details": {tome: tome}})
-        await engine.leases.fail(self._tenant, Fail(dead.id, dead.fence, type, error))
+        await engine.leases.fail(self._tenant, FailJob(dead.id, dead.fence, type, error))
         self.planted.add("a job that failed", f"/jobs/{dead.id}")
 
         decided = await self._claimed(type, tome)
-        gate, _ = await self._asked(decided, type, tome, schema="{}")
-        await engine.gates.decide(who, gate.id, Decision.APPROVE, comment=tome, data=value)
-        self.planted.add("a decided gate", f"/approvals/{gate.id}")
+        approval, _ = await self._asked(decided, type, tome, schema="{}")
+        await engine.approvals.decide(who, approval.id, Decision.APPROVE, comment=tome, data=value)
+        self.planted.add("a decided gate", f"/approvals/{approval.id}")
         self.planted.add("a job that asked", f"/jobs/{decided.id}")
 
         self.planted.add("a subscription", f"/webhooks/{await self._subscribed(who, names)}")
 
-        for said in ({"type": tome, "worker": tome, "tag": tome}, {"agent": f"{tome}/{tome}"}):
-            self.planted.add("a filter of jobs", f"/jobs?{urlencode(said)}")
+        for given in ({"type": tome, "worker": tome, "tag": tome}, {"agent": f"{tome}/{tome}"}):
+            self.planted.add("a filter of jobs", f"/jobs?{urlencode(given)}")
         self.planted.add("a search of history", f"/audit?{urlencode({'actor': tome})}")
         self.planted.add("a way on", f"/sign-in?{urlencode({'next': f'/jobs?{tome}'})}")
         self.planted.add("a job that is not there", f"/jobs/{quote(tome, safe='')}")
@@ -172,11 +172,11 @@ class Planter:
         rule = {"type": "string", "title": text, "description": text, "default": text}
         chosen = {"enum": [text], "title": text, "description": text}
         asks = schema or json.dumps({"properties": {text: rule, f"{text}, one of": chosen}})
-        gate = OpenGate(
+        approval = RequestApproval(
             job.id, job.fence, worker, "", text, details=json.dumps([text] if schema else {text: [text]}), schema=asks,
             risk=None if schema else text, name=None if schema else text,
         )  # fmt: skip
-        opened = await self._engine.gates.open(self._who(worker), gate)
+        opened = await self._engine.approvals.open(self._who(worker), approval)
         assert opened.approval is not None
         assert opened.token is not None
         return opened.approval, opened.token
@@ -202,13 +202,13 @@ class Planter:
         await engine.leases.checkpoint(tenant, Checkpoint(job.id, job.fence, worker, 1, f"[{', '.join(values)}]"))
         things = [File(name, name.encode(), "text/html") for name in names]
         await engine.artifacts.attach(tenant, Holder(job.id, job.fence, worker), things)
-        self.planted.told.append(job.id)
+        self.planted.reported.append(job.id)
 
     async def _claimed(self, type: str, tome: str | None = None, **more: object) -> Job:
         """The newest job of a type, in the hands of a worker of the same name."""
         request = self._request(type, tome, **more)
         made = await self._engine.jobs.enqueue(self._who(type), request)
-        ask = ClaimAsk(
+        ask = ClaimFilter(
             type, frozenset({type}), frozenset({type}), frozenset({type}), frozenset({type}), lease_seconds=3600.0
         )  # fmt: skip
         (job,) = await self._engine.leases.claim(self._tenant, ask)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from interlock.domain.approval import OpenGate
+from interlock.domain.approval import RequestApproval
 from interlock.domain.artifact import File, Holder, Link
-from interlock.domain.decide import Complete, Fail
+from interlock.domain.decide import CompleteJob, FailJob
 from interlock.domain.job import Checkpoint, Job
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.domain.progress import Event, Level, Report, Step
 from interlock.engine.engine import Engine
@@ -32,7 +32,7 @@ class Scene:
     dead: str
     done: str
     waiting: str
-    gate: str
+    approval: str
     artifact: str
     subscription: str
     token: str
@@ -43,7 +43,7 @@ class Scene:
         named = {
             "job_id": job or self.running,
             "artifact_id": self.artifact,
-            "approval_id": self.gate,
+            "approval_id": self.approval,
             "type": "import-feed",
             "kind": "line",
             "id": {"tokens": self.token, "agents": "solo"}.get(path.split("/")[1], self.subscription),
@@ -75,7 +75,7 @@ async def play(engine: Engine, tenant: str, say: Words = plainly) -> Scene:
         return (await engine.jobs.enqueue(who, JobRequest(type=type, payload=raw, **more))).id  # type: ignore[arg-type]
 
     async def claim(type: str) -> Job:
-        (job,) = await engine.leases.claim(tenant, ClaimAsk(worker, frozenset({type}), lease_seconds=3600.0))
+        (job,) = await engine.leases.claim(tenant, ClaimFilter(worker, frozenset({type}), lease_seconds=3600.0))
         return job
 
     research = word("research")
@@ -119,9 +119,9 @@ async def play(engine: Engine, tenant: str, say: Words = plainly) -> Scene:
             "notify": {"type": "boolean"},
         },
     }
-    opened = await engine.gates.open(
+    opened = await engine.approvals.open(
         who,
-        OpenGate(
+        RequestApproval(
             asks.id, asks.fence, worker, "", word("Publish “What moves the sea”?"),
             details=json.dumps({"title": "What moves the sea", "readers": 40_000, "why": word("it is done")}),
             risk=word("high"), schema=json.dumps(schema),
@@ -132,13 +132,13 @@ async def play(engine: Engine, tenant: str, say: Words = plainly) -> Scene:
     dead = await enqueue("import-feed", {"url": "https://feed.example/tides"}, max_attempts=1)
     doomed = await claim("import-feed")
     error = {"message": word("the feed does not answer"), "kind": word("ConnectionError"), "details": {"tries": 3}}
-    await engine.leases.fail(tenant, Fail(doomed.id, doomed.fence, worker, json.dumps(error)))
+    await engine.leases.fail(tenant, FailJob(doomed.id, doomed.fence, worker, json.dumps(error)))
 
     done = await enqueue("summarize", {"topic": "tides"})
     finished = await claim("summarize")
     result = json.dumps({"answer": word("the moon, mostly")})
     await engine.leases.complete(
-        tenant, Complete(finished.id, finished.fence, worker, result, word("one sentence"))
+        tenant, CompleteJob(finished.id, finished.fence, worker, result, word("one sentence"))
     )  # fmt: skip
 
     for n in range(14):

@@ -22,13 +22,13 @@ from interlock.dashboard.sign_in_throttle import MAX_WRONG_ATTEMPTS, WINDOW_SECO
 from interlock.domain.principal import local
 from interlock.engine.engine import Engine
 from interlock.storage.contract import Store
-from interlock.storage.object_store.filesystem import Directory
+from interlock.storage.object_store.filesystem import FileObjects
 from interlock.wire import TokenRequest
 from tests.dashboard import scene
 from tests.dashboard.conftest import Board, a_server, follow, patient
 from tests.dashboard.scene import Scene
 from tests.dashboard.test_walk import DOWNLOADED
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.eventually import RETRY_SECONDS, eventually
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 
@@ -74,12 +74,12 @@ async def test_a_page_that_only_refreshes_itself_keeps_no_session_alive(
     guarded: Board, tenant: str, chromium: Browser
 ) -> None:
     page = await signed_in(guarded, chromium, await guarded.token("read", tenant=tenant))
-    told = []
+    reported = []
     for _ in range(4):
         guarded.ticks.now += IDLE_SECONDS / 3
         answer = await page.context.request.get(guarded.url, headers={"interlock-live": "1"}, max_redirects=0)
-        told.append(answer.status)
-    assert told == [200, 200, 303, 303]
+        reported.append(answer.status)
+    assert reported == [200, 200, 303, 303]
 
 
 async def test_a_revoked_token_is_out_at_once(guarded: Board, tenant: str, chromium: Browser) -> None:
@@ -139,7 +139,7 @@ async def test_a_session_is_known_to_every_server_of_one_database_until_its_toke
     minted = await guarded.engine.tokens.create(admin, TokenRequest(roles=["read", "operate"]))
     same = a_server(guarded.engine, guarded.clock, guarded.ticks, auth=True, tenant=tenant)
     other = a_server(guarded.engine, guarded.clock, guarded.ticks, auth=True, tenant=tenant, key=b"another")
-    async with same as second, other as stranger, httpx2.AsyncClient(trust_env=False, timeout=PATIENCE_SECONDS) as http:
+    async with same as second, other as stranger, httpx2.AsyncClient(trust_env=False, timeout=RETRY_SECONDS) as http:
         cookie = {"cookie": await signed_in_cookie(http, guarded.url, minted.text)}
         form = form_token_of((await http.get(f"{guarded.url}/jobs", headers=cookie)).text)
         assert (await http.get(f"{second.url}/jobs", headers=cookie)).status_code == 200
@@ -148,14 +148,14 @@ async def test_a_session_is_known_to_every_server_of_one_database_until_its_toke
         assert (await http.get(f"{stranger.url}/jobs", headers=cookie)).status_code == 303
 
         await guarded.engine.tokens.revoke(admin, minted.token.id)
-        told = [
+        reported = [
             (await http.get(f"{board.url}/jobs", headers=cookie)).headers["location"] for board in (guarded, second)
         ]
-        assert told == ["/sign-in?next=%2Fjobs"] * 2
+        assert reported == ["/sign-in?next=%2Fjobs"] * 2
 
 
 async def test_a_session_that_is_used_gets_a_fresh_cookie_with_the_same_flags(guarded: Board, tenant: str) -> None:
-    async with httpx2.AsyncClient(trust_env=False, timeout=PATIENCE_SECONDS) as http:
+    async with httpx2.AsyncClient(trust_env=False, timeout=RETRY_SECONDS) as http:
         cookie = await signed_in_cookie(http, guarded.url, await guarded.token("read", tenant=tenant))
         assert "set-cookie" not in (await http.get(f"{guarded.url}/jobs", headers={"cookie": cookie})).headers
         guarded.ticks.now += RENEW_SECONDS
@@ -170,9 +170,9 @@ async def test_servers_of_one_database_know_each_others_cookies_and_cursors(
     store: Store, tmp_path: Path, tenant: str
 ) -> None:
     settings = Settings(auth=("tokens",), tenant=tenant)
-    engine = Engine(store, objects=Directory(tmp_path))
+    engine = Engine(store, objects=FileObjects(tmp_path))
     one, other = [await serve.application(engine, settings) for _ in range(2)]
-    assert one.service.options.cursor_key == other.service.options.cursor_key != await engine.reads.seal()
+    assert one.service.options.cursor_key == other.service.options.cursor_key != await engine.queries.signing_key()
     boards = [next(iter(app._mounts.values())) for app in (one, other)]
     cookie = boards[0]._sessions.begin("a credential")
     assert boards[1]._sessions.read(cookie) == boards[0]._sessions.read(cookie)
@@ -185,18 +185,18 @@ async def test_whoever_guesses_wrong_too_often_waits_and_nobody_else_behind_the_
     guarded: Board, tenant: str, path: str
 ) -> None:
     token = await guarded.token("read", tenant=tenant)
-    async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+    async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         form = {"form_token": form_token_of((await http.get("/sign-in")).text), "decision": "approve"}
-        told = [
+        reported = [
             (await http.post(path, data=form | {"token": f"guess {n}"})).status_code for n in range(MAX_WRONG_ATTEMPTS)
         ]
-        assert told == [401 if path == "/sign-in" else 404] * MAX_WRONG_ATTEMPTS
+        assert reported == [401 if path == "/sign-in" else 404] * MAX_WRONG_ATTEMPTS
         refused = await http.post(path, data=form | {"token": "another guess"})
         assert (refused.status_code, refused.headers["retry-after"]) == (429, str(int(WINDOW_SECONDS)))
         assert (await http.post("/sign-in", data=form | {"token": token})).status_code == 303
         http.cookies.clear()
         guarded.ticks.now += WINDOW_SECONDS
-        assert (await http.post(path, data=form | {"token": "another guess"})).status_code == told[0]
+        assert (await http.post(path, data=form | {"token": "another guess"})).status_code == reported[0]
 
 
 async def test_forms_that_strangers_never_end_leave_room_to_those_who_are_signed_in(
@@ -242,9 +242,9 @@ async def test_a_quoted_cookie_is_not_read_by_the_library_which_takes_seconds_ov
     guarded: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("http.cookies._unquote", lambda value: pytest.fail("it was read"))
-    async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
-        told = await http.get("/jobs", headers={"cookie": 'other=1; interlock="' + "\\" * 1000 + '"'})
-        assert told.status_code == 303
+    async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=RETRY_SECONDS) as http:
+        reported = await http.get("/jobs", headers={"cookie": 'other=1; interlock="' + "\\" * 1000 + '"'})
+        assert reported.status_code == 303
 
 
 async def test_two_tenants_never_see_each_other(guarded: Board, tenant: str, chromium: Browser) -> None:
@@ -261,15 +261,15 @@ async def test_no_action_reaches_into_another_tenant(guarded: Board, tenant: str
     theirs = await scene.play(guarded.engine, f"{tenant}-other")
     ours = await guarded.token("read", "operate", "admin", "produce", "approve", tenant=tenant)
     before = await everything_of(guarded, theirs)
-    async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+    async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         cookie = {"cookie": await signed_in_cookie(http, guarded.url, ours)}
         form = {"form_token": form_token_of((await http.get("/queues", headers=cookie)).text), "decision": "approve"}
         form |= {"priority": "9", "max_concurrency": "9", "action": "cancel", "id": theirs.queued}
         for action in (one for one in pages() if one.method == "POST" and one.needs_sign_in):
             answer = await http.post(theirs.fill(action.path), data=form, headers=cookie)
             # A type belongs to nobody: to pause one stops the jobs of one's own tenant.
-            told = 303 if action.path.startswith("/queues/") else 404 if "{" in action.path else answer.status_code
-            assert answer.status_code == told < 500, action.path
+            reported = 303 if action.path.startswith("/queues/") else 404 if "{" in action.path else answer.status_code
+            assert answer.status_code == reported < 500, action.path
     assert await everything_of(guarded, theirs) == before
 
 
@@ -277,9 +277,9 @@ async def everything_of(board: Board, stage: Scene) -> object:
     """What an action could have changed."""
     engine, who = board.engine, local(stage.tenant)
     return (
-        await engine.reads.some(stage.tenant, [stage.queued, stage.running, stage.dead, stage.done, stage.waiting]),
-        await engine.gates.get(stage.tenant, stage.gate),
-        await engine.reads.queues(stage.tenant),
+        await engine.queries.some(stage.tenant, [stage.queued, stage.running, stage.dead, stage.done, stage.waiting]),
+        await engine.approvals.get(stage.tenant, stage.approval),
+        await engine.queries.queues(stage.tenant),
         await engine.registry.agents(stage.tenant),
         await engine.webhooks.subscriptions(who),
         await engine.tokens.list(who),
@@ -288,7 +288,7 @@ async def everything_of(board: Board, stage: Scene) -> object:
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null"])
 async def test_a_form_of_another_site_is_refused(board: Board, stage: Scene, origin: str) -> None:
-    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         page = (await http.get("/queues")).text
         token = page.partition('name="form_token" value="')[2].partition('"')[0]
         assert token
@@ -297,13 +297,13 @@ async def test_a_form_of_another_site_is_refused(board: Board, stage: Scene, ori
         site = await http.post(pause, content=form, headers=FORM | {"sec-fetch-site": "cross-site"})
         bare = await http.post(pause, content="reason=x", headers=FORM)
         assert [there.status_code, site.status_code, bare.status_code] == [403, 403, 403]
-        assert (await board.engine.reads.queue(stage.tenant, "embed-page")).paused_at is None
+        assert (await board.engine.queries.queue(stage.tenant, "embed-page")).paused_at is None
         own = await http.post(pause, content=form, headers=FORM | {"origin": board.url})
         assert own.status_code == 303
 
 
 async def test_every_answer_has_a_policy_that_lets_nothing_in(board: Board, stage: Scene) -> None:
-    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         for path in (one.path for one in pages() if one.method == "GET"):
             answer = await http.get(stage.fill(path))
             policy = answer.headers["content-security-policy"]
@@ -315,7 +315,7 @@ async def test_every_answer_has_a_policy_that_lets_nothing_in(board: Board, stag
 
 
 async def test_an_action_is_never_done_by_a_link(board: Board, stage: Scene) -> None:
-    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         for path in {one.path for one in pages() if one.method == "POST"} - {
             one.path for one in pages() if one.method == "GET"
         }:
@@ -324,7 +324,7 @@ async def test_an_action_is_never_done_by_a_link(board: Board, stage: Scene) -> 
 
 async def test_signing_in_leads_to_no_other_site(guarded: Board, tenant: str) -> None:
     token = await guarded.token("read", tenant=tenant)
-    async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+    async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         for there in ("//evil.example", "https://evil.example", "/\\evil.example", "\\\\evil.example", "/%0d%0ax"):
             page = (await http.get("/sign-in")).text
             form = page.partition('name="form_token" value="')[2].partition('"')[0]
@@ -336,7 +336,7 @@ async def test_signing_in_leads_to_no_other_site(guarded: Board, tenant: str) ->
 
 
 async def test_a_page_that_is_not_there_says_so_to_a_browser_and_the_api_to_a_program(board: Board) -> None:
-    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         for path, accept, kind in (
             ("/no-such/page", "text/html,*/*;q=0.8", "text/html; charset=utf-8"),
             ("/no-such/page", "*/*", "application/problem+json"),

@@ -9,10 +9,10 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page
 
 from interlock.dashboard.app import pages
-from interlock.domain.approval import GateStatus, OpenGate
+from interlock.domain.approval import ApprovalStatus, RequestApproval
 from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import local
 from interlock.wire import JobRequest
 from tests.dashboard.conftest import Board, follow, patient
@@ -42,12 +42,12 @@ async def test_a_waiting_job_gets_a_priority_and_is_cancelled(board: Board, stag
     await page.goto(f"{board.url}/jobs/{stage.queued}")
     await page.get_by_label("Priority").fill("77")
     await follow(page.get_by_role("button", name="Set"))
-    assert (await board.engine.reads.job(stage.tenant, stage.queued)).priority == 77
+    assert (await board.engine.queries.job(stage.tenant, stage.queued)).priority == 77
 
     await page.get_by_text("Cancel…").click()
     await page.get_by_label("Reason").fill("not needed")
     await follow(page.get_by_role("button", name="Cancel job"))
-    job = await board.engine.reads.job(stage.tenant, stage.queued)
+    job = await board.engine.queries.job(stage.tenant, stage.queued)
     assert (job.status, job.cancel_reason) == (Status.CANCELLED, "not needed")
     assert "Job cancelled" in await page.inner_text(".notice")
     assert await page.get_by_role("button", name="Redrive").count() == 1
@@ -57,12 +57,12 @@ async def test_a_lease_is_revoked_and_a_tree_cancelled_by_force(board: Board, st
     await page.goto(f"{board.url}/jobs/{stage.running}")
     await page.get_by_text("Revoke lease…").click()
     await follow(page.get_by_role("button", name="Revoke"))
-    assert (await board.engine.reads.job(stage.tenant, stage.running)).worker is None
+    assert (await board.engine.queries.job(stage.tenant, stage.running)).worker is None
 
     await page.get_by_text("Cancel…").click()
     await page.get_by_label("including its descendants").check()
     await follow(page.get_by_role("button", name="Cancel job"))
-    children = await board.engine.reads.jobs(stage.tenant, Filter(parent_id=stage.running))
+    children = await board.engine.queries.jobs(stage.tenant, Filter(parent_id=stage.running))
     assert [child.status for child in children] == [Status.CANCELLED]
 
 
@@ -70,7 +70,7 @@ async def test_a_dead_letter_is_redriven_once_however_often_the_button_is_presse
     board: Board, stage: Scene, page: Page
 ) -> None:
     await page.goto(f"{board.url}/jobs/{stage.dead}")
-    before = len(await board.engine.reads.jobs(stage.tenant, Filter(type="import-feed")))
+    before = len(await board.engine.queries.jobs(stage.tenant, Filter(type="import-feed")))
     async with page.context.expect_page() as opened:
         await page.get_by_role("button", name="Redrive").click(modifiers=["Control"])
     beside = await opened.value
@@ -78,9 +78,9 @@ async def test_a_dead_letter_is_redriven_once_however_often_the_button_is_presse
     await follow(page.get_by_role("button", name="Redrive"))
     await page.wait_for_url("**?notice=redriven")
     assert page.url == beside.url
-    again = await board.engine.reads.job(stage.tenant, page.url.rpartition("/")[2].partition("?")[0])
+    again = await board.engine.queries.job(stage.tenant, page.url.rpartition("/")[2].partition("?")[0])
     assert again.redrive_of == stage.dead
-    assert len(await board.engine.reads.jobs(stage.tenant, Filter(type="import-feed"))) == before + 1
+    assert len(await board.engine.queries.jobs(stage.tenant, Filter(type="import-feed"))) == before + 1
 
 
 async def test_many_are_cancelled_after_a_page_that_says_how_many(board: Board, stage: Scene, page: Page) -> None:
@@ -90,14 +90,14 @@ async def test_many_are_cancelled_after_a_page_that_says_how_many(board: Board, 
     assert await page.inner_text("h1") == "Cancel 15 jobs?"
     await follow(page.get_by_role("button", name="Cancel 15 jobs"))
     assert await page.inner_text(".notice") == "Cancelled 15 jobs."
-    left = await board.engine.reads.jobs(stage.tenant, Filter(type="embed-page", statuses=(Status.QUEUED,)))
+    left = await board.engine.queries.jobs(stage.tenant, Filter(type="embed-page", statuses=(Status.QUEUED,)))
     assert left == []
 
     await page.goto(f"{board.url}/jobs?status=dead_letter")
     await page.locator("tbody input[type=checkbox]").first.check()
     await follow(page.get_by_role("button", name="Redrive…"))
     await follow(page.get_by_role("button", name="Redrive 1 job"))
-    assert await board.engine.reads.jobs(stage.tenant, Filter(type="import-feed", statuses=(Status.QUEUED,)))
+    assert await board.engine.queries.jobs(stage.tenant, Filter(type="import-feed", statuses=(Status.QUEUED,)))
 
 
 async def test_an_approver_edits_and_approves(board: Board, stage: Scene, page: Page) -> None:
@@ -109,19 +109,19 @@ async def test_an_approver_edits_and_approves(board: Board, stage: Scene, page: 
     await page.get_by_label("notify").check()
     await follow(page.get_by_role("button", name="Approve"))
 
-    gate = await board.engine.gates.get(stage.tenant, stage.gate)
-    assert gate.status is GateStatus.APPROVED
+    approval = await board.engine.approvals.get(stage.tenant, stage.approval)
+    assert approval.status is ApprovalStatus.APPROVED
     expected = {"title": 'Tides, "explained"', "audience": "members", "readers": 40_000, "notify": True}
-    assert json.loads(gate.data or "") == expected
+    assert json.loads(approval.data or "") == expected
     assert await page.inner_text(".notice") == "Approved. The job will resume."
 
 
 async def another_gate(board: Board, tenant: str, prompt: str, *, required: int = 1) -> str:
     worker = local(tenant)
     await board.engine.jobs.enqueue(worker, JobRequest(type=prompt))
-    (job,) = await board.engine.leases.claim(tenant, ClaimAsk("w", frozenset({prompt})))
-    order = OpenGate(job.id, job.fence, "w", "", prompt, required=required, expires_in_seconds=60.0)
-    opened = await board.engine.gates.open(worker, order)
+    (job,) = await board.engine.leases.claim(tenant, ClaimFilter("w", frozenset({prompt})))
+    order = RequestApproval(job.id, job.fence, "w", "", prompt, required=required, expires_in_seconds=60.0)
+    opened = await board.engine.approvals.open(worker, order)
     assert opened.approval is not None
     return opened.approval.id
 
@@ -133,26 +133,26 @@ async def test_after_a_decision_the_page_goes_back_to_the_list(board: Board, sta
         "Delete the old index?",
         "Publish “What moves the sea”?",
     ]
-    await page.goto(f"{board.url}/approvals/{stage.gate}")
+    await page.goto(f"{board.url}/approvals/{stage.approval}")
     await follow(page.get_by_role("link", name="Previous"))
     assert page.url.endswith(urgent)
     await follow(page.get_by_role("button", name="Deny"))
     assert await page.inner_text(".notice") == "Denied."
     assert page.url.startswith(f"{board.url}/approvals?"), "and not the next one, whose buttons are in the same place"
-    assert (await board.engine.gates.get(stage.tenant, urgent)).status is GateStatus.DENIED
-    assert (await board.engine.gates.get(stage.tenant, stage.gate)).status is GateStatus.OPEN
+    assert (await board.engine.approvals.get(stage.tenant, urgent)).status is ApprovalStatus.DENIED
+    assert (await board.engine.approvals.get(stage.tenant, stage.approval)).status is ApprovalStatus.OPEN
 
 
 async def test_one_vote_of_two_leaves_the_approval_open_and_counted(board: Board, stage: Scene, page: Page) -> None:
-    gate = await another_gate(board, stage.tenant, "Move the money?", required=2)
-    await page.goto(f"{board.url}/approvals/{gate}")
+    approval = await another_gate(board, stage.tenant, "Move the money?", required=2)
+    await page.goto(f"{board.url}/approvals/{approval}")
     await follow(page.get_by_role("button", name="Approve"))
     assert await page.inner_text(".notice") == "Vote recorded; more approvals are required."
     assert "1 of 2" in await page.inner_text("main")
 
 
 async def test_data_that_does_not_fit_comes_back_with_what_was_typed(board: Board, stage: Scene, page: Page) -> None:
-    await page.goto(f"{board.url}/approvals/{stage.gate}")
+    await page.goto(f"{board.url}/approvals/{stage.approval}")
     await page.get_by_label("Title").fill("Tides")
     await page.get_by_label("Comment").fill("shorter")
     await page.get_by_label("audience").select_option("members")
@@ -161,38 +161,38 @@ async def test_data_that_does_not_fit_comes_back_with_what_was_typed(board: Boar
     assert await page.locator(".field.invalid .error").inner_text() == "expected a number"
     assert await page.get_by_label("Title").input_value() == "Tides"
     assert await page.get_by_label("Comment").input_value() == "shorter"
-    assert (await board.engine.gates.get(stage.tenant, stage.gate)).status is GateStatus.OPEN
+    assert (await board.engine.approvals.get(stage.tenant, stage.approval)).status is ApprovalStatus.OPEN
 
 
 async def test_a_link_is_minted_once_and_its_bearer_denies(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await (await patient(chromium)).new_page()
     sent: list[str] = []
     page.on("request", lambda asked: sent.append(asked.url))
-    await page.goto(f"{board.url}/approvals/{stage.gate}")
+    await page.goto(f"{board.url}/approvals/{stage.approval}")
     await follow(page.get_by_role("button", name="Create link"))
     link = await page.inner_text(".secret")
 
     await page.goto(board.url + link)
     await page.get_by_role("button", name="Deny").wait_for()
-    assert (await board.engine.gates.get(stage.tenant, stage.gate)).status is GateStatus.OPEN
+    assert (await board.engine.approvals.get(stage.tenant, stage.approval)).status is ApprovalStatus.OPEN
     await page.get_by_label("Comment").fill("not today")
     await follow(page.get_by_role("button", name="Deny"))
     await page.get_by_text("Denied.").wait_for()
 
-    gate = await board.engine.gates.get(stage.tenant, stage.gate)
-    assert (gate.status, gate.comment) == (GateStatus.DENIED, "not today")
+    approval = await board.engine.approvals.get(stage.tenant, stage.approval)
+    assert (approval.status, approval.comment) == (ApprovalStatus.DENIED, "not today")
     token = link.partition("#")[2]
     assert not [url for url in sent if token in url.partition("#")[0]]
 
 
 async def test_the_bearer_of_a_link_can_paste_it_without_script(board: Board, stage: Scene, page: Page) -> None:
-    minted = await board.engine.gates.mint(local(stage.tenant), stage.gate)
+    minted = await board.engine.approvals.create_link(local(stage.tenant), stage.approval)
     await page.goto(f"{board.url}/approve")
     await page.get_by_label("Token of the link").fill(minted.token)
     await follow(page.get_by_role("button", name="Open"))
     await page.get_by_label("audience").select_option("everybody")
     await follow(page.get_by_role("button", name="Approve"))
-    assert (await board.engine.gates.get(stage.tenant, stage.gate)).status is GateStatus.APPROVED
+    assert (await board.engine.approvals.get(stage.tenant, stage.approval)).status is ApprovalStatus.APPROVED
 
 
 async def test_a_queue_is_paused_and_resumed(board: Board, stage: Scene, page: Page) -> None:
@@ -201,11 +201,11 @@ async def test_a_queue_is_paused_and_resumed(board: Board, stage: Scene, page: P
     await card.get_by_text("Pause…").click()
     await card.get_by_label("Reason").fill("upstream is down")
     await follow(card.get_by_role("button", name="Pause"))
-    queue = await board.engine.reads.queue(stage.tenant, "embed-page")
+    queue = await board.engine.queries.queue(stage.tenant, "embed-page")
     assert queue.pause_reason == "upstream is down"
 
     await follow(card.get_by_role("button", name="Resume"))
-    assert (await board.engine.reads.queue(stage.tenant, "embed-page")).paused_at is None
+    assert (await board.engine.queries.queue(stage.tenant, "embed-page")).paused_at is None
 
 
 async def test_the_limit_of_an_agent_is_raised_and_what_waited_behind_it_is_shown(
@@ -219,7 +219,7 @@ async def test_the_limit_of_an_agent_is_raised_and_what_waited_behind_it_is_show
     await page.goto(f"{board.url}/agents")
     row = page.locator("tr", has=page.get_by_role("link", name="line/solo"))
     assert "2 waiting for a slot" in await row.inner_text()
-    holder = (await board.engine.reads.jobs(stage.tenant, Filter(type="solo-work", statuses=(Status.RUNNING,))))[0]
+    holder = (await board.engine.queries.jobs(stage.tenant, Filter(type="solo-work", statuses=(Status.RUNNING,))))[0]
     assert await row.locator('td[data-name="Blocked by"] a').get_attribute("href") == f"/jobs/{holder.id}"
 
     await row.get_by_text("Limit…").click()
@@ -298,7 +298,7 @@ async def test_history_is_searched_verified_and_has_a_head(board: Board, stage: 
     await follow(page.get_by_role("link", name="Verify"))
     assert "all chains are valid" in await page.get_by_role("status").inner_text()
     await follow(page.get_by_role("link", name="Show head"))
-    assert await page.inner_text(".digest") == await board.engine.reads.head(stage.tenant)
+    assert await page.inner_text(".digest") == await board.engine.queries.head(stage.tenant)
 
 
 async def test_somebody_is_told_told_again_and_told_no_more(board: Board, stage: Scene, page: Page) -> None:

@@ -10,12 +10,12 @@ import httpx2
 import pytest
 from playwright.async_api import Browser, Locator, Page, Route, expect
 
-from interlock.domain.approval import GateFilter, GateStatus
-from interlock.domain.decide import Fail
+from interlock.domain.approval import ApprovalFilter, ApprovalStatus
+from interlock.domain.decide import FailJob
 from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status
 from interlock.domain.operations import Action
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import local
 from interlock.wire import JobRequest
 from tests.dashboard.conftest import Board, follow, patient
@@ -23,7 +23,7 @@ from tests.dashboard.scene import Scene
 from tests.dashboard.test_access import form_token_of
 from tests.dashboard.test_actions import another_gate
 from tests.dashboard.test_forms import a_gate
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 PHONE = {"width": 360, "height": 740}
 
@@ -42,7 +42,7 @@ async def middle(button: Locator) -> tuple[float, float]:
 
 
 async def still_open(board: Board, tenant: str) -> set[str]:
-    found = await board.engine.gates.list(tenant, GateFilter(status=GateStatus.OPEN))
+    found = await board.engine.approvals.list(tenant, ApprovalFilter(status=ApprovalStatus.OPEN))
     return {one.id for one in found}
 
 
@@ -57,7 +57,7 @@ async def test_clicks_in_a_row_decide_one_approval(
     await expect(page.locator(".notice")).to_be_visible()
     for _ in range(8):
         await page.mouse.click(*at)
-    assert await still_open(board, stage.tenant) == {*asked[1:], stage.gate}
+    assert await still_open(board, stage.tenant) == {*asked[1:], stage.approval}
 
 
 async def test_enter_pressed_again_decides_nothing_else(board: Board, stage: Scene, chromium: Browser) -> None:
@@ -69,7 +69,7 @@ async def test_enter_pressed_again_decides_nothing_else(board: Board, stage: Sce
     await expect(page.locator(".notice")).to_be_focused()
     for key in ("Enter", "y", "Enter", "Enter"):
         await page.keyboard.press(key)
-    assert await still_open(board, stage.tenant) == {asked[1], stage.gate}
+    assert await still_open(board, stage.tenant) == {asked[1], stage.approval}
 
 
 async def test_an_approval_that_has_just_appeared_ignores_the_first_click(
@@ -124,14 +124,14 @@ async def test_a_second_tab_is_told_what_the_first_has_decided(board: Board, sta
     await follow(other.get_by_role("button", name="Deny"))
     assert await other.get_by_role("alert").count() == 1
     assert await other.get_by_role("button", name="Deny").count() == 0
-    assert (await board.engine.gates.get(stage.tenant, asked)).status is GateStatus.APPROVED
+    assert (await board.engine.approvals.get(stage.tenant, asked)).status is ApprovalStatus.APPROVED
 
 
 async def test_the_bearer_of_a_link_is_not_asked_for_the_token_again(
     board: Board, stage: Scene, chromium: Browser
 ) -> None:
     asked = await another_gate(board, stage.tenant, "By link?")
-    link = await board.engine.gates.mint(local(stage.tenant), asked)
+    link = await board.engine.approvals.create_link(local(stage.tenant), asked)
     page = await opened(board, chromium, f"/approve#{link.token}")
     at = await middle(page.get_by_role("button", name="Approve"))
     await page.mouse.click(*at, click_count=2)
@@ -139,7 +139,7 @@ async def test_the_bearer_of_a_link_is_not_asked_for_the_token_again(
     await page.reload()
     await expect(page.get_by_role("heading", name="Decision recorded")).to_be_visible()
     assert await page.locator("main input").count() == 0
-    assert (await board.engine.gates.get(stage.tenant, asked)).status is GateStatus.APPROVED
+    assert (await board.engine.approvals.get(stage.tenant, asked)).status is ApprovalStatus.APPROVED
 
 
 async def test_a_required_field_left_empty_is_rejected_beside_it(board: Board, stage: Scene, chromium: Browser) -> None:
@@ -163,11 +163,11 @@ async def test_a_required_field_left_empty_is_rejected_beside_it(board: Board, s
     assert await page.locator(".field.invalid .error").all_inner_texts() == ["required: enter a value"] * 2
     assert await page.get_by_label("note").input_value() == "typed"
     assert await page.get_by_label("Comment").input_value() == "kept"
-    assert (await board.engine.gates.get(stage.tenant, asked)).status is GateStatus.OPEN
+    assert (await board.engine.approvals.get(stage.tenant, asked)).status is ApprovalStatus.OPEN
     await page.get_by_label("title").fill("Moon")
     await page.get_by_label("name").fill("Mira")
     await follow(page.get_by_role("button", name="Approve"))
-    data = (await board.engine.gates.get(stage.tenant, asked)).data
+    data = (await board.engine.approvals.get(stage.tenant, asked)).data
     assert json.loads(data or "") == {"title": "Moon", "note": "typed", "to": {"name": "Mira"}}
 
 
@@ -181,7 +181,7 @@ async def test_a_confirmed_action_reaches_exactly_the_confirmed_jobs(
     at = await middle(page.get_by_role("button", name="Cancel 15 jobs"))
     await page.mouse.click(*at, click_count=2)
     await expect(page.locator(".notice")).to_have_text("Cancelled 15 jobs.")
-    left = await board.engine.reads.jobs(stage.tenant, Filter(type="embed-page", statuses=(Status.QUEUED,)))
+    left = await board.engine.queries.jobs(stage.tenant, Filter(type="embed-page", statuses=(Status.QUEUED,)))
     assert [job.id for job in left] == [late.id]
 
 
@@ -222,7 +222,7 @@ async def test_the_errors_of_a_form_are_beside_its_fields_and_its_values_are_kep
     board: Board, stage: Scene, action: str, form: dict[str, str], field: str
 ) -> None:
     action = action.format(id=stage.subscription, queued=stage.queued, running=stage.running)
-    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         token = form_token_of((await http.get("/tokens")).text)
         answer = await http.post(action, data=form | {"form_token": token})
     assert answer.status_code == (413 if LONG in form.values() else 422), answer.text
@@ -238,7 +238,7 @@ async def test_the_errors_of_a_form_are_beside_its_fields_and_its_values_are_kep
 
 
 async def test_the_errors_of_a_filter_are_beside_its_fields(board: Board, stage: Scene) -> None:
-    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         jobs = await http.get("/jobs", params={"agent": "planner", "type": "kept"})
         audit = await http.get("/audit", params={"job": "nonsense", "actor": "kept"})
     for answer, message in ((jobs, "expected kind/id"), (audit, "expected a job id")):
@@ -252,9 +252,9 @@ async def test_a_traceback_is_in_a_monospace_font_and_copied_as_it_is(
 ) -> None:
     text = 'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: no'
     made = await board.engine.jobs.enqueue(local(stage.tenant), JobRequest(type="crashes", max_attempts=1))
-    (job,) = await board.engine.leases.claim(stage.tenant, ClaimAsk("w", frozenset({"crashes"})))
+    (job,) = await board.engine.leases.claim(stage.tenant, ClaimFilter("w", frozenset({"crashes"})))
     error = json.dumps({"message": "no", "kind": "ValueError", "details": {"traceback": text}})
-    await board.engine.leases.fail(stage.tenant, Fail(job.id, job.fence, "w", error))
+    await board.engine.leases.fail(stage.tenant, FailJob(job.id, job.fence, "w", error))
     page = await opened(board, chromium, f"/jobs/{made.id}", permissions=["clipboard-read", "clipboard-write"])
     block = page.get_by_role("region", name="Error").locator(".block")
     assert "mono" in await block.locator("pre").evaluate("pre => getComputedStyle(pre).fontFamily")
@@ -285,7 +285,7 @@ async def test_an_invalid_field_is_not_covered_by_the_header(board: Board, stage
 
 async def test_nothing_is_wider_than_a_phone(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await (await patient(chromium, viewport=PHONE)).new_page()
-    for path in ("/", "/jobs", f"/jobs/{stage.dead}", "/approvals", f"/approvals/{stage.gate}", "/queues", "/agents",
+    for path in ("/", "/jobs", f"/jobs/{stage.dead}", "/approvals", f"/approvals/{stage.approval}", "/queues", "/agents",
                  "/workers", "/webhooks", "/tokens", "/audit", "/docs"):  # fmt: skip
         await page.goto(board.url + path)
         assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
@@ -306,15 +306,15 @@ async def test_buttons_and_names_of_agents_are_not_broken(board: Board, stage: S
 
 async def test_workers_leave_the_overview_when_they_stop_or_fall_silent(board: Board, stage: Scene) -> None:
     async def overview() -> str:
-        async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+        async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
             return (await http.get("/")).text
 
     for name in ("stops-by-itself", "falls-silent"):
-        await board.engine.leases.claim(stage.tenant, ClaimAsk(name, frozenset({"t"})))
+        await board.engine.leases.claim(stage.tenant, ClaimFilter(name, frozenset({"t"})))
     await board.engine.workers.stop()
     page = await overview()
     assert ["stops-by-itself" in page, "falls-silent" in page] == [True, True]
-    await board.engine.leases.claim(stage.tenant, ClaimAsk("stops-by-itself", frozenset()))
+    await board.engine.leases.claim(stage.tenant, ClaimFilter("stops-by-itself", frozenset()))
     await board.engine.workers.stop()
     page = await overview()
     assert ["stops-by-itself" in page, "falls-silent" in page] == [False, True]
@@ -323,7 +323,7 @@ async def test_workers_leave_the_overview_when_they_stop_or_fall_silent(board: B
 
 
 async def test_a_redriven_dead_letter_needs_no_attention(board: Board, stage: Scene) -> None:
-    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         assert "1 dead letter</a>" in (await http.get("/")).text
         done = await board.engine.operations.bulk(local(stage.tenant), Action.REDRIVE, ids=[stage.dead])
         assert done.done == 1
@@ -335,7 +335,7 @@ async def test_queues_are_listed_in_pages(board: Board, stage: Scene) -> None:
     many = [JobRequest(type=f"type-{n:03}") for n in range(130)]
     for some in (many[:100], many[100:]):
         await board.engine.jobs.enqueue_batch(local(stage.tenant), some)
-    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         seen, path = list[str](), "/queues"
         while path:
             page = (await http.get(path)).text
@@ -344,5 +344,5 @@ async def test_queues_are_listed_in_pages(board: Board, stage: Scene) -> None:
             seen += found
             link = page.partition('rel="next"')[0].rpartition('href="')[2].partition('"')[0]
             path = link.replace("&amp;", "&") if 'rel="next"' in page else ""
-        assert len(set(seen)) == len(seen) == len(await board.engine.reads.queues(stage.tenant))
+        assert len(set(seen)) == len(seen) == len(await board.engine.queries.queues(stage.tenant))
         assert (await http.get("/")).text.count('id="queue-') <= 20

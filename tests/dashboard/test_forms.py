@@ -11,8 +11,8 @@ from playwright.async_api import Browser
 
 from interlock.dashboard import forms
 from interlock.dashboard.http import Fields
-from interlock.domain.approval import GateStatus, OpenGate
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.approval import ApprovalStatus, RequestApproval
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import local
 from interlock.errors import Invalid
 from interlock.wire import JobRequest
@@ -287,9 +287,11 @@ def test_a_schema_of_one_value_is_filled_with_a_proposal_that_fits(
 async def a_gate(board: Board, tenant: str, schema: object, details: object) -> str:
     """A job that asks for data of this shape."""
     await board.engine.jobs.enqueue(local(tenant), JobRequest(type="write"))
-    (job,) = await board.engine.leases.claim(tenant, ClaimAsk("gpu", frozenset({"write"})))
-    order = OpenGate(job.id, job.fence, "gpu", "", "Send it?", details=json.dumps(details), schema=json.dumps(schema))
-    opened = await board.engine.gates.open(local(tenant), order)
+    (job,) = await board.engine.leases.claim(tenant, ClaimFilter("gpu", frozenset({"write"})))
+    order = RequestApproval(
+        job.id, job.fence, "gpu", "", "Send it?", details=json.dumps(details), schema=json.dumps(schema)
+    )
+    opened = await board.engine.approvals.open(local(tenant), order)
     assert opened.approval is not None
     return opened.approval.id
 
@@ -306,36 +308,36 @@ async def test_a_nested_form_is_filled_in_and_approved(board: Board, stage: Scen
             "copies": {"type": "integer", "maximum": 3},
         },
     }
-    gate = await a_gate(board, stage.tenant, schema, {"to": {"name": "Ada"}, "tags": ["tides"], "copies": 2})
+    approval = await a_gate(board, stage.tenant, schema, {"to": {"name": "Ada"}, "tags": ["tides"], "copies": 2})
     page = await (await patient(chromium, java_script_enabled=False)).new_page()
-    await page.goto(f"{board.url}/approvals/{gate}")
+    await page.goto(f"{board.url}/approvals/{approval}")
     assert await page.get_by_role("group", name="to").get_by_label("name").input_value() == "Ada"
     await page.get_by_label("tags").fill("tides\nmoon")
     await page.get_by_label("tue").check(force=True)
     await page.get_by_label("level").select_option("high")
     await follow(page.get_by_role("button", name="Approve"))
 
-    after = await board.engine.gates.get(stage.tenant, gate)
+    after = await board.engine.approvals.get(stage.tenant, approval)
     wanted = {"to": {"name": "Ada"}, "level": 2, "tags": ["tides", "moon"], "days": ["tue"], "copies": 2}
-    assert (after.status, json.loads(after.data or "")) == (GateStatus.APPROVED, wanted)
+    assert (after.status, json.loads(after.data or "")) == (ApprovalStatus.APPROVED, wanted)
 
 
 async def test_enter_in_a_field_decides_nothing(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await (await patient(chromium)).new_page()
-    await page.goto(f"{board.url}/approvals/{stage.gate}")
+    await page.goto(f"{board.url}/approvals/{stage.approval}")
     await page.get_by_label("audience").select_option("members")
     for field in ("Comment", "Title", "readers"):
         await page.get_by_label(field).press("Enter")
     await page.get_by_label("Comment").fill("still here")
-    assert (await board.engine.gates.get(stage.tenant, stage.gate)).status is GateStatus.OPEN
+    assert (await board.engine.approvals.get(stage.tenant, stage.approval)).status is ApprovalStatus.OPEN
 
 
 async def test_a_refusal_names_every_field_at_fault(board: Board, stage: Scene, chromium: Browser) -> None:
     counts = {"type": "integer", "minimum": 1}
     schema = {"properties": {"copies": counts, "to": {"type": "object", "properties": {"floor": counts}}}}
-    gate = await a_gate(board, stage.tenant, schema, {"copies": 0, "to": {"floor": 0}})
+    approval = await a_gate(board, stage.tenant, schema, {"copies": 0, "to": {"floor": 0}})
     page = await (await patient(chromium)).new_page()
-    await page.goto(f"{board.url}/approvals/{gate}")
+    await page.goto(f"{board.url}/approvals/{approval}")
     await page.locator("form.decide").evaluate("form => { form.noValidate = true }")
     await follow(page.get_by_role("button", name="Approve"))
     labels = await page.locator(".field.invalid label").all_inner_texts()

@@ -14,14 +14,14 @@ from interlock.dashboard.pages import agents, approvals, audit, jobs, overview, 
 from interlock.dashboard.sessions import Sessions
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.engine.engine import Engine
-from interlock.engine.queries import LONGEST_PAGE
+from interlock.engine.queries import MAX_PAGE_SIZE
 from tests.dashboard import fields
 from tests.dashboard.conftest import KEY, Board, a_server
 from tests.dashboard.corpus import CORPUS, VECTORS
 from tests.dashboard.hostile import NAMES, PLAIN, Ask, Planted, Planter
 from tests.dashboard.test_walk import DOWNLOADED, QUERIES
 from tests.dashboard.watched import UNPAINTED, Watched, bundles, is_inert, shows_all, tab_of, usual
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 LISTS = (
     "/", "/jobs?status=running", "/approvals?status=all", "/queues", "/agents", "/workers", "/tokens", "/webhooks",
@@ -40,11 +40,11 @@ def tenant() -> str:
 def _long_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages show as much as one look can get, so that few looks see every string."""
     for module in (jobs, approvals, workers, tokens, webhooks):
-        monkeypatch.setattr(module, "PAGE_SIZE", LONGEST_PAGE - 1)
-    monkeypatch.setattr(agents, "PAGE_SIZE", LONGEST_PAGE - 1)
-    monkeypatch.setattr(agents, "PREVIEW_SIZE", LONGEST_PAGE)
-    monkeypatch.setattr(overview, "PREVIEW_SIZE", LONGEST_PAGE)
-    monkeypatch.setattr(overview, "MAX_WORKERS", LONGEST_PAGE)
+        monkeypatch.setattr(module, "PAGE_SIZE", MAX_PAGE_SIZE - 1)
+    monkeypatch.setattr(agents, "PAGE_SIZE", MAX_PAGE_SIZE - 1)
+    monkeypatch.setattr(agents, "PREVIEW_SIZE", MAX_PAGE_SIZE)
+    monkeypatch.setattr(overview, "PREVIEW_SIZE", MAX_PAGE_SIZE)
+    monkeypatch.setattr(overview, "MAX_WORKERS", MAX_PAGE_SIZE)
     monkeypatch.setattr(audit, "MAX_ROWS", 10_000)
 
 
@@ -69,7 +69,7 @@ async def test_no_page_is_made_of_anything_else_when_the_text_is_hostile(
     who, sessions = Principal(tenant, user("somebody"), ROLES), Sessions(KEY, seconds=board.ticks)
     another = a_server(board.engine, board.clock, board.ticks, auth=True, tenant=tenant)
     async with (
-        httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http,
+        httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http,
         another as guarded,
     ):
         form_token = (await http.get("/tokens")).text.partition('name="form_token" value="')[2].partition('"')[0]

@@ -62,8 +62,8 @@ async def test_a_held_page_stays_as_it_is_until_it_is_let_go(board: Board, stage
     await expect(page.locator("#history-1 time")).to_have_text("1 min ago")
 
 
-async def told(board: Board, stage: Scene, *messages: str, progress: float | None = None) -> None:
-    job = await board.engine.reads.job(stage.tenant, stage.running)
+async def reported(board: Board, stage: Scene, *messages: str, progress: float | None = None) -> None:
+    job = await board.engine.queries.job(stage.tenant, stage.running)
     payload = None if progress is None else json.dumps({"progress": progress})
     events = tuple(Event(new_id(), Level.INFO, message, payload) for message in messages)
     await board.engine.progress.add_events(stage.tenant, Report(job.id, job.fence, "macbook-7", events))
@@ -73,35 +73,35 @@ async def test_a_log_follows_its_job_and_stays_where_it_is_read(board: Board, st
     page = await opened(board, chromium, f"/jobs/{stage.running}")
     log = page.get_by_role("log")
     await expect(log.locator("li").last).to_contain_text("one source is slow")
-    await told(board, stage, *(f"page {n}" for n in range(60)))
+    await reported(board, stage, *(f"page {n}" for n in range(60)))
     await expect(log.locator("li").last).to_contain_text("page 59")
     await expect(log.locator("li").last).to_be_in_viewport()
 
     await log.evaluate("log => { log.scrollTop = 0 }")
-    await told(board, stage, "page 60", progress=0.25)
+    await reported(board, stage, "page 60", progress=0.25)
     await expect(log.locator("li").last).to_contain_text("page 60")
     assert await log.evaluate("log => log.scrollTop") == 0
     await expect(page.get_by_role("progressbar")).to_have_attribute("value", "0.25")
-    await told(board, stage, "page 61", progress=0.5)
+    await reported(board, stage, "page 61", progress=0.5)
     await expect(page.get_by_role("progressbar")).to_have_attribute("value", "0.5")
 
 
 async def test_the_end_of_a_log_is_found_however_long_it_is(board: Board, stage: Scene) -> None:
-    progress, said = board.engine.progress, ["reading 42 pages", "one source is slow"]
+    progress, given = board.engine.progress, ["reading 42 pages", "one source is slow"]
     for more in (90, 8, 1, 98, 1, 1, 99, 1, 200, 400, 7):
-        lines = [f"line {len(said) + n}" for n in range(more)]
-        await told(board, stage, *lines)
-        said += lines
+        lines = [f"line {len(given) + n}" for n in range(more)]
+        await reported(board, stage, *lines)
+        given += lines
         first = await progress.events(stage.tenant, stage.running)
         last = await latest_events(progress, stage.tenant, stage.running, first)
-        assert [event.message for event in last] == said[-MAX_EVENTS:], len(said)
+        assert [event.message for event in last] == given[-MAX_EVENTS:], len(given)
 
 
 async def test_a_row_of_approvals_is_decided_from_the_keyboard(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await opened(board, chromium, "/approvals")
     await page.keyboard.press("j")
     await page.keyboard.press("Enter")
-    await page.wait_for_url(re.compile(stage.gate))
+    await page.wait_for_url(re.compile(stage.approval))
     await page.keyboard.press("e")
     await expect(page.get_by_label("Title")).to_be_focused()
     await page.keyboard.press("Escape")
@@ -112,14 +112,14 @@ async def test_a_row_of_approvals_is_decided_from_the_keyboard(board: Board, sta
     await page.wait_for_url(f"{board.url}/approvals")
     await page.keyboard.press("j")
     await page.keyboard.press("Enter")
-    await page.wait_for_url(re.compile(stage.gate))
+    await page.wait_for_url(re.compile(stage.approval))
     await page.keyboard.press("n")
     await expect(page.get_by_role("button", name="Deny")).to_be_focused()
     await expect(page.get_by_role("button", name="Deny")).to_be_enabled()
     await page.keyboard.press("Enter")
     await expect(page.locator(".notice")).to_have_text("Denied.")
     await expect(page).to_have_url(re.compile("/approvals$"))
-    assert (await board.engine.gates.get(stage.tenant, stage.gate)).status == "denied"
+    assert (await board.engine.approvals.get(stage.tenant, stage.approval)).status == "denied"
 
 
 async def test_keys_move_and_never_decide(board: Board, stage: Scene, chromium: Browser) -> None:
@@ -135,7 +135,7 @@ async def test_keys_move_and_never_decide(board: Board, stage: Scene, chromium: 
     await page.goto(f"{board.url}/approvals")
     await page.keyboard.press("j")
     await page.keyboard.press("Enter")
-    await page.wait_for_url(re.compile(stage.gate))
+    await page.wait_for_url(re.compile(stage.approval))
     await page.keyboard.press("y")
     await expect(page.get_by_role("button", name="Approve")).to_be_focused()
-    assert (await board.engine.gates.get(stage.tenant, stage.gate)).status == "open"
+    assert (await board.engine.approvals.get(stage.tenant, stage.approval)).status == "open"

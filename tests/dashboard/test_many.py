@@ -11,14 +11,14 @@ import httpx2
 import msgspec
 
 from interlock.dashboard.app import pages
-from interlock.domain.decide import Complete, Fail
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.decide import CompleteJob, FailJob
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal, local
 from interlock.engine.engine import Engine
 from interlock.wire import AgentName, JobRequest
 from tests.dashboard.conftest import Board
 from tests.dashboard.test_walk import DOWNLOADED, QUERIES
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 JOBS = 100_000
 BATCH = 1_000
@@ -54,14 +54,14 @@ async def fill(engine: Engine, who: Principal) -> None:
 
     await add("crawl", 0)
     for _ in range(ENDED // 100):
-        claimed = await engine.leases.claim(who.tenant, ClaimAsk("w", frozenset({"crawl"}), limit=100))
+        claimed = await engine.leases.claim(who.tenant, ClaimFilter("w", frozenset({"crawl"}), limit=100))
         failed = '{"message": "no such page"}'
         await engine.leases.finishes(
             who.tenant,
             [
-                Fail(job.id, job.fence, "w", failed, retryable=False)
+                FailJob(job.id, job.fence, "w", failed, retryable=False)
                 if i % 2
-                else Complete(job.id, job.fence, "w", "1")
+                else CompleteJob(job.id, job.fence, "w", "1")
                 for i, job in enumerate(claimed)
             ],
         )
@@ -86,11 +86,11 @@ async def test_a_hundred_thousand_jobs_are_looked_at_and_steered(board: Board, t
     who = local(tenant)
     await fill(board.engine, who)
     # The limit is no measure of quickness but of sense: a page that read everything for each row would not come back.
-    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
-        for query, shown in FILTERS.items():
+    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
+        for query, encoded in FILTERS.items():
             answer = await http.get(f"/jobs?{query}")
             assert answer.status_code == 200, query
-            assert answer.text.count("<tr data-row") == shown, query
+            assert answer.text.count("<tr data-row") == encoded, query
 
         for path in {page.path for page in pages() if page.method == "GET" and "{" not in page.path} - DOWNLOADED:
             assert (await http.get(path + QUERIES.get(path, ""))).status_code == 200, path
@@ -98,7 +98,7 @@ async def test_a_hundred_thousand_jobs_are_looked_at_and_steered(board: Board, t
         seen = [id for page in [one async for one in following(http, "/jobs?type=rare")] for id in page]
         assert len(seen) == len(set(seen)) == RARE
         (oldest,) = [one async for one in following(http, "/jobs?before=50")]
-        first = await board.engine.reads.job(tenant, oldest[-1])
+        first = await board.engine.queries.job(tenant, oldest[-1])
         assert (len(oldest), first.seq) == (49, 1)
 
         left, path = RARE, "/jobs/bulk?action=cancel&scope=filter&type=rare"
@@ -117,7 +117,7 @@ async def test_a_hundred_thousand_jobs_are_looked_at_and_steered(board: Board, t
             assert done.headers["location"].startswith("/jobs?"), "and not the next ones, at the same button"
             assert done.headers["location"].endswith(f"n={matched}")
             left -= matched
-        stats = await board.engine.reads.queue(tenant, "rare")
+        stats = await board.engine.queries.queue(tenant, "rare")
         assert (stats.cancelled, stats.ready) == (RARE, 0)
         cancelled = [page async for page in following(http, "/jobs?status=cancelled")]
         assert sum(map(len, cancelled)) == RARE

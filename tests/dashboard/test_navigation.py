@@ -8,11 +8,11 @@ from playwright.async_api import Browser
 
 from interlock.dashboard.app import pages
 from interlock.dashboard.navigation import NAVIGATION
-from interlock.domain.approval import GateStatus
+from interlock.domain.approval import ApprovalStatus
 from tests.dashboard import scene
 from tests.dashboard.conftest import Board, follow
 from tests.dashboard.test_access import form_token_of, signed_in
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 
 def test_the_way_to_a_page_is_shown_to_whoever_may_look_at_it() -> None:
@@ -28,11 +28,11 @@ async def test_whoever_only_approves_is_led_to_what_waits_and_decides_it(
     assert page.url == f"{guarded.url}/approvals"
     assert await page.locator("header nav a").all_inner_texts() == ["Approvals"]
     await follow(page.get_by_role("link", name="Publish"))
-    assert page.url == f"{guarded.url}/approvals/{stage.gate}"
+    assert page.url == f"{guarded.url}/approvals/{stage.approval}"
     assert await page.locator("main a[href^='/jobs']").count() == 0, "which would lead to a refusal"
     await page.get_by_label("audience").select_option("members")
     await follow(page.get_by_role("button", name="Approve"))
-    assert (await guarded.engine.gates.get(tenant, stage.gate)).status is GateStatus.APPROVED
+    assert (await guarded.engine.approvals.get(tenant, stage.approval)).status is ApprovalStatus.APPROVED
 
     answer = await page.goto(f"{guarded.url}/jobs")
     assert answer is not None
@@ -48,14 +48,14 @@ async def test_whoever_only_approves_is_led_to_what_waits_and_decides_it(
 async def test_a_session_begins_at_the_first_page_that_its_roles_allow(
     guarded: Board, tenant: str, roles: list[str], first: str
 ) -> None:
-    async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+    async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         form = {"form_token": form_token_of((await http.get("/sign-in")).text)}
         answer = await http.post("/sign-in", data=form | {"token": await guarded.token(*roles, tenant=tenant)})
         assert (answer.status_code, answer.headers["location"]) == (303, first)
 
 
 async def test_whoever_may_look_at_no_page_is_told_which_role_that_needs(guarded: Board, tenant: str) -> None:
-    async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+    async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         form = {"form_token": form_token_of((await http.get("/sign-in")).text)}
         answer = await http.post("/sign-in", data=form | {"token": await guarded.token("produce", tenant=tenant)})
         assert answer.status_code == 403

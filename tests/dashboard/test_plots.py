@@ -19,13 +19,13 @@ from interlock.dashboard.queue_metrics import (
     minute_series,
     plotted_minutes,
 )
-from interlock.domain.decide import Complete, Fail
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.decide import CompleteJob, FailJob
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import local
 from interlock.domain.registry import Minute, QueueStats
 from interlock.wire import JobRequest
 from tests.dashboard.conftest import Board, patient
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 NOW = 100 * MINUTE + 1
 
@@ -42,17 +42,17 @@ async def quarter_of_an_hour(board: Board, tenant: str) -> None:
     for minute in range(15):
         for _ in range(2):
             await board.engine.jobs.enqueue(who, JobRequest(type="crawl"))
-        (job,) = await board.engine.leases.claim(tenant, ClaimAsk("w", frozenset({"crawl"})))
-        await board.engine.leases.complete(tenant, Complete(job.id, job.fence, "w", "1"))
+        (job,) = await board.engine.leases.claim(tenant, ClaimFilter("w", frozenset({"crawl"})))
+        await board.engine.leases.complete(tenant, CompleteJob(job.id, job.fence, "w", "1"))
         if minute < 14:
             board.clock.advance(60)
-    (job,) = await board.engine.leases.claim(tenant, ClaimAsk("w", frozenset({"crawl"})))
-    await board.engine.leases.fail(tenant, Fail(job.id, job.fence, "w", '{"message": "no"}', retryable=False))
+    (job,) = await board.engine.leases.claim(tenant, ClaimFilter("w", frozenset({"crawl"})))
+    await board.engine.leases.fail(tenant, FailJob(job.id, job.fence, "w", '{"message": "no"}', retryable=False))
 
 
 async def test_the_first_look_shows_the_hour_that_nobody_watched(board: Board, tenant: str) -> None:
     await quarter_of_an_hour(board, tenant)
-    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         for path in ("/", "/queues"):
             text = (await http.get(path)).text
             svgs = re.findall(r'aria-label="([^"]+) in the last 15 minutes, maximum ([^"]+)">(.*?)</svg>', text, re.S)

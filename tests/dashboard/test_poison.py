@@ -8,7 +8,7 @@ import pytest
 from interlock.dashboard.app import pages
 from tests.dashboard.conftest import Board
 from tests.dashboard.scene import Scene
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 NAMES = (
     "status", "type", "agent", "tag", "worker", "parent", "stale_seconds", "created_after", "created_before", "before", "back",
@@ -26,7 +26,7 @@ POISON = (
 @pytest.mark.parametrize("value", POISON, ids=ascii)
 async def test_odd_values_are_refused_or_shown_but_break_nothing(board: Board, stage: Scene, value: str) -> None:
     odd = value.encode("utf-8", "surrogatepass")
-    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         token = (await http.get("/queues")).text.partition('name="form_token" value="')[2].partition('"')[0]
         for page in pages():
             names = [name for name in NAMES if page.method == "GET" or name not in ("verify",)]

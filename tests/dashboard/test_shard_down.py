@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from interlock.storage.shards.factory import open_router
+from interlock.storage.shards.factory import open_sharded_store
 from tests.dashboard.conftest import Ticks, a_server, serving
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.postgres import Postgres
 from tests.support.shards import copied_shards, resident, wire_to
 from tests.support.stores import APP_LOGIN, ManualClock
@@ -26,18 +26,18 @@ async def test_a_page_of_a_tenant_whose_shard_is_down_says_so_and_those_of_other
     addresses: dict[str, str], clock: ManualClock, tmp_path: Path
 ) -> None:
     async with wire_to(addresses["b"]) as (wire, near):
-        router = await open_router({**addresses, "b": near}, size=2, clock=clock)
+        router = await open_sharded_store({**addresses, "b": near}, size=2, clock=clock)
         there, here = resident("b", "there"), resident("a", "here")
         async with (
             serving(router, clock, tmp_path, auth=False, tenant=there) as cut,
             a_server(cut.engine, clock, Ticks(), auth=False, tenant=here) as whole,
-            httpx2.AsyncClient(trust_env=False, timeout=PATIENCE_SECONDS) as browser,
+            httpx2.AsyncClient(trust_env=False, timeout=RETRY_SECONDS) as browser,
         ):
 
-            async def look(url: str, *said: str) -> bool:
+            async def look(url: str, *given: str) -> bool:
                 """Whether the page is whole and says this."""
                 page = await browser.get(url)
-                return page.status_code == 200 and all(words in page.text for words in said)
+                return page.status_code == 200 and all(words in page.text for words in given)
 
             assert await look(f"{cut.url}/jobs?type=letter")
             wire.cut()

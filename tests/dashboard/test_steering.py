@@ -12,8 +12,8 @@ from interlock.dashboard.navigation import NAVIGATION
 from interlock.dashboard.pages import jobs
 from interlock.dashboard.render import moment
 from interlock.domain.approval import Decision
-from interlock.domain.decide import Fail
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.decide import FailJob
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import local
 from interlock.wire import JobRequest
 from tests.dashboard.conftest import Board, follow, patient, press_at_once
@@ -145,7 +145,7 @@ async def test_what_was_done_is_said_where_the_focus_is(board: Board, stage: Sce
 async def test_the_tab_itself_says_how_many_wait_for_a_decision(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await opened(board, chromium, "/")
     await expect(page).to_have_title("(1) Overview · Interlock")
-    await board.engine.gates.decide(local(stage.tenant), stage.gate, Decision.DENY)
+    await board.engine.approvals.decide(local(stage.tenant), stage.approval, Decision.DENY)
     await expect(page).to_have_title("Overview · Interlock")
     assert await (await opened(board, chromium, "/approvals?status=denied")).title() == "Approvals · Interlock"
 
@@ -159,16 +159,16 @@ async def test_a_value_is_copied_as_the_exact_text(board: Board, stage: Scene, c
     await button.click()
     assert await page.evaluate("firstWord") == "Copied"
     copied = await page.evaluate("navigator.clipboard.readText()")
-    assert copied == (await board.engine.reads.job(stage.tenant, stage.running)).payload
+    assert copied == (await board.engine.queries.job(stage.tenant, stage.running)).payload
     assert json.loads(copied)["depth"] == 3
 
 
 async def test_a_timeline_tells_how_long_each_run_took(board: Board, tenant: str, chromium: Browser) -> None:
     job = await board.engine.jobs.enqueue(local(tenant), JobRequest(type="slow", backoff={"kind": "fixed"}))
     for seconds in (90, 0.25):
-        (held,) = await board.engine.leases.claim(tenant, ClaimAsk("w", frozenset({"slow"}), lease_seconds=600.0))
+        (held,) = await board.engine.leases.claim(tenant, ClaimFilter("w", frozenset({"slow"}), lease_seconds=600.0))
         board.clock.advance(seconds)
-        await board.engine.leases.fail(tenant, Fail(held.id, held.fence, "w", '{"message": "no"}'))
+        await board.engine.leases.fail(tenant, FailJob(held.id, held.fence, "w", '{"message": "no"}'))
         board.clock.advance(600)
     page = await opened(board, chromium, f"/jobs/{job.id}", script=False)
     rows = await page.locator(".timeline > .to-retry p:first-child").all_inner_texts()
@@ -178,14 +178,14 @@ async def test_a_timeline_tells_how_long_each_run_took(board: Board, tenant: str
 async def test_a_worker_that_has_not_asked_for_long_is_away_and_not_idle(
     board: Board, tenant: str, chromium: Browser
 ) -> None:
-    await board.engine.leases.claim(tenant, ClaimAsk("nightly", frozenset({"t"})))
+    await board.engine.leases.claim(tenant, ClaimFilter("nightly", frozenset({"t"})))
     await board.engine.workers.stop()
     page = await opened(board, chromium, "/", script=False)
-    crew = page.locator(".workers li", has_text="nightly")
-    assert "Idle." in await crew.inner_text()
+    workers = page.locator(".workers li", has_text="nightly")
+    assert "Idle." in await workers.inner_text()
     board.clock.advance(120)
     await page.reload()
-    assert "Offline" in await crew.inner_text()
+    assert "Offline" in await workers.inner_text()
 
 
 async def test_a_list_is_read_to_its_end_and_back_again(
@@ -207,7 +207,7 @@ async def test_a_list_is_read_to_its_end_and_back_again(
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "given"),
     [
         ("/jobs?status=done", "unknown status “done”: expected one of queued, "),
         ("/approvals?status=done", "unknown status “done”: expected one of open, "),
@@ -216,10 +216,10 @@ async def test_a_list_is_read_to_its_end_and_back_again(
     ],
 )
 async def test_an_address_that_makes_no_sense_is_told_what_would(
-    board: Board, stage: Scene, chromium: Browser, path: str, said: str
+    board: Board, stage: Scene, chromium: Browser, path: str, given: str
 ) -> None:
     page = await opened(board, chromium, path, script=False)
-    assert (await page.get_by_role("alert").inner_text()).startswith(said)
+    assert (await page.get_by_role("alert").inner_text()).startswith(given)
     list_of = path.split("?")[0].split("/")[1]
     if list_of != "jobs":  # whose filter is on the page
         await follow(page.get_by_role("link", name=f"Back to {list_of}"))
@@ -231,7 +231,7 @@ async def test_why_a_job_waits_is_told_with_times_that_people_read(
 ) -> None:
     later = JobRequest(type="later", delay_seconds=3600.0)
     made = await board.engine.jobs.enqueue(local(stage.tenant), later)
-    job = await board.engine.reads.job(stage.tenant, made.id)
+    job = await board.engine.queries.job(stage.tenant, made.id)
     page = await opened(board, chromium, f"/jobs/{job.id}", script=False)
     assert f"{moment(job.run_at)} UTC" in await page.locator(".why").inner_text()
 

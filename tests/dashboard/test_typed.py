@@ -22,9 +22,9 @@ from tests.dashboard.scene import Scene
 from tests.dashboard.test_poison import NAMES as KNOWN_FIELDS
 from tests.dashboard.test_walk import DOWNLOADED
 from tests.dashboard.watched import bundles, is_inert, tab_of
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
-NAMES_AT_ONCE: Final = 45  # what the longest head of a request has room for, spelled as addresses spell it
+NAMES_BATCH_SIZE: Final = 45  # what the longest head of a request has room for, spelled as addresses spell it
 READS: Final = re.compile(r"""\.(?:one|all|raw|number|integer|timestamp)\(["'](\w+)["']\)""")
 # What the other fields of a form say, so that each has its turn to be looked at.
 SENSIBLE: Final = {
@@ -40,7 +40,7 @@ def fields_of(page: Page) -> list[str]:
 
 def tomes() -> list[str]:
     """The corpus in few texts."""
-    return ["".join(NAMES[at : at + NAMES_AT_ONCE]) for at in range(0, len(NAMES), NAMES_AT_ONCE)]
+    return ["".join(NAMES[at : at + NAMES_BATCH_SIZE]) for at in range(0, len(NAMES), NAMES_BATCH_SIZE)]
 
 
 def typed(stage: Scene, page: Page) -> Iterator[tuple[str, dict[str, str]]]:
@@ -63,25 +63,25 @@ def test_every_field_that_a_page_reads_is_known() -> None:
 
 async def test_what_is_typed_anywhere_comes_back_as_text(board: Board, stage: Scene, chromium: Browser) -> None:
     texts = tomes()
-    shown: set[str] = set()
+    encoded: set[str] = set()
     async with httpx2.AsyncClient(
-        base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS, follow_redirects=True
+        base_url=board.url, trust_env=False, timeout=RETRY_SECONDS, follow_redirects=True
     ) as http:
         token = (await http.get("/queues")).text.partition('name="form_token" value="')[2].partition('"')[0]
         for page in (one for one in pages() if one.path not in DOWNLOADED):
-            for path, said in typed(stage, page):
+            for path, given in typed(stage, page):
                 board.ticks.now += WINDOW_SECONDS  # so that nobody has guessed too often
                 get = page.method == "GET"
                 answer = await (
-                    http.get(path, params=said) if get else http.post(path, data={**said, "form_token": token})
+                    http.get(path, params=given) if get else http.post(path, data={**given, "form_token": token})
                 )
-                assert answer.status_code < 500, (page.path, said)
-                shown.add(answer.text)
+                assert answer.status_code < 500, (page.path, given)
+                encoded.add(answer.text)
 
     tab = await tab_of(chromium, board, texts)
     seen = tab.seen()
-    for document in bundles(sorted(shown)):
+    for document in bundles(sorted(encoded)):
         await tab.read(document, seen)
     is_inert(seen, "what was typed")
-    assert 0 not in seen.shown
+    assert 0 not in seen.encoded
     assert tab.faults == []

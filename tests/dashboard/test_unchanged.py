@@ -18,11 +18,11 @@ from interlock.dashboard.forms import Input
 from interlock.dashboard.http import Fields
 from interlock.dashboard.lossless_json import decode, encode
 from interlock.dashboard.render import Templates, verbatim
-from interlock.domain.approval import GateStatus
+from interlock.domain.approval import ApprovalStatus
 from tests.dashboard.conftest import Board, follow, patient
 from tests.dashboard.scene import Scene
 from tests.dashboard.test_forms import a_gate
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 ODD: Final = "a\r\nb\rc\nd\u200b\u200e\u200f\u202e\u2028\x1b\x7f\x85\ufeff\t &amp; <b>"
 SENT_BACK: Final = re.compile(r"""\s(?:value|name)="(\{\{[^"]*?\}\})"|>\s*(\{\{[^<]*?\}\})</textarea>""")
@@ -104,9 +104,9 @@ def test_whatever_a_form_sends_back_is_put_there_as_it_is() -> None:
     unescaped = []
     for template in (files("interlock.dashboard") / "templates").iterdir():
         for found in SENT_BACK.finditer(template.read_text()):
-            said = found[1] or found[2]
-            if not said.endswith("| verbatim }}") and said != "{{ progress.fraction }}":
-                unescaped.append((template.name, said))
+            given = found[1] or found[2]
+            if not given.endswith("| verbatim }}") and given != "{{ progress.fraction }}":
+                unescaped.append((template.name, given))
     assert unescaped == []
 
 
@@ -129,16 +129,16 @@ async def test_a_browser_sends_a_proposal_back_as_it_was(board: Board, stage: Sc
         "required": [*proposed],
         "properties": {"title": TEXT, "short": TEXT, "lines": TEXTS, "more": {"type": "object"}},
     }
-    gate = await a_gate(board, stage.tenant, schema, proposed)
+    approval = await a_gate(board, stage.tenant, schema, proposed)
     page = await (await patient(chromium)).new_page()
-    await page.goto(f"{board.url}/approvals/{gate}")
+    await page.goto(f"{board.url}/approvals/{approval}")
     await follow(page.get_by_role("button", name="Approve"))
-    after = await board.engine.gates.get(stage.tenant, gate)
-    assert (after.status, json.loads(after.data or "")) == (GateStatus.APPROVED, proposed)
+    after = await board.engine.approvals.get(stage.tenant, approval)
+    assert (after.status, json.loads(after.data or "")) == (ApprovalStatus.APPROVED, proposed)
 
 
 async def test_a_filter_is_asked_for_again_with_the_same_characters(board: Board, stage: Scene) -> None:
     odd = "a\u200f\u2028b"
-    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         page = (await http.get("/jobs", params={"type": odd, "tag": odd, "worker": odd})).text
     assert page.count(f'value="{odd}"') == 6, "each in its field, and with what is done to all that fit"

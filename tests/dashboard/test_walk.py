@@ -9,8 +9,8 @@ from playwright.async_api import Browser, Page
 
 from interlock.dashboard.app import pages
 from interlock.dashboard.pages import audit
-from interlock.domain.approval import OpenGate
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.approval import RequestApproval
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import local
 from interlock.wire import JobRequest
 from tests.dashboard.conftest import Board, patient
@@ -74,9 +74,9 @@ async def test_no_page_is_wider_than_a_phone(board: Board, stage: Scene, chromiu
 
 async def test_long_words_leave_room_for_the_question(board: Board, stage: Scene, chromium: Browser) -> None:
     await board.engine.jobs.enqueue(local(stage.tenant), JobRequest(type="wipe"))
-    (job,) = await board.engine.leases.claim(stage.tenant, ClaimAsk("gpu", frozenset({"wipe"})))
-    order = OpenGate(job.id, job.fence, "gpu", "", "Wipe the disk? " * 100, risk="as high as it can be" * 9)
-    await board.engine.gates.open(local(stage.tenant), order)
+    (job,) = await board.engine.leases.claim(stage.tenant, ClaimFilter("gpu", frozenset({"wipe"})))
+    order = RequestApproval(job.id, job.fence, "gpu", "", "Wipe the disk? " * 100, risk="as high as it can be" * 9)
+    await board.engine.approvals.open(local(stage.tenant), order)
     page = await (await patient(chromium, viewport={"width": 360, "height": 740})).new_page()
 
     for path in ("/", "/approvals"):

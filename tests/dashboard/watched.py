@@ -55,14 +55,14 @@ _REFRESH: Final = """async () => {
 class Seen:
     """What some pages were made of, which addresses led out of them, and how often each text was shown."""
 
-    shown: list[int]
+    encoded: list[int]
     made_of: set[str] = field(default_factory=set)
     leads_out: list[str] = field(default_factory=list)
 
     def add(self, page: dict[str, Any]) -> None:
         self.made_of |= set(page["madeOf"])
         self.leads_out += page["leadsOut"]
-        self.shown = [all + more for all, more in zip(self.shown, page["shown"], strict=False)]
+        self.encoded = [all + more for all, more in zip(self.encoded, page["shown"], strict=False)]
 
 
 class Watched:
@@ -176,6 +176,6 @@ def is_inert(seen: Seen, what: str) -> None:
 
 def shows_all(seen: Seen, what: str) -> None:
     """Each string stood whole wherever a plain one did."""
-    *hostile, plain = seen.shown
+    *hostile, plain = seen.encoded
     assert plain > 0, what
     assert [i for i, count in enumerate(hostile) if count < plain] == [], (what, plain)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from interlock.domain.json_text import check, mend
+from interlock.domain.json_text import check, sanitize
 from interlock.errors import Error
 
 LIMIT = 1 << 22
@@ -19,11 +19,11 @@ def checked(text: str | bytes) -> str:
     return check(text, what="payload", limit=LIMIT)
 
 
-def mended(text: str | bytes) -> tuple[str, bool]:
-    return mend(text, what="payload", limit=LIMIT)
+def sanitized(text: str | bytes) -> tuple[str, bool]:
+    return sanitize(text, what="payload", limit=LIMIT)
 
 
-GUARDS: list[Callable[[str], object]] = [checked, mended]
+GUARDS: list[Callable[[str], object]] = [checked, sanitized]
 
 
 def refusal(guard: Callable[[str], object], text: str) -> tuple[type[Error], str] | None:

@@ -20,7 +20,7 @@ from interlock.domain.artifact import (
     served_as,
     span,
 )  # fmt: skip
-from interlock.domain.job import Refused
+from interlock.domain.job import Rejected
 from interlock.errors import Error, Invalid, LeaseLost, Unsatisfiable
 
 HOLDERS = (Holder("job-1", 1, "w"), Holder("job-2", 7, "w"), Holder("job-2", 6, "stale"))
@@ -153,14 +153,14 @@ def test_every_key_has_one_place_and_the_sum_is_true(
     quota: int | None,
     whole: bool,
 ) -> None:
-    before = plan([new(n, *facts[:3]) for n, facts in enumerate(first)]).shown
+    before = plan([new(n, *facts[:3]) for n, facts in enumerate(first)]).visible
     items = [new(100 + n, *facts[:3]) for n, facts in enumerate(second)]
     safe = {item.key for item, facts in zip(items, second, strict=True) if facts[3] and item.key is not None}
     there = [old for old in before if (old.job_id, old.name) in {(item.job_id, item.name) for item in items}]
     used = sum(old.size or 0 for old in before)
     done = plan(items, there=there, safe=safe, used=used, quota=quota, whole=whole)
 
-    places = {(old.job_id, old.name): old for old in before} | {(a.job_id, a.name): a for a in done.shown}
+    places = {(old.job_id, old.name): old for old in before} | {(a.job_id, a.name): a for a in done.visible}
     after = list(places.values())
     assert sum(a.size or 0 for a in after) == used + done.growth
     assert quota is None or done.growth <= 0 or used + done.growth <= quota
@@ -171,15 +171,15 @@ def test_every_key_has_one_place_and_the_sum_is_true(
     assert len({*done.spare, *done.replaced}) == len(done.spare) + len(done.replaced)
     # Nobody is told of an artifact that is not there, unless a later one of the same batch has replaced it.
     assert len(done.answers) == len(items)
-    last = {(item.job_id, item.name): i for i, item in enumerate(items) if not isinstance(done.answers[i], Refused)}
+    last = {(item.job_id, item.name): i for i, item in enumerate(items) if not isinstance(done.answers[i], Rejected)}
     for place, i in last.items():
         assert done.answers[i] == places[place]
     for item, answer in zip(items, done.answers, strict=True):
         if item.holder in FAULTS:
-            assert isinstance(answer, Refused)
-    if whole and any(isinstance(answer, Refused) for answer in done.answers):
-        assert (done.shown, done.growth) == ([], 0)
-        assert all(isinstance(answer, Refused) for answer in done.answers)
+            assert isinstance(answer, Rejected)
+    if whole and any(isinstance(answer, Rejected) for answer in done.answers):
+        assert (done.visible, done.growth) == ([], 0)
+        assert all(isinstance(answer, Rejected) for answer in done.answers)
 
 
 def test_what_is_shown_is_the_file_with_the_time_added() -> None:

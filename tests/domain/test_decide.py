@@ -10,24 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.domain.decide import (
-    Cancel,
-    CancelAck,
-    Complete,
-    Expire,
-    Fail,
-    Order,
-    PassDeadline,
-    Release,
-    Revoke,
-    answer_repeat,
+    AcknowledgeCancel,
+    CancelJob,
+    Command,
+    CompleteJob,
+    EnforceDeadline,
+    ExpireLease,
+    FailJob,
+    ReleaseJob,
+    RevokeLease,
     decide,
     receipt_of,
+    result_of_repeat,
 )  # fmt: skip
 from interlock.domain.job import MAX_RELEASES, HistoryRow, Receipt
 from interlock.domain.lifecycle import EDGES, FINISHES, TERMINAL, Status, Verb
 from interlock.domain.retry import SECOND, Backoff
 from interlock.domain.timestamps import when
-from interlock.domain.transition import Change, Standing, Unchanged
+from interlock.domain.transition import JobState, NoChange, Transition
 from interlock.errors import AlreadyFinished, Error, LeaseLost, NoCancelRequested, NotRunning
 
 NOW = 1_000 * SECOND
@@ -36,9 +36,9 @@ GRANT: dict[str, Any] = {"id": "j", "fence": 7, "worker": "w"}
 FIXED = Backoff("fixed", base_seconds=5.0).to_text()
 
 
-def standing(status: Status = Status.RUNNING, **fields: Any) -> Standing:
+def state(status: Status = Status.RUNNING, **fields: Any) -> JobState:
     held = status is Status.RUNNING
-    return Standing(
+    return JobState(
         **{
             "id": "j", "status": status, "attempt": 1, "max_attempts": 3, "version": 4, "fence": 7, "worker": "w" if held else None,
             "run_at": 0, "deadline": None, "lease_expires_at": NOW + SECOND if held else None,
@@ -48,9 +48,9 @@ def standing(status: Status = Status.RUNNING, **fields: Any) -> Standing:
     )  # fmt: skip
 
 
-def decided(order: Order, job: Standing) -> Change:
+def decided(order: Command, job: JobState) -> Transition:
     change = decide(order, job, now=NOW, chance=0.5)
-    assert isinstance(change, Change), change
+    assert isinstance(change, Transition), change
     return change
 
 
@@ -60,56 +60,56 @@ OFTEN: dict[str, Any] = {"releases": MAX_RELEASES}
 OVER: dict[str, Any] = {"lease_expires_at": NOW}
 
 # Order, what is special about the running job, and what becomes of it.
-RUNNING: list[tuple[Order, dict[str, Any], Status, int]] = [
-    (Complete(**GRANT), {}, Status.SUCCEEDED, 1),
-    (Complete(**GRANT), LAST, Status.SUCCEEDED, 3),
-    (Complete(**GRANT), ASKED, Status.SUCCEEDED, 1),
-    (Complete(**GRANT), OVER, Status.SUCCEEDED, 1),
-    (Fail(**GRANT, error=ERROR), {}, Status.RETRY, 2),
-    (Fail(**GRANT, error=ERROR), LAST, Status.DEAD_LETTER, 3),
-    (Fail(**GRANT, error=ERROR), ASKED, Status.CANCELLED, 1),
-    (Fail(**GRANT, error=ERROR), LAST | ASKED, Status.CANCELLED, 3),
-    (Fail(**GRANT, error=ERROR, retryable=False), {}, Status.FAILED, 1),
-    (Fail(**GRANT, error=ERROR, retryable=False), ASKED, Status.FAILED, 1),
-    (Fail(**GRANT, error=ERROR, retryable=False), LAST, Status.FAILED, 3),
-    (Release(**GRANT), {}, Status.QUEUED, 1),
-    (Release(**GRANT), LAST, Status.QUEUED, 3),
-    (Release(**GRANT), ASKED, Status.CANCELLED, 1),
-    (Release(**GRANT), {"releases": MAX_RELEASES - 1}, Status.QUEUED, 1),
-    (Release(**GRANT), OFTEN, Status.RETRY, 2),
-    (Release(**GRANT), OFTEN | LAST, Status.DEAD_LETTER, 3),
-    (Release(**GRANT), OFTEN | ASKED, Status.CANCELLED, 1),
-    (CancelAck(**GRANT), ASKED, Status.CANCELLED, 1),
-    (Cancel("j", "user:a"), {}, Status.RUNNING, 1),
-    (Cancel("j", "user:a", force=True), {}, Status.CANCELLED, 1),
-    (Cancel("j", "user:a", force=True), ASKED, Status.CANCELLED, 1),
-    (Revoke("j", "user:a"), {}, Status.RETRY, 2),
-    (Revoke("j", "user:a"), LAST, Status.DEAD_LETTER, 3),
-    (Revoke("j", "user:a"), ASKED, Status.CANCELLED, 1),
-    (Expire("j"), OVER, Status.RETRY, 2),
-    (Expire("j"), OVER | LAST, Status.DEAD_LETTER, 3),
-    (Expire("j"), OVER | ASKED, Status.CANCELLED, 1),
+RUNNING: list[tuple[Command, dict[str, Any], Status, int]] = [
+    (CompleteJob(**GRANT), {}, Status.SUCCEEDED, 1),
+    (CompleteJob(**GRANT), LAST, Status.SUCCEEDED, 3),
+    (CompleteJob(**GRANT), ASKED, Status.SUCCEEDED, 1),
+    (CompleteJob(**GRANT), OVER, Status.SUCCEEDED, 1),
+    (FailJob(**GRANT, error=ERROR), {}, Status.RETRY, 2),
+    (FailJob(**GRANT, error=ERROR), LAST, Status.DEAD_LETTER, 3),
+    (FailJob(**GRANT, error=ERROR), ASKED, Status.CANCELLED, 1),
+    (FailJob(**GRANT, error=ERROR), LAST | ASKED, Status.CANCELLED, 3),
+    (FailJob(**GRANT, error=ERROR, retryable=False), {}, Status.FAILED, 1),
+    (FailJob(**GRANT, error=ERROR, retryable=False), ASKED, Status.FAILED, 1),
+    (FailJob(**GRANT, error=ERROR, retryable=False), LAST, Status.FAILED, 3),
+    (ReleaseJob(**GRANT), {}, Status.QUEUED, 1),
+    (ReleaseJob(**GRANT), LAST, Status.QUEUED, 3),
+    (ReleaseJob(**GRANT), ASKED, Status.CANCELLED, 1),
+    (ReleaseJob(**GRANT), {"releases": MAX_RELEASES - 1}, Status.QUEUED, 1),
+    (ReleaseJob(**GRANT), OFTEN, Status.RETRY, 2),
+    (ReleaseJob(**GRANT), OFTEN | LAST, Status.DEAD_LETTER, 3),
+    (ReleaseJob(**GRANT), OFTEN | ASKED, Status.CANCELLED, 1),
+    (AcknowledgeCancel(**GRANT), ASKED, Status.CANCELLED, 1),
+    (CancelJob("j", "user:a"), {}, Status.RUNNING, 1),
+    (CancelJob("j", "user:a", force=True), {}, Status.CANCELLED, 1),
+    (CancelJob("j", "user:a", force=True), ASKED, Status.CANCELLED, 1),
+    (RevokeLease("j", "user:a"), {}, Status.RETRY, 2),
+    (RevokeLease("j", "user:a"), LAST, Status.DEAD_LETTER, 3),
+    (RevokeLease("j", "user:a"), ASKED, Status.CANCELLED, 1),
+    (ExpireLease("j"), OVER, Status.RETRY, 2),
+    (ExpireLease("j"), OVER | LAST, Status.DEAD_LETTER, 3),
+    (ExpireLease("j"), OVER | ASKED, Status.CANCELLED, 1),
 ]
 
 
 @pytest.mark.parametrize(("order", "special", "status", "attempt"), RUNNING)
 def test_what_an_order_makes_of_a_running_job(
-    order: Order, special: dict[str, Any], status: Status, attempt: int
+    order: Command, special: dict[str, Any], status: Status, attempt: int
 ) -> None:
-    change = decided(order, standing(**special))
+    change = decided(order, state(**special))
     assert (change.status, change.attempt, change.verb, change.version) == (status, attempt, order.verb, 4)
     assert order.verb in EDGES[Status.RUNNING, status]
 
 
 @pytest.mark.parametrize("status", Status)
 def test_what_a_cancel_makes_of_each_status(status: Status) -> None:
-    outcome = decide(Cancel("j", "user:a", "why"), standing(status), now=NOW, chance=0.5)
+    outcome = decide(CancelJob("j", "user:a", "why"), state(status), now=NOW, chance=0.5)
     if status is Status.CANCELLED:
-        assert isinstance(outcome, Unchanged)
+        assert isinstance(outcome, NoChange)
     elif status in TERMINAL:
         assert isinstance(outcome, AlreadyFinished)
     else:
-        assert isinstance(outcome, Change)
+        assert isinstance(outcome, Transition)
         assert outcome.status is (Status.RUNNING if status is Status.RUNNING else Status.CANCELLED)
         assert (outcome.cancel_requested_at, outcome.cancel_reason, outcome.actor) == (NOW, "why", "user:a")
         assert outcome.metadata == '{"why":"why"}'
@@ -117,91 +117,96 @@ def test_what_a_cancel_makes_of_each_status(status: Status) -> None:
 
 @pytest.mark.parametrize("status", Status)
 def test_what_a_passed_deadline_makes_of_each_status(status: Status) -> None:
-    outcome = decide(PassDeadline("j"), standing(status, deadline=NOW), now=NOW, chance=0.5)
+    outcome = decide(EnforceDeadline("j"), state(status, deadline=NOW), now=NOW, chance=0.5)
     ends = {Status.QUEUED: Status.CANCELLED, Status.RETRY: Status.FAILED, Status.WAITING_FOR_APPROVAL: Status.FAILED}
     if status in ends:
-        assert isinstance(outcome, Change)
+        assert isinstance(outcome, Transition)
         assert (outcome.status, outcome.reason, outcome.actor) == (ends[status], "deadline", "system:sweep")
     else:
-        assert isinstance(outcome, Unchanged)
+        assert isinstance(outcome, NoChange)
 
 
 @pytest.mark.parametrize("deadline", [None, NOW + 1])
 def test_a_deadline_that_is_not_there_or_not_passed_does_nothing(deadline: int | None) -> None:
-    job = standing(Status.QUEUED, deadline=deadline)
-    assert isinstance(decide(PassDeadline("j"), job, now=NOW, chance=0.5), Unchanged)
+    job = state(Status.QUEUED, deadline=deadline)
+    assert isinstance(decide(EnforceDeadline("j"), job, now=NOW, chance=0.5), NoChange)
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.RUNNING])
 def test_revoke_and_expire_leave_what_does_not_run_alone(status: Status) -> None:
-    assert isinstance(decide(Revoke("j", "user:a"), standing(status), now=NOW, chance=0.5), AlreadyFinished)
-    assert isinstance(decide(Expire("j"), standing(status), now=NOW, chance=0.5), Unchanged)
+    assert isinstance(decide(RevokeLease("j", "user:a"), state(status), now=NOW, chance=0.5), AlreadyFinished)
+    assert isinstance(decide(ExpireLease("j"), state(status), now=NOW, chance=0.5), NoChange)
 
 
 def test_a_lease_expires_at_its_time_and_not_before() -> None:
-    early = standing(lease_expires_at=NOW + 1)
-    assert isinstance(decide(Expire("j"), early, now=NOW, chance=0.5), Unchanged)
-    assert decided(Expire("j"), standing(lease_expires_at=NOW)).status is Status.RETRY
+    early = state(lease_expires_at=NOW + 1)
+    assert isinstance(decide(ExpireLease("j"), early, now=NOW, chance=0.5), NoChange)
+    assert decided(ExpireLease("j"), state(lease_expires_at=NOW)).status is Status.RETRY
 
 
 @pytest.mark.parametrize(
     ("timeout", "kind"), [(None, "lease_expired"), (60.0, "timeout"), (59.0, "timeout"), (60.00001, "lease_expired")]
 )
 def test_an_expiry_says_whether_the_run_took_too_long(timeout: float | None, kind: str) -> None:
-    change = decided(Expire("j"), standing(timeout_seconds=timeout, **OVER))
+    change = decided(ExpireLease("j"), state(timeout_seconds=timeout, **OVER))
     assert change.reason == kind
     assert json.loads(change.error or "")["kind"] == kind
 
 
-FINISH: list[Order] = [Complete(**GRANT), Fail(**GRANT, error=ERROR), Release(**GRANT), CancelAck(**GRANT)]
+FINISH: list[Command] = [
+    CompleteJob(**GRANT),
+    FailJob(**GRANT, error=ERROR),
+    ReleaseJob(**GRANT),
+    AcknowledgeCancel(**GRANT),
+]
 
 
 @pytest.mark.parametrize("order", FINISH)
 @pytest.mark.parametrize(
     "job",
     [
-        *(standing(status) for status in Status if status is not Status.RUNNING),
-        standing(fence=8, **ASKED),
-        standing(fence=6, **ASKED),
-        standing(worker="other", **ASKED),
+        *(state(status) for status in Status if status is not Status.RUNNING),
+        state(fence=8, **ASKED),
+        state(fence=6, **ASKED),
+        state(worker="other", **ASKED),
     ],
 )
-def test_only_the_current_grant_finishes(order: Order, job: Standing) -> None:
+def test_only_the_current_grant_finishes(order: Command, job: JobState) -> None:
     assert isinstance(decide(order, job, now=NOW, chance=0.5), LeaseLost)
 
 
 def test_an_ack_needs_a_request() -> None:
-    assert isinstance(decide(CancelAck(**GRANT), standing(), now=NOW, chance=0.5), NoCancelRequested)
+    assert isinstance(decide(AcknowledgeCancel(**GRANT), state(), now=NOW, chance=0.5), NoCancelRequested)
 
 
 def test_a_second_request_to_cancel_changes_nothing() -> None:
-    assert isinstance(decide(Cancel("j", "user:b", "again"), standing(**ASKED), now=NOW, chance=0.5), Unchanged)
+    assert isinstance(decide(CancelJob("j", "user:b", "again"), state(**ASKED), now=NOW, chance=0.5), NoChange)
 
 
 @pytest.mark.parametrize(
     ("release", "run_at"),
     [
-        (Release(**GRANT), NOW),
-        (Release(**GRANT, delay_seconds=2.5), NOW + 2_500_000),
-        (Release(**GRANT, run_at=NOW + 7), NOW + 7),
-        (Release(**GRANT, run_at=NOW - 7), NOW),
+        (ReleaseJob(**GRANT), NOW),
+        (ReleaseJob(**GRANT, delay_seconds=2.5), NOW + 2_500_000),
+        (ReleaseJob(**GRANT, run_at=NOW + 7), NOW + 7),
+        (ReleaseJob(**GRANT, run_at=NOW - 7), NOW),
     ],
 )
-def test_when_a_released_job_is_due(release: Release, run_at: int) -> None:
-    change = decided(release, standing())
+def test_when_a_released_job_is_due(release: ReleaseJob, run_at: int) -> None:
+    change = decided(release, state())
     assert (change.run_at, change.releases, change.attempt) == (run_at, 1, 1)
 
 
 def test_a_failure_waits_as_the_job_says_and_an_expiry_as_the_job_says() -> None:
-    job = standing(expiry_delay_seconds=3.0, **OVER)
-    assert decided(Fail(**GRANT, error=ERROR), job).run_at == NOW + 5 * SECOND
-    assert decided(Fail(**GRANT, error=ERROR, retry_after_seconds=9.0), job).run_at == NOW + 9 * SECOND
-    assert decided(Expire("j"), job).run_at == decided(Revoke("j", "user:a"), job).run_at == NOW + 3 * SECOND
+    job = state(expiry_delay_seconds=3.0, **OVER)
+    assert decided(FailJob(**GRANT, error=ERROR), job).run_at == NOW + 5 * SECOND
+    assert decided(FailJob(**GRANT, error=ERROR, retry_after_seconds=9.0), job).run_at == NOW + 9 * SECOND
+    assert decided(ExpireLease("j"), job).run_at == decided(RevokeLease("j", "user:a"), job).run_at == NOW + 3 * SECOND
 
 
 def test_metadata_has_the_error_as_reported_and_the_next_try() -> None:
     odd = '{"message": "\\u0000", "n": 1.0}'
-    change = decided(Fail(**GRANT, error=odd), standing())
+    change = decided(FailJob(**GRANT, error=odd), state())
     assert change.metadata == f'{{"error":{odd},"attempt":2,"run_at":"{when(NOW + 5 * SECOND)}"}}'
 
 
@@ -227,41 +232,41 @@ def ended_by(verb: Verb, actor: str = "worker:w", **fields: Any) -> HistoryRow:
 def test_what_a_worker_hears_of_a_grant_that_is_over(verb: Verb) -> None:
     row = ended_by(verb)
     for asked in sorted(FINISHES):
-        answer = answer_repeat(row, asked, "j", 7, "w")
+        answer = result_of_repeat(row, asked, "j", 7, "w")
         if verb not in FINISHES:
             assert isinstance(answer, LeaseLost)
         elif verb is asked:
             assert answer == Receipt("j", 7, Status.QUEUED, 1, 5, 12, None)
         else:
             assert isinstance(answer, AlreadyFinished)
-    beat = answer_repeat(row, None, "j", 7, "w")
-    assert type(beat) is (NotRunning if verb in FINISHES else LeaseLost)
+    heartbeat = result_of_repeat(row, None, "j", 7, "w")
+    assert type(heartbeat) is (NotRunning if verb in FINISHES else LeaseLost)
 
 
 def test_a_grant_of_another_worker_or_of_nobody_is_lost() -> None:
-    assert isinstance(answer_repeat(ended_by(Verb.COMPLETE), Verb.COMPLETE, "j", 7, "other"), LeaseLost)
-    assert isinstance(answer_repeat(None, Verb.COMPLETE, "j", 7, "w"), LeaseLost)
+    assert isinstance(result_of_repeat(ended_by(Verb.COMPLETE), Verb.COMPLETE, "j", 7, "other"), LeaseLost)
+    assert isinstance(result_of_repeat(None, Verb.COMPLETE, "j", 7, "w"), LeaseLost)
 
 
 orders = st.one_of(
-    st.just(Complete(**GRANT)),
-    st.builds(Fail, **{k: st.just(v) for k, v in GRANT.items()}, error=st.just(ERROR), retryable=st.booleans(),
+    st.just(CompleteJob(**GRANT)),
+    st.builds(FailJob, **{k: st.just(v) for k, v in GRANT.items()}, error=st.just(ERROR), retryable=st.booleans(),
               retry_after_seconds=st.none() | st.floats(0, 1e6), sanitized=st.booleans(), verb=st.just(Verb.FAIL)),
-    st.builds(Release, **{k: st.just(v) for k, v in GRANT.items()}, reason=st.none() | st.text(), run_at=st.none() | st.integers(0, 2 * NOW),
+    st.builds(ReleaseJob, **{k: st.just(v) for k, v in GRANT.items()}, reason=st.none() | st.text(), run_at=st.none() | st.integers(0, 2 * NOW),
               delay_seconds=st.none(), children=st.just(()), verb=st.just(Verb.RELEASE)),
-    st.just(CancelAck(**GRANT)),
-    st.builds(Cancel, id=st.just("j"), actor=st.just("user:a"), reason=st.none() | st.text(), force=st.booleans(), verb=st.just(Verb.CANCEL)),
-    st.just(Revoke("j", "user:a")),
-    st.just(Expire("j")),
-    st.just(PassDeadline("j")),
+    st.just(AcknowledgeCancel(**GRANT)),
+    st.builds(CancelJob, id=st.just("j"), actor=st.just("user:a"), reason=st.none() | st.text(), force=st.booleans(), verb=st.just(Verb.CANCEL)),
+    st.just(RevokeLease("j", "user:a")),
+    st.just(ExpireLease("j")),
+    st.just(EnforceDeadline("j")),
 )  # fmt: skip
 
 
 @st.composite
-def standings(draw: st.DrawFn) -> Standing:
+def job_states(draw: st.DrawFn) -> JobState:
     status = draw(st.sampled_from(Status))
     max_attempts = draw(st.integers(1, 5))
-    return standing(
+    return state(
         status,
         max_attempts=max_attempts,
         attempt=draw(st.integers(1, max_attempts)),
@@ -275,11 +280,11 @@ def standings(draw: st.DrawFn) -> Standing:
     )
 
 
-@given(orders, standings(), st.floats(0, 1, exclude_max=True))
-def test_no_decision_leaves_the_table_or_breaks_a_row(order: Order, job: Standing, chance: float) -> None:
+@given(orders, job_states(), st.floats(0, 1, exclude_max=True))
+def test_no_decision_leaves_the_table_or_breaks_a_row(order: Command, job: JobState, chance: float) -> None:
     outcome = decide(order, job, now=NOW, chance=chance)
-    if not isinstance(outcome, Change):
-        assert isinstance(outcome, Unchanged | Error)
+    if not isinstance(outcome, Transition):
+        assert isinstance(outcome, NoChange | Error)
         return
     assert outcome.verb in EDGES[job.status, outcome.status]
     assert 1 <= outcome.attempt <= job.max_attempts

@@ -10,50 +10,50 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.domain.explain import Circumstances, Clause, explain
+from interlock.domain.explain import JobSnapshot, ReasonCode, explain
 from interlock.domain.lifecycle import TERMINAL, Status
-from interlock.domain.policy import ClaimAsk, fits
-from interlock.domain.worker_presence import Crew, asks_from_text, asks_to_text, wanted
+from interlock.domain.policy import ClaimFilter, fits
+from interlock.domain.worker_presence import EligibleWorkers, filters_from_text, filters_to_text, wanted
 
 NOW = 1_800_000_000_000_000
 SECOND = 1_000_000
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def circumstances(**facts: Any) -> Circumstances:
+def job_snapshot(**facts: Any) -> JobSnapshot:
     """A queued job that is due and that worker w1, who takes everything, has just asked for."""
     known: dict[str, Any] = {
         "now": NOW, "id": "j", "type": "work", "status": Status.QUEUED, "run_at": NOW, "deadline": None,
         "finished_at": None, "worker": None, "lease_expires_at": None, "cancel_requested_at": None,
         "cancel_reason": None, "error": None, "requires": (), "repository": None, "affinity_key": None,
-        "agent_kind": None, "agent_id": None, "awaiting": (), "blocked": False, "crews": (crew(ClaimAsk("")),),
+        "agent_kind": None, "agent_id": None, "awaiting": (), "blocked": False, "eligible_workers": (workers(ClaimFilter("")),),
     }  # fmt: skip
-    return Circumstances(**known | facts)
+    return JobSnapshot(**known | facts)
 
 
-def crew(*asks: ClaimAsk, names: tuple[str, ...] = ("w1",), size: int = 1, seen: int = NOW) -> Crew:
-    return Crew(asks, names, size, seen)
+def workers(*asks: ClaimFilter, names: tuple[str, ...] = ("w1",), size: int = 1, seen: int = NOW) -> EligibleWorkers:
+    return EligibleWorkers(asks, names, size, seen)
 
 
-LINE = {"blocked": True, "agent_kind": "bot", "agent_id": "a", "places": 1, "busy_with": ("x",), "ahead": 2}
+LINE = {"blocked": True, "agent_kind": "bot", "agent_id": "a", "slots": 1, "busy_with": ("x",), "ahead": 2}
 PAUSE = {"paused_at": NOW - SECOND, "paused_by": "user:ada", "pause_reason": None}
-GATE = {"status": Status.WAITING_FOR_APPROVAL, "gate_id": "g", "votes": 0, "votes_required": 1, "asked_at": NOW,
-        "gate_expires_at": NOW + SECOND}  # fmt: skip
+GATE = {"status": Status.WAITING_FOR_APPROVAL, "approval_id": "g", "votes": 0, "votes_required": 1, "asked_at": NOW,
+        "approval_expires_at": NOW + SECOND}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("facts", "clauses"),
     [
         ({}, ["ready"]),
-        ({"crews": ()}, ["no_worker_for_type"]),
+        ({"eligible_workers": ()}, ["no_worker_for_type"]),
         ({"run_at": NOW + 1}, ["due_later"]),
-        ({"run_at": NOW + 1, "status": Status.RETRY, "crews": ()}, ["due_later", "no_worker_for_type"]),
+        ({"run_at": NOW + 1, "status": Status.RETRY, "eligible_workers": ()}, ["due_later", "no_worker_for_type"]),
         ({"deadline": NOW}, ["deadline_passed"]),
         ({"deadline": NOW + 1}, ["ready"]),
-        ({"deadline": NOW, "run_at": NOW + 1, "crews": (), **PAUSE}, ["deadline_passed"]),
+        ({"deadline": NOW, "run_at": NOW + 1, "eligible_workers": (), **PAUSE}, ["deadline_passed"]),
         (PAUSE, ["paused"]),
         (LINE, ["agent_busy"]),
-        (PAUSE | LINE | {"crews": ()}, ["paused", "agent_busy", "no_worker_for_type"]),
+        (PAUSE | LINE | {"eligible_workers": ()}, ["paused", "agent_busy", "no_worker_for_type"]),
         (LINE | {"run_at": NOW + 1}, ["due_later"]),
         ({"awaiting": ("c",)}, ["waiting_for_children"]),
         ({"awaiting": ("c",), "run_at": NOW + 1, **PAUSE}, ["waiting_for_children", "due_later", "paused"]),
@@ -67,27 +67,27 @@ GATE = {"status": Status.WAITING_FOR_APPROVAL, "gate_id": "g", "votes": 0, "vote
 def test_the_clause_that_decides_comes_first_and_what_would_still_hold_after_it(
     facts: dict[str, Any], clauses: list[str]
 ) -> None:
-    told = explain(circumstances(**facts))
-    assert [told.clause, *(reason.clause for reason in told.also)] == clauses
+    reported = explain(job_snapshot(**facts))
+    assert [reported.clause, *(reason.clause for reason in reported.also)] == clauses
 
 
 def test_clauses_are_told_in_the_order_in_which_they_decide() -> None:
-    every = GATE | LINE | PAUSE | {"awaiting": ("c",), "crews": ()}
-    told = explain(circumstances(**every))
-    order = list(Clause)
-    places = [order.index(told.clause), *(order.index(reason.clause) for reason in told.also)]
+    every = GATE | LINE | PAUSE | {"awaiting": ("c",), "eligible_workers": ()}
+    reported = explain(job_snapshot(**every))
+    order = list(ReasonCode)
+    places = [order.index(reported.clause), *(order.index(reason.clause) for reason in reported.also)]
     assert places == sorted(places)
     assert len(places) == 5
 
 
 @pytest.mark.parametrize(
-    ("facts", "said"),
+    ("facts", "given"),
     [
         ({"awaiting": ("c",)}, "it waits until its child c has ended"),
         ({"awaiting": ("c", "d")}, "it waits until 2 children, c among them, have ended"),
         (PAUSE | {"pause_reason": "deploy"}, "jobs of type work were paused by user:ada at 2027-01-15T07:59:59.000000Z: deploy"),
         (LINE, "agent bot/a is at its concurrency limit (1): waiting for job x; 2 jobs ahead"),
-        (LINE | {"places": 3, "busy_with": ("x", "y", "z"), "ahead": 0},
+        (LINE | {"slots": 3, "busy_with": ("x", "y", "z"), "ahead": 0},
          "agent bot/a is at its concurrency limit (3): waiting for job x and 2 more; it is next"),
         ({"status": Status.CANCELLED, "finished_at": NOW, "cancel_reason": "enough"}, "it has ended: cancelled (enough)"),
         ({"status": Status.FAILED, "finished_at": NOW, "error": '{"message":"boom"}'}, "it has ended: failed (boom)"),
@@ -95,24 +95,24 @@ def test_clauses_are_told_in_the_order_in_which_they_decide() -> None:
         ({}, "it is ready for the next eligible worker; w1 polled at 2027-01-15T08:00:00.000000Z"),
     ],
 )  # fmt: skip
-def test_what_is_said(facts: dict[str, Any], said: str) -> None:
-    assert explain(circumstances(**facts)).reason.message == said
+def test_what_is_said(facts: dict[str, Any], given: str) -> None:
+    assert explain(job_snapshot(**facts)).reason.message == given
 
 
 def test_workers_that_fit_are_counted_and_those_seen_last_are_named() -> None:
-    takes, other = ClaimAsk("", types=frozenset({"work"})), ClaimAsk("", types=frozenset({"other"}))
-    crews = (
-        crew(takes, names=("a", "b"), size=2, seen=NOW - 5 * SECOND),
-        crew(other, names=("c",)),
-        crew(takes, other, names=("d",), seen=NOW - SECOND),
+    takes, other = ClaimFilter("", types=frozenset({"work"})), ClaimFilter("", types=frozenset({"other"}))
+    eligible_workers = (
+        workers(takes, names=("a", "b"), size=2, seen=NOW - 5 * SECOND),
+        workers(other, names=("c",)),
+        workers(takes, other, names=("d",), seen=NOW - SECOND),
     )
-    details = explain(circumstances(crews=crews)).reason.details
+    details = explain(job_snapshot(eligible_workers=eligible_workers)).reason.details
     assert (details["workers"], details["workers_count"]) == (["d"], 3)
 
 
 names = st.frozensets(st.sampled_from(("a", "b", "c")))
 asks = st.builds(
-    ClaimAsk, worker=st.just(""), types=st.none() | names, repositories=st.none() | names, capabilities=names,
+    ClaimFilter, worker=st.just(""), types=st.none() | names, repositories=st.none() | names, capabilities=names,
     affinity_keys=st.none() | names, limit=st.just(1), lease_seconds=st.none(), claim_id=st.none(),
 )  # fmt: skip
 maybe = st.none() | st.sampled_from(("a", "b", "c"))
@@ -120,27 +120,29 @@ maybe = st.none() | st.sampled_from(("a", "b", "c"))
 
 @given(st.lists(st.lists(asks, max_size=3), max_size=4), names, maybe, maybe)
 def test_a_job_is_ready_exactly_when_a_worker_that_is_there_fits(
-    crews: list[list[ClaimAsk]], requires: frozenset[str], repository: str | None, key: str | None
+    eligible_workers: list[list[ClaimFilter]], requires: frozenset[str], repository: str | None, key: str | None
 ) -> None:
     needs: dict[str, Any] = {"requires": tuple(sorted(requires)), "repository": repository, "affinity_key": key}
-    job = circumstances(type="a", crews=tuple(crew(*one) for one in crews), **needs)
-    fitting = any(fits(ask, type="a", **needs) for one in crews for ask in one)
-    assert (explain(job).clause is Clause.READY) == fitting
+    job = job_snapshot(type="a", eligible_workers=tuple(workers(*one) for one in eligible_workers), **needs)
+    fitting = any(fits(ask, type="a", **needs) for one in eligible_workers for ask in one)
+    assert (explain(job).clause is ReasonCode.READY) == fitting
     json.dumps(explain(job).to_dict())
 
 
 @given(st.lists(asks, max_size=4))
-def test_asks_are_kept_as_text_that_is_the_same_for_the_same_asks(some: list[ClaimAsk]) -> None:
-    text = asks_to_text(some)
-    assert sorted(map(repr, map(_sorted, asks_from_text(text)))) == sorted(map(repr, map(_sorted, map(wanted, some))))
-    assert asks_to_text(reversed(some)) == text
-    assert asks_to_text(asks_from_text(text)) == text
+def test_asks_are_kept_as_text_that_is_the_same_for_the_same_asks(some: list[ClaimFilter]) -> None:
+    text = filters_to_text(some)
+    assert sorted(map(repr, map(_sorted, filters_from_text(text)))) == sorted(
+        map(repr, map(_sorted, map(wanted, some)))
+    )
+    assert filters_to_text(reversed(some)) == text
+    assert filters_to_text(filters_from_text(text)) == text
 
 
-def _sorted(ask: ClaimAsk) -> list[Any]:
+def _sorted(ask: ClaimFilter) -> list[Any]:
     return [sorted(value) if isinstance(value, frozenset) else value for value in ask]
 
 
-@pytest.mark.parametrize("clause", list(Clause))
-def test_every_clause_is_documented(clause: Clause) -> None:
+@pytest.mark.parametrize("clause", list(ReasonCode))
+def test_every_clause_is_documented(clause: ReasonCode) -> None:
     assert f"| `{clause}` |" in (DOCS / "reference/why-codes.md").read_text()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from interlock.domain.issuer import Claims, issuers
+from interlock.domain.issuer import JwtClaims, issuers
 from interlock.errors import Invalid
 
 GOOD: dict[str, Any] = {
@@ -25,7 +25,7 @@ def test_the_least_that_an_issuer_needs() -> None:
         frozenset({"RS256"}),
     )
     assert (one.typ, one.claims, one.tenants, one.longest_life_seconds) == (
-        frozenset({"at+jwt"}), Claims(), None, 3600,
+        frozenset({"at+jwt"}), JwtClaims(), None, 3600,
     )  # fmt: skip
     assert one.actor("ada") == "ada"
 

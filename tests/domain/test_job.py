@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from interlock.domain import principal
 from interlock.domain.job import HistoryRow, NewJob
 from interlock.domain.lifecycle import FINISHES, Status, Verb
-from interlock.storage.batch_split import turns
+from interlock.storage.batch_split import split_by_job
 
 
 @pytest.mark.parametrize("verb", Verb)
@@ -46,10 +46,10 @@ class Item(NamedTuple):
 @given(st.lists(st.sampled_from("abc")))
 def test_no_job_comes_twice_in_a_turn_and_its_items_keep_their_order(ids: list[str]) -> None:
     items = [Item(id, place) for place, id in enumerate(ids)]
-    taken = list(turns(items))
-    assert sorted(i for turn in taken for i in turn) == list(range(len(items)))
-    for turn in taken:
-        assert len({items[i].id for i in turn}) == len(turn)
+    taken = list(split_by_job(items))
+    assert sorted(i for commit_seq in taken for i in commit_seq) == list(range(len(items)))
+    for commit_seq in taken:
+        assert len({items[i].id for i in commit_seq}) == len(commit_seq)
     for id in "abc":
-        places = [i for turn in taken for i in turn if items[i].id == id]
+        places = [i for commit_seq in taken for i in commit_seq if items[i].id == id]
         assert places == sorted(places)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from interlock.domain.json_text import MAX_DEPTH, check, dumps, loads, members, mend
+from interlock.domain.json_text import MAX_DEPTH, check, dumps, loads, members, sanitize
 from interlock.errors import Error, Invalid, Malformed, TooLarge
 from tests.domain.json_texts import (
     GUARDS,
@@ -19,9 +19,9 @@ from tests.domain.json_texts import (
     any_text,
     checked,
     fast,
-    mended,
     odd_texts,
     refusal,
+    sanitized,
     soups,
     structured,
     values,
@@ -56,7 +56,7 @@ def test_dumped_values_are_accepted_and_returned_unchanged(
     text = space + json.dumps(value, ensure_ascii=ascii_only, indent=indent) + space
     assert checked(text) == text
     assert checked(text.encode()) == text
-    assert mended(text) == (text, False)
+    assert sanitized(text) == (text, False)
 
 
 @fast
@@ -66,7 +66,7 @@ def test_dumped_values_are_accepted_and_returned_unchanged(
 @example("\ufeff1")
 def test_verdict_and_place_agree_with_a_slow_reader(text: str) -> None:
     assert refusal(checked, text) == Oracle(text).verdict()
-    assert refusal(mended, text) == Oracle(text).verdict(mending=True)
+    assert refusal(sanitized, text) == Oracle(text).verdict(mending=True)
 
 
 @fast
@@ -82,7 +82,7 @@ def test_text_of_any_kind_raises_nothing_but_known_errors(text: str) -> None:
 @fast
 @given(st.binary() | soups.map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_bytes_of_any_kind_raise_nothing_but_known_errors(data: bytes) -> None:
-    for guard in (checked, mended):
+    for guard in (checked, sanitized):
         with suppress(Error):
             guard(data)
 
@@ -119,7 +119,7 @@ def test_bytes_of_any_kind_raise_nothing_but_known_errors(data: bytes) -> None:
 def test_strict_json_is_kept_byte_for_byte(text: str) -> None:
     assert checked(text) == text
     assert checked(text.encode()) == text
-    assert mended(text) == (text, False)
+    assert sanitized(text) == (text, False)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_syntax_errors_come_before_any_other_offence() -> None:
     "data", [b"\xff", b'"\xc3"', b'"\xed\xa0\x80\xff"', b'"\xc0\x80"', b"\xef\xbb\xbf{}", b"{\x00}\x00"]
 )
 def test_bytes_that_are_not_plain_utf8_are_malformed(data: bytes) -> None:
-    for guard in (checked, mended):
+    for guard in (checked, sanitized):
         with pytest.raises(Malformed):
             guard(data)
 
@@ -221,7 +221,7 @@ def test_bytes_that_are_not_plain_utf8_are_malformed(data: bytes) -> None:
 def test_bytes_of_a_surrogate_are_malformed_unless_they_are_mended() -> None:
     with pytest.raises(Malformed):
         checked(b'"\xed\xa0\x80"')
-    assert mended(b'"a\xed\xa0\x80\xed\xb8\x80"') == ('"a\ufffd\ufffd"', True)
+    assert sanitized(b'"a\xed\xa0\x80\xed\xb8\x80"') == ('"a\ufffd\ufffd"', True)
 
 
 def test_a_byte_order_mark_is_called_by_its_name() -> None:
@@ -233,8 +233,8 @@ def test_a_byte_order_mark_is_called_by_its_name() -> None:
 @pytest.mark.parametrize("text", ['"abc"', '"\u00e9\u20ac"', '"\U0001f600"', '"\ud800"'])
 def test_size_is_counted_in_utf8_bytes(text: str) -> None:
     size = len(text.encode("utf-8", "surrogatepass"))
-    assert mend(text, what="result", limit=size)
-    for guard in (check, mend):
+    assert sanitize(text, what="result", limit=size)
+    for guard in (check, sanitize):
         with pytest.raises(TooLarge):
             guard(text, what="result", limit=size - 1)
         with pytest.raises(TooLarge):
@@ -260,7 +260,7 @@ def test_depth_64_is_accepted_and_65_is_malformed(index: int) -> None:
     deeper = nest(MAX_DEPTH + 1)[index]
     assert json.loads(deeper)
     assert refusal(checked, deeper) == (Malformed, "")
-    assert refusal(mended, deeper) == (Malformed, "")
+    assert refusal(sanitized, deeper) == (Malformed, "")
 
 
 @pytest.mark.parametrize("text", ['"' + "[" * 1000 + '"', '{"' + "{" * 1000 + '":"\\"' + "[" * 1000 + '\\\\"}'])

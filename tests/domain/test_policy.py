@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.domain.policy import (
-    MOST_NAMES,
-    ClaimAsk,
+    MAX_NAMES,
+    ClaimFilter,
     Policy,
     any_or,
     check_needs,
@@ -23,7 +23,7 @@ NAMES = ("a", "b", "c")
 some = st.frozensets(st.sampled_from(NAMES))
 any_or_some = st.none() | some
 asks = st.builds(
-    ClaimAsk, worker=st.just("w"), types=any_or_some, repositories=any_or_some, capabilities=some, affinity_keys=any_or_some,
+    ClaimFilter, worker=st.just("w"), types=any_or_some, repositories=any_or_some, capabilities=some, affinity_keys=any_or_some,
     limit=st.integers(1, 9), lease_seconds=st.just(60.0), claim_id=st.none(),
 )  # fmt: skip
 policies = st.builds(Policy, types=any_or_some, repositories=any_or_some, capabilities=some)
@@ -37,27 +37,27 @@ needs = st.fixed_dictionaries(
 )
 
 
-def allowed(policy: Policy) -> ClaimAsk:
+def allowed(policy: Policy) -> ClaimFilter:
     """The widest ask that a policy allows; whatever affinity key is named, no policy limits it."""
-    return ClaimAsk("w", policy.types, policy.repositories, policy.capabilities, None)
+    return ClaimFilter("w", policy.types, policy.repositories, policy.capabilities, None)
 
 
 @given(asks, policies, needs)
-def test_a_claim_narrows_and_never_widens(ask: ClaimAsk, policy: Policy, job: dict[str, object]) -> None:
+def test_a_claim_narrows_and_never_widens(ask: ClaimFilter, policy: Policy, job: dict[str, object]) -> None:
     """G20: what a narrowed ask fits, both the ask and the policy fit."""
     both = fits(ask, **job) and fits(allowed(policy), **job)  # type: ignore[arg-type]
     assert fits(narrow(ask, policy), **job) is both  # type: ignore[arg-type]
 
 
 @given(asks, policies)
-def test_narrowing_twice_is_narrowing_once_and_touches_nothing_else(ask: ClaimAsk, policy: Policy) -> None:
+def test_narrowing_twice_is_narrowing_once_and_touches_nothing_else(ask: ClaimFilter, policy: Policy) -> None:
     narrowed = narrow(ask, policy)
     assert narrow(narrowed, policy) == narrowed
     assert (narrowed.worker, narrowed.limit, narrowed.affinity_keys) == (ask.worker, ask.limit, ask.affinity_keys)
 
 
 def test_a_policy_that_names_no_capabilities_has_none() -> None:
-    assert narrow(ClaimAsk("w", capabilities=frozenset({"gpu"})), Policy()).capabilities == frozenset()
+    assert narrow(ClaimFilter("w", capabilities=frozenset({"gpu"})), Policy()).capabilities == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_policy_that_names_no_capabilities_has_none() -> None:
 def test_which_job_fits_which_ask(ask: dict[str, set[str] | None], job: dict[str, object], may: bool) -> None:
     wanted = {name: None if values is None else frozenset(values) for name, values in ask.items()}
     facts = {"type": "t", "requires": (), "repository": None, "affinity_key": None, **job}
-    assert fits(ClaimAsk("w", **wanted), **facts) is may  # type: ignore[arg-type]
+    assert fits(ClaimFilter("w", **wanted), **facts) is may  # type: ignore[arg-type]
 
 
 def test_names_are_trimmed_unique_and_sorted() -> None:
@@ -162,9 +162,9 @@ def test_cleaned_names_stay_as_they_are(values: list[str]) -> None:
 
 
 def test_names_have_an_end() -> None:
-    assert len(names((str(n) for n in range(MOST_NAMES)), what="types")) == MOST_NAMES
+    assert len(names((str(n) for n in range(MAX_NAMES)), what="types")) == MAX_NAMES
     with pytest.raises(Invalid, match="the limit is 1000"):
-        names((str(n) for n in range(MOST_NAMES + 1)), what="types")
+        names((str(n) for n in range(MAX_NAMES + 1)), what="types")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.domain.progress import LARGEST_NUMBER, Place
+from interlock.domain.progress import LARGEST_NUMBER, FeedPosition
 from interlock.errors import Invalid
 
 numbers = st.integers(0, LARGEST_NUMBER)
@@ -14,9 +14,9 @@ ID = "0193a1b2-ffff-7fff-8fff-ffffffffffff"
 
 
 @given(numbers, numbers, st.uuids(), numbers)
-def test_a_place_comes_back_from_its_text(epoch: int, turn: int, job_id: object, seq: int) -> None:
-    place = Place(epoch, turn, str(job_id), seq)
-    assert Place.parse(str(place)) == place
+def test_a_place_comes_back_from_its_text(epoch: int, commit_seq: int, job_id: object, seq: int) -> None:
+    place = FeedPosition(epoch, commit_seq, str(job_id), seq)
+    assert FeedPosition.parse(str(place)) == place
 
 
 @pytest.mark.parametrize(
@@ -26,14 +26,14 @@ def test_a_place_comes_back_from_its_text(epoch: int, turn: int, job_id: object,
 )  # fmt: skip
 def test_what_is_no_place_is_invalid(text: str) -> None:
     with pytest.raises(Invalid) as caught:
-        Place.parse(text)
+        FeedPosition.parse(text)
     assert caught.value.pointer == "/cursor"
 
 
 @given(st.text())
 def test_no_text_breaks_the_parser(text: str) -> None:
     try:
-        place = Place.parse(text)
+        place = FeedPosition.parse(text)
     except Invalid:
         return
-    assert Place.parse(str(place)) == place
+    assert FeedPosition.parse(str(place)) == place

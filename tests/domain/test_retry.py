@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from interlock.domain.retry import (
     DEFAULT_BACKOFF,
     KINDS,
-    LONGEST_RETRY_AFTER_SECONDS,
+    MAX_RETRY_AFTER_SECONDS,
     SECOND,
     SHORTEST_DELAY,
     Backoff,
@@ -89,9 +89,9 @@ def test_the_default_is_full_jitter_from_1_second_doubling_up_to_300() -> None:
     ]  # fmt: skip
 
 
-@given(policies, attempts, chances, st.floats(0, LONGEST_RETRY_AFTER_SECONDS))
-def test_what_the_provider_said_beats_every_policy(policy: Backoff, attempt: int, chance: float, said: float) -> None:
-    assert after_failure(policy, attempt, chance, said) == max(round(said * SECOND), SHORTEST_DELAY)
+@given(policies, attempts, chances, st.floats(0, MAX_RETRY_AFTER_SECONDS))
+def test_what_the_provider_said_beats_every_policy(policy: Backoff, attempt: int, chance: float, given: float) -> None:
+    assert after_failure(policy, attempt, chance, given) == max(round(given * SECOND), SHORTEST_DELAY)
     assert after_failure(policy, attempt, chance, None) == policy.delay(attempt, chance)
 
 

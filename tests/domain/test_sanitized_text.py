@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import example, given
 
-from interlock.domain.json_text import mend_text
+from interlock.domain.json_text import sanitize_text
 from interlock.errors import Malformed
 from tests.domain.json_texts import (
     HIGH,
@@ -13,9 +13,9 @@ from tests.domain.json_texts import (
     any_text,
     checked,
     fast,
-    mended,
     odd_texts,
     refusal,
+    sanitized,
     structured,
 )
 from tests.support.json_oracle import Oracle
@@ -37,7 +37,7 @@ from tests.support.json_oracle import Oracle
     ],
 )
 def test_mending_replaces_lone_surrogates_and_nothing_else(text: str, expected: str) -> None:
-    assert mended(text) == (expected, True)
+    assert sanitized(text) == (expected, True)
 
 
 def scrub(value: object) -> object:
@@ -62,14 +62,14 @@ def keys_stay_apart(value: object) -> bool:
 @fast
 @given(odd_texts | structured)
 def test_mended_text_means_the_same_with_surrogates_replaced(text: str) -> None:
-    if refusal(mended, text):
+    if refusal(sanitized, text):
         return
-    result, flag = mended(text)
+    result, flag = sanitized(text)
     sent = json.loads(text)
     oracle = Oracle(text)
     oracle.verdict()
     assert flag == bool(oracle.lone)
-    assert mended(result) == (result, False)
+    assert sanitized(result) == (result, False)
     assert len(result.encode()) == len(text.encode("utf-8", "surrogatepass"))
     if keys_stay_apart(sent) and not oracle.replaced:
         assert json.loads(result) == scrub(sent)
@@ -77,18 +77,18 @@ def test_mended_text_means_the_same_with_surrogates_replaced(text: str) -> None:
 
 
 def test_keys_that_mending_makes_equal_are_all_kept() -> None:
-    assert mended('{"\\ud800":1,"\\udfff":2,"\\ufffd":3}') == ('{"\\ufffd":1,"\\ufffd":2,"\\ufffd":3}', True)
+    assert sanitized('{"\\ud800":1,"\\udfff":2,"\\ufffd":3}') == ('{"\\ufffd":1,"\\ufffd":2,"\\ufffd":3}', True)
 
 
 def test_a_text_that_was_mended_is_taken_again_though_keys_became_equal() -> None:
-    text, _ = mended('[{"\\ud800":1,"\\udfff":2,"b":3}]')
-    assert mended(text) == (text, False)
+    text, _ = sanitized('[{"\\ud800":1,"\\udfff":2,"b":3}]')
+    assert sanitized(text) == (text, False)
     assert refusal(checked, text) == (Malformed, "/0/\ufffd")
-    assert refusal(mended, '{"\\ufffd":1,"\ufffd":2,"b":3,"b":4}') == (Malformed, "/b")
+    assert refusal(sanitized, '{"\\ufffd":1,"\ufffd":2,"b":3,"b":4}') == (Malformed, "/b")
 
 
 def test_keys_equal_as_sent_are_still_refused_when_mending() -> None:
-    assert refusal(mended, '{"\\ud800":1,"\\uD800":2}') == (Malformed, "/\ufffd")
+    assert refusal(sanitized, '{"\\ud800":1,"\\uD800":2}') == (Malformed, "/\ufffd")
 
 
 @fast
@@ -96,7 +96,7 @@ def test_keys_equal_as_sent_are_still_refused_when_mending() -> None:
 @example(HIGH + LOW)
 @example("\\ud800")
 def test_mended_plain_strings_encode_and_keep_every_other_character(value: str) -> None:
-    result, flag = mend_text(value)
+    result, flag = sanitize_text(value)
     assert result == scrub(value)
     assert flag == (result != value)
     assert result.encode().decode() == result

@@ -8,33 +8,33 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.domain.shards import MOST_SHARDS, birth_shard, first_home, next_number
+from interlock.domain.shards import MAX_SHARDS, first_shard, next_number, shard_of_id
 from interlock.wire import new_id
 
-numbers = st.integers(0, MOST_SHARDS - 1)
+numbers = st.integers(0, MAX_SHARDS - 1)
 
 
 @given(numbers)
 def test_an_id_names_the_shard_of_its_birth_and_stays_a_uuid_of_version_7(shard: int) -> None:
     id = new_id(shard)
-    assert birth_shard(id) == shard
+    assert shard_of_id(id) == shard
     assert (UUID(id).version, UUID(id).variant) == (7, "specified in RFC 4122")
     assert str(UUID(id)) == id
 
 
 def test_where_there_is_one_shard_ids_name_number_0() -> None:
-    assert {birth_shard(new_id()) for _ in range(100)} == {0}
+    assert {shard_of_id(new_id()) for _ in range(100)} == {0}
 
 
 def test_new_tenants_are_spread_evenly_and_always_to_the_same_shard() -> None:
     shards = ["a", "b", "c"]
-    homes = {f"tenant {i}": first_home(f"tenant {i}", shards) for i in range(3000)}
+    homes = {f"tenant {i}": first_shard(f"tenant {i}", shards) for i in range(3000)}
     assert all(800 < count < 1200 for count in Counter(homes.values()).values())
-    assert homes == {tenant: first_home(tenant, shards) for tenant in homes}
+    assert homes == {tenant: first_shard(tenant, shards) for tenant in homes}
 
 
 @given(st.integers(0, 2**60), numbers)
 def test_the_next_number_of_a_shard_is_above_and_its_own(after: int, shard: int) -> None:
     number = next_number(after, shard)
-    assert after < number <= after + MOST_SHARDS
-    assert number % MOST_SHARDS == shard
+    assert after < number <= after + MAX_SHARDS
+    assert number % MAX_SHARDS == shard

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.domain import token
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import ROLES, Principal, local
-from interlock.domain.token import Sighting, Token
+from interlock.domain.token import Token, TokenUse
 from interlock.errors import Forbidden, Invalid
 
 secrets = st.binary(min_size=32, max_size=32)
@@ -99,10 +99,10 @@ def test_the_hash_is_sha_256_of_the_whole_text() -> None:
 
 def test_a_sighting_admits_only_the_hash_it_is_kept_under() -> None:
     hash = token.fingerprint(TOKEN)
-    assert Sighting(kept(), hash, 0).admits(hash)
-    assert not Sighting(kept(), hash, 0).admits(bytes(32))
-    assert not Sighting(kept(revoked_at=0, revoked_by="user:ada"), hash, 0).admits(hash)
-    assert not Sighting(kept(expires_at=10), hash, 10).admits(hash)
+    assert TokenUse(kept(), hash, 0).admits(hash)
+    assert not TokenUse(kept(), hash, 0).admits(bytes(32))
+    assert not TokenUse(kept(revoked_at=0, revoked_by="user:ada"), hash, 0).admits(hash)
+    assert not TokenUse(kept(expires_at=10), hash, 10).admits(hash)
 
 
 ALL_SETS = [set(some) for n in range(len(ROLES) + 1) for some in combinations(sorted(ROLES), n)]
@@ -177,9 +177,9 @@ def test_a_workers_token_lets_in_that_worker() -> None:
     who = kept(roles=("work",), worker_id="w1", types=("build",), capabilities=("gpu",)).principal()
     assert (who.tenant, who.actor, who.worker, who.roles) == ("acme", "worker:w1", "w1", frozenset({"work"}))
     assert not who.unchecked
-    wide = ClaimAsk("w1", types=None, capabilities=frozenset({"gpu", "root"}))
-    assert who.narrowed(wide) == ClaimAsk("w1", types=frozenset({"build"}), capabilities=frozenset({"gpu"}))
-    assert who.narrowed(ClaimAsk("w1", types=frozenset({"deploy"}))).types == frozenset()
+    wide = ClaimFilter("w1", types=None, capabilities=frozenset({"gpu", "root"}))
+    assert who.narrowed(wide) == ClaimFilter("w1", types=frozenset({"build"}), capabilities=frozenset({"gpu"}))
+    assert who.narrowed(ClaimFilter("w1", types=frozenset({"deploy"}))).types == frozenset()
 
 
 def test_another_token_lets_in_whoever_bears_it() -> None:
@@ -211,7 +211,7 @@ def test_a_worker_works_under_its_name_or_as_an_instance_of_it() -> None:
 
 def test_without_auth_anybody_works_under_any_name_and_nothing_is_narrowed() -> None:
     who = local()
-    wide = ClaimAsk("w1", capabilities=frozenset({"gpu"}))
+    wide = ClaimFilter("w1", capabilities=frozenset({"gpu"}))
     assert who.works_as("w1") == "w1"
     assert who.narrowed(wide) == wide
     with pytest.raises(Invalid):

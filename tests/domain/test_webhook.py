@@ -14,7 +14,7 @@ from standardwebhooks.webhooks import Webhook
 
 from interlock.domain import webhook
 from interlock.domain.lifecycle import Status
-from interlock.domain.webhook import DELAYS_SECONDS, EVENTS, DeliveryStatus, Dispatch, Reply
+from interlock.domain.webhook import DELAYS_SECONDS, EVENTS, DeliveryStatus, Dispatch, WebhookResponse
 from interlock.errors import Invalid
 
 SECRET = webhook.secret_of(bytes(range(32)))
@@ -42,8 +42,8 @@ def test_there_is_an_event_for_every_status_and_three_more() -> None:
 
 def test_the_bytes_of_a_body_are_settled() -> None:
     """A receiver may get a message again after an upgrade of ours; change this text and its body is no longer the same."""
-    told = dispatch(agent_kind="planner", agent_id="7", tags=("a", "ü"), approval_id="g1", folded=3)
-    assert webhook.body(told, "2027-01-15T08:00:00.000000Z") == (
+    reported = dispatch(agent_kind="planner", agent_id="7", tags=("a", "ü"), approval_id="g1", folded=3)
+    assert webhook.body(reported, "2027-01-15T08:00:00.000000Z") == (
         b'{"id":"0193a1b2-c3d4-7e5f-8a9b-000000000001","type":"job.succeeded","timestamp":"2027-01-15T08:00:00.000000Z",'
         b'"data":{"job_id":"0193a1b2-c3d4-7e5f-8a9b-000000000002","type":"work","status":"succeeded",'
         b'"previous_status":"running","attempt":2,"version":5,"agent":{"kind":"planner","id":"7"},"tags":["a","\\u00fc"],'
@@ -110,12 +110,21 @@ def test_header_names_are_read_in_any_case() -> None:
 
 @pytest.mark.parametrize("code", [200, 201, 204, 299])
 def test_any_success_delivers(code: int) -> None:
-    assert webhook.outcome(3, Reply(code), 0.5) == (DeliveryStatus.DELIVERED, None, False)
-    assert webhook.fault_of(Reply(code)) is None
+    assert webhook.outcome(3, WebhookResponse(code), 0.5) == (DeliveryStatus.DELIVERED, None, False)
+    assert webhook.fault_of(WebhookResponse(code)) is None
 
 
-@pytest.mark.parametrize("reply", [Reply(100), Reply(301), Reply(404), Reply(500), Reply(error="timeout")])
-def test_anything_else_is_tried_again_until_the_list_of_delays_ends(reply: Reply) -> None:
+@pytest.mark.parametrize(
+    "reply",
+    [
+        WebhookResponse(100),
+        WebhookResponse(301),
+        WebhookResponse(404),
+        WebhookResponse(500),
+        WebhookResponse(error="timeout"),
+    ],
+)
+def test_anything_else_is_tried_again_until_the_list_of_delays_ends(reply: WebhookResponse) -> None:
     for attempts, delay in enumerate(DELAYS_SECONDS):
         low, high = (webhook.outcome(attempts, reply, chance) for chance in (0.0, 1.0))
         assert low.status is high.status is DeliveryStatus.FAILED
@@ -129,19 +138,22 @@ def test_a_receiver_that_is_down_for_an_hour_misses_nothing() -> None:
 
 
 def test_gone_ends_it_at_once() -> None:
-    assert webhook.outcome(0, Reply(410), 0.5) == (DeliveryStatus.DEAD, None, True)
-    assert webhook.fault_of(Reply(410)) == "gone"
+    assert webhook.outcome(0, WebhookResponse(410), 0.5) == (DeliveryStatus.DEAD, None, True)
+    assert webhook.fault_of(WebhookResponse(410)) == "gone"
 
 
 def test_a_receiver_may_ask_for_more_time_within_bounds() -> None:
-    assert webhook.outcome(0, Reply(429, retry_after_seconds=90.0), 0.5).delay_seconds == 90.0
-    assert webhook.outcome(0, Reply(503, retry_after_seconds=1e9), 0.5).delay_seconds == 3600.0
-    assert webhook.outcome(4, Reply(503, retry_after_seconds=1.0), 0.5).delay_seconds == DELAYS_SECONDS[4]
+    assert webhook.outcome(0, WebhookResponse(429, retry_after_seconds=90.0), 0.5).delay_seconds == 90.0
+    assert webhook.outcome(0, WebhookResponse(503, retry_after_seconds=1e9), 0.5).delay_seconds == 3600.0
+    assert webhook.outcome(4, WebhookResponse(503, retry_after_seconds=1.0), 0.5).delay_seconds == DELAYS_SECONDS[4]
 
 
 def test_faults_are_words_of_ours() -> None:
-    told = [webhook.fault_of(reply) for reply in (Reply(302), Reply(500), Reply(error="timeout"))]
-    assert told == ["redirect_refused", "refused_by_receiver", "timeout"]
+    reported = [
+        webhook.fault_of(reply)
+        for reply in (WebhookResponse(302), WebhookResponse(500), WebhookResponse(error="timeout"))
+    ]
+    assert reported == ["redirect_refused", "refused_by_receiver", "timeout"]
 
 
 @pytest.mark.parametrize("events", [[], ["job.succeeded", "job.succeeded"], ["job.*"], ["job.done"], [""]])

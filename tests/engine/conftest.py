@@ -7,17 +7,17 @@ import pytest
 
 from interlock.domain.principal import Principal, local
 from interlock.engine.engine import Engine
-from interlock.engine.outbound_http import Outside
+from interlock.engine.outbound_http import OutboundClient
 from interlock.engine.tokens import Tokens
-from interlock.storage.batching import merged
+from interlock.storage.batching import batched
 from interlock.storage.contract import Store
-from interlock.storage.object_store.filesystem import Directory
+from interlock.storage.object_store.filesystem import FileObjects
 from interlock.wire import Limits
 from tests.engine.deliveries import HERE
 from tests.engine.issuers import World
 from tests.engine.watched import Ticks, Watched
 from tests.support.artifacts import LIMITS
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 from tests.support.receiver import Receiver, receiver
 
 
@@ -29,23 +29,23 @@ def who() -> Principal:
 @pytest.fixture
 async def interlock_engine(store: Store) -> AsyncIterator[Engine]:
     """An engine over a fresh store of each kind; the store closes itself."""
-    engine = Engine(merged(store))
+    engine = Engine(batched(store))
     yield engine
-    await engine.upkeep.stop()
+    await engine.maintenance.stop()
     await engine.workers.stop()
 
 
 @pytest.fixture
-async def directory(tmp_path: Path) -> AsyncIterator[Directory]:
-    objects = Directory(tmp_path / "artifacts")
+async def directory(tmp_path: Path) -> AsyncIterator[FileObjects]:
+    objects = FileObjects(tmp_path / "artifacts")
     yield objects
     await objects.close()
 
 
 @pytest.fixture
-def files(store: Store, directory: Directory) -> Engine:
+def files(store: Store, directory: FileObjects) -> Engine:
     """An engine on each kind of store, with artifacts in a directory; both are closed by their own fixtures."""
-    return Engine(merged(store), LIMITS, objects=directory)
+    return Engine(batched(store), LIMITS, objects=directory)
 
 
 @pytest.fixture
@@ -63,11 +63,11 @@ async def world() -> AsyncIterator[World]:
 
 
 @pytest.fixture
-async def desk(store: Store) -> AsyncIterator[Engine]:
+async def remote(store: Store) -> AsyncIterator[Engine]:
     """An engine whose webhooks may reach this machine."""
-    engine = Engine(store, Limits(webhooks=HERE), outside=Outside(HERE, deadline_seconds=PATIENCE_SECONDS))
+    engine = Engine(store, Limits(webhooks=HERE), outside=OutboundClient(HERE, deadline_seconds=RETRY_SECONDS))
     yield engine
-    await engine.upkeep.stop()
+    await engine.maintenance.stop()
     await engine.sender.stop()
     await engine.outside.close()
 

@@ -17,17 +17,19 @@ HERE = Allowance.of(["127.0.0.0/8"])
 EVERYTHING = DeliveryFilter(limit=200)
 
 
-async def subscribe(desk: Engine, who: Principal, there: str, /, **fields: Any) -> Created:
-    return await desk.webhooks.subscribe(who, subscription_request({"url": there, "events": ["job.queued"], **fields}))
+async def subscribe(remote: Engine, who: Principal, there: str, /, **fields: Any) -> Created:
+    return await remote.webhooks.subscribe(
+        who, subscription_request({"url": there, "events": ["job.queued"], **fields})
+    )
 
 
-async def enqueue(desk: Engine, who: Principal, count: int = 1, **fields: Any) -> list[str]:
-    jobs = await desk.jobs.enqueue_batch(who, [job_request({"type": "t", **fields}) for _ in range(count)])
+async def enqueue(remote: Engine, who: Principal, count: int = 1, **fields: Any) -> list[str]:
+    jobs = await remote.jobs.enqueue_batch(who, [job_request({"type": "t", **fields}) for _ in range(count)])
     return [job.id for job in jobs]
 
 
-async def statuses(desk: Engine, who: Principal) -> list[tuple[DeliveryStatus, int, str | None]]:
-    return [(d.status, d.attempts, d.last_error) for d in await desk.webhooks.deliveries(who, EVERYTHING)]
+async def statuses(remote: Engine, who: Principal) -> list[tuple[DeliveryStatus, int, str | None]]:
+    return [(d.status, d.attempts, d.last_error) for d in await remote.webhooks.deliveries(who, EVERYTHING)]
 
 
 def after(condition: Callable[[], bool]) -> Any:

@@ -7,20 +7,27 @@ from typing import Any
 
 import pytest
 
-from interlock.domain.approval import LONGEST_EXPIRY_SECONDS, Approval, Decision, GateFilter, GateStatus, OpenGate
-from interlock.domain.decide import Complete
+from interlock.domain.approval import (
+    MAX_EXPIRY_SECONDS,
+    Approval,
+    ApprovalFilter,
+    ApprovalStatus,
+    Decision,
+    RequestApproval,
+)
+from interlock.domain.decide import CompleteJob
 from interlock.domain.job import Checkpoint, Job
 from interlock.domain.lifecycle import Status
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal
-from interlock.engine.approvals import Opened
+from interlock.engine.approvals import RequestedApproval
 from interlock.engine.engine import Engine
 from interlock.errors import (
     AlreadyDecided,
+    ApprovalVoid,
     CancelRequested,
     Error,
     Forbidden,
-    GateVoid,
     Invalid,
     Malformed,
     NotFound,
@@ -39,19 +46,21 @@ APPROVE, DENY = Decision.APPROVE, Decision.DENY
 
 async def running(engine: Engine) -> Job:
     await engine.jobs.enqueue(OPERATOR, job_request({"type": "t", "payload": {"mail": "all"}}))
-    (job,) = await engine.leases.claim("acme", ClaimAsk("w"))
+    (job,) = await engine.leases.claim("acme", ClaimFilter("w"))
     return job
 
 
-def asks(job: Job, **fields: Any) -> OpenGate:
-    return OpenGate(**{"id": job.id, "fence": job.fence, "worker": "w", "gate_id": "", "prompt": "Send it?", **fields})
+def asks(job: Job, **fields: Any) -> RequestApproval:
+    return RequestApproval(
+        **{"id": job.id, "fence": job.fence, "worker": "w", "approval_id": "", "prompt": "Send it?", **fields}
+    )
 
 
-async def opened(engine: Engine, who: Principal = AGENT, **fields: Any) -> Opened:
-    return await engine.gates.open(who, asks(await running(engine), **fields))
+async def opened(engine: Engine, who: Principal = AGENT, **fields: Any) -> RequestedApproval:
+    return await engine.approvals.open(who, asks(await running(engine), **fields))
 
 
-async def gate_of(engine: Engine, **fields: Any) -> Approval:
+async def approval_of(engine: Engine, **fields: Any) -> Approval:
     approval = (await opened(engine, **fields)).approval
     assert approval is not None
     return approval
@@ -62,7 +71,7 @@ async def test_the_answer_to_a_worker_has_receipt_and_gate_but_never_a_token(int
     assert approval is not None
     assert (receipt.status, receipt.id, token) == (Status.WAITING_FOR_APPROVAL, approval.job_id, None)
     assert (approval.opened_by, approval.token_sha256, approval.risk) == ("token:agent", None, "high")
-    assert await interlock_engine.gates.get("acme", approval.id) == approval
+    assert await interlock_engine.approvals.get("acme", approval.id) == approval
 
 
 async def test_a_subject_that_asked_as_a_worker_cannot_answer_with_another_credential(interlock_engine: Engine) -> None:
@@ -71,28 +80,28 @@ async def test_a_subject_that_asked_as_a_worker_cannot_answer_with_another_crede
     assert approval is not None
     assert approval.opened_by == ADA.actor
     with pytest.raises(Forbidden):
-        await interlock_engine.gates.decide(ADA, approval.id, APPROVE)
+        await interlock_engine.approvals.decide(ADA, approval.id, APPROVE)
     with pytest.raises(Forbidden):
-        await interlock_engine.gates.mint(ADA, approval.id)
-    assert (await interlock_engine.gates.decide(BOB, approval.id, APPROVE)).status is GateStatus.APPROVED
+        await interlock_engine.approvals.create_link(ADA, approval.id)
+    assert (await interlock_engine.approvals.decide(BOB, approval.id, APPROVE)).status is ApprovalStatus.APPROVED
 
 
 async def test_with_auth_off_the_answer_carries_a_link_and_a_repeat_gets_a_new_one(
     interlock_engine: Engine, who: Principal
 ) -> None:
     job = await running(interlock_engine)
-    first = await interlock_engine.gates.open(who, asks(job))
-    again = await interlock_engine.gates.open(who, asks(job))
+    first = await interlock_engine.approvals.open(who, asks(job))
+    again = await interlock_engine.approvals.open(who, asks(job))
     assert first.approval is not None
     assert again.approval is not None
     assert (first.receipt, first.approval.id) == (again.receipt, again.approval.id)
     assert first.token is not None
     assert again.token is not None
     with pytest.raises(NotFound):
-        await interlock_engine.gates.decide_by_token(first.token, APPROVE)
-    decided = await interlock_engine.gates.decide_by_token(again.token, APPROVE)
-    assert (decided.status, decided.closed_by) == (GateStatus.APPROVED, "bearer:user:local")
-    late = await interlock_engine.gates.open(who, asks(job))
+        await interlock_engine.approvals.decide_by_token(first.token, APPROVE)
+    decided = await interlock_engine.approvals.decide_by_token(again.token, APPROVE)
+    assert (decided.status, decided.closed_by) == (ApprovalStatus.APPROVED, "bearer:user:local")
+    late = await interlock_engine.approvals.open(who, asks(job))
     assert (late.receipt, late.token) == (first.receipt, None)
     several = await opened(interlock_engine, who, required=2)
     assert several.token is None
@@ -101,21 +110,21 @@ async def test_with_auth_off_the_answer_carries_a_link_and_a_repeat_gets_a_new_o
 async def test_with_auth_off_the_one_caller_there_is_may_decide(interlock_engine: Engine, who: Principal) -> None:
     approval = (await opened(interlock_engine, who)).approval
     assert approval is not None
-    assert (await interlock_engine.gates.decide(who, approval.id, APPROVE)).status is GateStatus.APPROVED
+    assert (await interlock_engine.approvals.decide(who, approval.id, APPROVE)).status is ApprovalStatus.APPROVED
 
 
 async def test_a_pending_cancel_beats_the_gate(interlock_engine: Engine) -> None:
     job = await running(interlock_engine)
     await interlock_engine.jobs.cancel(OPERATOR, job.id)
     with pytest.raises(CancelRequested):
-        await interlock_engine.gates.open(AGENT, asks(job))
+        await interlock_engine.approvals.open(AGENT, asks(job))
 
 
 async def test_a_checkpoint_comes_along_under_the_grant_that_asks(interlock_engine: Engine) -> None:
     job = await running(interlock_engine)
     progress = Checkpoint("not this job", 99, "somebody", 3, '"here \\ud800"')
-    await interlock_engine.gates.open(AGENT, asks(job, checkpoint=progress))
-    now = await interlock_engine.reads.job("acme", job.id)
+    await interlock_engine.approvals.open(AGENT, asks(job, checkpoint=progress))
+    now = await interlock_engine.queries.job("acme", job.id)
     assert (now.checkpoint_seq, now.checkpoint, now.sanitized) == (3, '"here \\ufffd"', True)
 
 
@@ -127,7 +136,7 @@ async def test_a_checkpoint_comes_along_under_the_grant_that_asks(interlock_engi
         ({"required": 0}, "/required"),
         ({"required": 101}, "/required"),
         ({"expires_in_seconds": 0.5}, "/expires_in_seconds"),
-        ({"expires_in_seconds": LONGEST_EXPIRY_SECONDS + 1}, "/expires_in_seconds"),
+        ({"expires_in_seconds": MAX_EXPIRY_SECONDS + 1}, "/expires_in_seconds"),
         ({"expires_in_seconds": float("nan")}, "/expires_in_seconds"),
         ({"risk": "\n"}, "/risk"),
         ({"schema": '{"type": "sometimes"}'}, "/schema"),
@@ -139,9 +148,9 @@ async def test_what_is_outside_the_rules_is_refused_and_the_grant_goes_on(
 ) -> None:
     job = await running(interlock_engine)
     with pytest.raises(Invalid) as caught:
-        await interlock_engine.gates.open(AGENT, asks(job, **fields))
+        await interlock_engine.approvals.open(AGENT, asks(job, **fields))
     assert caught.value.pointer == pointer
-    await interlock_engine.leases.complete("acme", Complete(job.id, job.fence, "w"))
+    await interlock_engine.leases.complete("acme", CompleteJob(job.id, job.fence, "w"))
 
 
 async def test_each_limit_holds_at_its_edge(interlock_engine: Engine) -> None:
@@ -152,25 +161,25 @@ async def test_each_limit_holds_at_its_edge(interlock_engine: Engine) -> None:
         {"schema": json.dumps("x" * 262_143)},
     ):
         with pytest.raises(TooLarge):
-            await interlock_engine.gates.open(AGENT, asks(job, **fields))
+            await interlock_engine.approvals.open(AGENT, asks(job, **fields))
     with pytest.raises(Malformed):
-        await interlock_engine.gates.open(AGENT, asks(job, details="{"))
+        await interlock_engine.approvals.open(AGENT, asks(job, details="{"))
     at_the_edge = asks(
         job,
         prompt="x" * 8192,
         details=json.dumps("x" * 262_142),
-        expires_in_seconds=LONGEST_EXPIRY_SECONDS,
+        expires_in_seconds=MAX_EXPIRY_SECONDS,
         required=100,
     )
-    approval = (await interlock_engine.gates.open(AGENT, at_the_edge)).approval
+    approval = (await interlock_engine.approvals.open(AGENT, at_the_edge)).approval
     assert approval is not None
     assert approval.expires_at - approval.opened_at == 7 * 86_400 * SECOND
 
 
 async def test_a_question_with_odd_text_is_mended_and_marked(interlock_engine: Engine) -> None:
-    approval = await gate_of(interlock_engine, prompt="Send \ud800 \x00?", details='"\\ud800"')
+    approval = await approval_of(interlock_engine, prompt="Send \ud800 \x00?", details='"\\ud800"')
     assert (approval.prompt, approval.details) == ("Send \ufffd \ufffd?", '"\\ufffd"')
-    assert (await interlock_engine.reads.job("acme", approval.job_id)).sanitized
+    assert (await interlock_engine.queries.job("acme", approval.job_id)).sanitized
 
 
 @pytest.mark.parametrize(
@@ -185,61 +194,61 @@ async def test_a_question_with_odd_text_is_mended_and_marked(interlock_engine: E
     ids=["the agent", "no approver", "an approver that works", "a reader", "the opener"],
 )
 async def test_whoever_works_or_asked_can_neither_decide_nor_mint(interlock_engine: Engine, who: Principal) -> None:
-    approval = await gate_of(interlock_engine)
+    approval = await approval_of(interlock_engine)
     for act in (
-        interlock_engine.gates.decide(who, approval.id, APPROVE),
-        interlock_engine.gates.mint(who, approval.id),
+        interlock_engine.approvals.decide(who, approval.id, APPROVE),
+        interlock_engine.approvals.create_link(who, approval.id),
     ):
         with pytest.raises(Forbidden):
             await act
-    assert await interlock_engine.gates.get("acme", approval.id) == approval
+    assert await interlock_engine.approvals.get("acme", approval.id) == approval
 
 
 async def test_a_working_credential_beside_a_link_is_refused(interlock_engine: Engine) -> None:
-    approval = await gate_of(interlock_engine)
-    token = (await interlock_engine.gates.mint(ADA, approval.id)).token
+    approval = await approval_of(interlock_engine)
+    token = (await interlock_engine.approvals.create_link(ADA, approval.id)).token
     with pytest.raises(Forbidden):
-        await interlock_engine.gates.decide_by_token(token, APPROVE, who=AGENT)
-    assert (await interlock_engine.gates.decide_by_token(token, APPROVE, who=BOB)).closed_by == "bearer:user:ada"
+        await interlock_engine.approvals.decide_by_token(token, APPROVE, who=AGENT)
+    assert (await interlock_engine.approvals.decide_by_token(token, APPROVE, who=BOB)).closed_by == "bearer:user:ada"
 
 
 async def test_foreign_gates_are_answered_like_unknown_ones(interlock_engine: Engine) -> None:
-    approval = await gate_of(interlock_engine)
-    said = set()
+    approval = await approval_of(interlock_engine)
+    given = set()
     for id in (approval.id, "0193a1b2-ffff-7fff-8fff-ffffffffffff", "no id at all", "\ud800"):
         for act in (
-            interlock_engine.gates.get("other", id),
-            interlock_engine.gates.decide(STRANGER, id, APPROVE),
-            interlock_engine.gates.mint(STRANGER, id),
+            interlock_engine.approvals.get("other", id),
+            interlock_engine.approvals.decide(STRANGER, id, APPROVE),
+            interlock_engine.approvals.create_link(STRANGER, id),
         ):
             with pytest.raises(NotFound) as caught:
                 await act
-            said.add(str(caught.value).replace(id, "ID"))
-    assert said == {"no approval ID"}
+            given.add(str(caught.value).replace(id, "ID"))
+    assert given == {"no approval ID"}
 
 
 async def test_looking_at_a_gate_decides_nothing_however_often(interlock_engine: Engine) -> None:
-    approval = await gate_of(interlock_engine)
-    minted = await interlock_engine.gates.mint(ADA, approval.id)
-    before = await interlock_engine.reads.job("acme", approval.job_id)
+    approval = await approval_of(interlock_engine)
+    minted = await interlock_engine.approvals.create_link(ADA, approval.id)
+    before = await interlock_engine.queries.job("acme", approval.job_id)
     for _ in range(50):
-        assert await interlock_engine.gates.of_token(minted.token) == minted.approval
-        assert await interlock_engine.gates.get("acme", approval.id) == minted.approval
-    assert await interlock_engine.reads.job("acme", approval.job_id) == before
+        assert await interlock_engine.approvals.of_token(minted.token) == minted.approval
+        assert await interlock_engine.approvals.get("acme", approval.id) == minted.approval
+    assert await interlock_engine.queries.job("acme", approval.job_id) == before
 
 
 async def test_a_wrong_token_finds_nothing(interlock_engine: Engine) -> None:
-    approval = await gate_of(interlock_engine)
-    token = (await interlock_engine.gates.mint(ADA, approval.id)).token
+    approval = await approval_of(interlock_engine)
+    token = (await interlock_engine.approvals.create_link(ADA, approval.id)).token
     for wrong in ("", token[:-1], token + "x", token.upper(), token + "\n", "\ud800", approval.id, "x" * 100_000):
         with pytest.raises(NotFound):
-            await interlock_engine.gates.decide_by_token(wrong, APPROVE)
-    assert (await interlock_engine.gates.get("acme", approval.id)).status is GateStatus.OPEN
+            await interlock_engine.approvals.decide_by_token(wrong, APPROVE)
+    assert (await interlock_engine.approvals.get("acme", approval.id)).status is ApprovalStatus.OPEN
 
 
 async def test_tokens_are_long_and_never_the_same(interlock_engine: Engine) -> None:
-    approval = await gate_of(interlock_engine)
-    tokens = [(await interlock_engine.gates.mint(ADA, approval.id)).token for _ in range(20)]
+    approval = await approval_of(interlock_engine)
+    tokens = [(await interlock_engine.approvals.create_link(ADA, approval.id)).token for _ in range(20)]
     assert len(set(tokens)) == 20
     assert {len(token) for token in tokens} == {47}  # four of a prefix, and 256 bits six at a time
 
@@ -248,47 +257,47 @@ SCHEMA = '{"type": "object", "properties": {"amount": {"type": "integer", "maxim
 
 
 async def test_data_must_fit_the_schema_and_is_kept_byte_for_byte(interlock_engine: Engine) -> None:
-    approval = await gate_of(interlock_engine, schema=SCHEMA)
+    approval = await approval_of(interlock_engine, schema=SCHEMA)
     for data, pointer in (('{"amount": 11}', "/data/amount"), ('{"amount": "1"}', "/data/amount"), ("[]", "/data")):
         with pytest.raises(Invalid) as caught:
-            await interlock_engine.gates.decide(ADA, approval.id, APPROVE, data=data)
+            await interlock_engine.approvals.decide(ADA, approval.id, APPROVE, data=data)
         assert caught.value.pointer == pointer
     for broken in ('{"amount": NaN}', '{"amount": 1, "amount": 2}', ""):
         with pytest.raises(Malformed):
-            await interlock_engine.gates.decide(ADA, approval.id, APPROVE, data=broken)
+            await interlock_engine.approvals.decide(ADA, approval.id, APPROVE, data=broken)
     with pytest.raises(TooLarge):
-        await interlock_engine.gates.decide(ADA, approval.id, APPROVE, data=" " * 262_145)
-    decided = await interlock_engine.gates.decide(
+        await interlock_engine.approvals.decide(ADA, approval.id, APPROVE, data=" " * 262_145)
+    decided = await interlock_engine.approvals.decide(
         ADA, approval.id, APPROVE, data=b'{"amount" :  3}', comment="less\x00"
     )
     assert (decided.data, decided.comment) == ('{"amount" :  3}', "less\ufffd")
-    (job,) = await interlock_engine.leases.claim("acme", ClaimAsk("w2"))
-    told = await interlock_engine.gates.decisions("acme", [job])
-    assert bytes(encode_approval.decision(told[job.id][-1])["data"]) == b'{"amount" :  3}'
+    (job,) = await interlock_engine.leases.claim("acme", ClaimFilter("w2"))
+    reported = await interlock_engine.approvals.decisions("acme", [job])
+    assert bytes(encode_approval.decision(reported[job.id][-1])["data"]) == b'{"amount" :  3}'
 
 
 async def test_data_that_takes_too_long_to_compare_with_the_schema_is_rejected(interlock_engine: Engine) -> None:
-    approval = await gate_of(interlock_engine, schema='{"pattern": ".{0,3000}z"}')
+    approval = await approval_of(interlock_engine, schema='{"pattern": ".{0,3000}z"}')
     with pytest.raises(Invalid, match="takes too long to compare with its schema") as caught:
-        await interlock_engine.gates.decide(ADA, approval.id, APPROVE, data=f'"{"a" * 5000}"')
+        await interlock_engine.approvals.decide(ADA, approval.id, APPROVE, data=f'"{"a" * 5000}"')
     assert caught.value.pointer == "/data"
-    assert (await interlock_engine.gates.decide(ADA, approval.id, APPROVE, data='"abcz"')).data == '"abcz"'
+    assert (await interlock_engine.approvals.decide(ADA, approval.id, APPROVE, data='"abcz"')).data == '"abcz"'
 
 
 async def test_an_approval_without_data_takes_what_was_proposed(interlock_engine: Engine) -> None:
-    approval = await gate_of(interlock_engine, schema=SCHEMA)
-    assert (await interlock_engine.gates.decide(ADA, approval.id, APPROVE)).data is None
+    approval = await approval_of(interlock_engine, schema=SCHEMA)
+    assert (await interlock_engine.approvals.decide(ADA, approval.id, APPROVE)).data is None
 
 
 async def test_a_first_run_has_no_decisions(interlock_engine: Engine) -> None:
     job = await running(interlock_engine)
-    assert await interlock_engine.gates.decisions("acme", [job]) == {}
+    assert await interlock_engine.approvals.decisions("acme", [job]) == {}
 
 
 async def test_what_is_shown_never_names_a_token_and_to_a_worker_never_a_voter(interlock_engine: Engine) -> None:
-    approval = await gate_of(interlock_engine)
-    minted = await interlock_engine.gates.mint(ADA, approval.id)
-    decided = await interlock_engine.gates.decide(BOB, approval.id, DENY, comment="no")
+    approval = await approval_of(interlock_engine)
+    minted = await interlock_engine.approvals.create_link(ADA, approval.id)
+    decided = await interlock_engine.approvals.decide(BOB, approval.id, DENY, comment="no")
     for_people, for_workers = encode_approval.approval(decided), encode_approval.decision(decided)
     assert for_people["votes"][0]["by"] == for_people["closed_by"] == "user:bob"
     assert not {"token", "token_sha256"} & (for_people.keys() | for_workers.keys())
@@ -298,41 +307,43 @@ async def test_what_is_shown_never_names_a_token_and_to_a_worker_never_a_voter(i
 
 
 async def test_lists_take_up_to_two_hundred(interlock_engine: Engine) -> None:
-    approval = await gate_of(interlock_engine)
-    assert await interlock_engine.gates.list("acme", GateFilter(status=GateStatus.OPEN, limit=200)) == [approval]
+    approval = await approval_of(interlock_engine)
+    assert await interlock_engine.approvals.list("acme", ApprovalFilter(status=ApprovalStatus.OPEN, limit=200)) == [
+        approval
+    ]
     for limit in (0, 201):
         with pytest.raises(Invalid):
-            await interlock_engine.gates.list("acme", GateFilter(limit=limit))
+            await interlock_engine.approvals.list("acme", ApprovalFilter(limit=limit))
 
 
 async def test_the_sweep_expires_gates(interlock_engine: Engine, clock: ManualClock) -> None:
-    approval = await gate_of(interlock_engine, expires_in_seconds=60.0)
-    assert (await interlock_engine.upkeep.sweep()).gates == 0
+    approval = await approval_of(interlock_engine, expires_in_seconds=60.0)
+    assert (await interlock_engine.maintenance.sweep()).approvals == 0
     clock.advance(60)
-    assert (await interlock_engine.upkeep.sweep()).gates == 1
-    assert (await interlock_engine.upkeep.sweep()).gates == 0
-    assert (await interlock_engine.reads.job("acme", approval.job_id)).status is Status.FAILED
+    assert (await interlock_engine.maintenance.sweep()).approvals == 1
+    assert (await interlock_engine.maintenance.sweep()).approvals == 0
+    assert (await interlock_engine.queries.job("acme", approval.job_id)).status is Status.FAILED
     with pytest.raises(Error):
-        await interlock_engine.gates.decide(ADA, approval.id, APPROVE)
+        await interlock_engine.approvals.decide(ADA, approval.id, APPROVE)
 
 
 async def test_a_cancelled_job_leaves_nothing_to_decide(interlock_engine: Engine) -> None:
-    approval = await gate_of(interlock_engine)
-    token = (await interlock_engine.gates.mint(ADA, approval.id)).token
+    approval = await approval_of(interlock_engine)
+    token = (await interlock_engine.approvals.create_link(ADA, approval.id)).token
     await interlock_engine.jobs.cancel(OPERATOR, approval.job_id)
-    with pytest.raises(GateVoid):
-        await interlock_engine.gates.decide(ADA, approval.id, APPROVE)
-    with pytest.raises(GateVoid):
-        await interlock_engine.gates.decide_by_token(token, APPROVE)
-    with pytest.raises(GateVoid):
-        await interlock_engine.gates.mint(ADA, approval.id)
+    with pytest.raises(ApprovalVoid):
+        await interlock_engine.approvals.decide(ADA, approval.id, APPROVE)
+    with pytest.raises(ApprovalVoid):
+        await interlock_engine.approvals.decide_by_token(token, APPROVE)
+    with pytest.raises(ApprovalVoid):
+        await interlock_engine.approvals.create_link(ADA, approval.id)
 
 
 async def test_a_second_decision_is_told_how_it_was_decided(interlock_engine: Engine) -> None:
-    approval = await gate_of(interlock_engine)
-    await interlock_engine.gates.decide(ADA, approval.id, APPROVE)
+    approval = await approval_of(interlock_engine)
+    await interlock_engine.approvals.decide(ADA, approval.id, APPROVE)
     with pytest.raises(AlreadyDecided, match="approved"):
-        await interlock_engine.gates.decide(BOB, approval.id, DENY)
+        await interlock_engine.approvals.decide(BOB, approval.id, DENY)
 
 
 async def test_an_edit_is_checked_like_a_new_job(interlock_engine: Engine) -> None:
@@ -349,7 +360,7 @@ async def test_an_edit_is_checked_like_a_new_job(interlock_engine: Engine) -> No
             await interlock_engine.jobs.edit(OPERATOR, job.id, **fields)
         assert caught.value.pointer == pointer
     receipt = await interlock_engine.jobs.edit(OPERATOR, job.id, priority=-1000, max_attempts=100, tags=[" b ", "a"])
-    now = await interlock_engine.reads.job("acme", job.id)
+    now = await interlock_engine.queries.job("acme", job.id)
     assert (receipt.version, now.priority, now.max_attempts, list(now.tags)) == (2, -1000, 100, ["a", "b"])
     with pytest.raises(NotFound):
         await interlock_engine.jobs.edit(STRANGER, job.id, priority=1)

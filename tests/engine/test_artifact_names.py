@@ -15,10 +15,10 @@ from interlock.engine.engine import Engine
 from interlock.errors import (
     Invalid,
 )  # fmt: skip
-from interlock.storage.batching import merged
-from interlock.storage.object_store.filesystem import Directory
+from interlock.storage.batching import batched
+from interlock.storage.object_store.filesystem import FileObjects
 from interlock.storage.sqlite.store import SQLiteStore
-from tests.support.artifacts import TENANT, content_of, grant, names, paths, put
+from tests.support.artifacts import TENANT, content_of, lease, names, paths, put
 
 PATHS = [
     "../../etc/passwd", "..%2f..%2fetc", "%252e%252e%252f", "..\\..\\windows", "/etc/passwd", "C:\\file", "...",
@@ -27,8 +27,10 @@ PATHS = [
 ]  # fmt: skip
 
 
-async def test_any_visible_name_is_only_a_name(files: Engine, who: Principal, directory: Directory, root: Path) -> None:
-    holder = await grant(files, who)
+async def test_any_visible_name_is_only_a_name(
+    files: Engine, who: Principal, directory: FileObjects, root: Path
+) -> None:
+    holder = await lease(files, who)
     made = [await put(files, holder, name, name.encode()) for name in PATHS]
     assert sorted(await names(files, holder)) == sorted(PATHS)
     for name, artifact in zip(PATHS, made, strict=True):
@@ -57,7 +59,7 @@ UNSEEN = [
 
 
 async def test_a_name_nobody_can_see_is_refused(files: Engine, who: Principal, root: Path) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
     for name in UNSEEN:
         with pytest.raises(Invalid):
             await put(files, holder, name)
@@ -70,10 +72,12 @@ def test_a_name_is_kept_as_it_is_or_refused(tmp_path: Path, who: Principal) -> N
     """Whatever the name, it comes back unchanged and nothing is written outside the directory."""
 
     async def opened() -> Engine:
-        return Engine(merged(await SQLiteStore.open(str(tmp_path / "i.db"))), objects=Directory(tmp_path / "artifacts"))
+        return Engine(
+            batched(await SQLiteStore.open(str(tmp_path / "i.db"))), objects=FileObjects(tmp_path / "artifacts")
+        )
 
     async def try_out(name: str, content: bytes) -> None:
-        holder, before = await grant(engine, who), len(paths(tmp_path / "artifacts"))
+        holder, before = await lease(engine, who), len(paths(tmp_path / "artifacts"))
         try:
             made = await put(engine, holder, name, content)
         except Invalid:
@@ -102,7 +106,7 @@ def test_a_name_is_kept_as_it_is_or_refused(tmp_path: Path, who: Principal) -> N
 
 
 async def test_a_link_is_kept_and_never_fetched(files: Engine, who: Principal) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
     made = await files.artifacts.link(TENANT, holder, "report", "https://nobody.invalid/report#1")
     assert await files.artifacts.get(TENANT, holder.job_id, made.id) == made
     assert (made.url, made.key) == ("https://nobody.invalid/report#1", None)
@@ -111,7 +115,7 @@ async def test_a_link_is_kept_and_never_fetched(files: Engine, who: Principal) -
 
 
 async def test_a_link_that_is_no_plain_web_address_is_refused(files: Engine, who: Principal) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
     with pytest.raises(Invalid) as caught:
         await files.artifacts.link(TENANT, holder, "report", "javascript:alert(1)")
     assert caught.value.pointer == "/url"

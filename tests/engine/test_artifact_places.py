@@ -17,7 +17,7 @@ from moto.server import ThreadedMotoServer
 from interlock import config
 from interlock.assemble import open_engine, open_objects
 from interlock.domain.artifact import REPLACED_KEPT_SECONDS
-from interlock.domain.decide import Complete
+from interlock.domain.decide import CompleteJob
 from interlock.domain.principal import Principal
 from interlock.engine.engine import Engine
 from interlock.errors import (
@@ -28,12 +28,12 @@ from interlock.errors import (
     TooLarge,
     Unavailable,
 )  # fmt: skip
-from interlock.storage.batching import merged
+from interlock.storage.batching import batched
 from interlock.storage.contract import Objects, Store
-from interlock.storage.object_store.filesystem import Directory
-from interlock.storage.object_store.s3 import Bucket
+from interlock.storage.object_store.filesystem import FileObjects
+from interlock.storage.object_store.s3 import S3Objects
 from interlock.storage.sqlite.store import SQLiteStore
-from tests.support.artifacts import LIMITS, TENANT, content_of, grant, names, paths, put, stream
+from tests.support.artifacts import LIMITS, TENANT, content_of, lease, names, paths, put, stream
 from tests.support.stores import ManualClock
 
 LARGE = bytes(range(256)) * 4096 * 12  # 12 MiB: several parts of a multipart upload
@@ -58,7 +58,7 @@ def link(path: Path, target: Path) -> None:
 
 
 async def test_files_are_for_their_owner_only_whatever_the_umask(files: Engine, who: Principal, root: Path) -> None:
-    holder, before = await grant(files, who), os.umask(0)
+    holder, before = await lease(files, who), os.umask(0)
     try:
         await put(files, holder)
     finally:
@@ -72,14 +72,14 @@ async def test_the_directory_is_made_when_it_is_needed_and_not_before(
 ) -> None:
     await files.artifacts.collect_orphans()
     assert not is_there(root)
-    await put(files, await grant(files, who))
+    await put(files, await lease(files, who))
     assert len(paths(root)) == 1
 
 
 async def test_a_directory_that_others_may_write_to_is_refused(files: Engine, who: Principal, root: Path) -> None:
     make(root, 0o777)
     with pytest.raises(Unavailable, match="other users"):
-        await put(files, await grant(files, who))
+        await put(files, await lease(files, who))
 
 
 async def test_a_link_in_place_of_the_directory_is_refused(
@@ -88,12 +88,12 @@ async def test_a_link_in_place_of_the_directory_is_refused(
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     link(root, tmp_path / "elsewhere")
     with pytest.raises(Unavailable, match="is a link"):
-        await put(files, await grant(files, who))
+        await put(files, await lease(files, who))
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 async def test_a_link_in_place_of_a_subdirectory_is_not_followed(
-    directory: Directory, root: Path, tmp_path: Path
+    directory: FileObjects, root: Path, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
@@ -105,7 +105,7 @@ async def test_a_link_in_place_of_a_subdirectory_is_not_followed(
     assert [path.name for path in elsewhere.iterdir()] == ["secret"]
 
 
-async def test_a_key_is_never_a_path(directory: Directory) -> None:
+async def test_a_key_is_never_a_path(directory: FileObjects) -> None:
     for key in ("../x", "00/../../x", "", "g" * 32, "0" * 31, "0" * 33, "0" * 32 + "\n"):
         with pytest.raises(ValueError, match="is not a key"):
             await directory.put(key, stream(b"x"))
@@ -114,9 +114,9 @@ async def test_a_key_is_never_a_path(directory: Directory) -> None:
 async def test_a_directory_that_cannot_be_made_is_a_reason_to_wait_and_no_more(
     store: Store, who: Principal, tmp_path: Path
 ) -> None:
-    objects = Directory(tmp_path / "nowhere" / "artifacts")
-    engine = Engine(merged(store), objects=objects)
-    holder = await grant(engine, who)
+    objects = FileObjects(tmp_path / "nowhere" / "artifacts")
+    engine = Engine(batched(store), objects=objects)
+    holder = await lease(engine, who)
     with pytest.raises(Unavailable, match="artifacts cannot be kept in"):
         await put(engine, holder)
     make(tmp_path / "nowhere", 0o700)
@@ -127,7 +127,7 @@ async def test_a_directory_that_cannot_be_made_is_a_reason_to_wait_and_no_more(
 async def test_file_and_directories_are_on_disk_before_the_artifact_is_shown(
     files: Engine, who: Principal, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    holder, synced = await grant(files, who), list[Path]()
+    holder, synced = await lease(files, who), list[Path]()
 
     def note(descriptor: int, fsync: Callable[[int], None] = os.fsync) -> None:
         fsync(descriptor)
@@ -137,11 +137,11 @@ async def test_file_and_directories_are_on_disk_before_the_artifact_is_shown(
     shown_after = []
     show = files.store.show_artifacts
 
-    async def shown(*arguments: Any, **options: Any) -> Any:
+    async def encoded(*arguments: Any, **options: Any) -> Any:
         shown_after.extend(synced)
         return await show(*arguments, **options)
 
-    monkeypatch.setattr(files.artifacts._store, "show_artifacts", shown, raising=False)
+    monkeypatch.setattr(files.artifacts._store, "show_artifacts", encoded, raising=False)
     await put(files, holder)
     (file,) = paths(root)
     assert shown_after == [root.parent, file, file.parent, root]
@@ -150,7 +150,7 @@ async def test_file_and_directories_are_on_disk_before_the_artifact_is_shown(
 async def test_after_a_failed_fsync_nothing_more_is_written_and_what_is_there_can_be_read(
     files: Engine, who: Principal, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
     made = await put(files, holder)
 
     def fail(descriptor: int) -> None:
@@ -170,7 +170,7 @@ async def test_after_a_failed_fsync_nothing_more_is_written_and_what_is_there_ca
 async def test_a_disk_that_fills_up_in_the_middle_refuses_the_upload_and_no_more(
     files: Engine, who: Principal, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
 
     def full(descriptor: int, data: memoryview, write: Callable[[int, memoryview], int] = os.write) -> int:
         if len(data) <= 100:
@@ -185,7 +185,7 @@ async def test_a_disk_that_fills_up_in_the_middle_refuses_the_upload_and_no_more
     assert await content_of(files, holder, await put(files, holder)) == b"content"
 
 
-async def test_an_object_is_written_once(directory: Directory) -> None:
+async def test_an_object_is_written_once(directory: FileObjects) -> None:
     await directory.put("0" * 32, stream(b"first"))
     with pytest.raises(Unavailable):
         await directory.put("0" * 32, stream(b"second"))
@@ -223,7 +223,7 @@ def stored(s3: Any) -> list[str]:
 
 @asynccontextmanager
 async def engine_over(objects: Objects, path: Path, clock: ManualClock) -> AsyncIterator[Engine]:
-    engine = Engine(merged(await SQLiteStore.open(str(path / "i.db"), clock=clock)), LIMITS, objects=objects)
+    engine = Engine(batched(await SQLiteStore.open(str(path / "i.db"), clock=clock)), LIMITS, objects=objects)
     try:
         yield engine
     finally:
@@ -235,7 +235,7 @@ async def test_a_bucket_keeps_files_whole_under_keys_that_say_nothing(
     s3: Any, tmp_path: Path, clock: ManualClock, who: Principal, content: bytes
 ) -> None:
     async with engine_over(open_objects("s3://bucket/some/prefix", "sqlite:///x"), tmp_path, clock) as engine:
-        holder = await grant(engine, who)
+        holder = await lease(engine, who)
         made = await put(engine, holder, "../../name", content)
         assert await content_of(engine, holder, made) == content
         assert await content_of(engine, holder, made, "bytes=1-3") == (content[1:4] or content) if content else True
@@ -254,8 +254,8 @@ async def test_a_large_upload_to_a_bucket_that_breaks_off_leaves_nothing_behind(
         yield LARGE
         raise ConnectionResetError("the worker went away")
 
-    async with engine_over(Bucket.s3("s3://bucket/p"), tmp_path, clock) as engine:
-        holder = await grant(engine, who)
+    async with engine_over(S3Objects.s3("s3://bucket/p"), tmp_path, clock) as engine:
+        holder = await lease(engine, who)
         with pytest.raises(ConnectionResetError):
             await engine.artifacts.put(TENANT, holder, "a", broken())
         assert (await names(engine, holder), stored(s3)) == ([], [])
@@ -268,8 +268,8 @@ async def test_a_large_upload_to_a_bucket_that_breaks_off_leaves_nothing_behind(
 async def test_an_object_that_is_gone_from_a_bucket_is_lost_and_said_to_be(
     s3: Any, tmp_path: Path, clock: ManualClock, who: Principal
 ) -> None:
-    async with engine_over(Bucket.s3("s3://bucket"), tmp_path, clock) as engine:
-        holder = await grant(engine, who)
+    async with engine_over(S3Objects.s3("s3://bucket"), tmp_path, clock) as engine:
+        holder = await lease(engine, who)
         made = await put(engine, holder)
         s3.delete_object(Bucket="bucket", Key=made.key)
         with pytest.raises(ArtifactLost):
@@ -279,20 +279,20 @@ async def test_an_object_that_is_gone_from_a_bucket_is_lost_and_said_to_be(
 async def test_a_bucket_that_is_not_there_is_unavailable_and_leaves_the_job_alone(
     s3: Any, tmp_path: Path, clock: ManualClock, who: Principal
 ) -> None:
-    async with engine_over(Bucket.s3("s3://nobodys-bucket/p"), tmp_path, clock) as engine:
-        holder = await grant(engine, who)
+    async with engine_over(S3Objects.s3("s3://nobodys-bucket/p"), tmp_path, clock) as engine:
+        holder = await lease(engine, who)
         with pytest.raises(Error) as caught:
             await put(engine, holder)
         assert caught.value.code == "unavailable"
         assert await names(engine, holder) == []
-        await engine.leases.complete(TENANT, Complete(*holder))
+        await engine.leases.complete(TENANT, CompleteJob(*holder))
 
 
 async def test_with_a_database_in_memory_artifacts_are_in_memory_too(who: Principal, clock: ManualClock) -> None:
     objects = open_objects(None, "sqlite:///:memory:")
-    engine = Engine(merged(await SQLiteStore.open(":memory:", clock=clock)), LIMITS, objects=objects)
+    engine = Engine(batched(await SQLiteStore.open(":memory:", clock=clock)), LIMITS, objects=objects)
     try:
-        holder = await grant(engine, who)
+        holder = await lease(engine, who)
         made = await put(engine, holder, content=LARGE)
         assert await content_of(engine, holder, made) == LARGE
         await put(engine, holder, content=b"new")
@@ -326,14 +326,14 @@ def test_any_other_kind_of_place_is_refused(place: str) -> None:
 
 
 async def test_the_limits_of_artifacts_can_be_set(tmp_path: Path, who: Principal) -> None:
-    said = {"INTERLOCK_ARTIFACT_BYTES": "100", "INTERLOCK_ARTIFACT_QUOTA_BYTES": "150"}
-    settings = config.load({}, environ=said, directory=tmp_path)
+    given = {"INTERLOCK_ARTIFACT_BYTES": "100", "INTERLOCK_ARTIFACT_QUOTA_BYTES": "150"}
+    settings = config.load({}, environ=given, directory=tmp_path)
     async with open_engine(
         f"sqlite:///{tmp_path}/i.db",
         artifact_bytes=settings.artifact_bytes,
         artifact_quota_bytes=settings.artifact_quota_bytes,
     ) as engine:
-        holder = await grant(engine, who)
+        holder = await lease(engine, who)
         await put(engine, holder, "a", bytes(100))
         with pytest.raises(TooLarge, match="at most 100"):
             await put(engine, holder, "b", bytes(101))

@@ -19,13 +19,13 @@ from interlock.errors import (
     Unavailable,
     Unsatisfiable,
 )  # fmt: skip
-from tests.support.artifacts import TENANT, content_of, grant, names, paths, put
+from tests.support.artifacts import TENANT, content_of, lease, names, paths, put
 from tests.support.eventually import eventually
 from tests.support.stores import ManualClock
 
 
 async def test_one_range_of_bytes_is_read(files: Engine, who: Principal) -> None:
-    holder, content = await grant(files, who), bytes(range(256)) * 4096
+    holder, content = await lease(files, who), bytes(range(256)) * 4096
     made = await put(files, holder, content=content)
     first, last = upload.PIECE - 3, 2 * upload.PIECE + 5
     assert await content_of(files, holder, made, f"bytes={first}-{last}") == content[first : last + 1]
@@ -82,7 +82,7 @@ def spoil_pipe(path: Path) -> None:
 async def test_bytes_that_are_not_what_was_stored_are_never_handed_out_as_if_they_were(
     files: Engine, who: Principal, root: Path, spoil: Callable[[Path], None]
 ) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
     made = await put(files, holder)
     spoil(paths(root)[0])
     with pytest.raises(ArtifactLost):
@@ -90,7 +90,7 @@ async def test_bytes_that_are_not_what_was_stored_are_never_handed_out_as_if_the
 
 
 async def test_of_a_damaged_file_the_last_piece_is_held_back(files: Engine, who: Principal, root: Path) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
     made = await put(files, holder, content=bytes(3 * upload.PIECE))
     spoil_altered(paths(root)[0])
     download = await files.artifacts.read(TENANT, holder.job_id, made.id)
@@ -100,7 +100,7 @@ async def test_of_a_damaged_file_the_last_piece_is_held_back(files: Engine, who:
 
 
 async def test_a_download_under_way_survives_a_replacement(files: Engine, who: Principal) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
     old = bytes(4 * upload.PIECE)
     made = await put(files, holder, content=old)
     download = await files.artifacts.read(TENANT, holder.job_id, made.id)
@@ -120,7 +120,7 @@ def open_files() -> list[str]:
 
 
 async def test_a_download_that_is_closed_early_leaves_no_file_open(files: Engine, who: Principal, root: Path) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
     made = await put(files, holder, content=bytes(4 * upload.PIECE))
     for _ in range(5):
         download = await files.artifacts.read(TENANT, holder.job_id, made.id)
@@ -132,7 +132,7 @@ async def test_a_download_that_is_closed_early_leaves_no_file_open(files: Engine
 async def test_replaced_bytes_are_collected_when_their_time_has_come(
     files: Engine, who: Principal, root: Path, clock: ManualClock
 ) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
     await put(files, holder, content=b"old")
     made = await put(files, holder, content=b"new")
     assert await files.artifacts.collect_orphans() == 0
@@ -145,7 +145,7 @@ async def test_replaced_bytes_are_collected_when_their_time_has_come(
 async def test_collecting_at_the_same_time_deletes_each_once_and_nothing_that_is_seen(
     files: Engine, who: Principal, root: Path, clock: ManualClock
 ) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
     for n in range(10):
         await put(files, holder, f"{n}", b"old")
         await put(files, holder, f"{n}", b"new")
@@ -157,7 +157,7 @@ async def test_collecting_at_the_same_time_deletes_each_once_and_nothing_that_is
 
 
 async def test_collecting_is_bounded(files: Engine, who: Principal, clock: ManualClock) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
     for n in range(5):
         await put(files, holder, content=f"{n}".encode())
     clock.advance(REPLACED_KEPT_SECONDS)
@@ -167,7 +167,7 @@ async def test_collecting_is_bounded(files: Engine, who: Principal, clock: Manua
 async def test_an_upload_slower_than_its_time_is_refused_and_not_shown_without_its_bytes(
     files: Engine, who: Principal, clock: ManualClock
 ) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
 
     async def slow() -> AsyncIterator[bytes]:
         yield b"some"
@@ -183,7 +183,7 @@ async def test_an_upload_slower_than_its_time_is_refused_and_not_shown_without_i
 async def test_bytes_that_cannot_be_deleted_are_tried_again_later(
     files: Engine, who: Principal, root: Path, clock: ManualClock
 ) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
     await put(files, holder, content=b"old")
     (old,) = paths(root)
     await put(files, holder, content=b"new")
@@ -198,11 +198,11 @@ async def test_bytes_that_cannot_be_deleted_are_tried_again_later(
 
 
 async def test_upkeep_collects_in_the_background(files: Engine, who: Principal, root: Path, clock: ManualClock) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
     await put(files, holder, content=b"old")
     await put(files, holder, content=b"new")
     clock.advance(REPLACED_KEPT_SECONDS)
-    files.upkeep.start()
+    files.maintenance.start()
 
     async def one_left() -> bool:
         return len(paths(root)) == 1
@@ -210,18 +210,18 @@ async def test_upkeep_collects_in_the_background(files: Engine, who: Principal, 
     try:
         await eventually(one_left)
     finally:
-        await files.upkeep.stop()
+        await files.maintenance.stop()
         await files.artifacts.stop()
 
 
 async def test_a_download_that_is_cancelled_while_it_begins_leaves_no_file_open(
     files: Engine, who: Principal, root: Path
 ) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
     made = await put(files, holder, content=bytes(4 * upload.PIECE))
     begun = [asyncio.create_task(files.artifacts.read(TENANT, holder.job_id, made.id)) for _ in range(50)]
-    for turn, task in enumerate(begun):
-        for _ in range(turn % 12):
+    for commit_seq, task in enumerate(begun):
+        for _ in range(commit_seq % 12):
             await asyncio.sleep(0)
         task.cancel()
     for answer in await asyncio.gather(*begun, return_exceptions=True):

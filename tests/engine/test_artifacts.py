@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from interlock.domain.artifact import File, Link
-from interlock.domain.decide import Complete
+from interlock.domain.decide import CompleteJob
 from interlock.domain.principal import Principal
 from interlock.engine import upload as uploads
 from interlock.engine.engine import Engine
@@ -25,45 +25,45 @@ from interlock.errors import (
     TooLarge,
     Unavailable,
 )  # fmt: skip
-from interlock.storage.batching import merged
+from interlock.storage.batching import batched
 from interlock.storage.contract import Store
-from interlock.storage.object_store.filesystem import Directory
+from interlock.storage.object_store.filesystem import FileObjects
 from interlock.wire import Limits
-from tests.support.artifacts import TENANT, content_of, grant, names, paths, put, stream
+from tests.support.artifacts import TENANT, content_of, lease, names, paths, put, stream
 
 
 @pytest.mark.parametrize("size", [0, 1, uploads.PIECE - 1, uploads.PIECE, uploads.PIECE + 1, 3 * uploads.PIECE + 7])
 async def test_what_goes_in_comes_out_with_its_size_and_hash(files: Engine, who: Principal, size: int) -> None:
-    holder, content = await grant(files, who), os.urandom(size)
+    holder, content = await lease(files, who), os.urandom(size)
     made = await put(files, holder, content=content, size=size, sha256=hashlib.sha256(content).hexdigest())
     assert (made.size, made.sha256) == (size, hashlib.sha256(content).digest())
     assert await content_of(files, holder, made) == content
 
 
 async def test_small_chunks_add_up(files: Engine, who: Principal) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
     made = await files.artifacts.put(TENANT, holder, "a", stream(*[b"x", b"", b"yz"] * 1000))
     assert await content_of(files, holder, made) == b"xyz" * 1000
 
 
 async def test_nothing_is_seen_while_an_upload_is_under_way(files: Engine, who: Principal) -> None:
-    holder, gate = await grant(files, who), asyncio.Event()
+    holder, approval = await lease(files, who), asyncio.Event()
 
     async def slow() -> AsyncIterator[bytes]:
         yield b"first"
-        await gate.wait()
+        await approval.wait()
         yield b"last"
 
     upload = asyncio.create_task(files.artifacts.put(TENANT, holder, "a", slow()))
     await asyncio.sleep(0)
     assert await names(files, holder) == []
-    gate.set()
+    approval.set()
     made = await upload
     assert await content_of(files, holder, made) == b"firstlast"
 
 
 async def test_an_upload_that_breaks_off_leaves_nothing_behind(files: Engine, who: Principal, root: Path) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
 
     async def broken() -> AsyncIterator[bytes]:
         yield bytes(uploads.PIECE)
@@ -77,7 +77,7 @@ async def test_an_upload_that_breaks_off_leaves_nothing_behind(files: Engine, wh
 
 
 async def test_a_cancelled_upload_leaves_nothing_behind(files: Engine, who: Principal, root: Path) -> None:
-    holder, begun = await grant(files, who), asyncio.Event()
+    holder, begun = await lease(files, who), asyncio.Event()
 
     async def endless() -> AsyncIterator[bytes]:
         yield bytes(uploads.PIECE)
@@ -98,7 +98,7 @@ async def test_an_upload_that_stalls_is_given_up(
     files: Engine, who: Principal, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uploads, "STALLED_SECONDS", 0.01)
-    holder = await grant(files, who)
+    holder = await lease(files, who)
 
     async def stalled() -> AsyncIterator[bytes]:
         yield b"a"
@@ -113,7 +113,7 @@ async def test_an_upload_that_drips_is_given_up_too(
     files: Engine, who: Principal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uploads, "UPLOAD_SECONDS", 0.05)
-    holder = await grant(files, who)
+    holder = await lease(files, who)
 
     async def dripping() -> AsyncIterator[bytes]:
         while True:
@@ -125,24 +125,24 @@ async def test_an_upload_that_drips_is_given_up_too(
 
 
 async def test_a_stalled_upload_holds_up_nobody_else(files: Engine, who: Principal) -> None:
-    holder, gate = await grant(files, who), asyncio.Event()
+    holder, approval = await lease(files, who), asyncio.Event()
 
     async def stalled() -> AsyncIterator[bytes]:
         yield b"a"
-        await gate.wait()
+        await approval.wait()
 
     waiting = [asyncio.create_task(files.artifacts.put(TENANT, holder, f"slow {n}", stalled())) for n in range(20)]
     made = await put(files, holder, "fast")
     assert await content_of(files, holder, made) == b"content"
-    gate.set()
+    approval.set()
     assert len(await asyncio.gather(*waiting)) == 20
 
 
 async def test_a_file_of_the_largest_size_is_taken_and_one_byte_more_is_not(
-    store: Store, who: Principal, directory: Directory
+    store: Store, who: Principal, directory: FileObjects
 ) -> None:
-    engine = Engine(merged(store), Limits(artifact=1000), objects=directory)
-    holder = await grant(engine, who)
+    engine = Engine(batched(store), Limits(artifact=1000), objects=directory)
+    holder = await lease(engine, who)
     assert (await put(engine, holder, content=bytes(1000))).size == 1000
     with pytest.raises(TooLarge):
         await put(engine, holder, "b", bytes(1001))
@@ -152,10 +152,10 @@ async def test_a_file_of_the_largest_size_is_taken_and_one_byte_more_is_not(
 
 
 async def test_a_file_that_is_too_large_is_refused_as_soon_as_that_is_known(
-    store: Store, who: Principal, directory: Directory
+    store: Store, who: Principal, directory: FileObjects
 ) -> None:
-    engine = Engine(merged(store), Limits(artifact=100), objects=directory)
-    holder, taken = await grant(engine, who), 0
+    engine = Engine(batched(store), Limits(artifact=100), objects=directory)
+    holder, taken = await lease(engine, who), 0
 
     async def counted() -> AsyncIterator[bytes]:
         nonlocal taken
@@ -186,7 +186,7 @@ async def test_a_file_that_is_too_large_is_refused_as_soon_as_that_is_known(
 async def test_what_was_announced_and_is_not_true_is_refused(
     files: Engine, who: Principal, root: Path, fields: dict[str, Any], pointer: str
 ) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
     with pytest.raises(Invalid) as caught:
         await put(files, holder, **fields)
     assert caught.value.pointer == pointer
@@ -197,16 +197,16 @@ async def test_what_was_announced_and_is_not_true_is_refused(
 async def test_chunks_in_another_order_do_not_pass_for_the_file_that_was_announced(
     files: Engine, who: Principal
 ) -> None:
-    holder, hash = await grant(files, who), hashlib.sha256(b"onetwo").hexdigest()
+    holder, hash = await lease(files, who), hashlib.sha256(b"onetwo").hexdigest()
     with pytest.raises(Invalid):
         await files.artifacts.put(TENANT, holder, "a", stream(b"two", b"one"), size=6, sha256=hash)
 
 
 async def test_concurrent_uploads_together_stay_within_the_quota(
-    store: Store, who: Principal, directory: Directory, root: Path
+    store: Store, who: Principal, directory: FileObjects, root: Path
 ) -> None:
-    engine = Engine(merged(store), Limits(artifacts_of_tenant=50), objects=directory)
-    holder = await grant(engine, who)
+    engine = Engine(batched(store), Limits(artifacts_of_tenant=50), objects=directory)
+    holder = await lease(engine, who)
     answers = await asyncio.gather(*(put(engine, holder, f"{n}", bytes(10)) for n in range(12)), return_exceptions=True)
     assert sorted(type(answer).__name__ for answer in answers) == ["Artifact"] * 5 + ["TooLarge"] * 7
     assert await store.artifact_bytes(TENANT) == 50
@@ -217,7 +217,7 @@ async def test_concurrent_uploads_together_stay_within_the_quota(
 async def test_a_stale_worker_adds_nothing_and_its_bytes_are_collected(
     files: Engine, who: Principal, root: Path
 ) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
 
     async def revoked_meanwhile() -> AsyncIterator[bytes]:
         yield b"some"
@@ -236,16 +236,16 @@ async def test_a_stale_worker_adds_nothing_and_its_bytes_are_collected(
 
 
 async def test_no_file_is_added_after_the_finish(files: Engine, who: Principal) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
     made = await put(files, holder)
-    await files.leases.complete(TENANT, Complete(*holder))
+    await files.leases.complete(TENANT, CompleteJob(*holder))
     with pytest.raises(NotRunning):
         await put(files, holder, "late")
     assert await content_of(files, holder, made) == b"content"
 
 
 async def test_a_foreign_artifact_is_answered_like_an_unknown_one(files: Engine, who: Principal) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
     made = await put(files, holder)
     for job_id, id in [(holder.job_id, made.id), (holder.job_id, "nonsense"), (made.id, made.id)]:
         with pytest.raises(NotFound, match=f"no artifact {id}"):
@@ -258,14 +258,14 @@ async def test_a_foreign_artifact_is_answered_like_an_unknown_one(files: Engine,
 
 @pytest.mark.parametrize("fence", [-1, 2**63, 10**30])
 async def test_a_fence_that_cannot_be_one_is_refused(files: Engine, who: Principal, fence: int) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
     with pytest.raises(Invalid):
         await put(files, holder._replace(fence=fence))
 
 
 async def test_without_a_place_for_bytes_only_links_are_taken(store: Store, who: Principal) -> None:
-    engine = Engine(merged(store))
-    holder = await grant(engine, who)
+    engine = Engine(batched(store))
+    holder = await lease(engine, who)
     with pytest.raises(ArtifactsNotConfigured, match="no place for artifacts"):
         await put(engine, holder)
     assert (await engine.artifacts.link(TENANT, holder, "a", "https://example.org")).url == "https://example.org"
@@ -273,7 +273,7 @@ async def test_without_a_place_for_bytes_only_links_are_taken(store: Store, who:
 
 
 async def test_several_small_files_and_links_are_added_together(files: Engine, who: Principal) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
     things: list[File | Link] = [File("a", b"one", "text/plain"), Link("b", "https://example.org"), File("c", b"")]
     made = await files.artifacts.attach(TENANT, holder, things)
     assert [artifact.name for artifact in made] == ["a", "b", "c"]
@@ -284,10 +284,10 @@ async def test_several_small_files_and_links_are_added_together(files: Engine, w
 
 
 async def test_of_several_that_do_not_fit_none_is_added(
-    store: Store, who: Principal, directory: Directory, root: Path
+    store: Store, who: Principal, directory: FileObjects, root: Path
 ) -> None:
-    engine = Engine(merged(store), Limits(artifacts_of_tenant=10), objects=directory)
-    holder = await grant(engine, who)
+    engine = Engine(batched(store), Limits(artifacts_of_tenant=10), objects=directory)
+    holder = await lease(engine, who)
     with pytest.raises(TooLarge):
         await engine.artifacts.attach(
             TENANT, holder, [File("a", bytes(6)), File("b", bytes(6)), Link("c", "https://a.example")]
@@ -298,7 +298,7 @@ async def test_of_several_that_do_not_fit_none_is_added(
 
 
 async def test_two_of_one_name_and_too_many_at_once_are_refused(files: Engine, who: Principal) -> None:
-    holder = await grant(files, who)
+    holder = await lease(files, who)
     with pytest.raises(Invalid, match="same name"):
         await files.artifacts.attach(TENANT, holder, [File("a", b"1"), Link("a", "https://example.org")])
     with pytest.raises(Invalid, match="at most"):

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from interlock.config import load
-from interlock.domain.decide import Complete
+from interlock.domain.decide import CompleteJob
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.operations import CHECKPOINT, Action, Needs
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal
 from interlock.engine import operations
 from interlock.engine.engine import Engine
@@ -24,11 +24,11 @@ from interlock.errors import (
     IdempotencyKeyReuse,
     Invalid,
     Malformed,
-    NotEnded,
     NotFound,
+    NotTerminal,
     UnknownType,
 )
-from interlock.storage.batching import merged
+from interlock.storage.batching import batched
 from interlock.storage.contract import Store
 from interlock.wire import TokenRequest, job_request
 from tests.support.eventually import eventually
@@ -57,19 +57,19 @@ async def ended(engine: Engine, who: Principal, count: int = 1, **fields: Any) -
 
 async def running(store: Store, engine: Engine, who: Principal, **fields: Any) -> Job:
     await add(engine, who, **fields)
-    (job,) = await store.claim(who.tenant, ClaimAsk("w", types=frozenset({fields.get("type", "t")})))
+    (job,) = await store.claim(who.tenant, ClaimFilter("w", types=frozenset({fields.get("type", "t")})))
     return job
 
 
 async def jobs(engine: Engine, who: Principal, **fields: Any) -> list[Job]:
-    return await engine.reads.jobs(who.tenant, Filter(limit=200, **fields))
+    return await engine.queries.jobs(who.tenant, Filter(limit=200, **fields))
 
 
 async def test_jobs_that_are_done_already_are_passed_over_by_the_page(
     engine_: Engine, store: Store, who: Principal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operations, "MOST_AT_ONCE", 4)
-    monkeypatch.setattr(operations, "MOST_PAGES", 2)
+    monkeypatch.setattr(operations, "BATCH_SIZE", 4)
+    monkeypatch.setattr(operations, "MAX_PAGES", 2)
     (oldest,) = await ended(engine_, who)
     for id in await ended(engine_, who, 9):
         await engine_.operations.redrive(who, id, delay_seconds=DAY)
@@ -82,9 +82,11 @@ async def test_jobs_that_are_done_already_are_passed_over_by_the_page(
 
     monkeypatch.setattr(store, "find", counted)
     done = Filter(statuses=(Status.CANCELLED,))
-    told = await engine_.operations.bulk(who, Action.REDRIVE, filter=done, limit=1)
-    assert (told.matched, told.done, told.more, len(looks)) == (0, 0, True, 2)
-    rest = await engine_.operations.bulk(who, Action.REDRIVE, filter=done._replace(before_seq=told.before_seq), limit=1)
+    reported = await engine_.operations.bulk(who, Action.REDRIVE, filter=done, limit=1)
+    assert (reported.matched, reported.done, reported.more, len(looks)) == (0, 0, True, 2)
+    rest = await engine_.operations.bulk(
+        who, Action.REDRIVE, filter=done._replace(before_seq=reported.before_seq), limit=1
+    )
     assert (rest.matched, rest.done, rest.more, len(looks)) == (1, 1, False, 3)
     newest, *_ = await jobs(engine_, who)
     assert newest.redrive_of == oldest
@@ -92,8 +94,8 @@ async def test_jobs_that_are_done_already_are_passed_over_by_the_page(
 
 async def test_a_dry_run_tells_how_many_and_does_nothing(engine_: Engine, who: Principal) -> None:
     await add(engine_, who, 3)
-    told = await engine_.operations.bulk(who, Action.CANCEL, filter=Filter(type="t"), dry_run=True)
-    assert told == Bulk(3, 0, False)
+    reported = await engine_.operations.bulk(who, Action.CANCEL, filter=Filter(type="t"), dry_run=True)
+    assert reported == Bulk(3, 0, False)
     assert {job.status for job in await jobs(engine_, who)} == {Status.QUEUED}
 
 
@@ -108,7 +110,7 @@ async def test_what_a_filter_finds_is_cancelled_newest_first_and_goes_on_from_th
     assert [job.id for job in left] == [other, *ids[2::-1]]
     again = await engine_.operations.bulk(who, Action.CANCEL, filter=Filter(type="t"), limit=3)
     assert (again.matched, again.done, again.more) == (3, 3, False)
-    assert (await engine_.reads.job(who.tenant, ids[-1])).cancel_reason == "enough"
+    assert (await engine_.queries.job(who.tenant, ids[-1])).cancel_reason == "enough"
 
 
 async def test_a_job_that_was_asked_to_stop_is_passed_over_unless_forced(
@@ -116,11 +118,11 @@ async def test_a_job_that_was_asked_to_stop_is_passed_over_unless_forced(
 ) -> None:
     job = await running(store, engine_, who)
     for matched in (1, 0):
-        told = await engine_.operations.bulk(who, Action.CANCEL, filter=Filter())
-        assert (told.matched, told.done) == (matched, matched)
-    told = await engine_.operations.bulk(who, Action.CANCEL, filter=Filter(), force=True)
-    assert (told.matched, told.done) == (1, 1)
-    assert (await engine_.reads.job(who.tenant, job.id)).status is Status.CANCELLED
+        reported = await engine_.operations.bulk(who, Action.CANCEL, filter=Filter())
+        assert (reported.matched, reported.done) == (matched, matched)
+    reported = await engine_.operations.bulk(who, Action.CANCEL, filter=Filter(), force=True)
+    assert (reported.matched, reported.done) == (1, 1)
+    assert (await engine_.queries.job(who.tenant, job.id)).status is Status.CANCELLED
 
 
 async def test_a_bulk_redrive_again_redrives_nothing_twice(engine_: Engine, who: Principal) -> None:
@@ -145,16 +147,20 @@ async def test_where_a_list_ended_the_next_one_begins(engine_: Engine, who: Prin
 
 async def test_what_cannot_be_done_stops_no_other_and_is_named(store: Store, engine_: Engine, who: Principal) -> None:
     job = await running(store, engine_, who, type="done")
-    await store.carry_out(who.tenant, [Complete(job.id, job.fence, "w")])
+    await store.carry_out(who.tenant, [CompleteJob(job.id, job.fence, "w")])
     (waiting,) = await add(engine_, who)
-    told = await engine_.operations.bulk(who, Action.CANCEL, ids=[NEVER, job.id, "nonsense", waiting, waiting])
-    assert (told.matched, told.done, told.more) == (1, 1, False)
-    assert {id: type(error) for id, error in told.refused} == {
+    reported = await engine_.operations.bulk(who, Action.CANCEL, ids=[NEVER, job.id, "nonsense", waiting, waiting])
+    assert (reported.matched, reported.done, reported.more) == (1, 1, False)
+    assert {id: type(error) for id, error in reported.refused} == {
         NEVER: NotFound, job.id: AlreadyFinished, "nonsense": NotFound,
     }  # fmt: skip
     (live,) = await add(engine_, who)
-    told = await engine_.operations.bulk(who, Action.REDRIVE, ids=[live, waiting])
-    assert (told.matched, told.done, [(id, type(error)) for id, error in told.refused]) == (1, 1, [(live, NotEnded)])
+    reported = await engine_.operations.bulk(who, Action.REDRIVE, ids=[live, waiting])
+    assert (reported.matched, reported.done, [(id, type(error)) for id, error in reported.refused]) == (
+        1,
+        1,
+        [(live, NotTerminal)],
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,17 +202,17 @@ async def test_a_redrive_is_checked_like_a_new_job(engine_: Engine, who: Princip
     with pytest.raises(Malformed):
         await redrive(who, old, payload=b"{broken")
     new = await redrive(who, old, payload=b'{"topic": 1}', priority=3, tags=["b", "a"])
-    job = await engine_.reads.job(who.tenant, new.id)
+    job = await engine_.queries.job(who.tenant, new.id)
     assert (job.payload, job.priority, list(job.tags), job.redrive_of) == ('{"topic": 1}', 3, ["a", "b"], old)
     unchanged = await redrive(who, old)  # what was taken once is not checked against a newer schema
-    assert (await engine_.reads.job(who.tenant, unchanged.id)).payload == "{}"
+    assert (await engine_.queries.job(who.tenant, unchanged.id)).payload == "{}"
 
 
 async def test_a_redrive_with_other_needs_keeps_those_of_its_type(engine_: Engine, who: Principal) -> None:
     (old,) = await ended(engine_, who)
     await engine_.registry.set_type(who, "t", requires=["gpu"])
     new = await engine_.operations.redrive(who, old, needs=Needs("acme/site.git", (" git ",)))
-    job = await engine_.reads.job(who.tenant, new.id)
+    job = await engine_.queries.job(who.tenant, new.id)
     assert (job.repository, list(job.requires)) == ("acme/site", ["git", "gpu"])
     for wrong in (Needs("", ()), Needs(None, ("",)), Needs(None, tuple(f"{n:0200}" for n in range(20)))):
         with pytest.raises(Invalid) as refused:
@@ -216,17 +222,17 @@ async def test_a_redrive_with_other_needs_keeps_those_of_its_type(engine_: Engin
 
 async def test_a_redrive_under_a_key_is_made_once(engine_: Engine, who: Principal) -> None:
     (old,) = await ended(engine_, who)
-    first = await engine_.operations.redrive(who, old, key="k", priority=2)
-    again = await engine_.operations.redrive(who, old, key="k", priority=2)
+    first = await engine_.operations.redrive(who, old, idempotency_key="k", priority=2)
+    again = await engine_.operations.redrive(who, old, idempotency_key="k", priority=2)
     assert (again.id, again.replayed, first.replayed) == (first.id, True, False)
     with pytest.raises(IdempotencyKeyReuse):
-        await engine_.operations.redrive(who, old, key="k", priority=3)
+        await engine_.operations.redrive(who, old, idempotency_key="k", priority=3)
     with pytest.raises(Invalid):
-        await engine_.operations.redrive(who, old, origin=CHECKPOINT)
+        await engine_.operations.redrive(who, old, start_from=CHECKPOINT)
 
 
 async def test_where_types_are_strict_a_type_that_is_gone_is_not_redriven(store: Store, who: Principal) -> None:
-    strict = Engine(merged(store), strict_types=True)
+    strict = Engine(batched(store), strict_types=True)
     await strict.registry.set_type(who, "t")
     (old,) = await ended(strict, who)
     await strict.registry.delete_type(who, "t")
@@ -248,8 +254,8 @@ async def test_a_prune_goes_on_until_enough_is_deleted_and_says_whether_more_is_
     assert (first.deleted, first.more) == (4, True)
     rest = await engine_.retention.prune(who, 1, after_seq=first.last_seq)
     assert (rest.deleted, rest.more) == (1, False)
-    assert sum(told.jobs for told in await engine_.retention.prunes(who.tenant)) == 5
-    assert (await engine_.reads.verify(who.tenant)).first_bad is None
+    assert sum(reported.jobs for reported in await engine_.retention.prunes(who.tenant)) == 5
+    assert (await engine_.queries.verify(who.tenant)).first_bad is None
     for days in (-1.0, float("nan"), 1e9):
         with pytest.raises(Invalid):
             await engine_.retention.prune(who, days)
@@ -259,20 +265,20 @@ async def test_nothing_is_deleted_unless_somebody_asked(engine_: Engine, who: Pr
     (old,) = await ended(engine_, who)
     clock.advance(9999 * DAY)
     assert await engine_.retention.retain() == 0
-    assert (await engine_.reads.job(who.tenant, old)).status is Status.CANCELLED
+    assert (await engine_.queries.job(who.tenant, old)).status is Status.CANCELLED
 
 
 async def test_a_retention_deletes_for_every_tenant_in_the_background(
     store: Store, who: Principal, clock: ManualClock
 ) -> None:
-    keeper = Engine(merged(store), retention_days=1.5)
+    keeper = Engine(batched(store), retention_days=1.5)
     tenants = [who, who._replace(tenant="other")]
     for tenant in tenants:
         await ended(keeper, tenant, 2)
         for life in (DAY / 100, None):
             await keeper.tokens.create(tenant, TokenRequest(roles=["read"], expires_in_seconds=life))
     clock.advance(1.6 * DAY)
-    assert "retention" in [chore.name for chore in keeper.upkeep.chores]
+    assert "retention" in [task.name for task in keeper.maintenance.tasks]
     await keeper.retention.retain_aside()
 
     async def gone() -> bool:
@@ -281,8 +287,8 @@ async def test_a_retention_deletes_for_every_tenant_in_the_background(
 
     await eventually(gone)
     await keeper.retention.stop()
-    (told,) = await keeper.retention.prunes("other")
-    assert (told.actor, told.jobs) == ("system:retention", 2)
+    (reported,) = await keeper.retention.prunes("other")
+    assert (reported.actor, reported.jobs) == ("system:retention", 2)
 
 
 @pytest.mark.parametrize("wrong", ["0", "-1", "soon", "1e9"])

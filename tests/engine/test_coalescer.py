@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from interlock.storage.coalescer import Coalescer
-from interlock.storage.commit_window import MOST_TURNS, Rounds
+from interlock.storage.commit_window import MAX_PASSES, CommitWindow
 
 
 class Recorder:
@@ -16,7 +16,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.batches: list[tuple[str, list[int]]] = []
-        self.gate = asyncio.Event()
+        self.approval = asyncio.Event()
         self.called = asyncio.Condition()
         self.poison: set[int] = set()
 
@@ -24,7 +24,7 @@ class Recorder:
         self.batches.append((key, list(items)))
         async with self.called:
             self.called.notify_all()
-        await self.gate.wait()
+        await self.approval.wait()
         if self.poison & set(items):
             raise ValueError("poison")
         return [item * 10 for item in items]
@@ -42,7 +42,7 @@ async def test_calls_made_during_a_flush_share_the_next_one() -> None:
     await started(recorder, 1)
     others = [asyncio.create_task(call("a", n)) for n in range(2, 7)]
     await asyncio.sleep(0)
-    recorder.gate.set()
+    recorder.approval.set()
     assert await first == 10
     assert await asyncio.gather(*others) == [20, 30, 40, 50, 60]
     assert recorder.batches == [("a", [1]), ("a", [2, 3, 4, 5, 6])]
@@ -50,7 +50,7 @@ async def test_calls_made_during_a_flush_share_the_next_one() -> None:
 
 async def test_an_idle_call_goes_out_alone_and_at_once() -> None:
     recorder = Recorder()
-    recorder.gate.set()
+    recorder.approval.set()
     call = Coalescer(recorder)
     assert [await call("a", n) for n in (1, 2, 3)] == [10, 20, 30]
     assert [len(items) for _, items in recorder.batches] == [1, 1, 1]
@@ -61,7 +61,7 @@ async def test_keys_are_never_mixed() -> None:
     call = Coalescer(recorder)
     tasks = [asyncio.create_task(call(key, n)) for n, key in enumerate("abab")]
     await started(recorder, 2)
-    recorder.gate.set()
+    recorder.approval.set()
     assert await asyncio.gather(*tasks) == [0, 10, 20, 30]
     assert sorted(recorder.batches) == [("a", [0, 2]), ("b", [1, 3])]
 
@@ -71,7 +71,7 @@ async def test_a_batch_that_fails_is_run_again_one_by_one() -> None:
     recorder.poison = {3}
     call = Coalescer(recorder)
     tasks = [asyncio.create_task(call("a", n)) for n in range(5)]
-    recorder.gate.set()
+    recorder.approval.set()
     answers = await asyncio.gather(*tasks, return_exceptions=True)
     assert [a for a in answers if not isinstance(a, BaseException)] == [0, 10, 20, 40]
     assert isinstance(answers[3], ValueError)
@@ -86,30 +86,30 @@ async def test_a_caller_that_goes_away_cancels_nobody_else() -> None:
     gone.cancel()
     with pytest.raises(asyncio.CancelledError):
         await gone
-    recorder.gate.set()
+    recorder.approval.set()
     assert await stays == 20
 
 
 async def test_a_batch_never_exceeds_its_limit() -> None:
     recorder = Recorder()
-    recorder.gate.set()
+    recorder.approval.set()
     call = Coalescer(recorder, most=4)
     assert await asyncio.gather(*(call("a", n) for n in range(10))) == [n * 10 for n in range(10)]
     assert [len(items) for _, items in recorder.batches] == [4, 4, 2]
 
 
 async def test_verbs_of_one_round_go_out_together_when_the_last_round_is_back() -> None:
-    rounds = Rounds()
+    window = CommitWindow()
     one, other = Recorder(), Recorder()
-    call_one, call_other = Coalescer(one, rounds=rounds), Coalescer(other, rounds=rounds)
+    call_one, call_other = Coalescer(one, window=window), Coalescer(other, window=window)
     first = asyncio.create_task(call_one("a", 1))
     await started(one, 1)
     others = [asyncio.create_task(call("a", n)) for n in (2, 3) for call in (call_one, call_other)]
-    for _ in range(2 * MOST_TURNS):
+    for _ in range(2 * MAX_PASSES):
         await asyncio.sleep(0)
     assert other.batches == []  # although nothing of its own is under way
-    one.gate.set()
-    other.gate.set()
+    one.approval.set()
+    other.approval.set()
     assert await first == 10
     assert await asyncio.gather(*others) == [20, 20, 30, 30]
     assert (one.batches, other.batches) == ([("a", [1]), ("a", [2, 3])], [("a", [2, 3])])
@@ -117,32 +117,32 @@ async def test_verbs_of_one_round_go_out_together_when_the_last_round_is_back() 
 
 async def test_calls_that_come_one_after_another_share_a_round_and_cannot_hold_it_back_for_ever() -> None:
     recorder = Recorder()
-    call = Coalescer(recorder, rounds=Rounds())
+    call = Coalescer(recorder, window=CommitWindow())
     calls: list[asyncio.Task[int]] = []
-    for n in range(3 * MOST_TURNS):
+    for n in range(3 * MAX_PASSES):
         calls.append(asyncio.create_task(call("a", n)))
         await asyncio.sleep(0)
-    recorder.gate.set()
+    recorder.approval.set()
     assert await asyncio.gather(*calls) == [n * 10 for n in range(len(calls))]
-    assert 1 < len(recorder.batches[0][1]) < 2 * MOST_TURNS
+    assert 1 < len(recorder.batches[0][1]) < 2 * MAX_PASSES
 
 
 def test_a_round_that_was_cut_short_with_its_loop_holds_up_nobody_on_the_next() -> None:
-    rounds = Rounds()
+    window = CommitWindow()
 
     async def left_behind() -> None:
         recorder = Recorder()
-        task = asyncio.create_task(Coalescer(recorder, rounds=rounds)("a", 1))
+        task = asyncio.create_task(Coalescer(recorder, window=window)("a", 1))
         await started(recorder, 1)
-        later = asyncio.create_task(Coalescer(recorder, rounds=rounds)("a", 2))
+        later = asyncio.create_task(Coalescer(recorder, window=window)("a", 2))
         await asyncio.sleep(0)
         assert not task.done()
         assert not later.done()
 
     async def next_loop() -> int:
         recorder = Recorder()
-        recorder.gate.set()
-        return await Coalescer(recorder, rounds=rounds)("a", 3)
+        recorder.approval.set()
+        return await Coalescer(recorder, window=window)("a", 3)
 
     asyncio.run(left_behind())
     assert asyncio.run(next_loop()) == 30

@@ -7,16 +7,16 @@ import asyncio
 import pytest
 
 from interlock.domain import principal
-from interlock.domain.decide import Complete, Release
+from interlock.domain.decide import CompleteJob, ReleaseJob
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.engine.completion import first_of
 from interlock.engine.engine import Engine
 from interlock.errors import Invalid, NotFound
 from interlock.storage.contract import Store
 from interlock.wire import JobRequest
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 WHO = principal.local()
 NEVER = "0193a1b2-ffff-7fff-8fff-ffffffffffff"
@@ -27,23 +27,23 @@ def app(store: Store) -> Engine:
     return Engine(store)
 
 
-async def granted(app: Engine, worker: str = "w1") -> Job:
+async def leased(app: Engine, worker: str = "w1") -> Job:
     await app.jobs.enqueue(WHO, JobRequest(type="t"))
-    (job,) = await app.leases.claim(WHO.tenant, ClaimAsk(worker))
+    (job,) = await app.leases.claim(WHO.tenant, ClaimFilter(worker))
     return job
 
 
 async def test_everybody_who_waits_hears_of_the_end(app: Engine) -> None:
-    job = await granted(app)
+    job = await leased(app)
     waiting = [asyncio.create_task(app.waits.ended(WHO.tenant, job.id, wait_seconds=60)) for _ in range(20)]
     await asyncio.sleep(0)
-    await app.leases.complete(WHO.tenant, Complete(job.id, job.fence, "w1", result="42"))
+    await app.leases.complete(WHO.tenant, CompleteJob(job.id, job.fence, "w1", result="42"))
     assert {(await one).result for one in waiting} == {"42"}
     await app.waits.stop()
 
 
 async def test_whoever_has_waited_long_enough_gets_the_job_as_it_is(app: Engine) -> None:
-    job = await granted(app)
+    job = await leased(app)
     enough = asyncio.Event()
     waiting = asyncio.create_task(app.waits.ended(WHO.tenant, job.id, wait_seconds=60, enough=enough))
     await asyncio.sleep(0)
@@ -59,7 +59,7 @@ async def test_nobody_can_wait_for_what_is_not_there_or_for_too_long(app: Engine
         await app.waits.ended(WHO.tenant, NEVER, wait_seconds=5)
     with pytest.raises(NotFound):
         await app.waits.ended(WHO.tenant, "nobody")
-    job = await granted(app)
+    job = await leased(app)
     with pytest.raises(NotFound):
         await app.waits.ended("somebody-else", job.id, wait_seconds=5)
     with pytest.raises(Invalid):
@@ -68,26 +68,26 @@ async def test_nobody_can_wait_for_what_is_not_there_or_for_too_long(app: Engine
 
 async def test_a_claim_that_is_told_to_stop_waiting_answers_at_once(app: Engine) -> None:
     enough = asyncio.Event()
-    claim = asyncio.create_task(app.leases.claim(WHO.tenant, ClaimAsk("w1"), wait_seconds=60, enough=enough))
+    claim = asyncio.create_task(app.leases.claim(WHO.tenant, ClaimFilter("w1"), wait_seconds=60, enough=enough))
     await asyncio.sleep(0)
     enough.set()
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(RETRY_SECONDS):
         assert await claim == []
 
 
 async def test_the_first_of_several_events_ends_the_wait() -> None:
     first, second = asyncio.Event(), asyncio.Event()
     second.set()
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(RETRY_SECONDS):
         await first_of(first, second, None, seconds=60)
     await first_of(first, seconds=0)
 
 
 async def test_a_fence_is_traced_to_the_worker_it_was_granted_to(app: Engine) -> None:
-    job = await granted(app, "w1/a")
+    job = await leased(app, "w1/a")
     assert await app.holders.of(WHO.tenant, job.id, job.fence) == "w1/a"
-    await app.leases.release(WHO.tenant, Release(job.id, job.fence, "w1/a"))
-    (again,) = await app.leases.claim(WHO.tenant, ClaimAsk("w2"))
+    await app.leases.release(WHO.tenant, ReleaseJob(job.id, job.fence, "w1/a"))
+    (again,) = await app.leases.claim(WHO.tenant, ClaimFilter("w2"))
     assert await app.holders.of(WHO.tenant, job.id, job.fence) == "w1/a"
     assert await app.holders.of(WHO.tenant, job.id, again.fence) == "w2"
     assert await app.holders.of(WHO.tenant, job.id, again.fence + 1) is None

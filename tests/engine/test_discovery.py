@@ -14,10 +14,10 @@ from interlock.domain.issuer import DISCOVERY, issuers
 from interlock.domain.webhook_url import Allowance
 from interlock.engine.jwks import BETWEEN_FETCHES_SECONDS, LOOK_FIRST_SECONDS
 from interlock.engine.jwt import Issuers
-from interlock.engine.outbound_http import Outside
+from interlock.engine.outbound_http import OutboundClient
 from interlock.errors import Unauthenticated
 from tests.engine.issuers import AUD, NOW, RSA_A, RSA_B, claims, public, signed
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 from tests.support.receiver import Receiver, Seen, hang, receiver, says
 
 
@@ -45,7 +45,7 @@ class Site:
 class World:
     """One site, one moving time, and the issuer that is trusted."""
 
-    def __init__(self, site: Site, outside: Outside) -> None:
+    def __init__(self, site: Site, outside: OutboundClient) -> None:
         self.site = site
         self.now = float(NOW)
         table = {"issuer": site.issuer, "audience": AUD, "algorithms": ["RS256"]}
@@ -64,7 +64,7 @@ class World:
 @asynccontextmanager
 async def opened(allowance: Allowance | None = None) -> AsyncIterator[World]:
     async with receiver() as host:
-        outside = Outside(host.allowance if allowance is None else allowance)
+        outside = OutboundClient(host.allowance if allowance is None else allowance)
         world = World(Site(host), outside)
         try:
             yield world
@@ -141,5 +141,5 @@ async def test_redirects_are_not_followed(world: World) -> None:
 async def test_an_issuer_that_hangs_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.engine.jwks.FETCH_SECONDS", 0.05)
     world.site.host.answer = hang
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(RETRY_SECONDS):
         assert not await world.admits()

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from interlock import wire
-from interlock.domain.job import Enqueued, Filter, NewJob, Refused
+from interlock.domain.job import Enqueued, Filter, NewJob, Rejected
 from interlock.domain.lifecycle import Status
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal
 from interlock.engine.engine import Engine
 from interlock.errors import IdempotencyKeyReuse, Invalid, Malformed, NotFound, TooLarge
-from interlock.storage.batching import merged
+from interlock.storage.batching import batched
 from interlock.storage.contract import NO_TERMS, Store, Terms
 from interlock.wire import JobRequest, job_request
 from tests.support.stores import ManualClock
@@ -26,7 +26,7 @@ from tests.support.stores import ManualClock
 async def test_an_enqueued_job_is_found_as_it_was_sent(interlock_engine: Engine, who: Principal) -> None:
     request = job_request({"type": "research", "payload": {"topic": "tides"}, "tags": ["b", "a"], "priority": 7})
     enqueued = await interlock_engine.jobs.enqueue(who, request)
-    job = await interlock_engine.reads.job("acme", enqueued.id)
+    job = await interlock_engine.queries.job("acme", enqueued.id)
     assert (job.type, job.payload, job.priority, list(job.tags)) == ("research", '{"topic":"tides"}', 7, ["a", "b"])
     assert (job.status, job.created_by, job.attempt, job.fence) == (Status.QUEUED, "user:local", 1, 0)
 
@@ -53,14 +53,14 @@ async def test_a_revoke_that_the_store_repeats_ends_no_later_lease(store: Store,
 
         async def carry_out(self, tenant: str, orders: Sequence[Any]) -> Any:
             await store.carry_out(tenant, orders)
-            assert len(await store.claim(tenant, ClaimAsk("second"))) == 1
+            assert len(await store.claim(tenant, ClaimFilter("second"))) == 1
             return await store.carry_out(tenant, orders)
 
     engine = Engine(cast(Store, Repeating()))
     added = await engine.jobs.enqueue(who, job_request({"type": "t"}))
-    assert len(await store.claim("acme", ClaimAsk("first"))) == 1
+    assert len(await store.claim("acme", ClaimFilter("first"))) == 1
     receipt = await engine.jobs.revoke(who, added.id, reason="it hangs")
-    job = await engine.reads.job("acme", added.id)
+    job = await engine.queries.job("acme", added.id)
     assert (job.status, job.worker, job.attempt, receipt.version) == (Status.RUNNING, "second", 2, 4)
 
 
@@ -76,7 +76,7 @@ async def test_a_batch_is_added_whole_or_not_at_all_and_names_the_item(
     with pytest.raises(IdempotencyKeyReuse) as reused:
         await interlock_engine.jobs.enqueue_batch(who, [good, clash])
     assert reused.value.pointer == "/jobs/1/idempotency_key"
-    assert len(await interlock_engine.reads.jobs("acme", Filter())) == 1
+    assert len(await interlock_engine.queries.jobs("acme", Filter())) == 1
 
 
 class CountingStore:
@@ -90,14 +90,14 @@ class CountingStore:
 
     async def enqueue(
         self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False, terms: Terms = NO_TERMS
-    ) -> list[Enqueued | Refused]:
+    ) -> list[Enqueued | Rejected]:
         self.batches.append(len(jobs))
         return await self.store.enqueue(tenant, jobs, whole=whole, terms=terms)
 
 
 async def test_concurrent_single_enqueues_share_commits(store: Store, who: Principal) -> None:
     counting = CountingStore(store)
-    engine = Engine(merged(cast(Store, counting)))
+    engine = Engine(batched(cast(Store, counting)))
     requests = [job_request({"type": "t", "payload": n}) for n in range(64)]
     answers = await asyncio.gather(*(engine.jobs.enqueue(who, request) for request in requests))
     assert len({answer.id for answer in answers}) == 64
@@ -135,7 +135,7 @@ async def test_bad_input_is_refused_with_a_pointer_and_nothing_is_added(
         await interlock_engine.jobs.enqueue(who, job_request(values))
     if pointer is not None:
         assert getattr(refused.value, "pointer", None) == pointer
-    assert await interlock_engine.reads.jobs("acme", Filter()) == []
+    assert await interlock_engine.queries.jobs("acme", Filter()) == []
 
 
 async def test_run_at_and_delay_together_are_refused(interlock_engine: Engine, who: Principal) -> None:
@@ -163,9 +163,9 @@ async def test_a_paused_type_is_not_handed_out_until_it_is_resumed(
 ) -> None:
     await interlock_engine.jobs.enqueue(who, job_request({"type": "t"}))
     await interlock_engine.jobs.pause(who, "t", reason="provider down")
-    assert await interlock_engine.leases.claim("acme", ClaimAsk("w")) == []
+    assert await interlock_engine.leases.claim("acme", ClaimFilter("w")) == []
     await interlock_engine.jobs.resume(who, "t")
-    assert len(await interlock_engine.leases.claim("acme", ClaimAsk("w"))) == 1
+    assert len(await interlock_engine.leases.claim("acme", ClaimFilter("w"))) == 1
 
 
 async def test_a_repeated_enqueue_answers_its_job_though_its_deadline_has_passed_since(
@@ -180,8 +180,8 @@ async def test_a_repeated_enqueue_answers_its_job_though_its_deadline_has_passed
         *await interlock_engine.jobs.enqueue_batch(who, [request, job_request({"type": "t"})]),
     ):
         assert again.replayed == (again.id == first.id)
-    shown = await interlock_engine.jobs.add(who, request)
-    assert (shown.job.id, shown.replayed) == (first.id, True)
+    encoded = await interlock_engine.jobs.add(who, request)
+    assert (encoded.job.id, encoded.replayed) == (first.id, True)
     late = msgspec.structs.replace(request, idempotency_key="another")
     with pytest.raises(Invalid) as refused:
         await interlock_engine.jobs.enqueue(who, late)
@@ -191,4 +191,4 @@ async def test_a_repeated_enqueue_answers_its_job_though_its_deadline_has_passed
     assert refused.value.pointer == "/jobs/1/deadline"
     with pytest.raises(IdempotencyKeyReuse):
         await interlock_engine.jobs.enqueue(who, msgspec.structs.replace(request, priority=1))
-    assert len(await interlock_engine.reads.jobs("acme", Filter())) == 2
+    assert len(await interlock_engine.queries.jobs("acme", Filter())) == 2

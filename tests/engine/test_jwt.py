@@ -331,14 +331,14 @@ async def test_every_refusal_says_the_same_and_the_log_holds_no_token(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    told = set()
+    reported = set()
     texts = [make() for make in ODD.values()] + [signed(claims(**wrong)) for wrong in WRONG.values()]
     for text in texts:
         with pytest.raises(Unauthenticated) as caught:
             await world.enter(text)
-        told.add(str(caught.value))
+        reported.add(str(caught.value))
         assert caught.value.__cause__ is None
-    assert len(told) == 1
+    assert len(reported) == 1
     assert "it has expired" in caplog.text
     signatures = [text.rsplit(".", 1)[-1] for text in texts]
     assert not [signature for signature in signatures if len(signature) > 20 and signature in caplog.text]

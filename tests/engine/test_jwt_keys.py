@@ -22,7 +22,7 @@ from tests.engine.issuers import (
     public,
     signed,
 )
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.eventually import RETRY_SECONDS, eventually
 
 
 async def test_many_unknown_key_ids_cost_one_fetch_in_half_a_minute(world: World) -> None:
@@ -142,8 +142,8 @@ async def test_while_an_issuer_is_away_nobody_waits_for_it(world: World, monkeyp
     assert not await world.refuses(signed())
     world.site.open.clear()
     world.now += BETWEEN_FETCHES_SECONDS
-    monkeypatch.setattr("interlock.engine.jwks.FETCH_SECONDS", 2 * PATIENCE_SECONDS)
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    monkeypatch.setattr("interlock.engine.jwks.FETCH_SECONDS", 2 * RETRY_SECONDS)
+    async with asyncio.timeout(RETRY_SECONDS):
         assert not await world.refuses(signed())
     await eventually(lambda: _true(len(world.site.asked) == 3))
 
@@ -151,7 +151,7 @@ async def test_while_an_issuer_is_away_nobody_waits_for_it(world: World, monkeyp
 async def test_an_issuer_that_hangs_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.engine.jwks.FETCH_SECONDS", 0.01)
     world.site.open.clear()
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(RETRY_SECONDS):
         assert await world.refuses(signed())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.domain.policy import ClaimAsk, fits
+from interlock.domain.policy import ClaimFilter, fits
 from interlock.engine.tokens import Tokens, Trust
 from interlock.errors import Unauthenticated
 from interlock.storage.contract import Store
@@ -48,7 +48,7 @@ async def test_a_policy_of_an_issuer_binds_to_repositories(
     world: World, allowed: dict[str, list[str]], gets: list[str | None]
 ) -> None:
     who = await world.enter(signed(claims(roles=["work"], **allowed)))
-    ask = who.narrowed(ClaimAsk("ada", types=frozenset({"t"})))
+    ask = who.narrowed(ClaimFilter("ada", types=frozenset({"t"})))
     job = {"type": "t", "requires": (), "affinity_key": None}
     assert [name for name in (None, "org/x") if fits(ask, repository=name, **job)] == gets  # type: ignore[arg-type]
 

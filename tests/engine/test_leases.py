@@ -9,30 +9,30 @@ from typing import Any
 
 import pytest
 
-from interlock.domain.decide import Complete, Fail, Finish, Release
-from interlock.domain.job import Beat, Checkpoint, Refused
+from interlock.domain.decide import CompleteJob, FailJob, Finish, ReleaseJob
+from interlock.domain.job import Checkpoint, Heartbeat, Rejected
 from interlock.domain.lifecycle import Status
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal
 from interlock.engine.engine import Engine
-from interlock.engine.leases import LONGEST_PAUSE_SECONDS
+from interlock.engine.leases import MAX_PAUSE_SECONDS
 from interlock.errors import Invalid, LeaseLost, Malformed, NotFound, TooLarge
 from interlock.storage.contract import Store
 from interlock.wire import error_body, job_request, new_id
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 
-async def grant(engine: Engine, who: Principal) -> tuple[str, int]:
+async def lease(engine: Engine, who: Principal) -> tuple[str, int]:
     await engine.jobs.enqueue(who, job_request({"type": "t"}))
-    (job,) = await engine.leases.claim("acme", ClaimAsk("w"))
+    (job,) = await engine.leases.claim("acme", ClaimFilter("w"))
     return job.id, job.fence
 
 
 async def test_a_waiting_claim_is_woken_by_an_enqueue(interlock_engine: Engine, who: Principal) -> None:
-    waiting = asyncio.create_task(interlock_engine.leases.claim("acme", ClaimAsk("w"), wait_seconds=30))
+    waiting = asyncio.create_task(interlock_engine.leases.claim("acme", ClaimFilter("w"), wait_seconds=30))
     await asyncio.sleep(0)
     enqueued = await interlock_engine.jobs.enqueue(who, job_request({"type": "t"}))
-    (job,) = await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+    (job,) = await asyncio.wait_for(waiting, RETRY_SECONDS)
     assert job.id == enqueued.id
 
 
@@ -48,43 +48,45 @@ async def test_hints_that_lead_to_nothing_are_followed_ever_less_often(
         return await claim(*asked, **options)
 
     monkeypatch.setattr(store, "claim", counted)
-    ask = ClaimAsk("w", types=frozenset({"mine"}))
+    ask = ClaimFilter("w", types=frozenset({"mine"}))
     waiting = asyncio.create_task(interlock_engine.leases.claim("acme", ask, wait_seconds=30))
     began = time.monotonic()
     for _ in range(200):
         await interlock_engine.jobs.enqueue(who, job_request({"type": "another's"}))
         await asyncio.sleep(0.002)
-    allowed = 12 + (time.monotonic() - began) / LONGEST_PAUSE_SECONDS
+    allowed = 12 + (time.monotonic() - began) / MAX_PAUSE_SECONDS
     assert looks <= allowed
     enqueued = await interlock_engine.jobs.enqueue(who, job_request({"type": "mine"}))
-    (job,) = await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+    (job,) = await asyncio.wait_for(waiting, RETRY_SECONDS)
     assert job.id == enqueued.id
 
 
 async def test_a_waiting_claim_comes_back_empty_when_its_time_is_over(interlock_engine: Engine) -> None:
-    assert await interlock_engine.leases.claim("acme", ClaimAsk("w"), wait_seconds=0.05) == []
+    assert await interlock_engine.leases.claim("acme", ClaimFilter("w"), wait_seconds=0.05) == []
 
 
 async def test_equal_claims_made_at_once_are_dealt_different_jobs(interlock_engine: Engine, who: Principal) -> None:
     await interlock_engine.jobs.enqueue_batch(who, [job_request({"type": "t"}) for _ in range(10)])
-    asks = [ClaimAsk("w", limit=n) for n in (1, 4, 3, 1)]
+    asks = [ClaimFilter("w", limit=n) for n in (1, 4, 3, 1)]
     dealt = await asyncio.gather(*(interlock_engine.leases.claim("acme", ask) for ask in asks))
     assert [len(jobs) for jobs in dealt] == [1, 4, 3, 1]
     assert len({job.id for jobs in dealt for job in jobs}) == 9
 
 
 async def test_a_result_with_a_lone_surrogate_is_kept_and_marked(interlock_engine: Engine, who: Principal) -> None:
-    id, fence = await grant(interlock_engine, who)
-    await interlock_engine.leases.complete("acme", Complete(id, fence, "w", result='{"text":"a\\ud800b"}'))
-    job = await interlock_engine.reads.job("acme", id)
+    id, fence = await lease(interlock_engine, who)
+    await interlock_engine.leases.complete("acme", CompleteJob(id, fence, "w", result='{"text":"a\\ud800b"}'))
+    job = await interlock_engine.queries.job("acme", id)
     assert (job.result, job.sanitized) == ('{"text":"a\\ufffdb"}', True)
 
 
 async def test_an_error_of_any_text_is_kept(interlock_engine: Engine, who: Principal) -> None:
-    id, fence = await grant(interlock_engine, who)
-    body, mended = error_body("bad \ud800 text " + "x" * 100_000, kind="Boom")
-    receipt = await interlock_engine.leases.fail("acme", Fail(id, fence, "w", body, retryable=False, sanitized=mended))
-    job = await interlock_engine.reads.job("acme", id)
+    id, fence = await lease(interlock_engine, who)
+    body, sanitized = error_body("bad \ud800 text " + "x" * 100_000, kind="Boom")
+    receipt = await interlock_engine.leases.fail(
+        "acme", FailJob(id, fence, "w", body, retryable=False, sanitized=sanitized)
+    )
+    job = await interlock_engine.queries.job("acme", id)
     assert receipt.status is Status.FAILED
     assert job.sanitized
     assert job.error is not None
@@ -106,42 +108,42 @@ def test_a_message_is_cut_to_the_room_that_an_error_has(letter: str) -> None:
 async def test_a_result_that_is_not_json_or_too_large_is_refused_and_the_job_runs_on(
     interlock_engine: Engine, who: Principal
 ) -> None:
-    id, fence = await grant(interlock_engine, who)
+    id, fence = await lease(interlock_engine, who)
     with pytest.raises(Malformed):
-        await interlock_engine.leases.complete("acme", Complete(id, fence, "w", result="{"))
+        await interlock_engine.leases.complete("acme", CompleteJob(id, fence, "w", result="{"))
     with pytest.raises(TooLarge):
-        await interlock_engine.leases.complete("acme", Complete(id, fence, "w", result='"' + "x" * 262_144 + '"'))
-    assert (await interlock_engine.reads.job("acme", id)).status is Status.RUNNING
+        await interlock_engine.leases.complete("acme", CompleteJob(id, fence, "w", result='"' + "x" * 262_144 + '"'))
+    assert (await interlock_engine.queries.job("acme", id)).status is Status.RUNNING
 
 
 @pytest.mark.parametrize(
     "ask",
     [
-        ClaimAsk(""),
-        ClaimAsk("w", limit=0),
-        ClaimAsk("w", limit=101),
-        ClaimAsk("w", lease_seconds=0.5),
-        ClaimAsk("w", lease_seconds=3601),
-        ClaimAsk("w", claim_id=""),
+        ClaimFilter(""),
+        ClaimFilter("w", limit=0),
+        ClaimFilter("w", limit=101),
+        ClaimFilter("w", lease_seconds=0.5),
+        ClaimFilter("w", lease_seconds=3601),
+        ClaimFilter("w", claim_id=""),
     ],
 )
-async def test_a_claim_outside_the_limits_is_refused(interlock_engine: Engine, ask: ClaimAsk) -> None:
+async def test_a_claim_outside_the_limits_is_refused(interlock_engine: Engine, ask: ClaimFilter) -> None:
     with pytest.raises(Invalid):
         await interlock_engine.leases.claim("acme", ask)
 
 
 async def test_a_release_is_at_a_time_or_after_a_delay_not_both(interlock_engine: Engine, who: Principal) -> None:
-    id, fence = await grant(interlock_engine, who)
+    id, fence = await lease(interlock_engine, who)
     with pytest.raises(Invalid):
-        await interlock_engine.leases.release("acme", Release(id, fence, "w", run_at=1, delay_seconds=1.0))
+        await interlock_engine.leases.release("acme", ReleaseJob(id, fence, "w", run_at=1, delay_seconds=1.0))
 
 
 async def test_a_beat_with_a_checkpoint_saves_it(interlock_engine: Engine, who: Principal) -> None:
-    id, fence = await grant(interlock_engine, who)
+    id, fence = await lease(interlock_engine, who)
     await interlock_engine.leases.heartbeat(
-        "acme", Beat(id, fence, "w", checkpoint=Checkpoint(id, fence, "w", 1, "[1]"))
+        "acme", Heartbeat(id, fence, "w", checkpoint=Checkpoint(id, fence, "w", 1, "[1]"))
     )
-    job = await interlock_engine.reads.job("acme", id)
+    job = await interlock_engine.queries.job("acme", id)
     assert (job.checkpoint_seq, job.checkpoint) == (1, "[1]")
 
 
@@ -149,8 +151,8 @@ async def test_single_finishes_made_at_once_each_get_their_own_answer(
     interlock_engine: Engine, who: Principal, store: Store
 ) -> None:
     await interlock_engine.jobs.enqueue_batch(who, [job_request({"type": "t"}) for _ in range(20)])
-    jobs = await interlock_engine.leases.claim("acme", ClaimAsk("w", limit=20))
-    orders = [Complete(job.id, job.fence + (n == 7), "w", result=str(n)) for n, job in enumerate(jobs)]
+    jobs = await interlock_engine.leases.claim("acme", ClaimFilter("w", limit=20))
+    orders = [CompleteJob(job.id, job.fence + (n == 7), "w", result=str(n)) for n, job in enumerate(jobs)]
     answers = await asyncio.gather(
         *(interlock_engine.leases.complete("acme", order) for order in orders), return_exceptions=True
     )
@@ -161,7 +163,7 @@ async def test_single_finishes_made_at_once_each_get_their_own_answer(
 
 
 @pytest.mark.parametrize(
-    "said",
+    "given",
     [
         "{",
         "[]",
@@ -176,61 +178,65 @@ async def test_single_finishes_made_at_once_each_get_their_own_answer(
         f'{{"{"n" * 201}":1}}',
     ],
 )
-async def test_usage_is_numbers_from_0_on_by_name(interlock_engine: Engine, who: Principal, said: str) -> None:
-    id, fence = await grant(interlock_engine, who)
+async def test_usage_is_numbers_from_0_on_by_name(interlock_engine: Engine, who: Principal, given: str) -> None:
+    id, fence = await lease(interlock_engine, who)
     with pytest.raises((Invalid, Malformed)) as caught:
-        await interlock_engine.leases.complete("acme", Complete(id, fence, "w", usage=said))
+        await interlock_engine.leases.complete("acme", CompleteJob(id, fence, "w", usage=given))
     assert isinstance(caught.value, Malformed) or caught.value.pointer in ("/usage", "/n")
-    await interlock_engine.leases.complete("acme", Complete(id, fence, "w", usage='{"tokens":0,"cost":0.5}'))
-    assert (await interlock_engine.reads.job("acme", id)).usage == '{"tokens":0,"cost":0.5}'
+    await interlock_engine.leases.complete("acme", CompleteJob(id, fence, "w", usage='{"tokens":0,"cost":0.5}'))
+    assert (await interlock_engine.queries.job("acme", id)).usage == '{"tokens":0,"cost":0.5}'
 
 
 async def test_usage_has_a_limit_and_odd_text_in_it_is_mended(interlock_engine: Engine, who: Principal) -> None:
-    id, fence = await grant(interlock_engine, who)
+    id, fence = await lease(interlock_engine, who)
     many = json.dumps({f"{n:05}": 1 for n in range(800)}, separators=(",", ":"))
     edge = many[:-1] + " " * (8192 - len(many)) + "}"
     with pytest.raises(TooLarge):
-        await interlock_engine.leases.complete("acme", Complete(id, fence, "w", usage=edge[:-1] + " }"))
-    await interlock_engine.leases.complete("acme", Complete(id, fence, "w", usage=edge))
-    id, fence = await grant(interlock_engine, who)
-    await interlock_engine.leases.complete("acme", Complete(id, fence, "w", usage='{"\\ud800":1,"\\udc00":2}'))
-    job = await interlock_engine.reads.job("acme", id)
+        await interlock_engine.leases.complete("acme", CompleteJob(id, fence, "w", usage=edge[:-1] + " }"))
+    await interlock_engine.leases.complete("acme", CompleteJob(id, fence, "w", usage=edge))
+    id, fence = await lease(interlock_engine, who)
+    await interlock_engine.leases.complete("acme", CompleteJob(id, fence, "w", usage='{"\\ud800":1,"\\udc00":2}'))
+    job = await interlock_engine.queries.job("acme", id)
     assert (job.usage, job.sanitized) == ('{"\\ufffd":1,"\\ufffd":2}', True)
 
 
 async def test_a_release_names_at_most_a_thousand_children(interlock_engine: Engine, who: Principal) -> None:
-    id, fence = await grant(interlock_engine, who)
-    born = await interlock_engine.jobs.enqueue_batch(
+    id, fence = await lease(interlock_engine, who)
+    created = await interlock_engine.jobs.enqueue_batch(
         who, [job_request({"type": "child", "parent_id": id}) for _ in range(1000)]
     )
-    children = tuple(child.id for child in born)
+    children = tuple(child.id for child in created)
     with pytest.raises(Invalid, match="at most 1000 children") as caught:
-        await interlock_engine.leases.release("acme", Release(id, fence, "w", children=(new_id(), *children)))
+        await interlock_engine.leases.release("acme", ReleaseJob(id, fence, "w", children=(new_id(), *children)))
     assert caught.value.pointer == "/children"
-    await interlock_engine.leases.release("acme", Release(id, fence, "w", children=children))
-    assert len((await interlock_engine.reads.job("acme", id)).awaiting) == 1000
+    await interlock_engine.leases.release("acme", ReleaseJob(id, fence, "w", children=children))
+    assert len((await interlock_engine.queries.job("acme", id)).awaiting) == 1000
 
 
 @pytest.mark.parametrize("odd", ["nul \x00 byte", "lone \ud800 surrogate", "\u202ebidi"])
 async def test_a_remark_of_any_text_is_kept(interlock_engine: Engine, who: Principal, odd: str) -> None:
-    id, fence = await grant(interlock_engine, who)
+    id, fence = await lease(interlock_engine, who)
     await interlock_engine.jobs.cancel(who, id, reason=odd)
-    await interlock_engine.leases.release("acme", Release(id, fence, "w", reason=odd))
-    id, fence = await grant(interlock_engine, who)
-    await interlock_engine.leases.complete("acme", Complete(id, fence, "w", result_summary=odd))
-    job = await interlock_engine.reads.job("acme", id)
+    await interlock_engine.leases.release("acme", ReleaseJob(id, fence, "w", reason=odd))
+    id, fence = await lease(interlock_engine, who)
+    await interlock_engine.leases.complete("acme", CompleteJob(id, fence, "w", result_summary=odd))
+    job = await interlock_engine.queries.job("acme", id)
     assert job.result_summary == odd.replace("\x00", "\ufffd").replace("\ud800", "\ufffd")
 
 
 async def test_an_id_that_cannot_be_one_is_like_an_unknown_job(interlock_engine: Engine, who: Principal) -> None:
-    id, fence = await grant(interlock_engine, who)
+    id, fence = await lease(interlock_engine, who)
     for wrong in ("", "nonsense", "\x00", id + "0"):
         with pytest.raises(NotFound):
             await interlock_engine.jobs.cancel(who, wrong)
         with pytest.raises(NotFound):
             await interlock_engine.leases.checkpoint("acme", Checkpoint(wrong, fence, "w", 1, "1"))
-    orders: list[Finish] = [Complete("nonsense", 1, "w"), Complete(id.upper(), fence, "w"), Fail(id, fence, "w", "{")]
+    orders: list[Finish] = [
+        CompleteJob("nonsense", 1, "w"),
+        CompleteJob(id.upper(), fence, "w"),
+        FailJob(id, fence, "w", "{"),
+    ]
     answers = await interlock_engine.leases.finishes("acme", orders)
     assert [getattr(getattr(a, "error", None), "code", "done") for a in answers] == ["not_found", "done", "malformed"]
-    (beat,) = await interlock_engine.leases.heartbeats("acme", [Beat("nonsense", 1, "w")])
-    assert isinstance(beat, Refused)
+    (heartbeat,) = await interlock_engine.leases.heartbeats("acme", [Heartbeat("nonsense", 1, "w")])
+    assert isinstance(heartbeat, Rejected)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from interlock.domain.lifecycle import Status
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal
 from interlock.engine.engine import Engine
-from interlock.engine.maintenance import MOST_STEPS, Chore, in_steps
+from interlock.engine.maintenance import MAX_STEPS, MaintenanceTask, repeat_until_empty
 from interlock.errors import Unavailable
 from interlock.wire import job_request
 from tests.support.eventually import eventually
@@ -20,29 +20,29 @@ async def test_a_sweep_ends_expired_leases_of_every_tenant(
 ) -> None:
     for tenant in ("acme", "other", "third"):
         await interlock_engine.jobs.enqueue(who._replace(tenant=tenant), job_request({"type": "t"}))
-        await interlock_engine.leases.claim(tenant, ClaimAsk("w", lease_seconds=10))
-    assert (await interlock_engine.upkeep.sweep()).leases == 0
+        await interlock_engine.leases.claim(tenant, ClaimFilter("w", lease_seconds=10))
+    assert (await interlock_engine.maintenance.sweep()).leases == 0
     clock.advance(10)
-    assert (await interlock_engine.upkeep.sweep()).leases == 3
-    assert (await interlock_engine.upkeep.sweep()).leases == 0
+    assert (await interlock_engine.maintenance.sweep()).leases == 3
+    assert (await interlock_engine.maintenance.sweep()).leases == 0
 
 
 async def test_a_sweep_takes_more_than_one_batch(interlock_engine: Engine, who: Principal, clock: ManualClock) -> None:
     await interlock_engine.jobs.enqueue_batch(who, [job_request({"type": "t"}) for _ in range(900)])
     for _ in range(9):
-        await interlock_engine.leases.claim("acme", ClaimAsk("w", limit=100, lease_seconds=10))
+        await interlock_engine.leases.claim("acme", ClaimFilter("w", limit=100, lease_seconds=10))
     clock.advance(11)
-    assert (await interlock_engine.upkeep.sweep()).leases == 900
+    assert (await interlock_engine.maintenance.sweep()).leases == 900
 
 
 async def test_two_sweeps_at_once_do_the_work_once(
     interlock_engine: Engine, who: Principal, clock: ManualClock
 ) -> None:
     await interlock_engine.jobs.enqueue(who, job_request({"type": "t", "max_attempts": 1}))
-    (job,) = await interlock_engine.leases.claim("acme", ClaimAsk("w", lease_seconds=10))
+    (job,) = await interlock_engine.leases.claim("acme", ClaimFilter("w", lease_seconds=10))
     clock.advance(11)
-    await asyncio.gather(interlock_engine.upkeep.sweep(), interlock_engine.upkeep.sweep())
-    history = await interlock_engine.reads.history("acme", job.id)
+    await asyncio.gather(interlock_engine.maintenance.sweep(), interlock_engine.maintenance.sweep())
+    history = await interlock_engine.queries.history("acme", job.id)
     assert [row.to_status for row in history] == [Status.QUEUED, Status.RUNNING, Status.DEAD_LETTER]
 
 
@@ -50,12 +50,12 @@ async def test_upkeep_in_the_background_needs_no_claimer(
     interlock_engine: Engine, who: Principal, clock: ManualClock
 ) -> None:
     await interlock_engine.jobs.enqueue(who, job_request({"type": "t"}))
-    (job,) = await interlock_engine.leases.claim("acme", ClaimAsk("w", lease_seconds=10))
+    (job,) = await interlock_engine.leases.claim("acme", ClaimFilter("w", lease_seconds=10))
     clock.advance(11)
-    interlock_engine.upkeep.start()
+    interlock_engine.maintenance.start()
 
     async def is_retried() -> bool:
-        return (await interlock_engine.reads.job("acme", job.id)).status is Status.RETRY
+        return (await interlock_engine.queries.job("acme", job.id)).status is Status.RETRY
 
     await eventually(is_retried)
 
@@ -69,15 +69,15 @@ async def test_a_chore_that_hangs_holds_up_no_other(
         begun.set()
         await asyncio.Event().wait()
 
-    interlock_engine.upkeep.chores.insert(0, Chore("hangs", 0.01, hang))
+    interlock_engine.maintenance.tasks.insert(0, MaintenanceTask("hangs", 0.01, hang))
     await interlock_engine.jobs.enqueue(who, job_request({"type": "t"}))
-    (job,) = await interlock_engine.leases.claim("acme", ClaimAsk("w", lease_seconds=10))
-    interlock_engine.upkeep.start()
+    (job,) = await interlock_engine.leases.claim("acme", ClaimFilter("w", lease_seconds=10))
+    interlock_engine.maintenance.start()
     await begun.wait()
     clock.advance(11)
 
     async def is_retried() -> bool:
-        return (await interlock_engine.reads.job("acme", job.id)).status is Status.RETRY
+        return (await interlock_engine.queries.job("acme", job.id)).status is Status.RETRY
 
     await eventually(is_retried)
 
@@ -90,8 +90,8 @@ async def test_a_chore_that_fails_is_done_again(interlock_engine: Engine) -> Non
         tries += 1
         raise (Unavailable("gone for a while") if tries % 2 else ValueError("a bad row"))
 
-    interlock_engine.upkeep.chores.append(Chore("fails", 0.001, fail))
-    interlock_engine.upkeep.start()
+    interlock_engine.maintenance.tasks.append(MaintenanceTask("fails", 0.001, fail))
+    interlock_engine.maintenance.start()
 
     async def tried_often() -> bool:
         return tries >= 6
@@ -108,22 +108,22 @@ async def test_steps_go_on_until_one_finds_nothing_and_not_for_ever() -> None:
         left -= some
         return some
 
-    assert await in_steps(step) == 7
+    assert await repeat_until_empty(step) == 7
 
     async def endless() -> int:
         return 3
 
-    assert await in_steps(endless) == 3 * MOST_STEPS
+    assert await repeat_until_empty(endless) == 3 * MAX_STEPS
 
 
 async def test_old_claims_are_forgotten_once_their_jobs_no_longer_run(
     interlock_engine: Engine, who: Principal, clock: ManualClock
 ) -> None:
     await interlock_engine.jobs.enqueue(who, job_request({"type": "t"}))
-    await interlock_engine.leases.claim("acme", ClaimAsk("w", claim_id="a", lease_seconds=3600))
-    await interlock_engine.leases.claim("acme", ClaimAsk("w", claim_id="empty"))  # nothing to remember
+    await interlock_engine.leases.claim("acme", ClaimFilter("w", claim_id="a", lease_seconds=3600))
+    await interlock_engine.leases.claim("acme", ClaimFilter("w", claim_id="empty"))  # nothing to remember
     clock.advance(3601)
-    assert await interlock_engine.upkeep.forget_claims() == 0
-    await interlock_engine.upkeep.sweep()
+    assert await interlock_engine.maintenance.forget_claims() == 0
+    await interlock_engine.maintenance.sweep()
     clock.advance(3601)
-    assert await interlock_engine.upkeep.forget_claims() == 1
+    assert await interlock_engine.maintenance.forget_claims() == 1

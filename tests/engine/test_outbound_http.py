@@ -20,17 +20,17 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from interlock.domain.webhook import Reply
+from interlock.domain.webhook import WebhookResponse
 from interlock.domain.webhook_url import Allowance
 from interlock.engine.dns import RESOLVERS, RESOLVERS_OF_ONE
-from interlock.engine.outbound_http import ANSWER_BYTES, Outside, Resolve
+from interlock.engine.outbound_http import ANSWER_BYTES, OutboundClient, Resolve
 from interlock.errors import Invalid, Unavailable
 from tests.domain.test_webhook_url import REFUSED
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.receiver import Answer, Receiver, Seen, hang, receiver, says, sends
 
 PUBLIC = "8.8.8.8"
-REFUSAL = Reply(error="destination_refused")
+REFUSAL = WebhookResponse(error="destination_refused")
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ async def there() -> AsyncIterator[Receiver]:
 
 
 @pytest.fixture
-async def outside(there: Receiver) -> AsyncIterator[Outside]:
+async def outside(there: Receiver) -> AsyncIterator[OutboundClient]:
     """A way out that may reach the receiver."""
-    made = Outside(there.allowance, deadline_seconds=PATIENCE_SECONDS)
+    made = OutboundClient(there.allowance, deadline_seconds=RETRY_SECONDS)
     yield made
     await made.close()
 
@@ -57,16 +57,18 @@ def resolver(*answers: Sequence[str]) -> Resolve:
     return resolve
 
 
-def leading(to: Sequence[str] | Resolve, allow: Sequence[str] = (), *, tls: ssl.SSLContext | None = None) -> Outside:
+def leading(
+    to: Sequence[str] | Resolve, allow: Sequence[str] = (), *, tls: ssl.SSLContext | None = None
+) -> OutboundClient:
     """A way out for which every name leads there."""
-    return Outside(
-        Allowance.of(allow), resolve=to if callable(to) else resolver(to), tls=tls, deadline_seconds=PATIENCE_SECONDS
+    return OutboundClient(
+        Allowance.of(allow), resolve=to if callable(to) else resolver(to), tls=tls, deadline_seconds=RETRY_SECONDS
     )
 
 
-async def test_a_request_arrives_as_it_was_meant(there: Receiver, outside: Outside) -> None:
+async def test_a_request_arrives_as_it_was_meant(there: Receiver, outside: OutboundClient) -> None:
     url = f"http://127.0.0.1:{there.port}/a/b?c=%2e%2e&d=e"
-    assert await outside.post(url, {"webhook-id": "1"}, b"{}") == Reply(200)
+    assert await outside.post(url, {"webhook-id": "1"}, b"{}") == WebhookResponse(200)
     (seen,) = there.seen
     assert seen.line == "POST /a/b?c=%2e%2e&d=e HTTP/1.1"
     assert seen.body == b"{}"
@@ -75,7 +77,7 @@ async def test_a_request_arrives_as_it_was_meant(there: Receiver, outside: Outsi
     assert seen.headers.keys().isdisjoint({"cookie", "authorization"})
 
 
-async def test_nothing_is_kept_between_two_requests(there: Receiver, outside: Outside) -> None:
+async def test_nothing_is_kept_between_two_requests(there: Receiver, outside: OutboundClient) -> None:
     there.answer = says(200, "set-cookie: a=b\r\nconnection: keep-alive\r\n")
     for _ in range(2):
         await outside.post(there.url, {}, b"")
@@ -84,7 +86,7 @@ async def test_nothing_is_kept_between_two_requests(there: Receiver, outside: Ou
 
 
 @pytest.mark.parametrize("url", REFUSED)
-async def test_no_odd_url_gets_out(outside: Outside, url: str) -> None:
+async def test_no_odd_url_gets_out(outside: OutboundClient, url: str) -> None:
     assert await outside.post(url, {}, b"") == REFUSAL
     with pytest.raises(Invalid):
         await outside.admit(url)
@@ -94,7 +96,7 @@ async def test_a_loopback_receiver_is_not_reached_unless_it_is_allowed(there: Re
     async def everywhere(host: str, _port: int) -> Sequence[str]:
         return ["127.0.0.1"]
 
-    closed = Outside(resolve=everywhere)
+    closed = OutboundClient(resolve=everywhere)
     for host in ("127.0.0.1", "localhost", "hooks.example"):
         for scheme in ("http", "https"):
             assert await closed.post(f"{scheme}://{host}:{there.port}/", {}, b"") == REFUSAL
@@ -108,7 +110,7 @@ async def test_a_name_that_is_public_when_judged_and_not_when_used_leads_nowhere
     async def rebinding(_host: str, _port: int) -> Sequence[str]:
         return next(answers)
 
-    rebound = Outside(resolve=rebinding)
+    rebound = OutboundClient(resolve=rebinding)
     for _ in range(10_000):
         await rebound.admit("https://hooks.example/")
         assert await rebound.post("https://hooks.example/", {}, b"") == REFUSAL
@@ -120,7 +122,7 @@ async def test_the_address_that_was_judged_is_the_one_that_is_used(there: Receiv
     async with receiver(host="127.0.0.2", port=there.port) as sentinel:
         url = f"http://hooks.example:{there.port}/"
         names = leading(resolver(["127.0.0.1"], ["127.0.0.2"]), allow=[f"hooks.example:{there.port}"])
-        assert await names.post(url, {}, b"") == Reply(200)
+        assert await names.post(url, {}, b"") == WebhookResponse(200)
         assert (there.connections, sentinel.connections) == (1, 0)
         assert there.seen[0].headers["host"] == f"hooks.example:{there.port}"
 
@@ -137,7 +139,7 @@ async def test_one_bad_address_spoils_all(answer: Sequence[str]) -> None:
 
 async def test_an_address_that_does_not_answer_gives_way_to_the_next(there: Receiver) -> None:
     names = leading(["127.0.0.3", "127.0.0.1"], allow=["127.0.0.0/8", f"hooks.example:{there.port}"])
-    assert await names.post(f"http://hooks.example:{there.port}/", {}, b"") == Reply(200)
+    assert await names.post(f"http://hooks.example:{there.port}/", {}, b"") == WebhookResponse(200)
 
 
 async def test_a_name_that_nobody_knows_is_admitted_and_not_reached() -> None:
@@ -147,32 +149,32 @@ async def test_a_name_that_nobody_knows_is_admitted_and_not_reached() -> None:
     for resolve in (unknown, resolver([])):
         nowhere = leading(resolve)
         await nowhere.admit("https://hooks.example/")
-        assert await nowhere.post("https://hooks.example/", {}, b"") == Reply(error="cannot_resolve")
+        assert await nowhere.post("https://hooks.example/", {}, b"") == WebhookResponse(error="cannot_resolve")
 
 
 async def test_the_resolver_of_the_system_is_asked_by_default(there: Receiver) -> None:
-    outside = Outside(Allowance.of([f"localhost:{there.port}"]), deadline_seconds=PATIENCE_SECONDS)
-    assert await outside.post(f"http://localhost:{there.port}/", {}, b"") == Reply(200)
+    outside = OutboundClient(Allowance.of([f"localhost:{there.port}"]), deadline_seconds=RETRY_SECONDS)
+    assert await outside.post(f"http://localhost:{there.port}/", {}, b"") == WebhookResponse(200)
     await outside.close()
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_redirects_are_not_followed(there: Receiver, outside: Outside, status: int) -> None:
+async def test_redirects_are_not_followed(there: Receiver, outside: OutboundClient, status: int) -> None:
     async with receiver() as inside:
         for target in (inside.url, "file:///etc/passwd", there.url, "gopher://x/"):
             there.answer = says(status, f"location: {target}\r\n")
-            assert await outside.post(there.url, {}, b"") == Reply(status)
+            assert await outside.post(there.url, {}, b"") == WebhookResponse(status)
         assert inside.connections == 0
     assert there.connections == 4
 
 
 async def test_no_proxy_of_the_environment_is_used(
-    there: Receiver, outside: Outside, monkeypatch: pytest.MonkeyPatch
+    there: Receiver, outside: OutboundClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with receiver() as proxy:
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
             monkeypatch.setenv(name, proxy.url)
-        assert await outside.post(there.url, {}, b"") == Reply(200)
+        assert await outside.post(there.url, {}, b"") == WebhookResponse(200)
         assert proxy.connections == 0
 
 
@@ -196,9 +198,9 @@ async def drip_body(seen: Seen, writer: asyncio.StreamWriter) -> None:
 @pytest.mark.parametrize("answer", [hang, drip_headers, drip_body], ids=lambda answer: answer.__name__)
 async def test_the_deadline_is_absolute(there: Receiver, answer: Answer) -> None:
     there.answer = answer
-    hasty = Outside(there.allowance, deadline_seconds=0.2)
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        assert await hasty.post(there.url, {}, b"") == Reply(error="timeout")
+    hasty = OutboundClient(there.allowance, deadline_seconds=0.2)
+    async with asyncio.timeout(RETRY_SECONDS):
+        assert await hasty.post(there.url, {}, b"") == WebhookResponse(error="timeout")
     await hasty.close()
 
 
@@ -207,8 +209,8 @@ async def test_a_resolver_that_hangs_meets_the_same_deadline() -> None:
         await asyncio.Event().wait()
         return []
 
-    stuck = Outside(resolve=never, deadline_seconds=0.05)
-    assert await stuck.post("https://hooks.example/", {}, b"") == Reply(error="timeout")
+    stuck = OutboundClient(resolve=never, deadline_seconds=0.05)
+    assert await stuck.post("https://hooks.example/", {}, b"") == WebhookResponse(error="timeout")
     await stuck.admit("https://hooks.example/")
 
 
@@ -218,12 +220,12 @@ async def test_names_that_hang_hold_up_nobody_but_their_owner(there: Receiver, m
     def ask(host: str, port: int, **more: Any) -> Any:
         asked.append(host)
         if host != "localhost":
-            assert answers.wait(PATIENCE_SECONDS)
+            assert answers.wait(RETRY_SECONDS)
             raise OSError("no such name")
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", ask)
-    outside = Outside(Allowance.of([f"localhost:{there.port}"]), deadline_seconds=PATIENCE_SECONDS)
+    outside = OutboundClient(Allowance.of([f"localhost:{there.port}"]), deadline_seconds=RETRY_SECONDS)
     try:
         names = [f"https://slow{n}.example/" for n in range(RESOLVERS)]
         asking = [asyncio.create_task(outside.admit(name, owner="a")) for name in names]
@@ -236,18 +238,18 @@ async def test_names_that_hang_hold_up_nobody_but_their_owner(there: Receiver, m
             task.cancel()
         await asyncio.wait(asking)
         url = f"http://localhost:{there.port}/"
-        assert await outside.post(url, {}, b"", owner="b") == Reply(200)
+        assert await outside.post(url, {}, b"", owner="b") == WebhookResponse(200)
         held_up = asyncio.create_task(outside.post(url, {}, b"", owner="a"))
         await outside.post(url, {}, b"", owner="b")
         assert (len(asked), held_up.done()) == (RESOLVERS_OF_ONE + 2, False), "its threads hang, though nobody waits"
         answers.set()
-        assert await held_up == Reply(200)
+        assert await held_up == WebhookResponse(200)
     finally:
         answers.set()
         await outside.close()
 
 
-async def test_little_of_a_long_answer_is_read(there: Receiver, outside: Outside) -> None:
+async def test_little_of_a_long_answer_is_read(there: Receiver, outside: OutboundClient) -> None:
     written = 0
 
     async def flood(_seen: Seen, writer: asyncio.StreamWriter) -> None:
@@ -259,43 +261,43 @@ async def test_little_of_a_long_answer_is_read(there: Receiver, outside: Outside
             written += 65536
 
     there.answer = flood
-    assert await outside.post(there.url, {}, b"") == Reply(200)
+    assert await outside.post(there.url, {}, b"") == WebhookResponse(200)
     assert written < 64 * 1024 * 1024, "only what the buffers between us hold"
 
 
-async def test_an_answer_is_not_inflated(there: Receiver, outside: Outside) -> None:
+async def test_an_answer_is_not_inflated(there: Receiver, outside: OutboundClient) -> None:
     bomb = gzip.compress(b"0" * 1_000_000)
     assert len(bomb) < ANSWER_BYTES
     there.answer = says(200, "content-encoding: gzip\r\n", bomb)
-    assert await outside.post(there.url, {}, b"") == Reply(200)
+    assert await outside.post(there.url, {}, b"") == WebhookResponse(200)
     assert await outside.fetch(there.url) == bomb
 
 
 @pytest.mark.parametrize(
     "raw", [b"", b"<h1>HTTP 0.9</h1>", b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab", b"SSH-2.0-x\r\n"]
 )
-async def test_what_is_no_answer_is_told_as_broken(there: Receiver, outside: Outside, raw: bytes) -> None:
+async def test_what_is_no_answer_is_told_as_broken(there: Receiver, outside: OutboundClient, raw: bytes) -> None:
     there.answer = sends(raw)
-    assert await outside.post(there.url, {}, b"") == Reply(error="broken_answer")
+    assert await outside.post(there.url, {}, b"") == WebhookResponse(error="broken_answer")
 
 
 async def test_a_port_where_nobody_listens(there: Receiver) -> None:
     async with receiver() as gone:
         pass
-    outside = Outside(gone.allowance)
-    assert await outside.post(gone.url, {}, b"") == Reply(error="cannot_connect")
+    outside = OutboundClient(gone.allowance)
+    assert await outside.post(gone.url, {}, b"") == WebhookResponse(error="cannot_connect")
 
 
 @pytest.mark.parametrize(("header", "seconds"), [("120", 120.0), ("-1", None), ("soon", None), ("9" * 30, None)])
 async def test_a_receiver_may_say_when_to_come_again(
-    there: Receiver, outside: Outside, header: str, seconds: float | None
+    there: Receiver, outside: OutboundClient, header: str, seconds: float | None
 ) -> None:
     there.answer = says(429, f"retry-after: {header}\r\n")
-    assert await outside.post(there.url, {}, b"") == Reply(429, None, seconds)
+    assert await outside.post(there.url, {}, b"") == WebhookResponse(429, None, seconds)
 
 
 class TestFetch:
-    async def test_a_document_comes_whole(self, there: Receiver, outside: Outside) -> None:
+    async def test_a_document_comes_whole(self, there: Receiver, outside: OutboundClient) -> None:
         there.answer = says(200, body=b'{"keys": []}')
         assert await outside.fetch(there.url) == b'{"keys": []}'
         assert there.seen[0].line.startswith("GET /hook ")
@@ -303,18 +305,18 @@ class TestFetch:
     @pytest.mark.parametrize(
         "answer", [says(404), says(302, "location: /x\r\n"), says(200, body=b"x" * 101), says(500)]
     )
-    async def test_anything_else_is_no_document(self, there: Receiver, outside: Outside, answer: Answer) -> None:
+    async def test_anything_else_is_no_document(self, there: Receiver, outside: OutboundClient, answer: Answer) -> None:
         there.answer = answer
         with pytest.raises(Unavailable):
             await outside.fetch(there.url, limit=100)
 
-    async def test_the_limit_itself_is_fine(self, there: Receiver, outside: Outside) -> None:
+    async def test_the_limit_itself_is_fine(self, there: Receiver, outside: OutboundClient) -> None:
         there.answer = says(200, body=b"x" * 100)
         assert len(await outside.fetch(there.url, limit=100)) == 100
 
     async def test_it_goes_nowhere_else_than_a_webhook(self, there: Receiver) -> None:
         with pytest.raises(Unavailable, match="destination_refused"):
-            await Outside().fetch(there.url)
+            await OutboundClient().fetch(there.url)
         assert there.connections == 0
 
 
@@ -348,7 +350,7 @@ def certificate(directory: Path, *names: str) -> Path:
 class TestTLS:
     async def test_the_certificate_must_be_that_of_the_name_not_of_the_address(self, tmp_path: Path) -> None:
         files = [certificate(tmp_path, name) for name in ("hooks.example", "127.0.0.1")]
-        for file, expected in zip(files, (Reply(200), Reply(error="cannot_connect")), strict=True):
+        for file, expected in zip(files, (WebhookResponse(200), WebhookResponse(error="cannot_connect")), strict=True):
             server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             server.load_cert_chain(file)
             asked: list[str | None] = []
@@ -366,6 +368,6 @@ class TestTLS:
         async with receiver(tls=server) as there:
             names = leading(["127.0.0.1"], allow=[f"hooks.example:{there.port}"])
             reply = await names.post(f"https://hooks.example:{there.port}/", {}, b"")
-            assert reply == Reply(error="cannot_connect")
+            assert reply == WebhookResponse(error="cannot_connect")
             assert there.seen == []
             await names.close()

@@ -9,16 +9,16 @@ from typing import Any, TypeVar
 import pytest
 
 from interlock import wire
-from interlock.domain.decide import Complete
-from interlock.domain.job import Beat, Job, Refused
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.decide import CompleteJob
+from interlock.domain.job import Heartbeat, Job, Rejected
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal
-from interlock.domain.progress import Event, Level, Place, Report, Step
+from interlock.domain.progress import Event, FeedPosition, Level, Report, Step
 from interlock.engine import progress
 from interlock.engine.engine import Engine
 from interlock.errors import Error, Invalid, LeaseLost, Malformed, NotFound, TooLarge
 from interlock.wire import job_request
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 T = TypeVar("T")
 KIB = 1024
@@ -30,7 +30,7 @@ STEP = 256 * KIB
 async def job(interlock_engine: Engine, who: Principal) -> Job:
     """A job that worker w holds."""
     await interlock_engine.jobs.enqueue(who, job_request({"type": "t"}))
-    (job,) = await interlock_engine.leases.claim("acme", ClaimAsk("w"))
+    (job,) = await interlock_engine.leases.claim("acme", ClaimFilter("w"))
     return job
 
 
@@ -50,7 +50,7 @@ def report(job: Job, *events: Event, **fields: Any) -> Report:
 
 async def first(pages: AsyncIterator[list[T]]) -> list[T]:
     """The next page that has something on it."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(RETRY_SECONDS):
         async for page in pages:
             if page:
                 return page
@@ -96,8 +96,8 @@ async def test_a_wrong_step_is_refused_alone(
 ) -> None:
     good, bad = step(job), step(job, **{"name": "other"} | wrong)
     kept, refused = await interlock_engine.progress.save_steps("acme", [good, bad])
-    assert not isinstance(kept, Refused)
-    assert isinstance(refused, Refused)
+    assert not isinstance(kept, Rejected)
+    assert isinstance(refused, Rejected)
     assert type(refused.error) is error
     assert await interlock_engine.progress.steps("acme", job.id) == [kept]
 
@@ -114,18 +114,18 @@ async def test_names_and_occurrences_at_their_limits_are_taken(
 async def test_all_steps_of_claimed_jobs_are_told_however_many(
     interlock_engine: Engine, job: Job, who: Principal
 ) -> None:
-    many = [step(job, f"s{i}") for i in range(2 * progress.LONGEST_PAGE)]
+    many = [step(job, f"s{i}") for i in range(2 * progress.MAX_PAGE_SIZE)]
     kept = await interlock_engine.progress.save_steps("acme", many)
     other = await interlock_engine.jobs.enqueue(who, job_request({"type": "t"}))
     assert await interlock_engine.progress.steps_of("acme", [other.id, job.id]) == [[], kept]
-    assert await interlock_engine.progress.steps("acme", job.id) == kept[: progress.LONGEST_PAGE]
+    assert await interlock_engine.progress.steps("acme", job.id) == kept[: progress.MAX_PAGE_SIZE]
     assert await interlock_engine.progress.steps("acme", job.id, after=399) == kept[-1:]
 
 
 async def test_events_are_told_and_read_by_the_tenant(interlock_engine: Engine, job: Job) -> None:
-    told = report(job, event("a", '{"progress":0.5}'), event("b", level="error"))
-    assert await interlock_engine.progress.add_events("acme", told) == (1, 2)
-    assert await interlock_engine.progress.add_events("acme", told) == (1, 2)
+    reported = report(job, event("a", '{"progress":0.5}'), event("b", level="error"))
+    assert await interlock_engine.progress.add_events("acme", reported) == (1, 2)
+    assert await interlock_engine.progress.add_events("acme", reported) == (1, 2)
     rows = await interlock_engine.progress.events("acme", job.id)
     assert [(row.level, row.message, row.payload) for row in rows] == [
         (Level.INFO, "a", '{"progress":0.5}'), (Level.ERROR, "b", None),
@@ -146,12 +146,14 @@ async def test_message_and_payload_share_8_kib(interlock_engine: Engine, job: Jo
 
 @pytest.mark.parametrize("message", ["", " ", "\n\t", "\u00a0\u2003", "\u200b"])
 async def test_a_blank_message_is_rejected(interlock_engine: Engine, job: Job, message: str) -> None:
-    told = report(job, event("a"), event(message))
+    reported = report(job, event("a"), event(message))
     with pytest.raises(Invalid) as caught:
-        await interlock_engine.progress.add_events("acme", told)
+        await interlock_engine.progress.add_events("acme", reported)
     assert caught.value.pointer == "/events/1/message"
-    (answer,) = await interlock_engine.leases.heartbeats("acme", [Beat(job.id, job.fence, "w", events=told.events)])
-    assert isinstance(answer, Refused)
+    (answer,) = await interlock_engine.leases.heartbeats(
+        "acme", [Heartbeat(job.id, job.fence, "w", events=reported.events)]
+    )
+    assert isinstance(answer, Rejected)
     assert isinstance(answer.error, Invalid)
     assert await interlock_engine.progress.events("acme", job.id) == []
 
@@ -160,8 +162,8 @@ async def test_a_blank_message_is_rejected(interlock_engine: Engine, job: Job, m
 async def test_a_message_that_is_too_long_is_cut_and_not_lost(interlock_engine: Engine, job: Job, letter: str) -> None:
     fits = letter * (EVENT // len(letter.encode()))
     payload = '"' + "x" * (7 * KIB - 2) + '"'
-    told = report(job, event(fits), event(fits + "y"), event("z" * 1025, payload), event("z" * 1024, payload))
-    await interlock_engine.progress.add_events("acme", told)
+    reported = report(job, event(fits), event(fits + "y"), event("z" * 1025, payload), event("z" * 1024, payload))
+    await interlock_engine.progress.add_events("acme", reported)
     whole, cut, beside, short = await interlock_engine.progress.events("acme", job.id)
     assert whole.message == fits
     assert cut.message.endswith("…")
@@ -195,7 +197,7 @@ async def test_a_wrong_event_refuses_its_report_alone(
     good, bad = report(job, event("good")), report(job, event(), event(**wrong))
     kept, refused = await interlock_engine.progress.reports("acme", [good, bad])
     assert kept == (1,)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Rejected)
     assert type(refused.error) is error
 
 
@@ -209,11 +211,11 @@ async def test_a_call_without_events_or_with_too_many_is_refused(interlock_engin
 
 
 async def test_the_events_of_a_heartbeat_are_mended_like_any_other(interlock_engine: Engine, job: Job) -> None:
-    await interlock_engine.leases.heartbeat("acme", Beat(job.id, job.fence, "w", events=(event("\ud800"),)))
+    await interlock_engine.leases.heartbeat("acme", Heartbeat(job.id, job.fence, "w", events=(event("\ud800"),)))
     (row,) = await interlock_engine.progress.events("acme", job.id)
     assert (row.message, row.sanitized) == ("\ufffd", True)
     with pytest.raises(Invalid):
-        await interlock_engine.leases.heartbeat("acme", Beat(job.id, job.fence, "w", events=(event(id="x"),)))
+        await interlock_engine.leases.heartbeat("acme", Heartbeat(job.id, job.fence, "w", events=(event(id="x"),)))
 
 
 @pytest.mark.parametrize("id", ["0193a1b2-ffff-7fff-8fff-ffffffffffff", "nobody", "\ud800"])
@@ -242,7 +244,7 @@ async def test_a_page_has_from_1_to_200_items(interlock_engine: Engine, job: Job
         assert await read("acme", job.id, after=2**63 - 1, limit=200) == []
     if "limit" in wrong:
         with pytest.raises(Invalid):
-            await interlock_engine.progress.feed("acme", Place(0, 0, job.id, 0), **wrong)
+            await interlock_engine.progress.feed("acme", FeedPosition(0, 0, job.id, 0), **wrong)
 
 
 async def test_a_tail_shows_what_is_told_until_the_job_has_ended(interlock_engine: Engine, job: Job) -> None:
@@ -254,7 +256,7 @@ async def test_a_tail_shows_what_is_told_until_the_job_has_ended(interlock_engin
     await interlock_engine.progress.add_events("acme", report(job, event("c")))
     assert [row.message for row in await waiting] == ["c"]
     await interlock_engine.progress.add_events("acme", report(job, event("d")))
-    await interlock_engine.leases.complete("acme", Complete(job.id, job.fence, "w"))
+    await interlock_engine.leases.complete("acme", CompleteJob(job.id, job.fence, "w"))
     assert [[row.message for row in page] async for page in tail] == [["d"]]
 
 
@@ -266,9 +268,9 @@ async def test_following_the_feed_shows_what_is_told_from_a_place_on(interlock_e
     await interlock_engine.progress.add_events("acme", report(job, event("a")))
     (fed,) = await waiting
     assert fed.event.message == "a"
-    await interlock_engine.leases.heartbeat("acme", Beat(job.id, job.fence, "w", events=(event("b"),)))
+    await interlock_engine.leases.heartbeat("acme", Heartbeat(job.id, job.fence, "w", events=(event("b"),)))
     assert [fed.event.message for fed in await first(feed)] == ["b"]
-    again = interlock_engine.progress.follow("acme", Place.parse(str(fed.place)))
+    again = interlock_engine.progress.follow("acme", FeedPosition.parse(str(fed.position)))
     assert [fed.event.message for fed in await first(again)] == ["b"]
 
 

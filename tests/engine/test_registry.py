@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from interlock.domain.decide import Complete, Fail
-from interlock.domain.job import Beat, Job
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.decide import CompleteJob, FailJob
+from interlock.domain.job import Heartbeat, Job
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal, local
 from interlock.engine.engine import Engine
 from interlock.errors import Invalid, NotFound, UnknownAgent, UnknownType
-from interlock.storage.batching import merged
+from interlock.storage.batching import batched
 from interlock.storage.contract import Store
 from interlock.wire import job_request
 from tests.support.stores import SECOND
@@ -34,7 +34,7 @@ async def added(engine: Engine, who: Principal, **values: Any) -> Job:
     enqueued = await engine.jobs.enqueue(
         who, job_request({"type": "research", "payload": {"topic": "tides"}, **values})
     )
-    return await engine.reads.job(who.tenant, enqueued.id)
+    return await engine.queries.job(who.tenant, enqueued.id)
 
 
 async def test_a_payload_that_does_not_fit_the_schema_is_refused_with_every_place(
@@ -55,11 +55,11 @@ async def test_a_refused_payload_in_a_batch_names_the_item_and_nothing_is_added(
     with pytest.raises(Invalid) as caught:
         await interlock_engine.jobs.enqueue_batch(who, [job_request(good), job_request(bad)])
     assert caught.value.pointer == "/jobs/1/payload/topic"
-    assert (await interlock_engine.reads.queues(who.tenant))[0].ready == 0
+    assert (await interlock_engine.queries.queues(who.tenant))[0].ready == 0
 
 
 async def test_a_type_registered_elsewhere_counts_at_once(store: Store, who: Principal) -> None:
-    one, other = Engine(merged(store)), Engine(merged(store))
+    one, other = Engine(batched(store)), Engine(batched(store))
     await added(one, who, payload={"anything": True})
     await other.registry.set_type(who, "research", schema=SCHEMA)
     with pytest.raises(Invalid):
@@ -69,7 +69,7 @@ async def test_a_type_registered_elsewhere_counts_at_once(store: Store, who: Pri
 
 
 async def test_jobs_under_way_while_the_registry_changes_all_arrive(store: Store, who: Principal) -> None:
-    one, other = Engine(merged(store)), Engine(merged(store))
+    one, other = Engine(batched(store)), Engine(batched(store))
 
     async def register() -> None:
         for n in range(5):
@@ -108,10 +108,10 @@ async def test_the_backoff_of_a_failure_is_the_jobs_else_the_agents_else_the_typ
     elif where == "type":
         await interlock_engine.registry.set_type(who, "research", defaults={"backoff": fixed})
     await added(interlock_engine, who, agent={"kind": "bot", "id": "1"})
-    (job,) = await interlock_engine.leases.claim(who.tenant, ClaimAsk("w"))
-    receipt = await interlock_engine.leases.fail(who.tenant, Fail(job.id, job.fence, "w", '{"message":"no"}'))
+    (job,) = await interlock_engine.leases.claim(who.tenant, ClaimFilter("w"))
+    receipt = await interlock_engine.leases.fail(who.tenant, FailJob(job.id, job.fence, "w", '{"message":"no"}'))
     assert receipt.run_at is not None
-    delay = receipt.run_at - await interlock_engine.reads.now()
+    delay = receipt.run_at - await interlock_engine.queries.now()
     assert delay == 50 * SECOND if where != "server" else delay <= SECOND
 
 
@@ -121,15 +121,15 @@ async def test_a_lease_is_as_long_as_its_type_says_unless_the_claim_does(
     await interlock_engine.registry.set_type(who, "research", defaults={"lease_seconds": 300})
     for asked, expected in ((None, 300), (5.0, 5)):
         await added(interlock_engine, who)
-        (job,) = await interlock_engine.leases.claim(who.tenant, ClaimAsk("w", lease_seconds=asked))
-        assert job.lease_expires_at == await interlock_engine.reads.now() + expected * SECOND
+        (job,) = await interlock_engine.leases.claim(who.tenant, ClaimFilter("w", lease_seconds=asked))
+        assert job.lease_expires_at == await interlock_engine.queries.now() + expected * SECOND
     await added(interlock_engine, who, type="plain")
-    (job,) = await interlock_engine.leases.claim(who.tenant, ClaimAsk("w"))
-    assert job.lease_expires_at == await interlock_engine.reads.now() + 60 * SECOND
+    (job,) = await interlock_engine.leases.claim(who.tenant, ClaimFilter("w"))
+    assert job.lease_expires_at == await interlock_engine.queries.now() + 60 * SECOND
 
 
 async def test_only_registered_types_and_agents_are_taken_where_that_is_demanded(store: Store, who: Principal) -> None:
-    engine = Engine(merged(store), strict_types=True, implicit_agents=False)
+    engine = Engine(batched(store), strict_types=True, implicit_agents=False)
     with pytest.raises(UnknownType):
         await added(engine, who)
     await engine.registry.set_type(who, "research")
@@ -165,13 +165,13 @@ async def test_a_bad_registration_names_its_fault(
 
 
 async def test_a_bad_backoff_of_an_agent_is_named_where_it_was_said(interlock_engine: Engine, who: Principal) -> None:
-    for said, pointer in (
+    for given, pointer in (
         ({"backoff": {"kind": "magic"}}, "/backoff/kind"),
         ({"backoff": {"colour": 1}}, "/backoff/colour"),
         ({"defaults": {"backoff": {"kind": "magic"}}}, "/defaults/backoff/kind"),
     ):
         with pytest.raises(Invalid) as caught:
-            await interlock_engine.registry.set_agent(who, "bot", "1", **said)
+            await interlock_engine.registry.set_agent(who, "bot", "1", **given)
         assert caught.value.pointer == pointer
     assert await interlock_engine.registry.agents(who.tenant) == []
 
@@ -196,7 +196,7 @@ async def test_registries_belong_to_their_tenant(interlock_engine: Engine, who: 
 async def test_a_repeated_enqueue_answers_its_job_though_the_registry_would_refuse_it_by_now(
     store: Store, who: Principal
 ) -> None:
-    engine, strict = Engine(merged(store)), Engine(merged(store), strict_types=True)
+    engine, strict = Engine(batched(store)), Engine(batched(store), strict_types=True)
     job = await added(engine, who, payload={"free": True}, idempotency_key="k")
     assert (await added(strict, who, payload={"free": True}, idempotency_key="k")).id == job.id
     with pytest.raises(UnknownType):
@@ -206,7 +206,7 @@ async def test_a_repeated_enqueue_answers_its_job_though_the_registry_would_refu
     with pytest.raises(Invalid) as caught:
         await added(engine, who, payload={"free": True}, idempotency_key="another")
     assert caught.value.pointer == "/payload"
-    assert (await engine.reads.queues(who.tenant))[0].ready == 1
+    assert (await engine.queries.queues(who.tenant))[0].ready == 1
 
 
 async def test_the_lease_of_an_agents_job_is_as_long_as_the_agent_says_else_its_type(
@@ -221,14 +221,14 @@ async def test_the_lease_of_an_agents_job_is_as_long_as_the_agent_says_else_its_
             await registry.set_type(who, "research", defaults={"lease_seconds": type_says})
         for wish in (*agents, {}):
             await added(interlock_engine, who, **wish)
-        jobs = await interlock_engine.leases.claim(who.tenant, ClaimAsk("w", limit=3))
-        now = await interlock_engine.reads.now()
+        jobs = await interlock_engine.leases.claim(who.tenant, ClaimFilter("w", limit=3))
+        now = await interlock_engine.queries.now()
         leases = [((job.lease_expires_at or 0) - now) // SECOND for job in jobs]
         assert leases == [7, type_says or 60, type_says or 60]
         for job in jobs:
-            pulse = await interlock_engine.leases.heartbeat(who.tenant, Beat(job.id, job.fence, "w"))
-            assert pulse.lease_expires_at == job.lease_expires_at
-            await interlock_engine.leases.complete(who.tenant, Complete(job.id, job.fence, "w"))
+            reply = await interlock_engine.leases.heartbeat(who.tenant, Heartbeat(job.id, job.fence, "w"))
+            assert reply.lease_expires_at == job.lease_expires_at
+            await interlock_engine.leases.complete(who.tenant, CompleteJob(job.id, job.fence, "w"))
     await added(interlock_engine, who, **agents[0])
-    (job,) = await interlock_engine.leases.claim(who.tenant, ClaimAsk("w", lease_seconds=20.0))
-    assert job.lease_expires_at == await interlock_engine.reads.now() + 20 * SECOND
+    (job,) = await interlock_engine.leases.claim(who.tenant, ClaimFilter("w", lease_seconds=20.0))
+    assert job.lease_expires_at == await interlock_engine.queries.now() + 20 * SECOND

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.engine.schemas import MOST_FAULTS, judge
+from interlock.engine.schemas import MAX_FAULTS, judge
 from interlock.errors import Invalid
 
 JSON_VALUE = {
@@ -74,7 +74,7 @@ def test_a_large_value_may_have_a_schema_that_refers_to_itself() -> None:
 def test_places_at_fault_are_named_where_that_is_not_too_dear() -> None:
     words = {"type": "array", "items": {"enum": [str(n) for n in range(30_000)]}}
     small = {"type": "array", "items": {"enum": ["a"]}}
-    assert len(refusal(small, ["x"] * 50).faults) == MOST_FAULTS
+    assert len(refusal(small, ["x"] * 50).faults) == MAX_FAULTS
     assert [fault.pointer for fault in refusal(words, ["x"] * 50_000).faults] == ["/payload"]
     of_many_kinds = {"items": {"anyOf": [{"const": n} for n in range(150)]}}
     assert [fault.pointer for fault in refusal(of_many_kinds, ["x" * 200_000]).faults] == ["/payload"]

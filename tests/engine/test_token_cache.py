@@ -15,13 +15,13 @@ from interlock.domain import token as shape
 from interlock.domain.principal import Principal
 from interlock.engine.engine import Engine
 from interlock.engine.tokens import (
-    MOST_REFUSALS_REMEMBERED,
+    MAX_REFUSALS_REMEMBERED,
     Tokens,
     Trust,
 )
-from interlock.engine.ttl_cache import FRESH_SECONDS, MOST_REMEMBERED
+from interlock.engine.ttl_cache import FRESH_SECONDS, MAX_REMEMBERED
 from interlock.errors import NotFound, Unauthenticated, Unavailable
-from interlock.storage.batching import merged
+from interlock.storage.batching import batched
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
@@ -90,12 +90,12 @@ async def test_every_refusal_says_the_same(tokens: Tokens, clock: ManualClock) -
     await tokens.revoke(ADMIN, revoked.token.id)
     expired = await tokens.create(ADMIN, TokenRequest(roles=["read"], expires_in_seconds=1))
     clock.advance(1)
-    told = set()
+    reported = set()
     for bad in ("", "junk", revoked.text, expired.text, shape.spell(bytes(32)), "a.b.c"):
         with pytest.raises(Unauthenticated) as caught:
             await tokens.authenticate(bad)
-        told.add((caught.value.code, caught.value.status, str(caught.value)))
-    assert len(told) == 1
+        reported.add((caught.value.code, caught.value.status, str(caught.value)))
+    assert len(reported) == 1
 
 
 async def test_a_whole_token_that_nobody_made_is_refused(tokens: Tokens) -> None:
@@ -120,11 +120,11 @@ async def test_a_hot_token_is_looked_up_about_once_a_second(tokens: Tokens, watc
 
 async def test_callers_at_once_share_one_look(tokens: Tokens, watched: Watched) -> None:
     minted = await tokens.create(ADMIN, READER)
-    watched.gate.clear()
+    watched.approval.clear()
     callers = [asyncio.create_task(tokens.authenticate(minted.text)) for _ in range(100)]
     await eventually(lambda: _true(watched.looks > 0))
     callers[0].cancel()
-    watched.gate.set()
+    watched.approval.set()
     answers = await asyncio.gather(*callers, return_exceptions=True)
     assert isinstance(answers[0], asyncio.CancelledError)
     assert all(isinstance(answer, Principal) for answer in answers[1:])
@@ -133,13 +133,13 @@ async def test_callers_at_once_share_one_look(tokens: Tokens, watched: Watched) 
 
 async def test_nobody_shares_a_look_that_began_too_long_ago(tokens: Tokens, watched: Watched, ticks: Ticks) -> None:
     minted = await tokens.create(ADMIN, READER)
-    watched.gate.clear()
+    watched.approval.clear()
     early = asyncio.create_task(tokens.authenticate(minted.text))
     await eventually(lambda: _true(watched.looks == 1))
     ticks.now += FRESH_SECONDS
     late = asyncio.create_task(tokens.authenticate(minted.text))
     await eventually(lambda: _true(watched.looks == 2))
-    watched.gate.set()
+    watched.approval.set()
     await asyncio.gather(early, late)
 
 
@@ -161,13 +161,13 @@ async def test_guesses_are_remembered_briefly_and_drive_out_nobody(
     for _ in range(10):
         assert await is_refused(tokens, guess)
     assert watched.looks == 2
-    for i in range(MOST_REFUSALS_REMEMBERED + 10):
+    for i in range(MAX_REFUSALS_REMEMBERED + 10):
         assert await is_refused(tokens, shape.spell(i.to_bytes(32)))
     before = watched.looks
     await tokens.authenticate(minted.text)
     assert watched.looks == before
-    assert len(tokens._unknown) <= MOST_REFUSALS_REMEMBERED
-    assert len(tokens._known) <= MOST_REMEMBERED
+    assert len(tokens._unknown) <= MAX_REFUSALS_REMEMBERED
+    assert len(tokens._known) <= MAX_REMEMBERED
     ticks.now += FRESH_SECONDS
     assert await is_refused(tokens, guess)
     assert watched.looks > before
@@ -211,7 +211,7 @@ async def test_two_engines_of_one_database_agree_within_a_second(
 ) -> None:
     """With real time: the other engine goes on asking, as a busy worker would."""
     async with two_stores(engine, tmp_path, postgres) as (first, second):
-        here, there = Engine(merged(first)), Engine(merged(second))
+        here, there = Engine(batched(first)), Engine(batched(second))
         minted = await here.tokens.create(ADMIN, READER)
         assert (await there.tokens.authenticate(minted.text)).tenant == "acme"
         await here.tokens.revoke(ADMIN, minted.token.id)

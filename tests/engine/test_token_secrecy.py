@@ -12,7 +12,7 @@ from interlock.domain import token as shape
 from interlock.domain.principal import local
 from interlock.domain.token import Token
 from interlock.engine.tokens import (
-    Minted,
+    CreatedToken,
     Tokens,
 )
 from interlock.errors import TokenExists, Unauthenticated
@@ -24,7 +24,7 @@ from tests.support.postgres import PostgresServer
 from tests.support.stores import APP_LOGIN, TEMPLATE, make_template
 
 
-async def live_through(store: Store) -> tuple[Minted, Token]:
+async def live_through(store: Store) -> tuple[CreatedToken, Token]:
     """Everything that happens to a token, to its end."""
     tokens = Tokens(store)
     minted = await tokens.create(local("acme"), TokenRequest(roles=["admin"], key="k", description="d"))
@@ -38,7 +38,7 @@ async def live_through(store: Store) -> tuple[Minted, Token]:
     return minted, revoked
 
 
-def planted(minted: Minted) -> tuple[bytes, ...]:
+def planted(minted: CreatedToken) -> tuple[bytes, ...]:
     """The secret in the spellings it could be found in."""
     text = minted.text.encode()
     secret = text[len(shape.PREFIX) :]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from interlock.engine.ttl_cache import Recent
+from interlock.engine.ttl_cache import TtlCache
 
 
 def test_an_entry_ends_at_its_time() -> None:
-    recent: Recent[str, int] = Recent(10)
+    recent: TtlCache[str, int] = TtlCache(10)
     recent.put("a", 1, until=5.0)
     assert recent.get("a", 4.9) == 1
     assert recent.get("a", 5.0) is None
@@ -14,7 +14,7 @@ def test_an_entry_ends_at_its_time() -> None:
 
 
 def test_when_it_is_full_the_oldest_entry_makes_room() -> None:
-    recent: Recent[int, int] = Recent(3)
+    recent: TtlCache[int, int] = TtlCache(3)
     for i in range(3):
         recent.put(i, i, until=10.0)
     recent.put(0, 7, until=10.0)
@@ -24,7 +24,7 @@ def test_when_it_is_full_the_oldest_entry_makes_room() -> None:
 
 
 def test_what_matches_is_forgotten_and_the_rest_stays() -> None:
-    recent: Recent[int, int] = Recent(10)
+    recent: TtlCache[int, int] = TtlCache(10)
     for i in range(6):
         recent.put(i, i % 2, until=10.0)
     recent.forget(lambda value: value == 1)

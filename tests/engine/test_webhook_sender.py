@@ -9,64 +9,66 @@ from contextlib import AsyncExitStack
 import pytest
 from standardwebhooks.webhooks import Webhook
 
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal
 from interlock.domain.webhook import DELAYS_SECONDS, DeliveryFilter, DeliveryStatus
 from interlock.engine.engine import Engine
-from interlock.engine.outbound_http import Outside
+from interlock.engine.outbound_http import OutboundClient
 from interlock.engine.webhook_sender import LEASE_SECONDS, Pace, Sender
 from interlock.storage.contract import Store
 from interlock.wire import Limits
 from tests.engine.deliveries import EVERYTHING, HERE, after, enqueue, statuses, subscribe
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.receiver import Receiver, Seen, hang, receiver, says
 from tests.support.stores import ManualClock
 
 
-async def test_a_delivery_is_signed_by_the_standard(desk: Engine, who: Principal, there: Receiver) -> None:
-    created = await subscribe(desk, who, there.url)
+async def test_a_delivery_is_signed_by_the_standard(remote: Engine, who: Principal, there: Receiver) -> None:
+    created = await subscribe(remote, who, there.url)
     assert created.secret is not None
-    (job,) = await enqueue(desk, who, tags=["x"])
-    assert await desk.sender.deliver_due() == 1
+    (job,) = await enqueue(remote, who, tags=["x"])
+    assert await remote.sender.deliver_due() == 1
     (seen,) = there.seen
     message = Webhook(created.secret).verify(seen.body, seen.headers)
     assert message["id"] == seen.headers["webhook-id"]
     assert (message["type"], message["data"]["job_id"], message["data"]["tags"]) == ("job.queued", job, ["x"])
     assert seen.headers["content-type"] == "application/json"
-    assert await statuses(desk, who) == [(DeliveryStatus.DELIVERED, 1, None)]
-    assert await desk.sender.deliver_due() == 0
+    assert await statuses(remote, who) == [(DeliveryStatus.DELIVERED, 1, None)]
+    assert await remote.sender.deliver_due() == 0
 
 
-async def test_a_rotating_secret_signs_beside_the_new_one(desk: Engine, who: Principal, there: Receiver) -> None:
-    created = await subscribe(desk, who, there.url)
-    new = await desk.webhooks.rotate(who, created.subscription.id)
-    await enqueue(desk, who)
-    await desk.sender.deliver_due()
+async def test_a_rotating_secret_signs_beside_the_new_one(remote: Engine, who: Principal, there: Receiver) -> None:
+    created = await subscribe(remote, who, there.url)
+    new = await remote.webhooks.rotate(who, created.subscription.id)
+    await enqueue(remote, who)
+    await remote.sender.deliver_due()
     (seen,) = there.seen
     for secret in (str(created.secret), new):
         Webhook(secret).verify(seen.body, seen.headers)
 
 
-async def test_a_jobs_own_webhook_is_told_of_its_end(desk: Engine, who: Principal, there: Receiver) -> None:
-    secret = await desk.webhooks.rotate_job_secret(who)
-    await enqueue(desk, who, webhook=there.url)
-    (job,) = await desk.leases.claim(who.tenant, ClaimAsk("w"))
-    assert await desk.sender.deliver_due() == 0
-    await desk.jobs.cancel(who, job.id, force=True)
-    await desk.sender.deliver_due()
+async def test_a_jobs_own_webhook_is_told_of_its_end(remote: Engine, who: Principal, there: Receiver) -> None:
+    secret = await remote.webhooks.rotate_job_secret(who)
+    await enqueue(remote, who, webhook=there.url)
+    (job,) = await remote.leases.claim(who.tenant, ClaimFilter("w"))
+    assert await remote.sender.deliver_due() == 0
+    await remote.jobs.cancel(who, job.id, force=True)
+    await remote.sender.deliver_due()
     (seen,) = there.seen
     message = Webhook(secret).verify(seen.body, seen.headers)
     assert (message["type"], message["data"]["status"]) == ("job.cancelled", "cancelled")
-    (told,) = await desk.webhooks.deliveries(who, DeliveryFilter(job_id=job.id))
-    assert told.status is DeliveryStatus.DELIVERED
+    (reported,) = await remote.webhooks.deliveries(who, DeliveryFilter(job_id=job.id))
+    assert reported.status is DeliveryStatus.DELIVERED
 
 
-async def test_no_body_holds_payload_checkpoint_or_result(desk: Engine, who: Principal, there: Receiver) -> None:
-    await subscribe(desk, who, there.url, events=["job.queued", "job.running", "job.cancelled"])
-    await enqueue(desk, who, payload={"planted": "hush"}, headers={"h": "hush"}, requested_by="hush", webhook=there.url)
-    (job,) = await desk.leases.claim(who.tenant, ClaimAsk("w"))
-    await desk.jobs.cancel(who, job.id, reason="hush", force=True)
-    await desk.sender.deliver_due()
+async def test_no_body_holds_payload_checkpoint_or_result(remote: Engine, who: Principal, there: Receiver) -> None:
+    await subscribe(remote, who, there.url, events=["job.queued", "job.running", "job.cancelled"])
+    await enqueue(
+        remote, who, payload={"planted": "hush"}, headers={"h": "hush"}, requested_by="hush", webhook=there.url
+    )
+    (job,) = await remote.leases.claim(who.tenant, ClaimFilter("w"))
+    await remote.jobs.cancel(who, job.id, reason="hush", force=True)
+    await remote.sender.deliver_due()
     assert len(there.seen) == 4
     assert not any(b"hush" in seen.body for seen in there.seen)
 
@@ -75,57 +77,57 @@ async def test_no_body_holds_payload_checkpoint_or_result(desk: Engine, who: Pri
     ("status", "error"), [(500, "refused_by_receiver"), (404, "refused_by_receiver"), (302, "redirect_refused")]
 )
 async def test_a_failed_delivery_is_tried_again_with_the_same_id_and_body(
-    desk: Engine, who: Principal, there: Receiver, clock: ManualClock, status: int, error: str
+    remote: Engine, who: Principal, there: Receiver, clock: ManualClock, status: int, error: str
 ) -> None:
-    created = await subscribe(desk, who, there.url)
-    await enqueue(desk, who)
+    created = await subscribe(remote, who, there.url)
+    await enqueue(remote, who)
     there.answer = says(status, f"location: {there.url}\r\n")
-    await desk.sender.deliver_due()
-    assert await statuses(desk, who) == [(DeliveryStatus.FAILED, 1, error)]
-    assert await desk.sender.deliver_due() == 0
+    await remote.sender.deliver_due()
+    assert await statuses(remote, who) == [(DeliveryStatus.FAILED, 1, error)]
+    assert await remote.sender.deliver_due() == 0
     there.answer = says(204)
     clock.advance(DELAYS_SECONDS[0] * 1.2)
-    await desk.sender.deliver_due()
-    assert await statuses(desk, who) == [(DeliveryStatus.DELIVERED, 2, None)]
+    await remote.sender.deliver_due()
+    assert await statuses(remote, who) == [(DeliveryStatus.DELIVERED, 2, None)]
     first, second = there.seen
     assert (first.headers["webhook-id"], first.body) == (second.headers["webhook-id"], second.body)
     Webhook(str(created.secret)).verify(second.body, second.headers)
 
 
 async def test_a_delivery_is_dead_after_its_last_try_and_can_be_sent_again(
-    desk: Engine, who: Principal, there: Receiver, clock: ManualClock
+    remote: Engine, who: Principal, there: Receiver, clock: ManualClock
 ) -> None:
-    await subscribe(desk, who, there.url)
-    await enqueue(desk, who)
+    await subscribe(remote, who, there.url)
+    await enqueue(remote, who)
     there.answer = says(500)
     for delay in (*DELAYS_SECONDS, 0):
-        assert await desk.sender.deliver_due() == 1
+        assert await remote.sender.deliver_due() == 1
         clock.advance(delay * 1.2)
-    assert await statuses(desk, who) == [(DeliveryStatus.DEAD, len(DELAYS_SECONDS) + 1, "refused_by_receiver")]
-    assert await desk.sender.deliver_due() == 0
+    assert await statuses(remote, who) == [(DeliveryStatus.DEAD, len(DELAYS_SECONDS) + 1, "refused_by_receiver")]
+    assert await remote.sender.deliver_due() == 0
     there.answer = says(200)
-    await desk.webhooks.redeliver(who, there.ids[0])
-    await desk.sender.deliver_due()
-    assert await statuses(desk, who) == [(DeliveryStatus.DELIVERED, 1, None)]
+    await remote.webhooks.redeliver(who, there.ids[0])
+    await remote.sender.deliver_due()
+    assert await statuses(remote, who) == [(DeliveryStatus.DELIVERED, 1, None)]
     assert len(set(there.ids)) == len({seen.body for seen in there.seen}) == 1
 
 
 async def test_a_receiver_that_is_down_for_an_hour_misses_nothing(
-    desk: Engine, who: Principal, clock: ManualClock
+    remote: Engine, who: Principal, clock: ManualClock
 ) -> None:
     async with receiver() as gone:
         pass
-    await subscribe(desk, who, gone.url)
-    jobs = await enqueue(desk, who, 20)
+    await subscribe(remote, who, gone.url)
+    jobs = await enqueue(remote, who, 20)
     for _ in range(60):
-        await desk.sender.deliver_due()
+        await remote.sender.deliver_due()
         clock.advance(60)
-    assert {error for _, _, error in await statuses(desk, who)} == {"cannot_connect"}
+    assert {error for _, _, error in await statuses(remote, who)} == {"cannot_connect"}
     async with receiver(port=gone.port) as back:
         clock.advance(7200 * 1.2)
-        await desk.sender.deliver_due()
+        await remote.sender.deliver_due()
         assert sorted(json.loads(seen.body)["data"]["job_id"] for seen in back.seen) == sorted(jobs)
-    assert {status for status, _, _ in await statuses(desk, who)} == {DeliveryStatus.DELIVERED}
+    assert {status for status, _, _ in await statuses(remote, who)} == {DeliveryStatus.DELIVERED}
 
 
 async def test_a_name_that_has_come_to_lead_inside_gets_nothing(store: Store, who: Principal, there: Receiver) -> None:
@@ -134,53 +136,53 @@ async def test_a_name_that_has_come_to_lead_inside_gets_nothing(store: Store, wh
     async def resolve(_host: str, _port: int) -> list[str]:
         return answers.pop(0)
 
-    outside = Outside(resolve=resolve)
-    desk = Engine(store, outside=outside)
-    await subscribe(desk, who, "https://hooks.example/")
-    await enqueue(desk, who)
-    await desk.sender.deliver_due()
-    assert await statuses(desk, who) == [(DeliveryStatus.FAILED, 1, "destination_refused")]
+    outside = OutboundClient(resolve=resolve)
+    remote = Engine(store, outside=outside)
+    await subscribe(remote, who, "https://hooks.example/")
+    await enqueue(remote, who)
+    await remote.sender.deliver_due()
+    assert await statuses(remote, who) == [(DeliveryStatus.FAILED, 1, "destination_refused")]
     assert there.connections == 0
     await outside.close()
 
 
-async def test_a_receiver_that_says_gone_is_left_alone(desk: Engine, who: Principal, there: Receiver) -> None:
-    created = await subscribe(desk, who, there.url)
-    await enqueue(desk, who, 50)
+async def test_a_receiver_that_says_gone_is_left_alone(remote: Engine, who: Principal, there: Receiver) -> None:
+    created = await subscribe(remote, who, there.url)
+    await enqueue(remote, who, 50)
     there.answer = says(410)
-    await desk.sender.deliver_due()
+    await remote.sender.deliver_due()
     assert len(there.seen) <= Pace().channel
-    assert {status for status, _, _ in await statuses(desk, who)} == {DeliveryStatus.DEAD}
-    shown = await desk.webhooks.subscription(who, created.subscription.id)
-    assert shown.ended_reason == "gone"
-    await enqueue(desk, who)
-    assert await desk.sender.deliver_due() == 0
+    assert {status for status, _, _ in await statuses(remote, who)} == {DeliveryStatus.DEAD}
+    encoded = await remote.webhooks.subscription(who, created.subscription.id)
+    assert encoded.ended_reason == "gone"
+    await enqueue(remote, who)
+    assert await remote.sender.deliver_due() == 0
 
 
-async def test_a_receiver_that_hangs_delays_nobody_else(desk: Engine, who: Principal, there: Receiver) -> None:
+async def test_a_receiver_that_hangs_delays_nobody_else(remote: Engine, who: Principal, there: Receiver) -> None:
     async with receiver() as stuck:
         stuck.answer = hang
-        await subscribe(desk, who, stuck.url)
-        await subscribe(desk, who, there.url)
-        await enqueue(desk, who, 40)
-        desk.sender.start()
+        await subscribe(remote, who, stuck.url)
+        await subscribe(remote, who, there.url)
+        await enqueue(remote, who, 40)
+        remote.sender.start()
         await after(lambda: len(there.seen) == 40 and stuck.under_way > 0)
         assert stuck.most_at_once <= Pace().channel
 
 
-async def test_one_tenants_flood_leaves_the_others_their_share(desk: Engine, who: Principal, there: Receiver) -> None:
+async def test_one_tenants_flood_leaves_the_others_their_share(remote: Engine, who: Principal, there: Receiver) -> None:
     """Thirty receivers of one tenant hang, each with a queue of its own; eight tenants have one event each."""
     async with AsyncExitStack() as stack:
         for n in range(2, 32):
             stuck = await stack.enter_async_context(receiver(host=f"127.0.0.{n}"))
             stuck.answer = hang
-            await subscribe(desk, who, stuck.url)
-        await enqueue(desk, who, 10)
-        desk.sender.start()
+            await subscribe(remote, who, stuck.url)
+        await enqueue(remote, who, 10)
+        remote.sender.start()
         others = [who._replace(tenant=f"other-{n}") for n in range(8)]
         for other in others:
-            await subscribe(desk, other, there.url)
-            await enqueue(desk, other, 1)
+            await subscribe(remote, other, there.url)
+            await enqueue(remote, other, 1)
         await after(lambda: len(there.seen) == len(others))
 
 
@@ -188,25 +190,25 @@ async def test_the_oldest_backlogs_do_not_keep_a_newcomer_waiting(
     store: Store, there: Receiver, who: Principal
 ) -> None:
     """Everybody is served in turn, however many were there before and however much they have."""
-    desk = Engine(store, Limits(webhooks=HERE), outside=Outside(HERE, deadline_seconds=PATIENCE_SECONDS))
-    sender = Sender(store, desk.outside, pace=Pace(total=1))
+    remote = Engine(store, Limits(webhooks=HERE), outside=OutboundClient(HERE, deadline_seconds=RETRY_SECONDS))
+    sender = Sender(store, remote.outside, pace=Pace(total=1))
     backlogs = [who._replace(tenant=f"old-{n}") for n in range(6)]
     for tenant in (*backlogs, who):
-        await subscribe(desk, tenant, there.url)
-        await enqueue(desk, tenant, 5 if tenant is not who else 1)
-    (mine,) = await desk.webhooks.deliveries(who, EVERYTHING)
+        await subscribe(remote, tenant, there.url)
+        await enqueue(remote, tenant, 5 if tenant is not who else 1)
+    (mine,) = await remote.webhooks.deliveries(who, EVERYTHING)
     await sender.deliver_due()
     assert there.ids.index(mine.id) <= len(backlogs)
     assert len(there.ids) == 31
-    await desk.outside.close()
+    await remote.outside.close()
 
 
 async def test_one_host_gets_no_more_at_once_than_its_share(
     store: Store, there: Receiver, who: Principal, clock: ManualClock
 ) -> None:
-    desk = Engine(store, Limits(webhooks=HERE), outside=Outside(HERE, deadline_seconds=PATIENCE_SECONDS))
+    remote = Engine(store, Limits(webhooks=HERE), outside=OutboundClient(HERE, deadline_seconds=RETRY_SECONDS))
     # The clock below may run far while a busy machine sends one request: nothing is due again for that.
-    sender = Sender(store, desk.outside, pace=Pace(total=64, tenant=64, host=3, channel=4), lease_seconds=1e6)
+    sender = Sender(store, remote.outside, pace=Pace(total=64, tenant=64, host=3, channel=4), lease_seconds=1e6)
     go = asyncio.Event()
 
     async def wait(seen: Seen, writer: asyncio.StreamWriter) -> None:
@@ -215,8 +217,8 @@ async def test_one_host_gets_no_more_at_once_than_its_share(
 
     there.answer = wait
     for _ in range(5):
-        await subscribe(desk, who, there.url)
-    await enqueue(desk, who, 4)
+        await subscribe(remote, who, there.url)
+    await enqueue(remote, who, 4)
     sender.start()
     await after(lambda: there.under_way == 3)
     go.set()
@@ -228,42 +230,42 @@ async def test_one_host_gets_no_more_at_once_than_its_share(
     await eventually(all_told)
     await sender.stop()
     assert (there.most_at_once, len(there.ids)) == (3, 20)
-    await desk.outside.close()
+    await remote.outside.close()
 
 
 async def test_two_senders_send_everything_once(store: Store, there: Receiver, who: Principal) -> None:
-    desk = Engine(store, Limits(webhooks=HERE), outside=Outside(HERE, deadline_seconds=PATIENCE_SECONDS))
-    other = Sender(store, desk.outside)
-    await subscribe(desk, who, there.url)
-    await enqueue(desk, who, 100)
-    tried = await asyncio.gather(desk.sender.deliver_due(), other.deliver_due())
+    remote = Engine(store, Limits(webhooks=HERE), outside=OutboundClient(HERE, deadline_seconds=RETRY_SECONDS))
+    other = Sender(store, remote.outside)
+    await subscribe(remote, who, there.url)
+    await enqueue(remote, who, 100)
+    tried = await asyncio.gather(remote.sender.deliver_due(), other.deliver_due())
     assert len(there.ids) == len(set(there.ids)) == sum(tried) == 100
-    await desk.outside.close()
+    await remote.outside.close()
 
 
 async def test_what_a_stopped_sender_had_in_hand_is_sent_by_another(
     store: Store, there: Receiver, who: Principal, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("interlock.engine.webhook_sender.LAST_WORDS_SECONDS", 0.01)
-    desk = Engine(store, Limits(webhooks=HERE), outside=Outside(HERE, deadline_seconds=PATIENCE_SECONDS))
-    await subscribe(desk, who, there.url)
-    await enqueue(desk, who, 3)
+    remote = Engine(store, Limits(webhooks=HERE), outside=OutboundClient(HERE, deadline_seconds=RETRY_SECONDS))
+    await subscribe(remote, who, there.url)
+    await enqueue(remote, who, 3)
     there.answer = hang
-    desk.sender.start()
+    remote.sender.start()
     await after(lambda: len(there.seen) == 3)
-    await desk.sender.stop()
+    await remote.sender.stop()
     there.answer = says(200)
-    assert await desk.sender.deliver_due() == 0
+    assert await remote.sender.deliver_due() == 0
     clock.advance(LEASE_SECONDS)
-    assert await desk.sender.deliver_due() == 3
+    assert await remote.sender.deliver_due() == 3
     assert sorted(there.ids[:3]) == sorted(there.ids[3:])
-    await desk.outside.close()
+    await remote.outside.close()
 
 
 async def test_what_is_under_way_when_a_sender_stops_may_still_land(
-    desk: Engine, there: Receiver, who: Principal, monkeypatch: pytest.MonkeyPatch
+    remote: Engine, there: Receiver, who: Principal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlock.engine.webhook_sender.LAST_WORDS_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("interlock.engine.webhook_sender.LAST_WORDS_SECONDS", RETRY_SECONDS)
     go = asyncio.Event()
 
     async def wait(seen: Seen, writer: asyncio.StreamWriter) -> None:
@@ -271,11 +273,11 @@ async def test_what_is_under_way_when_a_sender_stops_may_still_land(
         await says(200)(seen, writer)
 
     there.answer = wait
-    await subscribe(desk, who, there.url)
-    await enqueue(desk, who)
-    desk.sender.start()
+    await subscribe(remote, who, there.url)
+    await enqueue(remote, who)
+    remote.sender.start()
     await after(lambda: there.under_way == 1)
-    stopping = asyncio.create_task(desk.sender.stop())
+    stopping = asyncio.create_task(remote.sender.stop())
     go.set()
     await stopping
-    assert await statuses(desk, who) == [(DeliveryStatus.DELIVERED, 1, None)]
+    assert await statuses(remote, who) == [(DeliveryStatus.DELIVERED, 1, None)]

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from interlock.domain.explain import Clause
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.explain import ReasonCode
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal
-from interlock.domain.worker_presence import LATELY_SECONDS, Sighting, wanted
+from interlock.domain.worker_presence import LATELY_SECONDS, WorkerSeen, wanted
 from interlock.engine.engine import Engine
 from interlock.engine.leases import Leases
-from interlock.engine.worker_presence import MOST_ASKS, NOTE_EVERY_SECONDS, Workers
+from interlock.engine.worker_presence import MAX_ASKS, NOTE_EVERY_SECONDS, Workers
 from interlock.errors import Invalid, NotFound, Unavailable
 from interlock.storage.contract import Store
 from interlock.wire import LIMITS, JobRequest
@@ -28,14 +28,14 @@ class Notebook:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.notes: list[tuple[str, list[Sighting]]] = []
+        self.notes: list[tuple[str, list[WorkerSeen]]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def note_workers(self, tenant: str, sightings: Sequence[Sighting]) -> None:
-        await self._store.note_workers(tenant, sightings)
-        self.notes.append((tenant, list(sightings)))
+    async def note_workers(self, tenant: str, seen_workers: Sequence[WorkerSeen]) -> None:
+        await self._store.note_workers(tenant, seen_workers)
+        self.notes.append((tenant, list(seen_workers)))
 
 
 class Time:
@@ -64,18 +64,18 @@ async def test_a_worker_is_noted_once_in_a_while_however_often_it_asks(
     workers: Workers, notebook: Notebook, time: Time
 ) -> None:
     for _ in range(100):
-        workers.note("t", ClaimAsk("w1"))
+        workers.note("t", ClaimFilter("w1"))
         await workers.stop()
         time.now += NOTE_EVERY_SECONDS / 25
     assert len(notebook.notes) == 4
-    assert notebook.notes[0] == ("t", [Sighting("w1", (wanted(ClaimAsk("w1")),))])
+    assert notebook.notes[0] == ("t", [WorkerSeen("w1", (wanted(ClaimFilter("w1")),))])
 
 
 async def test_workers_that_ask_together_are_noted_together_tenant_by_tenant(
     workers: Workers, notebook: Notebook
 ) -> None:
     for tenant, name in (("t", "w1"), ("u", "w1"), ("t", "w2")):
-        workers.note(tenant, ClaimAsk(name))
+        workers.note(tenant, ClaimFilter(name))
     await workers.stop()
     assert [(tenant, [s.worker for s in seen]) for tenant, seen in notebook.notes] == [
         ("t", ["w1", "w2"]),
@@ -86,7 +86,7 @@ async def test_workers_that_ask_together_are_noted_together_tenant_by_tenant(
 async def test_everything_a_worker_asked_for_lately_is_noted_and_what_it_no_longer_asks_for_is_not(
     workers: Workers, notebook: Notebook, time: Time
 ) -> None:
-    mail, render = ClaimAsk("w1", types=frozenset({"mail"})), ClaimAsk("w1", types=frozenset({"render"}), limit=9)
+    mail, render = ClaimFilter("w1", types=frozenset({"mail"})), ClaimFilter("w1", types=frozenset({"render"}), limit=9)
     for ask in (mail, render):
         workers.note("t", ask)
     await workers.stop()
@@ -101,7 +101,7 @@ async def test_everything_a_worker_asked_for_lately_is_noted_and_what_it_no_long
 
 
 async def test_what_a_worker_has_not_asked_for_before_is_noted_at_once(workers: Workers, notebook: Notebook) -> None:
-    mail, render = ClaimAsk("w1", types=frozenset({"mail"})), ClaimAsk("w1", types=frozenset({"render"}))
+    mail, render = ClaimFilter("w1", types=frozenset({"mail"})), ClaimFilter("w1", types=frozenset({"render"}))
     for ask in (mail, mail, render, render):
         workers.note("t", ask)
         await workers.stop()
@@ -113,38 +113,38 @@ async def test_of_a_worker_that_asks_for_ever_other_things_the_last_few_are_note
 ) -> None:
     for n in range(50):
         time.now += 1
-        workers.note("t", ClaimAsk("w1", types=frozenset({f"type-{n}"})))
+        workers.note("t", ClaimFilter("w1", types=frozenset({f"type-{n}"})))
         await workers.stop()
-    assert max(len(seen[0].asks) for _, seen in notebook.notes) == MOST_ASKS
+    assert max(len(seen[0].asks) for _, seen in notebook.notes) == MAX_ASKS
 
 
 async def test_a_claim_for_no_types_deletes_the_worker_and_repeated_ones_cost_nothing(
     workers: Workers, notebook: Notebook
 ) -> None:
-    workers.note("t", ClaimAsk("w1"))
+    workers.note("t", ClaimFilter("w1"))
     for _ in range(3):
-        workers.note("t", ClaimAsk("w1", types=frozenset()))
+        workers.note("t", ClaimFilter("w1", types=frozenset()))
         await workers.stop()
-    assert [seen[0] for _, seen in notebook.notes] == [Sighting("w1", ())]
+    assert [seen[0] for _, seen in notebook.notes] == [WorkerSeen("w1", ())]
     assert await workers.seen("t") == []
-    workers.note("t", ClaimAsk("w1"))
+    workers.note("t", ClaimFilter("w1"))
     await workers.stop()
     assert [one.name for one in await workers.seen("t")] == ["w1"]
 
 
 async def test_every_claim_is_seen_an_empty_one_too(interlock_engine: Engine, who: Principal) -> None:
     engine = interlock_engine
-    assert await engine.leases.claim(who.tenant, ClaimAsk("w1", capabilities=frozenset({"gpu"}))) == []
+    assert await engine.leases.claim(who.tenant, ClaimFilter("w1", capabilities=frozenset({"gpu"}))) == []
 
     async def noted() -> bool:
         return bool(await engine.workers.seen(who.tenant))
 
     await eventually(noted)
     (seen,) = await engine.workers.seen(who.tenant)
-    shown = worker_to_dict(seen)
-    assert (shown["name"], shown["running"], shown["jobs"]) == ("w1", 0, [])
-    assert shown["asks"] == [{"types": None, "repositories": None, "capabilities": ["gpu"], "affinity_keys": []}]
-    assert shown["last_seen_at"] == shown["first_seen_at"] == "2027-01-15T08:00:00.000000Z"
+    encoded = worker_to_dict(seen)
+    assert (encoded["name"], encoded["running"], encoded["jobs"]) == ("w1", 0, [])
+    assert encoded["asks"] == [{"types": None, "repositories": None, "capabilities": ["gpu"], "affinity_keys": []}]
+    assert encoded["last_seen_at"] == encoded["first_seen_at"] == "2027-01-15T08:00:00.000000Z"
 
 
 async def test_a_claim_goes_on_when_noting_fails_or_hangs(
@@ -160,16 +160,16 @@ async def test_a_claim_goes_on_when_noting_fails_or_hangs(
         def __getattr__(self, name: str) -> Any:
             return getattr(engine.store, name)
 
-        async def note_workers(self, tenant: str, sightings: Sequence[Sighting]) -> None:
-            if sightings[0].worker == "w2":
+        async def note_workers(self, tenant: str, seen_workers: Sequence[WorkerSeen]) -> None:
+            if seen_workers[0].worker == "w2":
                 await asyncio.Event().wait()
             raise Unavailable("no room")
 
     other = Engine(cast(Store, Broken()))
-    (job,) = await other.leases.claim(who.tenant, ClaimAsk("w1"))
+    (job,) = await other.leases.claim(who.tenant, ClaimFilter("w1"))
     assert job.id == id
     await other.workers.stop()
-    assert await other.leases.claim(who.tenant, ClaimAsk("w2")) == []
+    assert await other.leases.claim(who.tenant, ClaimFilter("w2")) == []
     await other.workers.stop()  # does not wait for ever
     assert [seen.name for seen in await engine.workers.seen(who.tenant)] == ["w1"]
 
@@ -178,10 +178,10 @@ async def test_upkeep_forgets_who_has_not_been_here_for_a_day(
     interlock_engine: Engine, who: Principal, clock: ManualClock
 ) -> None:
     engine = interlock_engine
-    await engine.store.note_workers(who.tenant, [Sighting("w1", (wanted(ClaimAsk("w1")),))])
+    await engine.store.note_workers(who.tenant, [WorkerSeen("w1", (wanted(ClaimFilter("w1")),))])
     clock.advance(86_401)
-    (chore,) = [chore for chore in engine.upkeep.chores if chore.name == "workers"]
-    assert await chore.run() == 1
+    (task,) = [task for task in engine.maintenance.tasks if task.name == "workers"]
+    assert await task.run() == 1
     assert await engine.workers.seen(who.tenant) == []
 
 
@@ -196,9 +196,9 @@ async def test_why_is_answered_with_the_clause_that_decides_and_unknown_jobs_are
 ) -> None:
     engine = interlock_engine
     id = (await engine.jobs.enqueue(who, JobRequest(type="work", delay_seconds=60))).id
-    told = await engine.why.of(who.tenant, id.upper())
-    assert told.clause is Clause.DUE_LATER
-    assert told.to_dict() == {
+    reported = await engine.why.of(who.tenant, id.upper())
+    assert reported.clause is ReasonCode.DUE_LATER
+    assert reported.to_dict() == {
         "clause": "due_later",
         "message": "it is due at 2027-01-15T08:01:00.000000Z",
         "details": {"run_at": "2027-01-15T08:01:00.000000Z"},
@@ -219,7 +219,7 @@ async def test_a_claim_that_waits_keeps_its_worker_in_sight(store: Store, clock:
     workers = Workers(store, clock=time)
     leases = Leases(store, LIMITS, noticed=workers.note)
     enough = asyncio.Event()
-    waiting = asyncio.create_task(leases.claim("t", ClaimAsk("w1"), wait_seconds=60, enough=enough))
+    waiting = asyncio.create_task(leases.claim("t", ClaimFilter("w1"), wait_seconds=60, enough=enough))
     for _ in range(3):
 
         async def noted(now: int = clock.now) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from interlock.domain.principal import local
-from interlock.domain.token import Sighting
+from interlock.domain.token import TokenUse
 from interlock.engine.tokens import (
     Tokens,
 )
@@ -35,16 +35,16 @@ class Watched:
         self._store = store
         self.looks = 0
         self.notes = 0
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self.approval = asyncio.Event()
+        self.approval.set()
         self.fault: Exception | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def find_token(self, hash: bytes) -> Sighting | None:
+    async def find_token(self, hash: bytes) -> TokenUse | None:
         self.looks += 1
-        await self.gate.wait()
+        await self.approval.wait()
         if self.fault is not None:
             raise self.fault
         return await self._store.find_token(hash)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from interlock.domain.approval import Ballot, Decision, GateStatus, Mint, OnDeny, OpenGate
+from interlock.domain.approval import ApprovalStatus, CastVote, CreateApprovalLink, Decision, OnDeny, RequestApproval
 from interlock.domain.job import Receipt
 from interlock.domain.lifecycle import Status, Verb
 from tests.model.life import Facts, Jobs, Life, micros, receipt
@@ -16,13 +16,13 @@ from tests.model.life import Facts, Jobs, Life, micros, receipt
 class Gate:
     """One question to people."""
 
-    asked: OpenGate
+    asked: RequestApproval
     expires_at: int
-    status: GateStatus = GateStatus.OPEN
+    status: ApprovalStatus = ApprovalStatus.OPEN
     votes: dict[str, Decision] = field(default_factory=dict)
     token: bytes | None = None
 
-    def told(self) -> tuple[GateStatus, dict[str, Decision]]:
+    def reported(self) -> tuple[ApprovalStatus, dict[str, Decision]]:
         return self.status, dict(self.votes)
 
 
@@ -31,90 +31,90 @@ class Gates(Jobs, ABC):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gates: dict[str, Gate] = {}
+        self.approvals: dict[str, Gate] = {}
 
-    def decide(self, ballots: Sequence[Ballot], now: int) -> list[tuple[GateStatus, dict[str, Decision]] | str]:
+    def decide(self, commands: Sequence[CastVote], now: int) -> list[tuple[ApprovalStatus, dict[str, Decision]] | str]:
         """Each gate as it is after its ballot, or the code of a refusal."""
-        return [self._decide(ballot, now) for ballot in ballots]
+        return [self._decide(command, now) for command in commands]
 
-    def mint(self, mints: Sequence[Mint], now: int) -> list[GateStatus | str]:
+    def create_link(self, link_requests: Sequence[CreateApprovalLink], now: int) -> list[ApprovalStatus | str]:
         """Each gate with a new link in place of the last, or the code of a refusal."""
-        return [self._mint(mint, now) for mint in mints]
+        return [self._mint(create_link, now) for create_link in link_requests]
 
-    def _mint(self, mint: Mint, now: int) -> GateStatus | str:
-        gate = self.gates.get(mint.id)
-        if gate is None:
+    def _mint(self, create_link: CreateApprovalLink, now: int) -> ApprovalStatus | str:
+        approval = self.approvals.get(create_link.id)
+        if approval is None:
             return "not_found"
-        if gate.asked.required > 1:
+        if approval.asked.required > 1:
             return "invalid"
-        if gate.status in (GateStatus.APPROVED, GateStatus.DENIED):
+        if approval.status in (ApprovalStatus.APPROVED, ApprovalStatus.DENIED):
             return "already_decided"
-        if gate.status != GateStatus.OPEN or gate.expires_at <= now:
-            return f"gate_{GateStatus.VOID if gate.status == GateStatus.VOID else GateStatus.EXPIRED}"
-        gate.token = mint.token_sha256
-        return gate.status
+        if approval.status != ApprovalStatus.OPEN or approval.expires_at <= now:
+            return f"gate_{ApprovalStatus.VOID if approval.status == ApprovalStatus.VOID else ApprovalStatus.EXPIRED}"
+        approval.token = create_link.token_sha256
+        return approval.status
 
-    def gate_of_token(self, token: bytes) -> str | None:
-        return next((id for id, gate in self.gates.items() if gate.token == token), None)
+    def approval_of_token(self, token: bytes) -> str | None:
+        return next((id for id, approval in self.approvals.items() if approval.token == token), None)
 
     def overdue_gates(self, now: int) -> list[str]:
         """The jobs that nobody decided about in time."""
-        return [g.asked.id for g in self.gates.values() if g.status == GateStatus.OPEN and g.expires_at <= now]
+        return [g.asked.id for g in self.approvals.values() if g.status == ApprovalStatus.OPEN and g.expires_at <= now]
 
-    def _open_gate(self, order: OpenGate, life: Life, actor: str, now: int) -> Receipt:
-        self.gates[order.gate_id] = Gate(order, now + micros(order.expires_in_seconds))
-        life.gate_id = order.gate_id
-        facts = {"gate_id": order.gate_id}
+    def _open_gate(self, order: RequestApproval, life: Life, actor: str, now: int) -> Receipt:
+        self.approvals[order.approval_id] = Gate(order, now + micros(order.expires_in_seconds))
+        life.approval_id = order.approval_id
+        facts = {"approval_id": order.approval_id}
         return self._move(life, Status.WAITING_FOR_APPROVAL, order.verb, actor, now, None, facts)
 
     def _leave_gate(self, life: Life, verb: Verb) -> None:
         """A job that no longer waits has no open gate."""
-        assert life.gate_id is not None
-        gate = self.gates[life.gate_id]
-        if gate.status == GateStatus.OPEN:
-            gate.status = GateStatus.EXPIRED if verb == Verb.EXPIRE else GateStatus.VOID
-        life.gate_id = None
+        assert life.approval_id is not None
+        approval = self.approvals[life.approval_id]
+        if approval.status == ApprovalStatus.OPEN:
+            approval.status = ApprovalStatus.EXPIRED if verb == Verb.EXPIRE else ApprovalStatus.VOID
+        life.approval_id = None
 
     def _expire_gate(self, life: Life, now: int) -> Receipt:
         if life.id not in self.overdue_gates(now):
             return receipt(life)
         life.error = {"message": "…", "kind": "approval_expired"}
-        facts = {"error": life.error, "gate_id": life.gate_id}
+        facts = {"error": life.error, "approval_id": life.approval_id}
         return self._move(life, Status.FAILED, Verb.EXPIRE, "system:sweep", now, "approval_expired", facts)
 
-    def _decide(self, ballot: Ballot, now: int) -> tuple[GateStatus, dict[str, Decision]] | str:
-        gate = self.gates.get(ballot.id)
-        if gate is None or (ballot.token_sha256 is not None and ballot.token_sha256 != gate.token):
+    def _decide(self, command: CastVote, now: int) -> tuple[ApprovalStatus, dict[str, Decision]] | str:
+        approval = self.approvals.get(command.id)
+        if approval is None or (command.token_sha256 is not None and command.token_sha256 != approval.token):
             return "not_found"
-        life = self.jobs[gate.asked.id]
-        if gate.status == GateStatus.OPEN and ballot.actor not in gate.votes:
+        life = self.jobs[approval.asked.id]
+        if approval.status == ApprovalStatus.OPEN and command.actor not in approval.votes:
             if life.late(now):
                 self._pass_deadline(life, now)
             else:
                 self._expire_gate(life, now)
-        if gate.status in (GateStatus.EXPIRED, GateStatus.VOID):
-            return f"gate_{gate.status}"
-        if gate.status != GateStatus.OPEN or ballot.actor in gate.votes:
-            return gate.told() if gate.votes.get(ballot.actor) == ballot.decision else "already_decided"
-        gate.votes[ballot.actor] = ballot.decision
-        self._count(gate, life, ballot, now)
-        return gate.told()
+        if approval.status in (ApprovalStatus.EXPIRED, ApprovalStatus.VOID):
+            return f"gate_{approval.status}"
+        if approval.status != ApprovalStatus.OPEN or command.actor in approval.votes:
+            return approval.reported() if approval.votes.get(command.actor) == command.decision else "already_decided"
+        approval.votes[command.actor] = command.decision
+        self._count(approval, life, command, now)
+        return approval.reported()
 
-    def _count(self, gate: Gate, life: Life, ballot: Ballot, now: int) -> None:
+    def _count(self, approval: Gate, life: Life, command: CastVote, now: int) -> None:
         """One denial decides; approvals decide when there are enough."""
-        facts: Facts = {"gate_id": ballot.id, "decision": str(ballot.decision)}
-        if ballot.decision == Decision.DENY:
-            gate.status = GateStatus.DENIED
-        elif len(gate.votes) >= gate.asked.required:
-            gate.status = GateStatus.APPROVED
+        facts: Facts = {"approval_id": command.id, "decision": str(command.decision)}
+        if command.decision == Decision.DENY:
+            approval.status = ApprovalStatus.DENIED
+        elif len(approval.votes) >= approval.asked.required:
+            approval.status = ApprovalStatus.APPROVED
         else:
             return
-        if gate.status == GateStatus.DENIED and gate.asked.on_deny == OnDeny.FAIL:
+        if approval.status == ApprovalStatus.DENIED and approval.asked.on_deny == OnDeny.FAIL:
             life.error = facts["error"] = {"message": "…", "kind": "approval_denied"}
-            self._move(life, Status.FAILED, Verb.DECIDE, ballot.actor, now, ballot.comment, facts)
+            self._move(life, Status.FAILED, Verb.DECIDE, command.actor, now, command.comment, facts)
         else:
             life.run_at = facts["run_at"] = now
-            self._move(life, Status.QUEUED, Verb.DECIDE, ballot.actor, now, ballot.comment, facts)
+            self._move(life, Status.QUEUED, Verb.DECIDE, command.actor, now, command.comment, facts)
 
     @abstractmethod
     def _move(

@@ -1,4 +1,4 @@
-"""The lines of agents with a limit, worked out anew from rule 5 whenever somebody asks."""
+"""The agent_nos of agents with a limit, worked out anew from rule 5 whenever somebody asks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Lines(Jobs):
         for life in self.jobs.values():
             if life.agent is not None and life.status not in ENDED:
                 lives[life.agent].append(life)
-        return {life.id for agent, theirs in lives.items() for life in without_place(theirs, self.limit_of(agent), now)}
+        return {life.id for agent, theirs in lives.items() for life in without_slot(theirs, self.limit_of(agent), now)}
 
     def would_hang(self, parent: Life, children: set[str], now: int) -> bool:
         """Whether one of the children could never run if its parent waited: the slots it needs are all kept by waits."""
@@ -86,12 +86,12 @@ class Lines(Jobs):
         blocked = self.blocked(now)
         found: dict[str, Counter[str]] = defaultdict(Counter)
         for life in self.jobs.values():
-            told = life.status in ENDED or life.status == Status.WAITING_FOR_APPROVAL
-            found[life.born.type][str(life.status if told else self.location(life, now, blocked))] += 1
+            reported = life.status in ENDED or life.status == Status.WAITING_FOR_APPROVAL
+            found[life.created.type][str(life.status if reported else self.location(life, now, blocked))] += 1
         return dict(found)
 
 
-def without_place(alive: Sequence[Life], limit: Limit, now: int) -> list[Life]:
+def without_slot(alive: Sequence[Life], limit: Limit, now: int) -> list[Life]:
     """Those of an agent's unfinished jobs that could run if the line were wider."""
     if limit.most is None:
         return []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from interlock.domain.approval import Decision, OnDeny
 from interlock.domain.job import NewJob
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.progress import Event, Level
 from interlock.domain.retry import Backoff
 from tests.model import words
@@ -39,7 +39,7 @@ HELD: Final = (
     "other worker",
     "unknown",
 )
-grants = picks(*HELD)
+leases = picks(*HELD)
 any_job = picks("running", "waiting", "asking", "any", "unknown")
 waiting_job = picks("waiting", "waiting", "waiting", "any", "unknown")
 
@@ -101,7 +101,7 @@ terms: dict[str, Draw] = {
     "lease_seconds": st.sampled_from((1.0, 10.0, 60.0)),
     "claim_id": optional(None, None, "c1", "c2"),
 }
-asks = st.one_of(built(ClaimAsk, {**terms, **all_names}), built(ClaimAsk, {**terms, **some_names}))
+asks = st.one_of(built(ClaimFilter, {**terms, **all_names}), built(ClaimFilter, {**terms, **some_names}))
 
 errors = st.sampled_from(('{"message":"no","kind":"Boom"}', '{"message":"no", "kind":"Boom", "details":{"a":[1.0]}}'))
 reasons = optional("because", "für später")
@@ -110,10 +110,10 @@ retryable = st.sampled_from((True, True, True, False))
 times = optional(None, None, START, START + 200 * SECOND)
 results = optional('{"ok":true}', "7")
 
-completes = say(words.complete, grants, results, optional("done"), optional('{"tokens":5}'), st.booleans())
-fails = say(words.fail, grants, errors, retryable, optional(None, None, 0.0, 12.5), st.booleans())
-releases = say(words.release, grants, reasons, optional(None, None, 0.0, 6.0), times)
-acks = say(words.cancel_ack, grants)
+completes = say(words.complete, leases, results, optional("done"), optional('{"tokens":5}'), st.booleans())
+fails = say(words.fail, leases, errors, retryable, optional(None, None, 0.0, 12.5), st.booleans())
+releases = say(words.release, leases, reasons, optional(None, None, 0.0, 6.0), times)
+acks = say(words.cancel_ack, leases)
 cancels = say(words.cancel, any_job, actors, reasons, st.sampled_from((False, False, True)))
 revokes = say(words.revoke, any_job, actors, reasons)
 clockwork = st.one_of(say(words.expire, any_job), say(words.pass_deadline, any_job))
@@ -126,7 +126,7 @@ questions: dict[str, Draw] = {
     "expires_in_seconds": st.sampled_from((5.0, 3600.0)),
 }
 asked = st.fixed_dictionaries(questions)
-ballots = st.tuples(st.integers(0, 3), st.sampled_from(VOTERS), st.sampled_from(Decision), reasons)
+commands = st.tuples(st.integers(0, 3), st.sampled_from(VOTERS), st.sampled_from(Decision), reasons)
 edits = st.fixed_dictionaries(
     {
         "priority": optional(None, 0, 7),
@@ -136,7 +136,7 @@ edits = st.fixed_dictionaries(
 )
 
 saved = (st.integers(0, 3), st.sampled_from(("1", '{"at": 2}')), st.booleans())
-checkpoints = say(words.checkpoint, grants, *saved)
+checkpoints = say(words.checkpoint, leases, *saved)
 # Few ids, so that many are told again.
 events = st.lists(
     st.builds(
@@ -151,18 +151,18 @@ events = st.lists(
     min_size=1,
     max_size=3,
 ).map(tuple)
-reports = say(words.tell, grants, events)
+reports = say(words.tell, leases, events)
 steps = say(
     words.save_step,
-    grants,
+    leases,
     st.sampled_from(("search", "write")),
     st.integers(0, 1),
     st.sampled_from(("1", '{"at": 2}')),
     optional("app.search"),
     st.booleans(),
 )
-beats = st.one_of(
-    say(words.beat, grants, optional(2.0, 90.0)),
-    say(words.beat_and_save, grants, optional(2.0), *saved),
-    say(words.beat_and_tell, grants, optional(2.0), events),
+heartbeats = st.one_of(
+    say(words.heartbeat, leases, optional(2.0, 90.0)),
+    say(words.beat_and_save, leases, optional(2.0), *saved),
+    say(words.beat_and_tell, leases, optional(2.0), events),
 )

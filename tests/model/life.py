@@ -55,7 +55,7 @@ class Replay(NamedTuple):
 class Life:
     """One job."""
 
-    born: NewJob
+    created: NewJob
     created_at: int
     run_at: int
     priority: int
@@ -78,7 +78,7 @@ class Life:
     updated_at: int = 0
     cancel_requested_at: int | None = None
     cancel_reason: str | None = None
-    gate_id: str | None = None
+    approval_id: str | None = None
     awaiting: set[str] = field(default_factory=set)
     checkpoint: Checkpoint | None = None
     result: str | None = None
@@ -101,16 +101,16 @@ class Life:
 
     @property
     def id(self) -> str:
-        return self.born.id
+        return self.created.id
 
     @property
     def agent(self) -> str | None:
-        return self.born.agent_id
+        return self.created.agent_id
 
     def run_ends_at(self) -> int:
-        if self.born.timeout_seconds is None or self.run_started_at is None:
+        if self.created.timeout_seconds is None or self.run_started_at is None:
             return NEVER
-        return self.run_started_at + micros(self.born.timeout_seconds)
+        return self.run_started_at + micros(self.created.timeout_seconds)
 
     def late(self, now: int) -> bool:
         return self.deadline is not None and self.deadline <= now
@@ -124,10 +124,10 @@ class Life:
         saved = self.checkpoint
         return {
             "tenant": tenant,
-            **{name: getattr(self.born, name) for name in Job._fields if name in NewJob._fields}, **own,
+            **{name: getattr(self.created, name) for name in Job._fields if name in NewJob._fields}, **own,
             "checkpoint": saved and saved.data, "checkpoint_seq": saved and saved.seq,
             "sanitized": self.sanitized or (saved is not None and saved.sanitized),
-            "awaiting": sorted(self.awaiting), "tags": sorted(self.born.tags), "requires": sorted(self.born.requires),
+            "awaiting": sorted(self.awaiting), "tags": sorted(self.created.tags), "requires": sorted(self.created.requires),
         }  # fmt: skip
 
 
@@ -163,7 +163,7 @@ def plain_error(error: Facts) -> Facts:
     return {**error, "message": "…"} if error["kind"] in OUR_KINDS and error["message"] else error
 
 
-def turn(life: Life) -> tuple[int, int, int]:
+def commit_seq(life: Life) -> tuple[int, int, int]:
     return -life.priority, life.run_at, life.seq
 
 
@@ -181,7 +181,7 @@ def retry_delay(life: Life, retry_after_seconds: float | None) -> tuple[int, int
     if retry_after_seconds is not None:
         least = most = retry_after_seconds
     else:
-        policy: Facts = json.loads(life.born.backoff) if life.born.backoff else {}
+        policy: Facts = json.loads(life.created.backoff) if life.created.backoff else {}
         kind, base = policy.get("kind", "full_jitter"), policy.get("base_seconds", 1.0)
         growth = {"fixed": 1, "linear": life.attempt}.get(kind, policy.get("multiplier", 2.0) ** (life.attempt - 1))
         most = min(policy.get("max_seconds", 300.0), base * growth)

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from hypothesis.stateful import RuleBasedStateMachine
 
-from interlock.domain.approval import Ballot, Mint, OpenGate
-from interlock.domain.decide import Cancel, Complete, Expire, Order, PassDeadline
-from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, Job, NewJob, Receipt, Refused
+from interlock.domain.approval import CastVote, CreateApprovalLink, RequestApproval
+from interlock.domain.decide import CancelJob, Command, CompleteJob, EnforceDeadline, ExpireLease
+from interlock.domain.job import Checkpoint, Enqueued, Filter, Heartbeat, Job, NewJob, Receipt, Rejected
 from interlock.domain.lifecycle import Status
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.progress import Report, Step
 from interlock.domain.registry import Agent
 from interlock.storage.contract import Store
@@ -53,9 +53,9 @@ class Script(RuleBasedStateMachine):
         self.clock.now = START
         self.tenant = rig.new_tenant()
         self.model = Model(self.tenant)
-        self.grants: list[Held] = []
-        self.last_orders: list[Order] = []
-        self.last_beats: list[Beat] = []
+        self.leases: list[Held] = []
+        self.last_orders: list[Command] = []
+        self.last_beats: list[Heartbeat] = []
         self.last_checkpoints: list[Checkpoint] = []
         self.last_reports: list[Report] = []
         self.readers = [Reader()]
@@ -73,8 +73,8 @@ class Script(RuleBasedStateMachine):
 
     def held(self, pick: Pick) -> Held:
         is_over = pick.kind == "over"
-        those = [held for held in self.grants if self.model.jobs[held.id].held_by(held.fence, held.worker) != is_over]
-        those = those or self.grants
+        those = [held for held in self.leases if self.model.jobs[held.id].held_by(held.fence, held.worker) != is_over]
+        those = those or self.leases
         if pick.kind == "unknown" or not those:
             return NOBODY
         held = those[pick.number % len(those)]
@@ -93,10 +93,10 @@ class Script(RuleBasedStateMachine):
         those = [life.id for life in by_seq(self.model.jobs.values()) if life.status in statuses]
         return those[pick.number % len(those)] if those else UNKNOWN
 
-    def gate(self, number: int) -> str:
+    def approval(self, number: int) -> str:
         """Mostly one of the newest."""
-        gates = list(self.model.gates)
-        return gates[-1 - number % len(gates)] if gates else UNKNOWN
+        approvals = list(self.model.approvals)
+        return approvals[-1 - number % len(approvals)] if approvals else UNKNOWN
 
     def say(self, words: Say) -> Any:
         return words.make(self.held(words.pick) if words.of_a_grant else self.job(words.pick), *words.rest)
@@ -120,7 +120,7 @@ class Script(RuleBasedStateMachine):
         expected = self.model.enqueue(batch, self.clock.now, whole=whole)
         self.unseen = True
         assert len(answers) == len(batch)
-        refused = [code(answer) if isinstance(answer, Refused) else None for answer in answers]
+        refused = [code(answer) if isinstance(answer, Rejected) else None for answer in answers]
         assert refused == [answer if isinstance(answer, str) else None for answer in expected]
         self.rig.seen.update(f"enqueue: {each}" for each in refused if each)
         if whole and any(refused):
@@ -134,23 +134,23 @@ class Script(RuleBasedStateMachine):
                 assert answer.seq > max((life.seq for life in self.model.jobs.values()), default=0)
                 foretold.seq = answer.seq
 
-    def _claim(self, ask: ClaimAsk) -> list[Held]:
+    def _claim(self, ask: ClaimFilter) -> list[Held]:
         fresh = {life.id for life in self.model.jobs.values() if life.started_at is None}
-        granted = self.rig.run(self.store.claim(self.tenant, ask))
+        leased = self.rig.run(self.store.claim(self.tenant, ask))
         expected = self.model.claim(ask, self.clock.now)
         self.unseen = True
-        assert [job.id for job in granted] == [life.id for life in expected]
-        self._compare(granted, expected)
-        self._check_lines([job for job in granted if job.id in fresh])
-        held = [Held(job.id, job.fence, ask.worker) for job in granted]
-        self.grants += [each for each in held if each not in self.grants]
+        assert [job.id for job in leased] == [life.id for life in expected]
+        self._compare(leased, expected)
+        self._check_lines([job for job in leased if job.id in fresh])
+        held = [Held(job.id, job.fence, ask.worker) for job in leased]
+        self.leases += [each for each in held if each not in self.leases]
         return held
 
-    def _heartbeat(self, beats: list[Beat]) -> None:
-        answers = [code(answer) for answer in self.rig.run(self.store.heartbeat(self.tenant, beats))]
-        assert answers == self.model.heartbeat(beats, self.clock.now)
+    def _heartbeat(self, heartbeats: list[Heartbeat]) -> None:
+        answers = [code(answer) for answer in self.rig.run(self.store.heartbeat(self.tenant, heartbeats))]
+        assert answers == self.model.heartbeat(heartbeats, self.clock.now)
         self.rig.seen.update(f"heartbeat: {answer}" for answer in answers if isinstance(answer, str))
-        self.last_beats = beats
+        self.last_beats = heartbeats
         self.unseen = True
 
     def _checkpoint(self, checkpoints: list[Checkpoint]) -> None:
@@ -174,12 +174,12 @@ class Script(RuleBasedStateMachine):
     def _read_on(self, reader: Reader, limit: int) -> None:
         reader.go_on(self.rig.run(self.store.feed(self.tenant, reader.place, limit=limit)))
 
-    def _carry_out(self, orders: list[Order]) -> None:
+    def _carry_out(self, orders: list[Command]) -> None:
         answers = self.rig.run(self.store.carry_out(self.tenant, orders))
         chosen = [answer.run_at if isinstance(answer, Receipt) else None for answer in answers]
         assert [code(answer) for answer in answers] == self.model.carry_out(orders, self.clock.now, chosen)
         for order, answer in zip(orders, answers, strict=True):
-            self.rig.seen[f"{order.verb}: {code(answer) if isinstance(answer, Refused) else 'receipt'}"] += 1
+            self.rig.seen[f"{order.verb}: {code(answer) if isinstance(answer, Rejected) else 'receipt'}"] += 1
         self.last_orders = orders
         self.unseen = True
 
@@ -194,37 +194,41 @@ class Script(RuleBasedStateMachine):
         self.unseen = True
 
     def _ask(self, held: Held, asked: dict[str, Any]) -> str:
-        gate_id = unordered_id("9a7e")
-        self._carry_out([OpenGate(held.id, held.fence, held.worker, gate_id, "Sure?", opened_by="token:w", **asked)])
-        return gate_id
+        approval_id = unordered_id("9a7e")
+        self._carry_out(
+            [RequestApproval(held.id, held.fence, held.worker, approval_id, "Sure?", opened_by="token:w", **asked)]
+        )
+        return approval_id
 
-    def _decide(self, ballots: list[Ballot]) -> None:
+    def _decide(self, commands: list[CastVote]) -> None:
         answers = [
             answer.error.code
-            if isinstance(answer, Refused)
+            if isinstance(answer, Rejected)
             else (answer.status, {vote.voter: vote.decision for vote in answer.votes})
-            for answer in self.rig.run(self.store.decide(self.tenant, ballots))
+            for answer in self.rig.run(self.store.decide(self.tenant, commands))
         ]
-        assert answers == self.model.decide(ballots, self.clock.now)
+        assert answers == self.model.decide(commands, self.clock.now)
         self.rig.seen.update(f"decide: {answer if isinstance(answer, str) else answer[0]}" for answer in answers)
         self.unseen = True
 
-    def _mint(self, gate_id: str) -> None:
+    def _mint(self, approval_id: str) -> None:
         token = sha256(unordered_id("1117").encode()).digest()
-        (answer,) = self.rig.run(self.store.mint(self.tenant, [Mint(gate_id, "user:ann", token)]))
-        said = answer.error.code if isinstance(answer, Refused) else answer.status
-        assert [said] == self.model.mint([Mint(gate_id, "user:ann", token)], self.clock.now)
-        self.rig.seen[f"mint: {said}"] += 1
-        self.links.append((gate_id, token))
+        (answer,) = self.rig.run(
+            self.store.create_link(self.tenant, [CreateApprovalLink(approval_id, "user:ann", token)])
+        )
+        given = answer.error.code if isinstance(answer, Rejected) else answer.status
+        assert [given] == self.model.create_link([CreateApprovalLink(approval_id, "user:ann", token)], self.clock.now)
+        self.rig.seen[f"mint: {given}"] += 1
+        self.links.append((approval_id, token))
 
     def _sweep(self) -> None:
         now = self.clock.now
         late = [life.id for life in self.model.expired(now)]
-        self._carry_out([Expire(id) for id in self._due(self.rig.run(self.store.due_leases(10_000)), late)])
+        self._carry_out([ExpireLease(id) for id in self._due(self.rig.run(self.store.due_leases(10_000)), late)])
         late = [life.id for life in self.model.late(now)]
-        self._carry_out([PassDeadline(id) for id in self._due(self.rig.run(self.store.due_deadlines(10_000)), late)])
+        self._carry_out([EnforceDeadline(id) for id in self._due(self.rig.run(self.store.due_deadlines(10_000)), late)])
         late = self.model.overdue_gates(now)
-        self._carry_out([Expire(id) for id in self._due(self.rig.run(self.store.due_gates(10_000)), late)])
+        self._carry_out([ExpireLease(id) for id in self._due(self.rig.run(self.store.due_approvals(10_000)), late)])
         # Nobody can tell that a claim was forgotten whose jobs no longer run under it.
         self.rig.run(self.store.forget_claims(30.0, 10_000))
 
@@ -268,8 +272,8 @@ class Script(RuleBasedStateMachine):
             assert most is None or self.model.running(agent) <= most
 
     def _count(self) -> None:
-        told = self.rig.run(self.store.stats(self.tenant))
-        counts = {q.type: {name: n for name in COUNTED if (n := getattr(q, name))} for q in told}
+        reported = self.rig.run(self.store.stats(self.tenant))
+        counts = {q.type: {name: n for name in COUNTED if (n := getattr(q, name))} for q in reported}
         assert {type: some for type, some in counts.items() if some} == self.model.counts(self.clock.now)
 
     # The end: everything has a way out, and the record is whole.
@@ -284,7 +288,7 @@ class Script(RuleBasedStateMachine):
                 self.finish_everything()
                 self.check_everything()
         finally:
-            ends = [Cancel(id, "user:end", force=True) for id in self.model.jobs]
+            ends = [CancelJob(id, "user:end", force=True) for id in self.model.jobs]
             self.rig.run(self.store.carry_out(self.tenant, ends))
 
     def find_everything(self) -> None:
@@ -304,7 +308,7 @@ class Script(RuleBasedStateMachine):
         for _ in range(100):
             if not (batch := self._claim(greedy("last"))):
                 break
-            self._carry_out([Complete(held.id, held.fence, held.worker, "1") for held in batch])
+            self._carry_out([CompleteJob(held.id, held.fence, held.worker, "1") for held in batch])
         left = [life.id for life in self.model.jobs.values() if life.status not in ENDED]
         assert not left, f"stuck: {left}"
 
@@ -317,14 +321,18 @@ class Script(RuleBasedStateMachine):
             check_history(job, rows)
             for row in rows:
                 self.rig.seen[f"{row.from_status} → {row.to_status} by {row.verb}"] += 1
-        for id, gate in zip(
-            self.model.gates, self.rig.run(self.store.approvals(self.tenant, list(self.model.gates))), strict=True
+        for id, approval in zip(
+            self.model.approvals,
+            self.rig.run(self.store.approvals(self.tenant, list(self.model.approvals))),
+            strict=True,
         ):
-            assert gate is not None
-            assert (gate.status, {vote.voter: vote.decision for vote in gate.votes}) == self.model.gates[id].told()
+            assert approval is not None
+            assert (approval.status, {vote.voter: vote.decision for vote in approval.votes}) == self.model.approvals[
+                id
+            ].reported()
         for _, token in self.links:
-            found = self.rig.run(self.store.gate_of_token(token))
-            expected = self.model.gate_of_token(token)
+            found = self.rig.run(self.store.approval_of_token(token))
+            expected = self.model.approval_of_token(token)
             assert found == (None if expected is None else (self.tenant, expected))
         self.check_progress()
         self._count()
@@ -337,8 +345,8 @@ class Script(RuleBasedStateMachine):
         ids = list(self.model.jobs)
         for id, kept in zip(ids, self.rig.run(self.store.steps(self.tenant, ids, limit=1000)), strict=True):
             assert kept == self.model.steps.get(id, [])
-        for id, told in self.model.events.items():
-            assert self.rig.run(self.store.events(self.tenant, id, limit=1000)) == told
+        for id, reported in self.model.events.items():
+            assert self.rig.run(self.store.events(self.tenant, id, limit=1000)) == reported
         deadline = time.monotonic() + FEED_SECONDS
         for reader in self.readers:
             while not reader.has_all(self.model.events):  # a transaction elsewhere on the server may hold the feed back
@@ -347,9 +355,9 @@ class Script(RuleBasedStateMachine):
             reader.check(self.model.events)
 
 
-def greedy(worker: str) -> ClaimAsk:
-    return ClaimAsk(worker, capabilities=frozenset(CAPABILITIES), affinity_keys=None, limit=100, lease_seconds=30.0)
+def greedy(worker: str) -> ClaimFilter:
+    return ClaimFilter(worker, capabilities=frozenset(CAPABILITIES), affinity_keys=None, limit=100, lease_seconds=30.0)
 
 
 def code(answer: Any) -> Any:
-    return answer.error.code if isinstance(answer, Refused) else answer
+    return answer.error.code if isinstance(answer, Rejected) else answer

@@ -9,23 +9,23 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from interlock.domain.approval import OpenGate
+from interlock.domain.approval import RequestApproval
 from interlock.domain.decide import (
-    Cancel,
-    CancelAck,
-    Complete,
-    Expire,
-    Fail,
+    AcknowledgeCancel,
+    CancelJob,
+    Command,
+    CompleteJob,
+    EnforceDeadline,
+    ExpireLease,
+    FailJob,
     Finish,
-    Order,
-    PassDeadline,
-    Release,
-    Revoke,
+    ReleaseJob,
+    RevokeLease,
 )  # fmt: skip
-from interlock.domain.edit import Edit
+from interlock.domain.edit import EditJob
 from interlock.domain.job import Filter, NewJob, Receipt
 from interlock.domain.lifecycle import Status, Verb
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from tests.model.approvals import Gates
 from tests.model.concurrency import Limit, Lines
 from tests.model.life import (
@@ -36,10 +36,10 @@ from tests.model.life import (
     Life,
     Line,
     Replay,
+    commit_seq,
     micros,
     receipt,
     retry_delay,
-    turn,
 )  # fmt: skip
 from tests.model.progress import Progress
 
@@ -80,14 +80,14 @@ class Model(Lines, Gates, Progress):
 
     # Claim.
 
-    def claim(self, ask: ClaimAsk, now: int) -> list[Life]:
+    def claim(self, ask: ClaimFilter, now: int) -> list[Life]:
         name = (ask.worker, ask.claim_id or "")
         if ask.claim_id is not None:
             still = [
                 self.jobs[id] for id, fence in self.claims.get(name, ()) if self.jobs[id].held_by(fence, ask.worker)
             ]
             if still:
-                return sorted(still, key=turn)
+                return sorted(still, key=commit_seq)
         for life in self.expired(now):
             self._lose_lease(life, Verb.EXPIRE, "system:sweep", None, now)
         for life in self.late(now):
@@ -96,7 +96,8 @@ class Model(Lines, Gates, Progress):
         blocked = self.blocked(now)
         lease_seconds = ask.lease_seconds or 60.0
         best = sorted(
-            (life for life in self.jobs.values() if life.id not in blocked and self._fits(life, ask, now)), key=turn
+            (life for life in self.jobs.values() if life.id not in blocked and self._fits(life, ask, now)),
+            key=commit_seq,
         )[: ask.limit]
         for life in best:
             life.fence += 1
@@ -110,8 +111,8 @@ class Model(Lines, Gates, Progress):
             self.claims[name] = [(life.id, life.fence) for life in best]
         return best
 
-    def _fits(self, life: Life, ask: ClaimAsk, now: int) -> bool:
-        new = life.born
+    def _fits(self, life: Life, ask: ClaimFilter, now: int) -> bool:
+        new = life.created
         return (
             life.status in WAITING
             and life.run_at <= now
@@ -135,37 +136,37 @@ class Model(Lines, Gates, Progress):
 
     # Everything that has a choice in it.
 
-    def carry_out(self, orders: Sequence[Order], now: int, chosen: Sequence[int | None]) -> list[Receipt | str]:
+    def carry_out(self, orders: Sequence[Command], now: int, chosen: Sequence[int | None]) -> list[Receipt | str]:
         """The answers; chosen are the times the store gave, taken over where the rules leave room."""
         return [self._carry_out(order, now, at) for order, at in zip(orders, chosen, strict=True)]
 
-    def _carry_out(self, order: Order, now: int, chosen: int | None) -> Receipt | str:
+    def _carry_out(self, order: Command, now: int, chosen: int | None) -> Receipt | str:
         life = self.jobs.get(order.id)
         if life is None:
             return "not_found"
         match order:
-            case Complete() | Fail() | Release() | CancelAck() | OpenGate():
+            case CompleteJob() | FailJob() | ReleaseJob() | AcknowledgeCancel() | RequestApproval():
                 return self._finish(order, life, now, chosen)
-            case Edit():
+            case EditJob():
                 return self._edit(order, life, now)
-            case Cancel():
+            case CancelJob():
                 return self._cancel(order, life, now)
-            case Revoke():
+            case RevokeLease():
                 if life.status != Status.RUNNING:
                     return "already_finished"
                 return self._lose_lease(life, Verb.REVOKE, order.actor, order.reason, now)
-            case Expire() if life.status == Status.WAITING_FOR_APPROVAL:
+            case ExpireLease() if life.status == Status.WAITING_FOR_APPROVAL:
                 return self._expire_gate(life, now)
-            case Expire():
+            case ExpireLease():
                 if life.lease_expires_at is None or life.lease_expires_at > now:
                     return receipt(life)
                 return self._lose_lease(life, Verb.EXPIRE, "system:sweep", None, now)
-            case PassDeadline():
+            case EnforceDeadline():
                 if life not in self.late(now):
                     return receipt(life)
                 return self._pass_deadline(life, now)
 
-    def _finish(self, order: Finish | OpenGate, life: Life, now: int, chosen: int | None) -> Receipt | str:
+    def _finish(self, order: Finish | RequestApproval, life: Life, now: int, chosen: int | None) -> Receipt | str:
         actor = f"worker:{order.worker}"
         if not life.held_by(order.fence, order.worker):
             end = life.ends.get(order.fence)
@@ -173,34 +174,34 @@ class Model(Lines, Gates, Progress):
                 return "lease_lost"
             return end.receipt if end.verb == order.verb else "already_finished"
         match order:
-            case Complete():
+            case CompleteJob():
                 life.result, life.result_summary, life.error = order.result, order.result_summary, None
                 life.usage = order.usage if order.usage is not None else life.usage
                 life.sanitized |= order.sanitized
                 return self._move(life, Status.SUCCEEDED, order.verb, actor, now)
-            case CancelAck():
+            case AcknowledgeCancel():
                 if life.cancel_requested_at is None:
                     return "no_cancel_requested"
                 return self._give_in(life, order.verb, actor, now)
-            case Fail(retryable=False):
+            case FailJob(retryable=False):
                 life.sanitized |= order.sanitized
                 return self._end_badly(life, Status.FAILED, order.verb, actor, now, None, json.loads(order.error))
-            case Fail() if life.cancel_requested_at is not None:
+            case FailJob() if life.cancel_requested_at is not None:
                 life.sanitized |= order.sanitized
                 life.error = json.loads(order.error)
                 return self._give_in(life, order.verb, actor, now, error=life.error)
-            case OpenGate() if life.cancel_requested_at is not None:
+            case RequestApproval() if life.cancel_requested_at is not None:
                 return "cancel_requested"
             case _ if life.cancel_requested_at is not None:
                 return self._give_in(life, order.verb, actor, now)
-            case OpenGate():
+            case RequestApproval():
                 return self._open_gate(order, life, actor, now)
-            case Fail():
+            case FailJob():
                 life.sanitized |= order.sanitized
                 least, most = retry_delay(life, order.retry_after_seconds)
                 run_at = chosen if chosen is not None and now + least <= chosen <= now + most else now + least
                 return self._try_again(life, order.verb, actor, now, None, json.loads(order.error), run_at)
-            case Release():
+            case ReleaseJob():
                 if any(self._parent_of(child) != life.id for child in order.children):
                     return "invalid"
                 awaiting = {child for child in order.children if self.jobs[child].status not in ENDED}
@@ -216,9 +217,9 @@ class Model(Lines, Gates, Progress):
                 return self._move(life, Status.QUEUED, order.verb, actor, now, order.reason, facts)
 
     def _parent_of(self, id: str) -> str | None:
-        return self.jobs[id].born.parent_id if id in self.jobs else None
+        return self.jobs[id].created.parent_id if id in self.jobs else None
 
-    def _cancel(self, order: Cancel, life: Life, now: int) -> Receipt | str:
+    def _cancel(self, order: CancelJob, life: Life, now: int) -> Receipt | str:
         if life.status == Status.CANCELLED:
             return receipt(life)
         if life.status in ENDED:
@@ -231,8 +232,8 @@ class Model(Lines, Gates, Progress):
         target = Status.CANCELLED if now_or_never else Status.RUNNING
         return self._move(life, target, order.verb, order.actor, now, order.reason, {"why": order.reason})
 
-    def _give_in(self, life: Life, verb: Verb, actor: str, now: int, **told: Facts) -> Receipt:
-        facts = {"why": life.cancel_reason, **told}
+    def _give_in(self, life: Life, verb: Verb, actor: str, now: int, **reported: Facts) -> Receipt:
+        facts = {"why": life.cancel_reason, **reported}
         return self._move(life, Status.CANCELLED, verb, actor, now, life.cancel_reason, facts)
 
     def _lose_lease(self, life: Life, verb: Verb, actor: str, reason: str | None, now: int) -> Receipt:
@@ -242,7 +243,7 @@ class Model(Lines, Gates, Progress):
             kind = "revoked"
         else:
             kind = reason = "timeout" if life.run_ends_at() <= (life.lease_expires_at or now) else "lease_expired"
-        run_at = now + micros(life.born.expiry_delay_seconds or 0)
+        run_at = now + micros(life.created.expiry_delay_seconds or 0)
         return self._try_again(life, verb, actor, now, reason, {"message": "…", "kind": kind}, run_at)
 
     def _try_again(
@@ -260,7 +261,7 @@ class Model(Lines, Gates, Progress):
         life.error = error
         return self._move(life, status, verb, actor, now, reason, {"error": error})
 
-    def _edit(self, order: Edit, life: Life, now: int) -> Receipt | str:
+    def _edit(self, order: EditJob, life: Life, now: int) -> Receipt | str:
         if life.status in ENDED:
             return "already_finished"
         if life.status not in WAITING:
@@ -311,7 +312,7 @@ class Model(Lines, Gates, Progress):
             life.worker = life.lease_expires_at = life.heartbeat_at = None
             limit = Limit() if life.agent is None else self.limit_of(life.agent)
             life.kept_place = limit.strict and limit.most is not None  # without a limit there is no place to keep
-            by_worker = verb in (Verb.COMPLETE, Verb.FAIL, Verb.RELEASE, Verb.OPEN_GATE, Verb.CANCEL_ACK)
+            by_worker = verb in (Verb.COMPLETE, Verb.FAIL, Verb.RELEASE, Verb.REQUEST_APPROVAL, Verb.CANCEL_ACK)
             life.ends[life.fence] = End(verb, actor, receipt(life) if by_worker else None)
         return receipt(life)
 
@@ -323,10 +324,10 @@ class Model(Lines, Gates, Progress):
             life
             for life in self.jobs.values()
             if (not f.statuses or life.status in f.statuses)
-            and (f.type is None or life.born.type == f.type)
+            and (f.type is None or life.created.type == f.type)
             and (f.worker is None or life.worker == f.worker)
-            and (f.parent_id is None or life.born.parent_id == f.parent_id)
-            and set(f.tags) <= set(life.born.tags)
+            and (f.parent_id is None or life.created.parent_id == f.parent_id)
+            and set(f.tags) <= set(life.created.tags)
             and (f.created_after is None or life.created_at >= f.created_after)
             and (f.created_before is None or life.created_at < f.created_before)
             and (f.before_seq is None or life.seq < f.before_seq)

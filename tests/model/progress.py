@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from interlock.domain.job import Beat, Checkpoint, Pulse
+from interlock.domain.job import Checkpoint, Heartbeat, HeartbeatReply
 from interlock.domain.progress import Event, EventRow, Report, Step, StepRow
 from tests.model.life import Jobs, micros
 
@@ -18,22 +18,22 @@ class Progress(Jobs):
         self.events: dict[str, list[EventRow]] = defaultdict(list)
         self.steps: dict[str, list[StepRow]] = defaultdict(list)
 
-    def heartbeat(self, beats: Sequence[Beat], now: int) -> list[Pulse | str]:
-        return [self._heartbeat(beat, now) for beat in beats]
+    def heartbeat(self, heartbeats: Sequence[Heartbeat], now: int) -> list[HeartbeatReply | str]:
+        return [self._heartbeat(heartbeat, now) for heartbeat in heartbeats]
 
-    def _heartbeat(self, beat: Beat, now: int) -> Pulse | str:
-        fault = self._not_held(beat)
-        if fault is None and beat.checkpoint is not None:
-            saved = self._checkpoint(beat.checkpoint, now)
+    def _heartbeat(self, heartbeat: Heartbeat, now: int) -> HeartbeatReply | str:
+        fault = self._not_held(heartbeat)
+        if fault is None and heartbeat.checkpoint is not None:
+            saved = self._checkpoint(heartbeat.checkpoint, now)
             fault = saved if isinstance(saved, str) else None
         if fault is not None:
             return fault
-        self._add(beat.id, beat.events, now)
-        life = self.jobs[beat.id]
+        self._add(heartbeat.id, heartbeat.events, now)
+        life = self.jobs[heartbeat.id]
         life.heartbeat_at = life.updated_at = now
-        life.lease_expires_at = min(now + micros(beat.lease_seconds or life.lease_seconds), life.run_ends_at())
-        cancelling, paused = life.cancel_requested_at is not None, life.born.type in self.paused
-        return Pulse(life.id, life.lease_expires_at, cancelling, life.cancel_reason, paused)
+        life.lease_expires_at = min(now + micros(heartbeat.lease_seconds or life.lease_seconds), life.run_ends_at())
+        cancelling, paused = life.cancel_requested_at is not None, life.created.type in self.paused
+        return HeartbeatReply(life.id, life.lease_expires_at, cancelling, life.cancel_reason, paused)
 
     def checkpoint(self, checkpoints: Sequence[Checkpoint], now: int) -> list[int | str]:
         return [self._checkpoint(checkpoint, now) for checkpoint in checkpoints]
@@ -55,13 +55,13 @@ class Progress(Jobs):
 
     def _add(self, job_id: str, events: Sequence[Event], now: int) -> tuple[int, ...]:
         """Numbered as told; what was told before keeps its number."""
-        told = self.events[job_id]
+        reported = self.events[job_id]
         for event in events:
-            if event.id not in {row.id for row in told}:
+            if event.id not in {row.id for row in reported}:
                 began = self.jobs[job_id].run_started_at or now
                 at = now if event.at is None else min(max(event.at, began), now)
-                told.append(EventRow(job_id, len(told) + 1, *event[:4], at, now, event.sanitized))
-        return tuple(row.seq for event in events for row in told if row.id == event.id)
+                reported.append(EventRow(job_id, len(reported) + 1, *event[:4], at, now, event.sanitized))
+        return tuple(row.seq for event in events for row in reported if row.id == event.id)
 
     def save(self, steps: Sequence[Step], now: int) -> list[StepRow | str]:
         return [self._not_held(step) or self._save(step, now) for step in steps]
@@ -75,7 +75,7 @@ class Progress(Jobs):
         kept.append(StepRow(step.id, len(kept) + 1, *step[3:7], step.fence, now, step.sanitized))
         return kept[-1]
 
-    def _not_held(self, item: Beat | Checkpoint | Report | Step) -> str | None:
+    def _not_held(self, item: Heartbeat | Checkpoint | Report | Step) -> str | None:
         life = self.jobs.get(item.id)
         if life is None:
             return "not_found"

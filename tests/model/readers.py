@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from interlock.domain.progress import SMALLEST_ID, EventRow, Fed, Place
+from interlock.domain.progress import SMALLEST_ID, EventRow, FeedEvent, FeedPosition
 
-START: Final = Place(0, 0, SMALLEST_ID, 0)
+START: Final = FeedPosition(0, 0, SMALLEST_ID, 0)
 
 
 class Reader:
     """One who remembers a place, and what was read up to it."""
 
-    def __init__(self, place: Place = START, told_before: Mapping[str, Sequence[EventRow]] | None = None) -> None:
+    def __init__(
+        self, place: FeedPosition = START, told_before: Mapping[str, Sequence[EventRow]] | None = None
+    ) -> None:
         self.place = place
         self.read: dict[str, list[EventRow]] = {}
-        self._told_before = {job_id: len(told) for job_id, told in (told_before or {}).items()}
+        self._told_before = {job_id: len(reported) for job_id, reported in (told_before or {}).items()}
 
-    def go_on(self, page: Sequence[Fed]) -> None:
+    def go_on(self, page: Sequence[FeedEvent]) -> None:
         for place, event in page:
             assert place > self.place, "the feed goes back"
             self.place = place
@@ -30,16 +32,16 @@ class Reader:
                 assert event.seq <= self._told_before.get(event.job_id, 0) + 1, f"begun with {event.seq}"
             known.append(event)
 
-    def has_all(self, told: Mapping[str, Sequence[EventRow]]) -> bool:
+    def has_all(self, reported: Mapping[str, Sequence[EventRow]]) -> bool:
         """Whether everything was read that was told since it began."""
         return all(
             self.read.get(job_id, [])[-1:] == rows[-1:]
-            for job_id, rows in told.items()
+            for job_id, rows in reported.items()
             if len(rows) > self._told_before.get(job_id, 0)
         )
 
-    def check(self, told: Mapping[str, Sequence[EventRow]]) -> None:
+    def check(self, reported: Mapping[str, Sequence[EventRow]]) -> None:
         """What was read is what was told."""
         for job_id, rows in self.read.items():
             first = rows[0].seq - 1
-            assert rows == told[job_id][first : first + len(rows)]
+            assert rows == reported[job_id][first : first + len(rows)]

@@ -12,9 +12,18 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
-from interlock.domain.approval import Approval, Ballot, Decision, GateFilter, GateStatus, Mint, OnDeny, OpenGate
-from interlock.domain.decide import Expire
-from interlock.domain.edit import Edit
+from interlock.domain.approval import (
+    Approval,
+    ApprovalFilter,
+    ApprovalStatus,
+    CastVote,
+    CreateApprovalLink,
+    Decision,
+    OnDeny,
+    RequestApproval,
+)
+from interlock.domain.decide import ExpireLease
+from interlock.domain.edit import EditJob
 from interlock.domain.job import Checkpoint
 from interlock.storage.contract import Store
 from tests.model.rig import Rig, examples, open_rig
@@ -53,73 +62,77 @@ class GatedTwins(Twins):
 
     def __init__(self, left: Rig, right: Rig, tenant: str) -> None:
         super().__init__(left, right, tenant)
-        self.gates: list[str] = []
+        self.approvals: list[str] = []
 
     def add(self, batch: list[dict[str, Any]], whole: bool) -> None:
         """Jobs without webhooks, which have scripts of their own."""
         super().add([{name: facts[name] for name in facts if name != "webhook"} for facts in batch], whole)
 
-    def gate(self, number: int) -> str:
-        return self.gates[-1 - number % len(self.gates)] if self.gates else NOBODY.id
+    def approval(self, number: int) -> str:
+        return self.approvals[-1 - number % len(self.approvals)] if self.approvals else NOBODY.id
 
     @rule(number=numbers, asked=questions, checkpoint=st.one_of(st.none(), st.tuples(st.integers(0, 3), json_texts)))
-    def open_gate(self, number: int, asked: dict[str, Any], checkpoint: tuple[int, str] | None) -> None:
-        held = self.grants[-1 - number % len(self.grants)] if self.grants else NOBODY
-        gate_id = f"{next(_numbers) * 2_654_435_761 % (1 << 32):08x}-9a7e-7000-8000-000000000000"
+    def request_approval(self, number: int, asked: dict[str, Any], checkpoint: tuple[int, str] | None) -> None:
+        held = self.leases[-1 - number % len(self.leases)] if self.leases else NOBODY
+        approval_id = f"{next(_numbers) * 2_654_435_761 % (1 << 32):08x}-9a7e-7000-8000-000000000000"
         saved = None if checkpoint is None else Checkpoint(held.id, held.fence, held.worker, *checkpoint)
-        order = OpenGate(held.id, held.fence, held.worker, gate_id, checkpoint=saved, **{"opened_by": "w", **asked})
+        order = RequestApproval(
+            held.id, held.fence, held.worker, approval_id, checkpoint=saved, **{"opened_by": "w", **asked}
+        )
         self.finish([order])
-        self.gates.append(gate_id)
+        self.approvals.append(approval_id)
 
     @rule(number=numbers, asked=questions)
     def open_gate_of_a_fresh_grant(self, number: int, asked: dict[str, Any]) -> None:
         self.claim_all()
-        self.open_gate(0, asked, None)
+        self.request_approval(0, asked, None)
 
     @rule(batch=st.lists(st.tuples(st.integers(0, 3), votes), min_size=1, max_size=3))
     def decide(self, batch: list[tuple[int, dict[str, Any]]]) -> None:
-        ballots = []
+        commands = []
         for number, facts in batch:
-            id = self.gate(number)
-            (gate,) = self.both(lambda store, id=id: store.approvals(self.tenant, [id]))  # type: ignore[misc]
-            right = gate.digest if gate is not None else "0" * 64
+            id = self.approval(number)
+            (approval,) = self.both(lambda store, id=id: store.approvals(self.tenant, [id]))  # type: ignore[misc]
+            right = approval.digest if approval is not None else "0" * 64
             digests = {"right": right, "RIGHT": right.upper(), "wrong": "0" * 64}
-            ballots.append(Ballot(id=id, **{**facts, "digest": digests.get(facts.get("digest", ""))}))
-        self.both(lambda store: store.decide(self.tenant, ballots))
+            commands.append(CastVote(id=id, **{**facts, "digest": digests.get(facts.get("digest", ""))}))
+        self.both(lambda store: store.decide(self.tenant, commands))
 
     @rule(actor=st.sampled_from(("user:ann", "user:bob")), decision=st.sampled_from(Decision))
     def decide_about_the_newest(self, actor: str, decision: Decision) -> None:
-        self.both(lambda store: store.decide(self.tenant, [Ballot(self.gate(0), actor, decision)]))
+        self.both(lambda store: store.decide(self.tenant, [CastVote(self.approval(0), actor, decision)]))
 
     @rule(number=st.integers(0, 3), actor=st.sampled_from(VOTERS))
-    def mint(self, number: int, actor: str) -> None:
+    def create_link(self, number: int, actor: str) -> None:
         hash = sha256(f"{self.tenant} {next(_numbers)}".encode()).digest()
-        self.both(lambda store: store.mint(self.tenant, [Mint(self.gate(number), actor, hash)]))
-        self.both(lambda store: store.gate_of_token(hash))
+        self.both(
+            lambda store: store.create_link(self.tenant, [CreateApprovalLink(self.approval(number), actor, hash)])
+        )
+        self.both(lambda store: store.approval_of_token(hash))
 
     @rule(batch=st.lists(st.tuples(numbers, edits), min_size=1, max_size=3))
     def edit(self, batch: list[tuple[int, dict[str, Any]]]) -> None:
         ids = self.ids or [NOBODY.id]
-        self.finish([Edit(id=ids[number % len(ids)], **facts) for number, facts in batch])
+        self.finish([EditJob(id=ids[number % len(ids)], **facts) for number, facts in batch])
 
     @rule()
     def sweep_gates(self) -> None:
         async def due(store: Store) -> list[str]:
-            return sorted(due.job_id for due in await store.due_gates(10_000) if due.tenant == self.tenant)
+            return sorted(due.job_id for due in await store.due_approvals(10_000) if due.tenant == self.tenant)
 
-        found = [Expire(id) for id in self.both(due)]
+        found = [ExpireLease(id) for id in self.both(due)]
         self.both(lambda store: store.carry_out(self.tenant, found))
 
-    @rule(status=st.one_of(st.none(), st.sampled_from(GateStatus)), job=numbers, limit=st.integers(1, 5))
-    def find_gates(self, status: GateStatus | None, job: int, limit: int) -> None:
+    @rule(status=st.one_of(st.none(), st.sampled_from(ApprovalStatus)), job=numbers, limit=st.integers(1, 5))
+    def find_gates(self, status: ApprovalStatus | None, job: int, limit: int) -> None:
         id = self.ids[job % len(self.ids)] if self.ids and job % 2 else None
-        page = self.both(lambda store: store.find_approvals(self.tenant, GateFilter(status, id, limit=limit)))
+        page = self.both(lambda store: store.find_approvals(self.tenant, ApprovalFilter(status, id, limit=limit)))
         if page:
-            rest = GateFilter(status, id, before=(page[-1].opened_at, page[-1].id), limit=limit)
+            rest = ApprovalFilter(status, id, before=(page[-1].opened_at, page[-1].id), limit=limit)
             self.both(lambda store: store.find_approvals(self.tenant, rest))
 
     def teardown(self) -> None:
-        self.both(lambda store: store.approvals(self.tenant, self.gates))
+        self.both(lambda store: store.approvals(self.tenant, self.approvals))
         self.both(lambda store: by_job(store, self.tenant, self.ids))
         super().teardown()
 

@@ -18,10 +18,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from interlock.domain.decide import Complete, Expire, Order, PassDeadline, Release
-from interlock.domain.job import Enqueued, Filter, Job, NewJob, Refused
+from interlock.domain.decide import Command, CompleteJob, EnforceDeadline, ExpireLease, ReleaseJob
+from interlock.domain.job import Enqueued, Filter, Job, NewJob, Rejected
 from interlock.domain.lifecycle import Location, Status
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.registry import Agent, Minute, QueueStats
 from interlock.domain.retry import Backoff
 from interlock.storage.contract import Store
@@ -31,7 +31,6 @@ from tests.model.words import (
     Held,
     Pick,
     Say,
-    beat,
     beat_and_save,
     built,
     cancel,
@@ -40,6 +39,7 @@ from tests.model.words import (
     complete,
     expire,
     fail,
+    heartbeat,
     optional,
     pass_deadline,
     picks,
@@ -81,7 +81,7 @@ errors = st.sampled_from(('{"message":"ü\\n","kind":"X"}', '{"message":"","kind
 bodies = st.sampled_from((b"1", b"2")).map(lambda body: sha256(body).digest())
 
 urls = st.sampled_from(("https://example.test/hook", "https://example.test:8443/a?b=c"))
-grants = picks("grant")
+leases = picks("grant")
 jobs = picks("job")
 
 
@@ -122,10 +122,10 @@ def new_jobs(draw: st.DrawFn) -> dict[str, Any]:
 reasons = st.one_of(st.none(), words)
 odd = st.booleans()
 finishes = st.one_of(
-    say(complete, grants, st.one_of(st.none(), json_texts), reasons, optional('{"tokens":1}'), odd),
-    say(fail, grants, errors, st.booleans(), st.one_of(st.none(), seconds), odd),
-    say(release, grants, reasons, st.one_of(st.none(), seconds), optional(START, START + 7)),
-    say(cancel_ack, grants),
+    say(complete, leases, st.one_of(st.none(), json_texts), reasons, optional('{"tokens":1}'), odd),
+    say(fail, leases, errors, st.booleans(), st.one_of(st.none(), seconds), odd),
+    say(release, leases, reasons, st.one_of(st.none(), seconds), optional(START, START + 7)),
+    say(cancel_ack, leases),
 )
 orders = st.one_of(
     finishes,
@@ -135,14 +135,14 @@ orders = st.one_of(
     say(revoke, jobs, words, reasons),
     st.one_of(say(expire, jobs), say(pass_deadline, jobs)),
 )
-checkpoints = say(checkpoint, grants, st.integers(0, 3), json_texts, odd)
-beats = st.one_of(
-    say(beat, grants, st.one_of(st.none(), lasting)),
-    say(beat_and_save, grants, st.one_of(st.none(), lasting), st.integers(0, 3), json_texts, odd),
+checkpoints = say(checkpoint, leases, st.integers(0, 3), json_texts, odd)
+heartbeats = st.one_of(
+    say(heartbeat, leases, st.one_of(st.none(), lasting)),
+    say(beat_and_save, leases, st.one_of(st.none(), lasting), st.integers(0, 3), json_texts, odd),
 )
 some_names = subset(names).map(frozenset)
 asks = built(
-    ClaimAsk,
+    ClaimFilter,
     {
         "worker": st.sampled_from(names),
         "repositories": st.one_of(st.none(), some_names),
@@ -155,7 +155,7 @@ asks = built(
 )
 
 
-GREEDY: Final = ClaimAsk("plain", capabilities=frozenset(names), affinity_keys=None, limit=100, lease_seconds=30.0)
+GREEDY: Final = ClaimFilter("plain", capabilities=frozenset(names), affinity_keys=None, limit=100, lease_seconds=30.0)
 NOBODY: Final = Held("ffffffff-0000-7000-8000-000000000000", 1, "plain")
 
 
@@ -169,21 +169,21 @@ class Twins(RuleBasedStateMachine):
         self.clock.now = START
         self.ids: list[str] = []
         self.parents: dict[str, str] = {}
-        self.grants: list[Held] = []
+        self.leases: list[Held] = []
 
     def both(self, call: Callable[[Store], Coroutine[Any, Any, Any]]) -> Any:
         answer = self.left.run(call(self.left.store))
         other = self.right.run(call(self.right.store))
         assert same(answer) == same(other)
         for each in answer if isinstance(answer, list) else ():
-            self.left.seen[each.error.code if isinstance(each, Refused) else type(each).__name__] += 1
+            self.left.seen[each.error.code if isinstance(each, Rejected) else type(each).__name__] += 1
         return answer
 
     def say(self, about: Say) -> Any:
         """The words, about something that is there; nobody's job if there is nothing."""
         number = about.pick.number
         if about.of_a_grant:
-            return about.make(self.grants[number % len(self.grants)] if self.grants else NOBODY, *about.rest)
+            return about.make(self.leases[number % len(self.leases)] if self.leases else NOBODY, *about.rest)
         return about.make(self.ids[number % len(self.ids)] if self.ids else NOBODY.id, *about.rest)
 
     @initialize(batch=st.lists(new_jobs(), min_size=3, max_size=4))
@@ -207,11 +207,11 @@ class Twins(RuleBasedStateMachine):
             for i, facts in enumerate(batch)
         ]
 
-        async def enqueue(store: Store) -> list[Enqueued | Refused | None]:
+        async def enqueue(store: Store) -> list[Enqueued | Rejected | None]:
             """The answers; of a batch that was refused as a whole, only the refusals."""
             answers = await store.enqueue(self.tenant, new, whole=whole)
-            if whole and any(isinstance(answer, Refused) for answer in answers):
-                return [answer if isinstance(answer, Refused) else None for answer in answers]
+            if whole and any(isinstance(answer, Rejected) for answer in answers):
+                return [answer if isinstance(answer, Rejected) else None for answer in answers]
             return list(answers)
 
         answers = self.both(enqueue)
@@ -224,43 +224,43 @@ class Twins(RuleBasedStateMachine):
         self.parents |= {job.id: job.parent_id for job in added if job.parent_id is not None}
 
     @rule(ask=asks)
-    def claim(self, ask: ClaimAsk) -> None:
+    def claim(self, ask: ClaimFilter) -> None:
         self.take(ask)
 
     @rule()
     def claim_all(self) -> None:
         self.take(GREEDY)
 
-    def take(self, ask: ClaimAsk) -> list[Held]:
-        granted = self.both(lambda store: store.claim(self.tenant, ask))
-        held = [Held(job.id, job.fence, ask.worker) for job in granted]
-        self.grants += held
+    def take(self, ask: ClaimFilter) -> list[Held]:
+        leased = self.both(lambda store: store.claim(self.tenant, ask))
+        held = [Held(job.id, job.fence, ask.worker) for job in leased]
+        self.leases += held
         return held
 
     @rule(batch=st.lists(orders, min_size=1, max_size=4))
     def carry_out(self, batch: list[Say]) -> None:
         self.finish([self.say(each) for each in batch])
 
-    @rule(grant=grants, stranger=jobs)
-    def wait_for_children(self, grant: Pick, stranger: Pick) -> None:
-        held = self.grants[grant.number % len(self.grants)] if self.grants else NOBODY
+    @rule(lease=leases, stranger=jobs)
+    def wait_for_children(self, lease: Pick, stranger: Pick) -> None:
+        held = self.leases[lease.number % len(self.leases)] if self.leases else NOBODY
         chosen = [child for child, parent in self.parents.items() if parent == held.id]
         if stranger.number % 4 == 0 and self.ids:
             chosen.append(self.ids[stranger.number % len(self.ids)])
-        self.finish([Release(held.id, held.fence, held.worker, children=tuple(chosen))])
+        self.finish([ReleaseJob(held.id, held.fence, held.worker, children=tuple(chosen))])
 
-    def finish(self, batch: Sequence[Order]) -> None:
+    def finish(self, batch: Sequence[Command]) -> None:
         self.both(lambda store: store.carry_out(self.tenant, batch))
 
-    @rule(batch=st.lists(beats, min_size=1, max_size=3))
+    @rule(batch=st.lists(heartbeats, min_size=1, max_size=3))
     def heartbeat(self, batch: list[Say]) -> None:
-        said = [self.say(each) for each in batch]
-        self.both(lambda store: store.heartbeat(self.tenant, said))
+        given = [self.say(each) for each in batch]
+        self.both(lambda store: store.heartbeat(self.tenant, given))
 
     @rule(batch=st.lists(checkpoints, min_size=1, max_size=3))
     def checkpoint(self, batch: list[Say]) -> None:
-        said = [self.say(each) for each in batch]
-        self.both(lambda store: store.checkpoint(self.tenant, said))
+        given = [self.say(each) for each in batch]
+        self.both(lambda store: store.checkpoint(self.tenant, given))
 
     @rule(micros=st.one_of(st.integers(0, 10**9), st.sampled_from((1, SECOND))))
     def time_passes(self, micros: int) -> None:
@@ -286,10 +286,10 @@ class Twins(RuleBasedStateMachine):
     def count(self) -> None:
         async def by_type(store: Store) -> list[list[Any]]:
             """Sums of fifths rounded; a type that was only ever named in a refused enqueue may be listed or not."""
-            told = sorted(await store.stats(self.tenant), key=lambda queue: queue.type)
+            reported = sorted(await store.stats(self.tenant), key=lambda queue: queue.type)
             return [
                 [round(fact, 6) if isinstance(fact, float) else fact for fact in queue]
-                for queue in told
+                for queue in reported
                 if queue != QueueStats(queue.type)
             ]
 
@@ -301,7 +301,7 @@ class Twins(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        for look, make in ((Store.due_leases, Expire), (Store.due_deadlines, PassDeadline)):
+        for look, make in ((Store.due_leases, ExpireLease), (Store.due_deadlines, EnforceDeadline)):
 
             async def due(store: Store, name: str = look.__name__) -> list[str]:
                 return sorted(due.job_id for due in await getattr(store, name)(10_000) if due.tenant == self.tenant)
@@ -347,7 +347,7 @@ def same(answer: Any) -> Any:
         return {name: same(value) for name, value in facts.items()}
     if isinstance(answer, Enqueued):
         return (answer.id, answer.replayed)
-    if isinstance(answer, Refused):
+    if isinstance(answer, Rejected):
         return (answer.error.code, str(answer.error), vars(answer.error))
     if isinstance(answer, list | tuple):
         return [same(each) for each in answer]
@@ -380,10 +380,10 @@ def test_both_engines_have_the_same_head_after_the_same_script(twins: tuple[Rig,
         held: list[Held] = []
         for _ in range(10 if FAST else 40):
             twin.add([{"type": dice.choice(names), "payload": str(dice.random())} for _ in range(5)], False)
-            held += twin.take(ClaimAsk(dice.choice(names), limit=4))
+            held += twin.take(ClaimFilter(dice.choice(names), limit=4))
             dice.shuffle(held)
             done = [held.pop() for _ in range(len(held) // 2)]
-            twin.finish([Complete(grant.id, grant.fence, grant.worker) for grant in done])
+            twin.finish([CompleteJob(lease.id, lease.fence, lease.worker) for lease in done])
             twin.clock.advance(dice.random())
         twin.teardown()
     heads = [rig.run(rig.store.head()) for rig in twins]

@@ -11,8 +11,8 @@ import asyncpg
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from interlock.domain.shards import first_home
-from interlock.storage.shards.factory import open_router
+from interlock.domain.shards import first_shard
+from interlock.storage.shards.factory import open_sharded_store
 from tests.model.rig import Rig, examples
 from tests.model.test_state_machine import Machine
 from tests.support.postgres import Postgres
@@ -30,10 +30,10 @@ class ShardsRig(Rig):
         self._admins = admins
         self.homes: Counter[str] = Counter()
         clock = ManualClock()
-        super().__init__(runner, lambda: open_router(addresses, size=1, clock=clock), clock, admins[SHARDS[0]])
+        super().__init__(runner, lambda: open_sharded_store(addresses, size=1, clock=clock), clock, admins[SHARDS[0]])
 
     def check_truth(self, tenant: str) -> None:
-        home = first_home(tenant, SHARDS)
+        home = first_shard(tenant, SHARDS)
         self.homes[home] += 1
         self.run(check_postgres(self._admins[home], tenant))
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 
-from interlock.domain.approval import Ballot, Decision
-from interlock.domain.decide import Cancel, Release
-from interlock.domain.edit import Edit
+from interlock.domain.approval import CastVote, Decision
+from interlock.domain.decide import CancelJob, ReleaseJob
+from interlock.domain.edit import EditJob
 from interlock.domain.job import Filter, NewJob
 from interlock.domain.lifecycle import EDGES, Status
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.progress import Event
 from interlock.domain.retry import Backoff
 from tests.model import draws, words
@@ -69,7 +69,7 @@ class Machine(Script):
     # Workers.
 
     @rule(ask=draws.asks)
-    def claim(self, ask: ClaimAsk) -> None:
+    def claim(self, ask: ClaimFilter) -> None:
         self._claim(ask)
 
     @rule(worker=st.sampled_from(WORKERS))
@@ -79,9 +79,9 @@ class Machine(Script):
     @rule(lost=picks("live"))
     def crash(self, lost: Pick) -> None:
         """The worker is gone and forgets what it had; the store is not told."""
-        self.grants = [held for held in self.grants if held != self.held(lost)]
+        self.leases = [held for held in self.leases if held != self.held(lost)]
 
-    @rule(batch=st.lists(draws.beats, min_size=1, max_size=3))
+    @rule(batch=st.lists(draws.heartbeats, min_size=1, max_size=3))
     def heartbeat(self, batch: list[Say]) -> None:
         self._heartbeat([self.say(words) for words in batch])
 
@@ -116,19 +116,19 @@ class Machine(Script):
     )
     def wait_for_children(self, pick: Pick, children: list[int], stranger: bool) -> None:
         held = self.held(pick)
-        mine = [life.id for life in by_seq(self.model.jobs.values()) if life.born.parent_id == held.id]
+        mine = [life.id for life in by_seq(self.model.jobs.values()) if life.created.parent_id == held.id]
         chosen = [mine[number % len(mine)] for number in children] if mine else []
         if stranger:
             chosen.append(held.id if mine else UNKNOWN)
-        self._carry_out([Release(held.id, held.fence, held.worker, children=tuple(chosen))])
+        self._carry_out([ReleaseJob(held.id, held.fence, held.worker, children=tuple(chosen))])
 
     @rule(pick=picks("live"), force=st.booleans(), parent_first=st.booleans())
     def wait_while_a_child_ends(self, pick: Pick, force: bool, parent_first: bool) -> None:
         """In one batch, as calls that are made at the same time share one."""
         held = self.held(pick)
-        mine = [life.id for life in by_seq(self.model.jobs.values()) if life.born.parent_id == held.id]
-        wait = Release(held.id, held.fence, held.worker, children=tuple(mine))
-        ends = [Cancel(child, "user:ann", force=force) for child in mine]
+        mine = [life.id for life in by_seq(self.model.jobs.values()) if life.created.parent_id == held.id]
+        wait = ReleaseJob(held.id, held.fence, held.worker, children=tuple(mine))
+        ends = [CancelJob(child, "user:ann", force=force) for child in mine]
         self._carry_out([wait, *ends] if parent_first else [*ends, wait])
 
     @rule(
@@ -138,8 +138,8 @@ class Machine(Script):
     def cancel_many(self, jobs: list[Pick], force: bool) -> None:
         """Some are cancelled, some only asked to stop, some the children of others."""
         ids = dict.fromkeys(self.job(pick) for pick in jobs)
-        below = [life.id for life in by_seq(self.model.jobs.values()) if life.born.parent_id in ids]
-        self._carry_out([Cancel(id, "user:ann", force=force) for id in dict.fromkeys([*ids, *below])])
+        below = [life.id for life in by_seq(self.model.jobs.values()) if life.created.parent_id in ids]
+        self._carry_out([CancelJob(id, "user:ann", force=force) for id in dict.fromkeys([*ids, *below])])
 
     @rule(batch=st.lists(draws.orders, min_size=2, max_size=5))
     def carry_out(self, batch: list[Say]) -> None:
@@ -171,14 +171,14 @@ class Machine(Script):
     def cancel_and_stop(self, held: Pick, stop: Say) -> None:
         """A request, and one of the many ways in which the run may end then."""
         id = self.held(held).id
-        self._carry_out([Cancel(id, "user:ann", "enough")])
+        self._carry_out([CancelJob(id, "user:ann", "enough")])
         about = self.held(held) if stop.of_a_grant else id
         self._carry_out([stop.make(about, *stop.rest)])
 
     @rule(pick=picks("live"), asked=draws.asked)
     def cancel_and_ask(self, pick: Pick, asked: dict[str, Any]) -> None:
         held = self.held(pick)
-        self._carry_out([Cancel(held.id, "user:ann", "enough")])
+        self._carry_out([CancelJob(held.id, "user:ann", "enough")])
         self._ask(held, asked)
 
     @rule(words=st.one_of(draws.revokes, draws.clockwork))
@@ -194,7 +194,7 @@ class Machine(Script):
         run_in = wanted["run_in"]
         run_at = None if run_in is None else self.clock.now + round(run_in * SECOND)
         self._carry_out(
-            [Edit(self.job(pick), "user:ann", wanted["priority"], run_at, max_attempts=wanted["max_attempts"])]
+            [EditJob(self.job(pick), "user:ann", wanted["priority"], run_at, max_attempts=wanted["max_attempts"])]
         )
 
     @rule(type=st.sampled_from(TYPES), paused=st.booleans())
@@ -218,7 +218,7 @@ class Machine(Script):
 
     # People.
 
-    @rule(pick=draws.grants, asked=draws.asked)
+    @rule(pick=draws.leases, asked=draws.asked)
     def ask_people(self, pick: Pick, asked: dict[str, Any]) -> None:
         self._ask(self.held(pick), asked)
 
@@ -235,17 +235,17 @@ class Machine(Script):
         self.clock.advance(after)
         self._carry_out([stop.make(held.id, *stop.rest)])
 
-    @rule(pick=picks("live"), asked=draws.asked, votes=st.lists(draws.ballots, min_size=1, max_size=2))
+    @rule(pick=picks("live"), asked=draws.asked, votes=st.lists(draws.commands, min_size=1, max_size=2))
     def ask_and_decide(
         self, pick: Pick, asked: dict[str, Any], votes: list[tuple[int, str, Decision, str | None]]
     ) -> None:
-        gate = self._ask(self.held(pick), asked)
-        self._decide([Ballot(gate, actor, vote, comment) for _, actor, vote, comment in votes])
+        approval = self._ask(self.held(pick), asked)
+        self._decide([CastVote(approval, actor, vote, comment) for _, actor, vote, comment in votes])
 
     @rule(
         pick=picks("live"),
         asked=draws.asked,
-        told=draws.events,
+        reported=draws.events,
         vote=st.sampled_from(Decision),
         crashes=st.tuples(*[st.booleans()] * 4),
         after=st.sampled_from((0.0, 4.0, 5.0)),
@@ -254,7 +254,7 @@ class Machine(Script):
         self,
         pick: Pick,
         asked: dict[str, Any],
-        told: tuple[Event, ...],
+        reported: tuple[Event, ...],
         vote: Decision,
         crashes: tuple[bool, ...],
         after: float,
@@ -263,9 +263,9 @@ class Machine(Script):
         held = self.held(pick)
         crash = iter(crashes)
         steps: tuple[Callable[[], object], ...] = (
-            lambda: self._tell([words.tell(held, told)]),
+            lambda: self._tell([words.tell(held, reported)]),
             lambda: self._ask(held, asked),
-            lambda: self._mint(self.gate(0)),
+            lambda: self._mint(self.approval(0)),
             lambda: self._decide(self.by_link(vote)),
         )
         for step in steps:
@@ -277,23 +277,23 @@ class Machine(Script):
         self._claim(greedy("w2"))
 
     @rule(number=st.integers(0, 3))
-    def mint(self, number: int) -> None:
-        self._mint(self.gate(number))
+    def create_link(self, number: int) -> None:
+        self._mint(self.approval(number))
 
     @rule(number=st.integers(0, 3), vote=st.sampled_from(Decision))
     def decide_by_link(self, number: int, vote: Decision) -> None:
         self._decide(self.by_link(vote, number))
 
-    def by_link(self, vote: Decision, number: int = 0) -> list[Ballot]:
+    def by_link(self, vote: Decision, number: int = 0) -> list[CastVote]:
         """Mostly by one of the newest links, which may be void."""
         if not self.links:
             return []
-        gate, token = self.links[-1 - number % len(self.links)]
-        return [Ballot(gate, "bearer:user:ann", vote, token_sha256=token)]
+        approval, token = self.links[-1 - number % len(self.links)]
+        return [CastVote(approval, "bearer:user:ann", vote, token_sha256=token)]
 
-    @rule(batch=st.lists(draws.ballots, min_size=1, max_size=3))
+    @rule(batch=st.lists(draws.commands, min_size=1, max_size=3))
     def decide(self, batch: list[tuple[int, str, Decision, str | None]]) -> None:
-        self._decide([Ballot(self.gate(number), actor, vote, comment) for number, actor, vote, comment in batch])
+        self._decide([CastVote(self.approval(number), actor, vote, comment) for number, actor, vote, comment in batch])
 
     # Readers.
 

@@ -8,8 +8,17 @@ from typing import Any, NamedTuple, TypeVar
 
 from hypothesis import strategies as st
 
-from interlock.domain.decide import Cancel, CancelAck, Complete, Expire, Fail, PassDeadline, Release, Revoke
-from interlock.domain.job import Beat, Checkpoint
+from interlock.domain.decide import (
+    AcknowledgeCancel,
+    CancelJob,
+    CompleteJob,
+    EnforceDeadline,
+    ExpireLease,
+    FailJob,
+    ReleaseJob,
+    RevokeLease,
+)
+from interlock.domain.job import Checkpoint, Heartbeat
 from interlock.domain.progress import Event, Report, Step
 
 T = TypeVar("T")
@@ -43,52 +52,52 @@ class Say(NamedTuple):
         return "held" in signature(self.make).parameters
 
 
-def complete(held: Held, result: str | None, summary: str | None, usage: str | None, odd: bool) -> Complete:
-    return Complete(held.id, held.fence, held.worker, result, summary, usage, odd and result is not None)
+def complete(held: Held, result: str | None, summary: str | None, usage: str | None, odd: bool) -> CompleteJob:
+    return CompleteJob(held.id, held.fence, held.worker, result, summary, usage, odd and result is not None)
 
 
-def fail(held: Held, error: str, retryable: bool, after: float | None, odd: bool) -> Fail:
-    return Fail(held.id, held.fence, held.worker, error, retryable, after, odd)
+def fail(held: Held, error: str, retryable: bool, after: float | None, odd: bool) -> FailJob:
+    return FailJob(held.id, held.fence, held.worker, error, retryable, after, odd)
 
 
-def release(held: Held, reason: str | None, delay: float | None, at: int | None) -> Release:
-    return Release(held.id, held.fence, held.worker, reason, at if delay is None else None, delay)
+def release(held: Held, reason: str | None, delay: float | None, at: int | None) -> ReleaseJob:
+    return ReleaseJob(held.id, held.fence, held.worker, reason, at if delay is None else None, delay)
 
 
-def cancel_ack(held: Held) -> CancelAck:
-    return CancelAck(held.id, held.fence, held.worker)
+def cancel_ack(held: Held) -> AcknowledgeCancel:
+    return AcknowledgeCancel(held.id, held.fence, held.worker)
 
 
-def cancel(id: str, actor: str, reason: str | None, force: bool) -> Cancel:
-    return Cancel(id, actor, reason, force)
+def cancel(id: str, actor: str, reason: str | None, force: bool) -> CancelJob:
+    return CancelJob(id, actor, reason, force)
 
 
-def revoke(id: str, actor: str, reason: str | None) -> Revoke:
-    return Revoke(id, actor, reason)
+def revoke(id: str, actor: str, reason: str | None) -> RevokeLease:
+    return RevokeLease(id, actor, reason)
 
 
-def expire(id: str) -> Expire:
-    return Expire(id)
+def expire(id: str) -> ExpireLease:
+    return ExpireLease(id)
 
 
-def pass_deadline(id: str) -> PassDeadline:
-    return PassDeadline(id)
+def pass_deadline(id: str) -> EnforceDeadline:
+    return EnforceDeadline(id)
 
 
 def checkpoint(held: Held, seq: int, data: str, odd: bool) -> Checkpoint:
     return Checkpoint(held.id, held.fence, held.worker, seq, data, odd)
 
 
-def beat(held: Held, seconds: float | None) -> Beat:
-    return Beat(held.id, held.fence, held.worker, seconds)
+def heartbeat(held: Held, seconds: float | None) -> Heartbeat:
+    return Heartbeat(held.id, held.fence, held.worker, seconds)
 
 
-def beat_and_save(held: Held, seconds: float | None, seq: int, data: str, odd: bool) -> Beat:
-    return Beat(held.id, held.fence, held.worker, seconds, checkpoint(held, seq, data, odd))
+def beat_and_save(held: Held, seconds: float | None, seq: int, data: str, odd: bool) -> Heartbeat:
+    return Heartbeat(held.id, held.fence, held.worker, seconds, checkpoint(held, seq, data, odd))
 
 
-def beat_and_tell(held: Held, seconds: float | None, events: tuple[Event, ...]) -> Beat:
-    return Beat(held.id, held.fence, held.worker, seconds, events=events)
+def beat_and_tell(held: Held, seconds: float | None, events: tuple[Event, ...]) -> Heartbeat:
+    return Heartbeat(held.id, held.fence, held.worker, seconds, events=events)
 
 
 def tell(held: Held, events: tuple[Event, ...]) -> Report:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import asyncpg
 
-from interlock.domain.decide import Cancel, Complete, Fail, Order, Release, Revoke
+from interlock.domain.decide import CancelJob, Command, CompleteJob, FailJob, ReleaseJob, RevokeLease
 from interlock.domain.job import Job, NewJob
 from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.registry import Agent
@@ -119,21 +119,21 @@ def some_jobs(dice: random.Random, count: int) -> list[NewJob]:
     ]
 
 
-def some_end(dice: random.Random, job: Job, worker: str) -> Order | None:
+def some_end(dice: random.Random, job: Job, worker: str) -> Command | None:
     """What becomes of a grant; None: it is forgotten until the lease has run out."""
-    grant = (job.id, job.fence, worker)
+    lease = (job.id, job.fence, worker)
     chance = dice.random()
     if chance < 0.75:
-        return Complete(*grant)
+        return CompleteJob(*lease)
     if chance < 0.84:
-        return Fail(*grant, ERROR, retry_after_seconds=0.1)
+        return FailJob(*lease, ERROR, retry_after_seconds=0.1)
     if chance < 0.90:
-        return Release(*grant, delay_seconds=dice.choice((0.0, 0.05)))
+        return ReleaseJob(*lease, delay_seconds=dice.choice((0.0, 0.05)))
     if chance < 0.93:
-        return Cancel(job.id, "user:x", force=True)
+        return CancelJob(job.id, "user:x", force=True)
     if chance < 0.96:
-        return Revoke(job.id, "user:x", below=job.fence + 1)
-    return Fail(*grant, ERROR, retryable=False) if chance < 0.985 else None
+        return RevokeLease(job.id, "user:x", below=job.fence + 1)
+    return FailJob(*lease, ERROR, retryable=False) if chance < 0.985 else None
 
 
 async def moment(dice: random.Random, longest: float) -> None:

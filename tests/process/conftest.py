@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from interlock.domain.job import Enqueued, Filter, Job, NewJob
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.storage.contract import Store
 from tests.process.acts import TENANT
 from tests.support.postgres import Postgres
@@ -62,7 +62,7 @@ class Judge:
     async def running(self, count: int = 1, *, lease_seconds: float = 60.0, **facts: Any) -> list[Job]:
         """Jobs held by worker w, in the order of their ids."""
         await self.add(count, **facts)
-        jobs = await self.store.claim(TENANT, ClaimAsk("w", limit=count, lease_seconds=lease_seconds))
+        jobs = await self.store.claim(TENANT, ClaimFilter("w", limit=count, lease_seconds=lease_seconds))
         assert len(jobs) == count
         return sorted(jobs, key=lambda job: job.id)
 

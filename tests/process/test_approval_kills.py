@@ -10,7 +10,7 @@ from typing import Final
 
 from tests.process.conftest import FAST, Judge
 from tests.process.crash_rounds import VERBS, Ledger, finish_what_is_left, listen, rounds_in_a_process
-from tests.process.test_kills import AHEAD, LONGEST_WAIT, orphans_gone
+from tests.process.test_kills import AHEAD, MAX_WAIT, orphans_gone
 from tests.support.workers import Member
 
 KILLS: Final = 24 if FAST else 72
@@ -39,16 +39,16 @@ async def test_a_process_killed_between_the_steps_of_a_gate_loses_no_decision_an
             member.close()
     if judge.place.engine == "postgres":
         await orphans_gone(judge)
-    gates = await ledger.compare(judge)
+    approvals = await ledger.compare(judge)
     ends = await finish_what_is_left(judge)
     await ledger.compare(judge)
     line = (
         f"{judge.place.engine}: {KILLS} kills: {dict(sorted(moments.items()))}; {ledger.answers} calls answered; "
-        f"gates: {dict(gates)}; ends: {dict(ends)}"
+        f"gates: {dict(approvals)}; ends: {dict(ends)}"
     )
     print(line)
     record_property("gate_kills", line)
-    assert gates["open"] < gates.total(), gates
+    assert approvals["open"] < approvals.total(), approvals
     assert ends["succeeded"]
 
 
@@ -61,7 +61,7 @@ def kill_in(member: Member, verb: str, ledger: Ledger, dice: random.Random) -> s
         when, what, facts = member.receive()
         ledger.note(when, what, facts)
         last = (when, what)
-    for when, what, facts in member.kill_within(dice.uniform(0, LONGEST_WAIT)):
+    for when, what, facts in member.kill_within(dice.uniform(0, MAX_WAIT)):
         ledger.note(when, what, facts)
         last = (when, what)
     return f"in {last[1]}" if last[0] == "before" else f"after {last[1]}"

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from interlock.domain.artifact import COLLECT_AGAIN_SECONDS, UNFINISHED_KEPT_SECONDS, Artifact, Holder
 from interlock.domain.job import NewJob
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.engine.engine import Engine
 from interlock.errors import Unavailable
-from interlock.storage.object_store.filesystem import Directory
+from interlock.storage.object_store.filesystem import FileObjects
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.process.acts import TENANT
@@ -33,7 +33,7 @@ KILLS = 10 if FAST else 40
 NAMES = ("one", "two", "three")
 PIECE = 64 * 1024
 LARGE = 16 * 1024 * 1024
-LONGEST_WAIT = 0.05  # more than most uploads take
+MAX_WAIT = 0.05  # more than most uploads take
 
 
 class Upload(NamedTuple):
@@ -54,9 +54,9 @@ async def pieces(content: bytes) -> AsyncIterator[bytes]:
         await asyncio.sleep(0)
 
 
-async def granted(engine: Engine, worker: str) -> Holder:
+async def leased(engine: Engine, worker: str) -> Holder:
     await engine.store.enqueue(TENANT, [NewJob(new_id_of(worker), worker)])
-    (job,) = await engine.leases.claim(TENANT, ClaimAsk(worker, types=frozenset({worker}), lease_seconds=3600))
+    (job,) = await engine.leases.claim(TENANT, ClaimFilter(worker, types=frozenset({worker}), lease_seconds=3600))
     return Holder(job.id, job.fence, worker)
 
 
@@ -68,8 +68,8 @@ def upload_without_end(pipe: Connection, place: Place, root: Path, number: int) 
     """Upload versions of a few files, telling before and after each."""
 
     async def work() -> None:
-        engine = Engine(await place.open(size=1), objects=Directory(root))
-        holder = await granted(engine, f"w{number}")
+        engine = Engine(await place.open(size=1), objects=FileObjects(root))
+        holder = await leased(engine, f"w{number}")
         pipe.send(None)
         pipe.recv()
         for version in itertools.count():
@@ -91,17 +91,17 @@ async def test_a_process_killed_while_it_uploads_leaves_whole_files_and_nothing_
     for number in range(KILLS):
         member = Member(upload_without_end, judge.place, root, number)
         with members(member):
-            told = killed_at_some_moment(member, dice)
-        for when, upload in told:
+            reported = killed_at_some_moment(member, dice)
+        for when, upload in reported:
             book = acknowledged if when == "after" else perhaps
             book[upload.job_id, upload.name] = upload
-        moments[told[-1][0]] += 1
+        moments[reported[-1][0]] += 1
     async with later(judge, root) as engine:
-        shown = 0
+        encoded = 0
         for number in range(KILLS):
             job_id = new_id_of(f"w{number}")
             artifacts = {artifact.name: artifact for artifact in await engine.artifacts.list(TENANT, job_id)}
-            shown += len(artifacts)
+            encoded += len(artifacts)
             for name in NAMES:
                 possible = [book[job_id, name] for book in (acknowledged, perhaps) if (job_id, name) in book]
                 if name in artifacts:
@@ -109,14 +109,12 @@ async def test_a_process_killed_while_it_uploads_leaves_whole_files_and_nothing_
                     assert content in [upload.content for upload in possible], f"{job_id} {name} is torn or old"
                 else:
                     assert (job_id, name) not in acknowledged, f"{job_id} {name} was acknowledged and is lost"
-        left_over = len(files(root)) - shown
+        left_over = len(files(root)) - encoded
         while await engine.artifacts.collect_orphans():
             pass
-        assert len(files(root)) == shown
+        assert len(files(root)) == encoded
         assert await engine.artifacts.collect_orphans() == 0
-    line = (
-        f"{judge.place.engine}: {KILLS} kills {dict(moments)}; {shown} files seen, {left_over} left over and collected"
-    )
+    line = f"{judge.place.engine}: {KILLS} kills {dict(moments)}; {encoded} files seen, {left_over} left over and collected"
     print(line)
     record_property("kills", line)
     assert moments["before"] > 0, "no upload was under way when its process was killed"
@@ -127,15 +125,15 @@ def killed_at_some_moment(member: Member, dice: random.Random) -> list[tuple[str
     """Let it work until it begins an upload, and kill it a moment later; all that it told."""
     assert member.receive() is None
     member.pipe.send("go")
-    told: list[tuple[str, Upload]] = []
+    reported: list[tuple[str, Upload]] = []
     times = dice.randrange(1, 6)
     while times:
-        told.append(member.receive())
-        times -= told[-1][0] == "before"
-    return told + member.kill_within(dice.uniform(0, LONGEST_WAIT))
+        reported.append(member.receive())
+        times -= reported[-1][0] == "before"
+    return reported + member.kill_within(dice.uniform(0, MAX_WAIT))
 
 
-class HaltingDirectory(Directory):
+class HaltingDirectory(FileObjects):
     """A directory whose user stops at the gap: every byte is on disk, and nobody knows."""
 
     pipe: Connection
@@ -151,7 +149,7 @@ def stop_at_the_gap(pipe: Connection, place: Place, root: Path) -> None:
         objects = HaltingDirectory(root)
         objects.pipe = pipe
         engine = Engine(await place.open(size=1), objects=objects)
-        holder = await granted(engine, "w1")
+        holder = await leased(engine, "w1")
         await engine.artifacts.put(TENANT, holder, "file", pieces(b"content"))
 
     asyncio.run(work())
@@ -178,8 +176,8 @@ async def test_a_kill_between_deleting_and_forgetting_is_made_good_by_the_next_c
 ) -> None:
     """What a collector had condemned when it died comes up again, whether its bytes were deleted or not."""
     root = tmp_path / "artifacts"
-    engine = Engine(judge.store, objects=Directory(root))
-    holder = await granted(engine, "w1")
+    engine = Engine(judge.store, objects=FileObjects(root))
+    holder = await leased(engine, "w1")
     for content in (b"deleted", b"not deleted", b"seen"):
         await engine.artifacts.put(TENANT, holder, "file", pieces(content))
     async with later(judge, root) as after:
@@ -197,23 +195,23 @@ def upload_to_a_full_disk(pipe: Connection, path: Path, root: Path) -> None:
     """The kernel lets no file of this process grow beyond a limit, as a full disk would."""
 
     async def work() -> None:
-        engine = Engine(await SQLiteStore.open(str(path)), objects=Directory(root))
-        holder = await granted(engine, "w1")
+        engine = Engine(await SQLiteStore.open(str(path)), objects=FileObjects(root))
+        holder = await leased(engine, "w1")
         before = await engine.artifacts.put(TENANT, holder, "before", pieces(bytes(2 * PIECE)))
         usual = resource.getrlimit(resource.RLIMIT_FSIZE)
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (LARGE // 2, usual[1]))  # still room for the database
         try:
             await engine.artifacts.put(TENANT, holder, "during", pieces(bytes(LARGE)))
-            said = "nothing"
+            given = "nothing"
         except Unavailable as error:
-            said = str(error)
+            given = str(error)
         read = await content_of(engine, before)
         resource.setrlimit(resource.RLIMIT_FSIZE, usual)
         after = await engine.artifacts.put(TENANT, holder, "after", pieces(bytes(LARGE)))
         names = [artifact.name for artifact in await engine.artifacts.list(TENANT, holder.job_id)]
         await engine.close()
-        pipe.send((said, len(read), after.size, sorted(names), len(files(root))))
+        pipe.send((given, len(read), after.size, sorted(names), len(files(root))))
 
     asyncio.run(work())
 
@@ -221,8 +219,8 @@ def upload_to_a_full_disk(pipe: Connection, path: Path, root: Path) -> None:
 def test_a_full_disk_refuses_an_upload_whole_and_recovers_by_itself(tmp_path: Path) -> None:
     member = Member(upload_to_a_full_disk, tmp_path / "full.db", tmp_path / "artifacts")
     with members(member):
-        said, read, size, names, kept = member.receive()
-    assert "is full; nothing was kept" in said
+        given, read, size, names, kept = member.receive()
+    assert "is full; nothing was kept" in given
     assert (read, size, names, kept) == (2 * PIECE, LARGE, ["after", "before"], 2)
 
 
@@ -240,7 +238,7 @@ class later:
             if place.engine == "sqlite"
             else await PostgresStore.open(place.address, size=2, clock=self._clock)
         )
-        self._engine = Engine(store, objects=Directory(self._root))
+        self._engine = Engine(store, objects=FileObjects(self._root))
         return self._engine
 
     async def __aexit__(self, *_: object) -> None:

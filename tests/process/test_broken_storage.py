@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from interlock.domain.decide import Complete
+from interlock.domain.decide import CompleteJob
 from interlock.domain.job import NewJob
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.errors import Error, StorageBroken, Unavailable
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.process.acts import TENANT
@@ -23,7 +23,7 @@ from tests.support.faults import FullDisk, fail_to_sync, spoil_page
 from tests.support.workers import Failed, Member, Place, failed, members
 
 LARGE = '"' + "x" * 200_000 + '"'
-MOST = 400  # of these are more than twice what makes SQLite copy its log into the file
+MAX_ITEMS = 400  # of these are more than twice what makes SQLite copy its log into the file
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -37,7 +37,7 @@ def fingerprint(path: Path) -> dict[str, str]:
 async def every_write(store: SQLiteStore) -> list[Failed | None]:
     """What each verb that writes says."""
 
-    async def told(call: Any) -> Failed | None:
+    async def reported(call: Any) -> Failed | None:
         try:
             await call
         except Exception as error:
@@ -45,11 +45,11 @@ async def every_write(store: SQLiteStore) -> list[Failed | None]:
         return None
 
     return [
-        await told(store.enqueue(TENANT, [NewJob(new_id(), "t")])),
-        await told(store.enqueue("other", [NewJob(new_id(), "t")])),
-        await told(store.claim(TENANT, ClaimAsk("w"))),
-        await told(store.carry_out(TENANT, [Complete(new_id(), 1, "w")])),
-        await told(store.pause(TENANT, "t", actor="user:x", reason=None)),
+        await reported(store.enqueue(TENANT, [NewJob(new_id(), "t")])),
+        await reported(store.enqueue("other", [NewJob(new_id(), "t")])),
+        await reported(store.claim(TENANT, ClaimFilter("w"))),
+        await reported(store.carry_out(TENANT, [CompleteJob(new_id(), 1, "w")])),
+        await reported(store.pause(TENANT, "t", actor="user:x", reason=None)),
     ]
 
 
@@ -61,7 +61,7 @@ def work_until_it_breaks(pipe: Connection, path: Path, suffix: str) -> None:
         assert fail_to_sync(Path(f"{path}{suffix}")) > 0
         acknowledged: list[str] = []
         fault = None
-        while fault is None and len(acknowledged) < MOST:
+        while fault is None and len(acknowledged) < MAX_ITEMS:
             id = new_id()
             try:
                 await store.enqueue(TENANT, [NewJob(id, "t", payload=LARGE)])
@@ -119,7 +119,7 @@ async def test_a_corrupt_page_met_while_writing_stops_all_writing(tmp_path: Path
     store = await SQLiteStore.open(str(path))
     try:
         with pytest.raises(StorageBroken, match="Nothing more is written"):
-            await store.claim(TENANT, ClaimAsk("w"))
+            await store.claim(TENANT, ClaimFilter("w"))
         before = fingerprint(path)
         assert [each and each.code for each in await every_write(store)] == ["storage_broken"] * 5
         assert fingerprint(path) == before
@@ -131,7 +131,7 @@ async def test_a_corrupt_page_met_while_reading_stops_all_writing_too(tmp_path: 
     path = tmp_path / "rotten.db"
     await some_jobs(path)
     store = await SQLiteStore.open(str(path))
-    (held,) = await store.claim(TENANT, ClaimAsk("w"))
+    (held,) = await store.claim(TENANT, ClaimFilter("w"))
     await store.close()
     spoil_page(path, "job_checkpoint")  # which none of the writes below touches
     store = await SQLiteStore.open(str(path))
@@ -193,11 +193,11 @@ def work_on_a_full_disk(pipe: Connection, path: Path) -> None:
         store = await SQLiteStore.open(str(path))
         acknowledged: list[str] = []
         refusals: list[Failed | None] = []
-        reads = []
+        queries = []
         for full in ("-wal", ".db", "-wal"):
             disk.full = ()
             # Enough for the log to be copied into the file, which cannot grow while that is full.
-            for _ in range(MOST // 2 if full == ".db" else 5):
+            for _ in range(MAX_ITEMS // 2 if full == ".db" else 5):
                 if full == ".db" and len(acknowledged) == 20:
                     disk.full = (full,)
                 id = new_id()
@@ -212,11 +212,11 @@ def work_on_a_full_disk(pipe: Connection, path: Path) -> None:
                 refusals.append(Failed(error.code, str(error)))
             else:
                 refusals.append(None)
-            reads += [job is not None for job in await store.get(TENANT, acknowledged[-5:])]
+            queries += [job is not None for job in await store.get(TENANT, acknowledged[-5:])]
         disk.full = ()
         after = await every_write(store)
         await store.close()
-        pipe.send((acknowledged, refusals, reads, after))
+        pipe.send((acknowledged, refusals, queries, after))
 
     asyncio.run(work())
 
@@ -225,9 +225,9 @@ async def test_a_full_disk_is_a_reason_to_wait_and_no_more(tmp_path: Path) -> No
     path = tmp_path / "full.db"
     member = Member(work_on_a_full_disk, path)
     with members(member):
-        acknowledged, refusals, reads, after = member.receive()
+        acknowledged, refusals, queries, after = member.receive()
     assert [each and each.code for each in refusals] == ["unavailable"] * len(refusals)
     assert all("full" in each.message for each in refusals)
-    assert reads == [True] * 15
+    assert queries == [True] * 15
     assert after == [None] * 5
     await all_there(path, acknowledged)

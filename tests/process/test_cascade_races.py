@@ -6,11 +6,11 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from interlock.domain.decide import Cancel
-from interlock.domain.job import Enqueued, Filter, Job, NewJob, Refused
+from interlock.domain.decide import CancelJob
+from interlock.domain.job import Enqueued, Filter, Job, NewJob, Rejected
 from interlock.domain.lifecycle import TERMINAL, Status
-from interlock.domain.operations import PruneOrder, Redrive
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.operations import PruneCommand, Redrive
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import local
 from interlock.engine.operations import Operations
 from interlock.storage.contract import Store
@@ -24,22 +24,22 @@ ACTOR = "user:x"
 WHO = local(TENANT)
 
 
-async def grow(store: Store, root: str, births: int) -> Counter[str]:
+async def grow(store: Store, root: str, requests: int) -> Counter[str]:
     """Add children under the root and under what was born before, wherever there is still a parent to be had."""
-    family, told = [root], Counter[str]()
-    for _ in range(births):
+    family, reported = [root], Counter[str]()
+    for _ in range(requests):
         job = NewJob(new_id(), "t", parent_id=random.choice(family))
         (answer,) = await store.enqueue(TENANT, [job])
         if isinstance(answer, Enqueued):
             family.append(job.id)
-            told["born"] += 1
+            reported["born"] += 1
         else:
-            told[answer.error.code] += 1
-    return told
+            reported[answer.error.code] += 1
+    return reported
 
 
 async def claim_some(store: Store, worker: str) -> int:
-    return sum([len(await store.claim(TENANT, ClaimAsk(worker, limit=3))) for _ in range(6)])
+    return sum([len(await store.claim(TENANT, ClaimFilter(worker, limit=3))) for _ in range(6)])
 
 
 async def cascade(store: Store, root: str, force: bool = False, looks: int = 0) -> int:
@@ -52,13 +52,13 @@ async def cascade(store: Store, root: str, force: bool = False, looks: int = 0) 
 async def redrive(store: Store, ids: Sequence[str]) -> list[str]:
     """The new jobs, and the codes of refusals."""
     answers = await store.redrive(TENANT, [Redrive(id, new_id(), ACTOR, once=True) for id in ids])
-    return [answer.error.code if isinstance(answer, Refused) else answer.id for answer in answers]
+    return [answer.error.code if isinstance(answer, Rejected) else answer.id for answer in answers]
 
 
 async def prune_all(store: Store, steps: int) -> int:
     deleted = after = 0
     for _ in range(steps):
-        done = await store.prune(TENANT, PruneOrder(new_id(), ACTOR, 1 << 60, after, 10))
+        done = await store.prune(TENANT, PruneCommand(new_id(), ACTOR, 1 << 60, after, 10))
         deleted, after = deleted + done.deleted, 0 if done.at_end else done.last_seq
     return deleted
 
@@ -74,62 +74,64 @@ async def descendants(judge: Judge, root: str) -> list[Job]:
 
 
 async def test_no_child_slips_through_a_cascade(judge: Judge) -> None:
-    told = Counter[str]()
-    with Crew(judge.place, 5) as crew:
+    reported = Counter[str]()
+    with Crew(judge.place, 5) as workers:
         for round in rounds(25, 6):
             (root,) = await judge.add()
-            births = 10 + round % 20
+            requests = 10 + round % 20
             await grow(judge.store, root, 6)
-            answers = crew.race(
-                (grow, root, births), (grow, root, births), (claim_some, "w"),
+            answers = workers.race(
+                (grow, root, requests), (grow, root, requests), (claim_some, "w"),
                 (cascade, root, False, round), (cascade, root, bool(round % 2), 2 * round),
             )  # fmt: skip
             no_one_failed(answers)
-            told += answers[0] + answers[1]
+            reported += answers[0] + answers[1]
             for job in [*(await judge.jobs([root])), *await descendants(judge, root)]:
                 assert job.status in TERMINAL or job.cancel_requested_at is not None, (round, job.id, job.status)
     await judge.check()
-    print(f"told: {dict(told)}")
-    assert told["born"]
-    assert told["parent_ended"]
+    print(f"told: {dict(reported)}")
+    assert reported["born"]
+    assert reported["parent_ended"]
 
 
 async def test_a_redriven_child_does_not_slip_through_either(judge: Judge) -> None:
-    with Crew(judge.place, 3) as crew:
+    with Crew(judge.place, 3) as workers:
         for _ in rounds(40, 10):
             (root,) = await judge.add()
             children = await judge.add(4, parent_id=root)
-            await judge.store.carry_out(TENANT, [Cancel(id, ACTOR) for id in children])
-            answers = crew.race((redrive, children), (cascade, root), (redrive, children[::-1]))
+            await judge.store.carry_out(TENANT, [CancelJob(id, ACTOR) for id in children])
+            answers = workers.race((redrive, children), (cascade, root), (redrive, children[::-1]))
             no_one_failed(answers)
             assert answers[0] == answers[2][::-1]
             for job in await judge.jobs(answers[0]):
                 assert job.parent_id in (root, None)
                 assert job.status is (Status.CANCELLED if job.parent_id else Status.QUEUED)
-            await judge.store.carry_out(TENANT, [Cancel(id, ACTOR) for id in answers[0]])
+            await judge.store.carry_out(TENANT, [CancelJob(id, ACTOR) for id in answers[0]])
     await judge.check()
 
 
 async def test_a_job_is_redriven_whole_or_gone(judge: Judge) -> None:
-    told = Counter[str]()
-    with Crew(judge.place, 4) as crew:
+    reported = Counter[str]()
+    with Crew(judge.place, 4) as workers:
         for _ in rounds(15, 4):
             ids = await judge.add(20 if FAST else 40, type="old")
-            await judge.store.carry_out(TENANT, [Cancel(id, ACTOR) for id in ids])
+            await judge.store.carry_out(TENANT, [CancelJob(id, ACTOR) for id in ids])
             halves = [ids[: len(ids) // 2], ids[len(ids) // 2 :]]
-            answers = crew.race(
+            answers = workers.race(
                 (prune_all, 8), (redrive, halves[0]), (redrive, halves[1][::-1]), (prune_all, 8)
             )  # fmt: skip
             no_one_failed(answers)
             for id, answer in zip([*halves[0], *halves[1][::-1]], answers[1] + answers[2], strict=True):
                 if answer == "not_found":
-                    told["gone"] += 1
+                    reported["gone"] += 1
                     continue
                 (job,) = await judge.jobs([answer])
                 assert (job.redrive_of, job.status) == (id, Status.QUEUED)
-                told["redriven"] += 1
-            await judge.store.carry_out(TENANT, [Cancel(id, ACTOR) for id in answers[1] + answers[2] if len(id) == 36])
+                reported["redriven"] += 1
+            await judge.store.carry_out(
+                TENANT, [CancelJob(id, ACTOR) for id in answers[1] + answers[2] if len(id) == 36]
+            )
             while await prune_all(judge.store, 8):
                 pass
     await judge.check()
-    print(f"told: {dict(told)}")
+    print(f"told: {dict(reported)}")

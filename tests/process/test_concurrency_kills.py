@@ -11,8 +11,8 @@ from math import inf
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
-from interlock.domain.decide import Cancel, Complete, Expire, Order
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.decide import CancelJob, Command, CompleteJob, ExpireLease
+from interlock.domain.policy import ClaimFilter
 from interlock.errors import Unavailable
 from interlock.storage.contract import Store
 from tests.process.acts import TENANT
@@ -39,7 +39,7 @@ from tests.support.workers import Member, Place, until
 KILLS: Final = 12 if FAST else 36
 WORKERS: Final = 3
 LEASE_SECONDS: Final = 0.4
-LONGEST_LIFE: Final = 0.15  # between the first grant of a worker and its death
+MAX_LIFE: Final = 0.15  # between the first grant of a worker and its death
 
 Property = Callable[[str, object], None]
 
@@ -50,13 +50,15 @@ async def work(store: Store, name: str, tell: Callable[[Any], None]) -> None:
     while True:
         with suppress(Unavailable):  # the server was killed: what was held is lost, or finished, or still held
             asked = clock()
-            jobs = await store.claim(TENANT, ClaimAsk(name, limit=dice.choice((1, 3, 10)), lease_seconds=LEASE_SECONDS))
+            jobs = await store.claim(
+                TENANT, ClaimFilter(name, limit=dice.choice((1, 3, 10)), lease_seconds=LEASE_SECONDS)
+            )
             got = clock()
             await moment(dice, 0.005)
-            orders: list[Order] = [order for job in jobs if (order := some_end(dice, job, name)) is not None]
+            orders: list[Command] = [order for job in jobs if (order := some_end(dice, job, name)) is not None]
             gave = min(clock(), asked + LEASE_SECONDS)
             stays = [Stay(job.agent_id or "", job.id, job.fence, asked, got, gave) for job in jobs]
-            tell((stays, [Cut(order.id, clock(), inf) for order in orders if isinstance(order, Cancel)]))
+            tell((stays, [Cut(order.id, clock(), inf) for order in orders if isinstance(order, CancelJob)]))
             await store.carry_out(TENANT, orders)
 
 
@@ -124,9 +126,9 @@ async def finish_what_is_left(judge: Judge) -> None:
 
     async def all_ended() -> bool:
         for due in await judge.store.due_leases(1000):
-            await judge.store.carry_out(due.tenant, [Expire(due.job_id)])
-        jobs = await judge.store.claim(TENANT, ClaimAsk("last", limit=100))
-        await judge.store.carry_out(TENANT, [Complete(job.id, job.fence, "last") for job in jobs])
+            await judge.store.carry_out(due.tenant, [ExpireLease(due.job_id)])
+        jobs = await judge.store.claim(TENANT, ClaimFilter("last", limit=100))
+        await judge.store.carry_out(TENANT, [CompleteJob(job.id, job.fence, "last") for job in jobs])
         counts = await judge.store.stats(TENANT)
         return not jobs and not any(q.ready + q.delayed + q.blocked + q.in_progress for q in counts)
 
@@ -154,7 +156,7 @@ async def test_killed_workers_leave_no_place_taken_and_none_given_twice(
         for _ in range(KILLS):
             await judge.store.enqueue(TENANT, some_jobs(dice, 40))
             await shift.at_work()
-            await moment(dice, LONGEST_LIFE)
+            await moment(dice, MAX_LIFE)
             shift.kill(dice.randrange(WORKERS))
             await check_used(judge)
             shift.hire()
@@ -180,7 +182,7 @@ async def test_the_death_of_postgresql_leaves_no_place_taken_and_none_given_twic
         shift = Shift(place)
         try:
             await shift.at_work()
-            await moment(dice, LONGEST_LIFE)
+            await moment(dice, MAX_LIFE)
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.start)
             await shift.at_work()

@@ -1,4 +1,4 @@
-"""Agents with limits under load from several processes: none gets ahead of its line, none runs too many, none is stuck."""
+"""Agents with limits under load from several processes: none gets ahead of its agent_no, none runs too many, none is stuck."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from interlock.domain.decide import Cancel, Expire, Order, Revoke
+from interlock.domain.decide import CancelJob, Command, ExpireLease, RevokeLease
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import Status
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.registry import Agent
 from interlock.storage.contract import Store
 from tests.process.acts import TENANT
@@ -42,11 +42,11 @@ PATIENCE: Final = 400.0  # seconds, after which what has not ended is stuck, how
 Property = Callable[[str, object], None]
 
 
-async def carry_out(store: Store, orders: list[Order]) -> list[Cut]:
+async def carry_out(store: Store, orders: list[Command]) -> list[Cut]:
     """Those that name no grant, and so may hit the next one, are cuts."""
     began = clock()
     await store.carry_out(TENANT, orders)
-    return [Cut(order.id, began, clock()) for order in orders if isinstance(order, Cancel | Revoke)]
+    return [Cut(order.id, began, clock()) for order in orders if isinstance(order, CancelJob | RevokeLease)]
 
 
 async def work(store: Store, name: str) -> tuple[list[Stay], list[Cut]]:
@@ -57,15 +57,17 @@ async def work(store: Store, name: str) -> tuple[list[Stay], list[Cut]]:
     end = clock() + PATIENCE
     while clock() < end and await ended(store) < JOBS:
         for due in await store.due_leases(100):
-            await store.carry_out(due.tenant, [Expire(due.job_id)])
+            await store.carry_out(due.tenant, [ExpireLease(due.job_id)])
         empty = 0
         while empty < 3 and clock() < end:
             asked = clock()
-            jobs = await store.claim(TENANT, ClaimAsk(name, limit=dice.choice((1, 3, 10)), lease_seconds=LEASE_SECONDS))
+            jobs = await store.claim(
+                TENANT, ClaimFilter(name, limit=dice.choice((1, 3, 10)), lease_seconds=LEASE_SECONDS)
+            )
             got = clock()
             empty = 0 if jobs else empty + 1
             await moment(dice, 0.01)
-            orders: list[Order] = [order for job in jobs if (order := some_end(dice, job, name)) is not None]
+            orders: list[Command] = [order for job in jobs if (order := some_end(dice, job, name)) is not None]
             gave = min(clock(), asked + LEASE_SECONDS)
             stays += [Stay(job.agent_id or "", job.id, job.fence, asked, got, gave) for job in jobs]
             cuts += await carry_out(store, orders)
@@ -95,8 +97,8 @@ async def steer(store: Store) -> list[Cut]:
         await store.set_agent(TENANT, Agent(KIND, str(number), limit, dice.random() < 0.5))
         running = await store.find(TENANT, Filter((Status.RUNNING,), limit=20))
         for job in dice.sample(running, min(len(running), 2)):
-            force = Cancel(job.id, "user:y", force=True)
-            cuts += await carry_out(store, [force if dice.random() < 0.3 else Revoke(job.id, "user:y")])
+            force = CancelJob(job.id, "user:y", force=True)
+            cuts += await carry_out(store, [force if dice.random() < 0.3 else RevokeLease(job.id, "user:y")])
         await moment(dice, 0.1)
     return cuts
 
@@ -105,8 +107,8 @@ async def test_lines_under_load_are_never_too_wide_nor_out_of_order_nor_stuck(
     judge: Judge, record_property: Property
 ) -> None:
     await register(judge.store)
-    with Crew(judge.place, WORKERS + 2) as crew:
-        answers = crew.race((feed,), (steer,), *((work, f"w{n}") for n in range(WORKERS)))
+    with Crew(judge.place, WORKERS + 2) as workers:
+        answers = workers.race((feed,), (steer,), *((work, f"w{n}") for n in range(WORKERS)))
     assert not [answer for answer in answers if isinstance(answer, Failed)]
     acknowledged, cuts, *worked = answers
     log = Log(

@@ -13,22 +13,22 @@ from typing import Any
 
 import pytest
 
-from interlock.domain.approval import Approval, Ballot, Decision, GateStatus, OpenGate
-from interlock.domain.decide import Cancel, Expire, Order
-from interlock.domain.job import Job, Refused
+from interlock.domain.approval import Approval, ApprovalStatus, CastVote, Decision, RequestApproval
+from interlock.domain.decide import CancelJob, Command, ExpireLease
+from interlock.domain.job import Job, Rejected
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.principal import Principal
 from interlock.domain.progress import Event, Level, Report
 from interlock.domain.webhook import DeliveryFilter
 from interlock.engine.engine import Engine
-from interlock.engine.outbound_http import Outside
+from interlock.engine.outbound_http import OutboundClient
 from interlock.engine.webhooks import SubscriptionRequest
 from interlock.storage.contract import Store
 from interlock.wire import TokenRequest
 from tests.process import acts
 from tests.process.acts import TENANT
 from tests.process.conftest import FAST, Judge, new_id
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 from tests.support.postgres import find_binaries
 from tests.support.receiver import receiver
 from tests.support.workers import Crew, Failed, until
@@ -39,28 +39,28 @@ OPERATOR = Principal(TENANT, "user:ops", frozenset({"admin", "operate"}))
 AGENT = Principal(TENANT, "worker:w", frozenset({"work"}))
 
 
-async def vote(store: Store, ballots: Sequence[Ballot]) -> list[Any]:
+async def vote(store: Store, commands: Sequence[CastVote]) -> list[Any]:
     """How each ballot left its gate, or the code of its refusal."""
-    answers = await store.decide(TENANT, ballots)
-    return [answer.error.code if isinstance(answer, Refused) else str(answer.status) for answer in answers]
+    answers = await store.decide(TENANT, commands)
+    return [answer.error.code if isinstance(answer, Rejected) else str(answer.status) for answer in answers]
 
 
-def asks(job: Job, **fields: Any) -> OpenGate:
-    made = {"id": job.id, "fence": job.fence, "worker": "w", "gate_id": new_id(), "prompt": "Go on?"}
-    return OpenGate(**{**made, "opened_by": "worker:w", **fields})
+def asks(job: Job, **fields: Any) -> RequestApproval:
+    made = {"id": job.id, "fence": job.fence, "worker": "w", "approval_id": new_id(), "prompt": "Go on?"}
+    return RequestApproval(**{**made, "opened_by": "worker:w", **fields})
 
 
 async def waiting(judge: Judge, **fields: Any) -> tuple[Job, Approval]:
     (job,) = await judge.running()
     order = asks(job, **fields)
     await judge.store.carry_out(TENANT, [order])
-    (gate,) = await judge.store.approvals(TENANT, [order.gate_id])
-    assert gate is not None
-    return job, gate
+    (approval,) = await judge.store.approvals(TENANT, [order.approval_id])
+    assert approval is not None
+    return job, approval
 
 
-async def gate_now(judge: Judge, gate: Approval) -> Approval:
-    (now,) = await judge.store.approvals(TENANT, [gate.id])
+async def gate_now(judge: Judge, approval: Approval) -> Approval:
+    (now,) = await judge.store.approvals(TENANT, [approval.id])
     assert now is not None
     return now
 
@@ -71,63 +71,70 @@ def nobody_failed(answers: list[Any]) -> None:
 
 
 async def test_of_64_deciders_in_several_processes_exactly_one_decides(judge: Judge) -> None:
-    with Crew(judge.place, 8) as crew:
+    with Crew(judge.place, 8) as workers:
         for _ in range(2 if FAST else 6):
-            job, gate = await waiting(judge)
-            ballots = [Ballot(gate.id, f"user:{i}", DENY if i % 2 else APPROVE) for i in range(64)]
-            answers = crew.race(*((vote, [ballot]) for ballot in ballots))
+            job, approval = await waiting(judge)
+            commands = [CastVote(approval.id, f"user:{i}", DENY if i % 2 else APPROVE) for i in range(64)]
+            answers = workers.race(*((vote, [command]) for command in commands))
             nobody_failed(answers)
-            now = await gate_now(judge, gate)
-            assert Counter(said for (said,) in answers) == {str(now.status): 1, "already_decided": 63}
+            now = await gate_now(judge, approval)
+            assert Counter(given for (given,) in answers) == {str(now.status): 1, "already_decided": 63}
             assert len(now.votes) == 1
             (after,) = await judge.jobs([job.id])
-            assert after.status is (Status.QUEUED if now.status is GateStatus.APPROVED else Status.FAILED)
-            assert [row.verb for row in await judge.store.history(TENANT, job.id)][2:] == [Verb.OPEN_GATE, Verb.DECIDE]
+            assert after.status is (Status.QUEUED if now.status is ApprovalStatus.APPROVED else Status.FAILED)
+            assert [row.verb for row in await judge.store.history(TENANT, job.id)][2:] == [
+                Verb.REQUEST_APPROVAL,
+                Verb.DECIDE,
+            ]
             if after.status is Status.QUEUED:
-                await judge.store.carry_out(TENANT, [Cancel(job.id, "user:x")])
+                await judge.store.carry_out(TENANT, [CancelJob(job.id, "user:x")])
     await judge.check()
 
 
 async def test_the_same_vote_from_everywhere_at_once_is_counted_once_and_answered_the_same(judge: Judge) -> None:
-    with Crew(judge.place, 8) as crew:
-        _, gate = await waiting(judge, required=2)
-        answers = crew.race(*[(vote, [Ballot(gate.id, "user:ada", APPROVE)])] * 32)
+    with Crew(judge.place, 8) as workers:
+        _, approval = await waiting(judge, required=2)
+        answers = workers.race(*[(vote, [CastVote(approval.id, "user:ada", APPROVE)])] * 32)
         assert answers == [["open"]] * 32
-        assert len((await gate_now(judge, gate)).votes) == 1
-        answers = crew.race(*((vote, [Ballot(gate.id, f"user:{i}", APPROVE)]) for i in range(32)))
+        assert len((await gate_now(judge, approval)).votes) == 1
+        answers = workers.race(*((vote, [CastVote(approval.id, f"user:{i}", APPROVE)]) for i in range(32)))
         nobody_failed(answers)
-        assert Counter(said for (said,) in answers) == {"approved": 1, "already_decided": 31}
+        assert Counter(given for (given,) in answers) == {"approved": 1, "already_decided": 31}
     await judge.check()
 
 
 async def test_a_decision_and_a_cancel_never_both_end_a_wait(judge: Judge) -> None:
-    await both(judge, lambda job: Cancel(job.id, "user:x"), {}, Status.CANCELLED, GateStatus.VOID, "gate_void")
+    await both(
+        judge, lambda job: CancelJob(job.id, "user:x"), {}, Status.CANCELLED, ApprovalStatus.VOID, "approval_void"
+    )
 
 
 async def test_a_decision_and_an_expiry_never_both_end_a_wait(judge: Judge) -> None:
     fields = {"expires_in_seconds": 0.02}
-    await both(judge, lambda job: Expire(job.id), fields, Status.FAILED, GateStatus.EXPIRED, "gate_expired")
+    await both(
+        judge, lambda job: ExpireLease(job.id), fields, Status.FAILED, ApprovalStatus.EXPIRED, "approval_expired"
+    )
 
 
 async def both(
-    judge: Judge, rival: Any, fields: dict[str, Any], ends: Status, closes: GateStatus, refused: str
+    judge: Judge, rival: Any, fields: dict[str, Any], ends: Status, closes: ApprovalStatus, refused: str
 ) -> None:
-    with Crew(judge.place, 2) as crew:
+    with Crew(judge.place, 2) as workers:
         for _ in range(15 if FAST else 60):
-            job, gate = await waiting(judge, **fields)
+            job, approval = await waiting(judge, **fields)
             if fields:  # right at its end, so that either may come first
-                await until(lambda end=gate.expires_at: past(judge, end - 2_000), "the gate is about to expire")  # type: ignore[misc]
-            order: Order = rival(job)
-            answers = crew.race((vote, [Ballot(gate.id, "user:ada", APPROVE)]), (acts.carry_out, [order]))
+                await until(lambda end=approval.expires_at: past(judge, end - 2_000), "the gate is about to expire")  # type: ignore[misc]
+            order: Command = rival(job)
+            answers = workers.race((vote, [CastVote(approval.id, "user:ada", APPROVE)]), (acts.carry_out, [order]))
             nobody_failed(answers)
-            ((said,), _) = answers
-            (after,), now = await judge.jobs([job.id]), await gate_now(judge, gate)
-            if said == "approved":
-                assert now.status is GateStatus.APPROVED
+            ((given,), _) = answers
+            (after,), now = await judge.jobs([job.id]), await gate_now(judge, approval)
+            if given == "approved":
+                assert now.status is ApprovalStatus.APPROVED
                 assert after.status in (Status.QUEUED, ends)  # a cancel finds it queued and ends it
-                await judge.store.carry_out(TENANT, [Cancel(job.id, "user:x")])
+                await judge.store.carry_out(TENANT, [CancelJob(job.id, "user:x")])
             else:
-                assert (said, now.status, after.status, now.votes) == (refused, closes, ends, ())
+                assert (given, now.status, after.status, now.votes) == (refused, closes, ends, ())
     await judge.check()
 
 
@@ -140,17 +147,17 @@ async def test_the_text_of_a_link_token_is_in_no_byte_of_the_database_and_in_no_
 ) -> None:
     caplog.set_level(logging.DEBUG)
     async with receiver() as host:
-        engine = Engine(judge.store, outside=Outside(host.allowance))
+        engine = Engine(judge.store, outside=OutboundClient(host.allowance))
         wanted = ["job.queued", "job.failed", "approval.requested", "approval.decided"]
         await engine.webhooks.subscribe(OPERATOR, SubscriptionRequest(url=host.url, events=wanted))
         tokens = [(await engine.tokens.create(OPERATOR, TokenRequest(roles=["approve"]))).text]
         for decision in Decision:
             (job,) = await judge.running()
             await engine.progress.add_events(TENANT, Report(job.id, job.fence, "w", (planted_event(),)))
-            approval = (await engine.gates.open(AGENT, asks(job))).approval
+            approval = (await engine.approvals.open(AGENT, asks(job))).approval
             assert approval is not None
-            tokens += [(await engine.gates.mint(ADA, approval.id)).token for _ in range(2)]
-            await engine.gates.decide_by_token(tokens[-1], decision, comment="planted comment")
+            tokens += [(await engine.approvals.create_link(ADA, approval.id)).token for _ in range(2)]
+            await engine.approvals.decide_by_token(tokens[-1], decision, comment="planted comment")
             await engine.tokens.authenticate(tokens[0])
         await engine.sender.deliver_due()
         assert await judge.store.outbox.deliveries(TENANT, DeliveryFilter(limit=100))
@@ -180,11 +187,11 @@ def everything_kept(judge: Judge) -> bytes:
         [find_binaries() / "pg_dump", "--dbname", judge.admin_dsn],
         capture_output=True,
         check=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=RETRY_SECONDS,
     )
     where = subprocess.run(
         [find_binaries() / "psql", "--dbname", judge.admin_dsn, "-Atc", "show data_directory"],
-        capture_output=True, check=True, timeout=PATIENCE_SECONDS, text=True,
+        capture_output=True, check=True, timeout=RETRY_SECONDS, text=True,
     )  # fmt: skip
     log = Path(where.stdout.strip()) / "pg_wal"
     if not os.access(log, os.R_OK):  # a server that was given to the tests may be anywhere

@@ -10,17 +10,17 @@ from collections.abc import AsyncIterator, Sequence
 import asyncpg
 import pytest
 
-from interlock.domain.job import Beat, Job
-from interlock.domain.progress import SMALLEST_ID, Event, Fed, Level, Place, Report
+from interlock.domain.job import Heartbeat, Job
+from interlock.domain.progress import SMALLEST_ID, Event, FeedEvent, FeedPosition, Level, Report
 from interlock.storage.contract import Store
 from interlock.storage.postgres import events as on_postgres
 from interlock.storage.postgres.connection import prepare
-from tests.process.acts import TENANT, said
+from tests.process.acts import TENANT, given
 from tests.process.conftest import FAST, Judge, new_id
 from tests.support.postgres import Postgres
 from tests.support.workers import Crew, Failed, until
 
-START = Place(0, 0, SMALLEST_ID, 0)
+START = FeedPosition(0, 0, SMALLEST_ID, 0)
 WRITERS = 32
 
 # Every commit that has told something takes its time, each another one, with all that it wrote already numbered.
@@ -40,32 +40,32 @@ def event(id: str) -> Event:
 async def tell_again_and_again(store: Store, writer: int, jobs: Sequence[Job], calls: int) -> list[tuple[str, str]]:
     """Tell of a few of the jobs at a time, by reports or by heartbeats, and say what was acknowledged."""
     chance = random.Random(writer)
-    told: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
     for call in range(calls):
         chosen = chance.sample(jobs, chance.randint(1, 3))
         ids = [f"{writer:08x}-{call:04x}-7000-8000-{n:012x}" for n in range(len(chosen) * 2)]
         pairs = [(job, ids[2 * i : 2 * i + chance.randint(1, 2)]) for i, job in enumerate(chosen)]
         if call % 3:
             reports = [Report(job.id, job.fence, "w", tuple(map(event, ids))) for job, ids in pairs]
-            answers = said(await store.add_events(TENANT, reports))
+            answers = given(await store.add_events(TENANT, reports))
         else:
-            beats = [Beat(job.id, job.fence, "w", events=tuple(map(event, ids))) for job, ids in pairs]
-            answers = said(await store.heartbeat(TENANT, beats))
+            heartbeats = [Heartbeat(job.id, job.fence, "w", events=tuple(map(event, ids))) for job, ids in pairs]
+            answers = given(await store.heartbeat(TENANT, heartbeats))
         assert not [answer for answer in answers if isinstance(answer, str)], answers
-        told += [(job.id, id) for job, ids in pairs for id in ids]
-    return told
+        reported += [(job.id, id) for job, ids in pairs for id in ids]
+    return reported
 
 
-async def read_until(store: Store, done: asyncio.Event, expected: set[tuple[str, str]]) -> list[Fed]:
+async def read_until(store: Store, done: asyncio.Event, expected: set[tuple[str, str]]) -> list[FeedEvent]:
     """What a reader sees that goes on from where it stopped, from before the first event until it has seen them all."""
-    seen: list[Fed] = []
+    seen: list[FeedEvent] = []
 
     async def all_seen() -> bool:
-        seen.extend(await store.feed(TENANT, seen[-1].place if seen else START, limit=50))
+        seen.extend(await store.feed(TENANT, seen[-1].position if seen else START, limit=50))
         return done.is_set() and len(seen) >= len(expected)
 
     await until(all_seen, "every event was fed")
-    seen += await store.feed(TENANT, seen[-1].place, limit=50)
+    seen += await store.feed(TENANT, seen[-1].position, limit=50)
     return seen
 
 
@@ -77,18 +77,18 @@ async def test_no_event_is_missed_whatever_order_32_writers_commit_in(judge: Jud
         await admin.close()
     jobs = await judge.running(8)
     done = asyncio.Event()
-    told: set[tuple[str, str]] = set()
-    readers = [asyncio.create_task(read_until(judge.store, done, told)) for _ in range(3)]
-    with Crew(judge.place, 8) as crew:
+    reported: set[tuple[str, str]] = set()
+    readers = [asyncio.create_task(read_until(judge.store, done, reported)) for _ in range(3)]
+    with Crew(judge.place, 8) as workers:
         calls = [(tell_again_and_again, writer, jobs, 4 if FAST else 12) for writer in range(WRITERS)]
-        answers = await asyncio.to_thread(crew.race, *calls)
+        answers = await asyncio.to_thread(workers.race, *calls)
     assert not [answer for answer in answers if isinstance(answer, Failed)], answers
     for answer in answers:
-        told.update(answer)
+        reported.update(answer)
     done.set()
     for seen in await asyncio.gather(*readers):
-        assert sorted((fed.event.job_id, fed.event.id) for fed in seen) == sorted(told)
-        assert [fed.place for fed in seen] == sorted(fed.place for fed in seen)
+        assert sorted((fed.event.job_id, fed.event.id) for fed in seen) == sorted(reported)
+        assert [fed.position for fed in seen] == sorted(fed.position for fed in seen)
         numbers = defaultdict(list)
         for fed in seen:
             numbers[fed.event.job_id].append(fed.event.seq)
@@ -108,9 +108,9 @@ async def test_a_reader_of_one_job_misses_nothing_either(judge: Judge) -> None:
         return finished and not page
 
     reader = asyncio.create_task(until(caught_up, "every event was read"))
-    with Crew(judge.place, 4) as crew:
+    with Crew(judge.place, 4) as workers:
         calls = [(tell_of_one, writer, job, 5 if FAST else 15) for writer in range(WRITERS)]
-        answers = await asyncio.to_thread(crew.race, *calls)
+        answers = await asyncio.to_thread(workers.race, *calls)
     done.set()
     await reader
     assert sorted(number for answer in answers for number in answer) == seen == list(range(1, len(seen) + 1))
@@ -120,8 +120,8 @@ async def tell_of_one(store: Store, writer: int, job: Job, calls: int) -> list[i
     """Tell of one job, event by event; the numbers they got."""
     numbers: list[int] = []
     for call in range(calls):
-        told = Report(job.id, job.fence, "w", (event(f"{writer:08x}-{call:04x}-7000-8000-000000000000"),))
-        ((number,),) = said(await store.add_events(TENANT, [told]))
+        reported = Report(job.id, job.fence, "w", (event(f"{writer:08x}-{call:04x}-7000-8000-000000000000"),))
+        ((number,),) = given(await store.add_events(TENANT, [reported]))
         numbers.append(number)
     return numbers
 
@@ -144,11 +144,11 @@ class TestOnPostgres:
             await connection.close()
 
     async def tell(self, connection: asyncpg.Connection[asyncpg.Record], job: Job) -> None:
-        told = Report(job.id, job.fence, "w", (event(new_id()),))
-        (numbers,) = await on_postgres.write(connection, TENANT, [told])
+        reported = Report(job.id, job.fence, "w", (event(new_id()),))
+        (numbers,) = await on_postgres.write(connection, TENANT, [reported])
         assert numbers is not None
 
-    async def fed(self, judge: Judge, after: Place = START) -> list[Fed]:
+    async def fed(self, judge: Judge, after: FeedPosition = START) -> list[FeedEvent]:
         return await judge.store.feed(TENANT, after, limit=200)
 
     async def fed_by(self, judge: Judge, count: int) -> list[tuple[str, int]]:
@@ -200,7 +200,7 @@ class TestOnPostgres:
         await old.execute("commit")
         fed = await self.fed_by(judge, 3)
         assert fed == [(first.id, 1), (second.id, 1), (second.id, 2)]
-        places = [fed.place for fed in await self.fed(judge)]
+        places = [fed.position for fed in await self.fed(judge)]
         assert [len(await self.fed(judge, place)) for place in places] == [2, 1, 0]
 
     async def test_a_reader_that_holds_a_snapshot_open_holds_nobody_up(

@@ -14,18 +14,18 @@ from multiprocessing.connection import Connection
 import asyncpg
 import pytest
 
-from interlock.domain.decide import CancelAck, Complete, Fail, Order, Release
-from interlock.domain.job import Beat, Checkpoint, NewJob, Receipt
+from interlock.domain.decide import AcknowledgeCancel, Command, CompleteJob, FailJob, ReleaseJob
+from interlock.domain.job import Checkpoint, Heartbeat, NewJob, Receipt
 from interlock.domain.lifecycle import Status, Verb
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.storage.contract import Store
-from tests.process.acts import TENANT, said
+from tests.process.acts import TENANT, given
 from tests.process.conftest import FAST, Judge, new_id
 from tests.process.toil import VERBS, Book, toil_in_a_process
 from tests.support.workers import Member, Place, members, until
 
 KILLS = 50 if FAST else 210
-LONGEST_WAIT = 0.004  # more than most calls take
+MAX_WAIT = 0.004  # more than most calls take
 AHEAD = 3  # processes made ready while another works
 
 Property = Callable[[str, object], None]
@@ -77,7 +77,7 @@ def kill_at_some_moment(member: Member, number: int, book: Book, dice: random.Ra
         note(when, what, facts)
         last = (when, what)
         times -= last == ("before", verb)
-    for when, what, facts in member.kill_within(dice.uniform(0, LONGEST_WAIT)):
+    for when, what, facts in member.kill_within(dice.uniform(0, MAX_WAIT)):
         note(when, what, facts)
         last = (when, what)
     return f"in {last[1]}" if last[0] == "before" else f"after {last[1]}"
@@ -100,7 +100,7 @@ def claim_and_die(pipe: Connection, place: Place) -> None:
 
     async def work() -> None:
         store = await place.open(size=1)
-        jobs = await store.claim(TENANT, ClaimAsk("poisoned", lease_seconds=0.05))
+        jobs = await store.claim(TENANT, ClaimFilter("poisoned", lease_seconds=0.05))
         pipe.send([job.fence for job in jobs])
         if jobs:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -136,16 +136,21 @@ def hold(pipe: Connection, place: Place) -> None:
 
     async def work() -> None:
         store = await place.open(size=1)
-        (job,) = await store.claim(TENANT, ClaimAsk("stopped", lease_seconds=0.3))
+        (job,) = await store.claim(TENANT, ClaimFilter("stopped", lease_seconds=0.3))
         pipe.send((job.id, job.fence))
         pipe.recv()
-        grant = (job.id, job.fence, "stopped")
-        told = said(await store.heartbeat(TENANT, [Beat(*grant)]))
+        lease = (job.id, job.fence, "stopped")
+        reported = given(await store.heartbeat(TENANT, [Heartbeat(*lease)]))
         error = '{"message":"late","kind":"X"}'
-        orders: list[Order] = [Complete(*grant, '"late"'), Fail(*grant, error), Release(*grant), CancelAck(*grant)]
-        told += said(await store.carry_out(TENANT, orders))
-        told += said(await store.checkpoint(TENANT, [Checkpoint(*grant, 1, '"late"')]))
-        pipe.send(told)
+        orders: list[Command] = [
+            CompleteJob(*lease, '"late"'),
+            FailJob(*lease, error),
+            ReleaseJob(*lease),
+            AcknowledgeCancel(*lease),
+        ]
+        reported += given(await store.carry_out(TENANT, orders))
+        reported += given(await store.checkpoint(TENANT, [Checkpoint(*lease, 1, '"late"')]))
+        pipe.send(reported)
 
     asyncio.run(work())
 
@@ -159,7 +164,7 @@ async def test_a_worker_stopped_beyond_its_lease_finds_it_lost_and_changes_nothi
         heirs: list[int] = []
 
         async def taken_over() -> bool:
-            heirs.extend(job.fence for job in await judge.store.claim(TENANT, ClaimAsk("heir", lease_seconds=600.0)))
+            heirs.extend(job.fence for job in await judge.store.claim(TENANT, ClaimFilter("heir", lease_seconds=600.0)))
             return bool(heirs)
 
         await until(taken_over, "another worker has the job")
@@ -170,7 +175,7 @@ async def test_a_worker_stopped_beyond_its_lease_finds_it_lost_and_changes_nothi
         assert member.receive() == ["lease_lost"] * 6
         assert await judge.jobs([id]) == before
     assert before[0].worker == "heir"
-    (receipt,) = await judge.store.carry_out(TENANT, [Complete(id, heirs[0], "heir", '"done"')])
+    (receipt,) = await judge.store.carry_out(TENANT, [CompleteJob(id, heirs[0], "heir", '"done"')])
     assert isinstance(receipt, Receipt)
     await judge.check()
 

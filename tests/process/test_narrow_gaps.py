@@ -9,11 +9,11 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from interlock.domain.decide import Release
-from interlock.domain.edit import Edit
+from interlock.domain.decide import ReleaseJob
+from interlock.domain.edit import EditJob
 from interlock.domain.job import NewJob, Receipt
 from interlock.domain.lifecycle import Status
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
@@ -39,7 +39,7 @@ create policy gate on interlock.job as restrictive for all using (interlock.pass
 
 
 @pytest.fixture
-async def gated(
+async def awaiting_approval(
     postgres: Postgres,
 ) -> AsyncIterator[tuple[PostgresStore, PostgresStore, asyncpg.Connection[asyncpg.Record]]]:
     """A quick store, a slow one, and the gatekeeper's connection."""
@@ -59,36 +59,38 @@ async def gated(
 
 @pytest.mark.parametrize("how", ["later", "children", "at once", "edited"])
 async def test_a_claim_grants_nothing_by_a_place_in_line_that_is_no_longer_true(
-    gated: tuple[PostgresStore, PostgresStore, asyncpg.Connection[asyncpg.Record]], how: str
+    awaiting_approval: tuple[PostgresStore, PostgresStore, asyncpg.Connection[asyncpg.Record]], how: str
 ) -> None:
     """A claimer has seen a job as ready; before it locks it, another has run it and handed it back to wait."""
-    quick, slow, keeper = gated
+    quick, slow, keeper = awaiting_approval
     job = NewJob(new_id(), "t")
     await quick.enqueue(TENANT, [job])
     await keeper.execute(f"select pg_advisory_lock({GATE})")
-    late = asyncio.create_task(slow.claim(TENANT, ClaimAsk("late")))
+    late = asyncio.create_task(slow.claim(TENANT, ClaimFilter("late")))
 
     async def stands_at_the_gate() -> bool:
-        return bool(await keeper.fetchval("select count(*) from pg_locks where locktype = 'advisory' and not granted"))
+        return bool(await keeper.fetchval("select count(*) from pg_locks where locktype = 'advisory' and not leased"))
 
     await until(stands_at_the_gate, "the slow claim stands at the gate")
     if how == "edited":
         child = job
-        (edited,) = await quick.carry_out(TENANT, [Edit(job.id, "user:eva", run_at=await quick.now() + 3600 * SECOND)])
+        (edited,) = await quick.carry_out(
+            TENANT, [EditJob(job.id, "user:eva", run_at=await quick.now() + 3600 * SECOND)]
+        )
         assert isinstance(edited, Receipt)
     else:
-        (held,) = await quick.claim(TENANT, ClaimAsk("first"))
+        (held,) = await quick.claim(TENANT, ClaimFilter("first"))
         child = NewJob(new_id(), "child", parent_id=job.id)
         await quick.enqueue(TENANT, [child])
         release = {
-            "later": Release(job.id, held.fence, "first", delay_seconds=3600.0),
-            "children": Release(job.id, held.fence, "first", children=(child.id,)),
-            "at once": Release(job.id, held.fence, "first"),
+            "later": ReleaseJob(job.id, held.fence, "first", delay_seconds=3600.0),
+            "children": ReleaseJob(job.id, held.fence, "first", children=(child.id,)),
+            "at once": ReleaseJob(job.id, held.fence, "first"),
         }[how]
         await quick.carry_out(TENANT, [release])
     await keeper.execute(f"select pg_advisory_unlock({GATE})")
 
-    got = [granted.id for granted in await late]
+    got = [leased.id for leased in await late]
     (now,) = await quick.get(TENANT, [job.id])
     assert now is not None
     if how == "at once":
@@ -111,7 +113,7 @@ async def test_a_route_that_was_rolled_back_is_forgotten(tmp_path: Path) -> None
         await one.enqueue(TENANT, [NewJob(new_id(), "mail")])
         check_sqlite(path)
         for store, type in ((one, "mail"), (other, "pay")):
-            (job,) = await store.claim(TENANT, ClaimAsk("w", types=frozenset({type}), limit=10))
+            (job,) = await store.claim(TENANT, ClaimFilter("w", types=frozenset({type}), limit=10))
             assert job.type == type
     finally:
         await one.close()

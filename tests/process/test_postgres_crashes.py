@@ -97,13 +97,13 @@ async def test_backends_that_are_ended_are_replaced_without_a_loss(
         dsn = postgres.dsn(name, user=APP_LOGIN)
         admin = await asyncpg.connect(postgres.dsn(name))
         async with under_load(dsn, book) as all_get_on:
-            for turn in itertools.count(1):
+            for commit_seq in itertools.count(1):
                 backends = await admin.fetch(
                     "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
                 )
                 for row in dice.sample(backends, min(len(backends), dice.randrange(1, 4))):
                     ended += await admin.fetchval("select pg_terminate_backend($1)", row[0])
-                if turn % 10 == 0:
+                if commit_seq % 10 == 0:
                     await all_get_on()
                     if ended >= enough:
                         break

@@ -10,10 +10,19 @@ from typing import Any
 
 import pytest
 
-from interlock.domain.decide import Cancel, CancelAck, Complete, Expire, Fail, Order, Release, Revoke
-from interlock.domain.job import Beat, Checkpoint, Enqueued, Job, NewJob, Pulse, Receipt
+from interlock.domain.decide import (
+    AcknowledgeCancel,
+    CancelJob,
+    Command,
+    CompleteJob,
+    ExpireLease,
+    FailJob,
+    ReleaseJob,
+    RevokeLease,
+)
+from interlock.domain.job import Checkpoint, Enqueued, Heartbeat, HeartbeatReply, Job, NewJob, Receipt
 from interlock.domain.lifecycle import TERMINAL, Status
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from tests.process import acts
 from tests.process.acts import TENANT
 from tests.process.conftest import FAST, Judge, new_id
@@ -34,25 +43,25 @@ def no_one_failed(answers: list[Any]) -> None:
 
 
 async def test_concurrent_claims_grant_every_job_exactly_once(judge: Judge) -> None:
-    with Crew(judge.place, 8) as crew:
+    with Crew(judge.place, 8) as workers:
         for limit in (1, 7, 50):
             ids = await judge.add(150 if FAST else 600)
-            answers = crew.race(
-                *((acts.claim_all, ClaimAsk(f"w{i}", limit=limit, lease_seconds=3600.0)) for i in range(8))
+            answers = workers.race(
+                *((acts.claim_all, ClaimFilter(f"w{i}", limit=limit, lease_seconds=3600.0)) for i in range(8))
             )
             no_one_failed(answers)
-            granted = Counter(id for answer in answers for id, _ in answer)
-            assert granted == Counter(ids)
+            leased = Counter(id for answer in answers for id, _ in answer)
+            assert leased == Counter(ids)
             jobs = await judge.jobs(ids)
             assert {(job.status, job.fence, job.version) for job in jobs} == {(Status.RUNNING, 1, 2)}
     await judge.check()
 
 
 async def test_one_claim_id_grants_once_however_often_it_is_sent_at_once(judge: Judge) -> None:
-    with Crew(judge.place, 8) as crew:
+    with Crew(judge.place, 8) as workers:
         for i in rounds(30, 8):
             await judge.add(10)
-            answers = crew.race(*[(acts.claim, ClaimAsk("w", limit=5, claim_id=f"c{i}"))] * 8)
+            answers = workers.race(*[(acts.claim, ClaimFilter("w", limit=5, claim_id=f"c{i}"))] * 8)
             no_one_failed(answers)
             assert len({tuple((job.id, job.fence) for job in answer) for answer in answers}) == 1
             assert len(answers[0]) == 5
@@ -61,16 +70,16 @@ async def test_one_claim_id_grants_once_however_often_it_is_sent_at_once(judge: 
 
 async def test_a_sweep_and_a_complete_never_both_end_a_grant(judge: Judge) -> None:
     won: Counter[str] = Counter()
-    with Crew(judge.place, 2) as crew:
+    with Crew(judge.place, 2) as workers:
         for _ in rounds(120, 30):
             held = await judge.running(4, lease_seconds=0.001, max_attempts=2)
             await expired(judge, held)
-            completes = [Complete(job.id, job.fence, "w") for job in held]
-            expiries = [Expire(job.id) for job in reversed(held)]
-            answers = crew.race((acts.carry_out, completes), (acts.carry_out, expiries))
+            completes = [CompleteJob(job.id, job.fence, "w") for job in held]
+            expiries = [ExpireLease(job.id) for job in reversed(held)]
+            answers = workers.race((acts.carry_out, completes), (acts.carry_out, expiries))
             no_one_failed(answers)
-            done, swept = answers[0], answers[1][::-1]
-            for job, finish, sweep in zip(await judge.jobs([job.id for job in held]), done, swept, strict=True):
+            done, expired_jobs = answers[0], answers[1][::-1]
+            for job, finish, sweep in zip(await judge.jobs([job.id for job in held]), done, expired_jobs, strict=True):
                 if isinstance(finish, Receipt):
                     assert finish.status == job.status == Status.SUCCEEDED
                     assert sweep == finish
@@ -87,18 +96,18 @@ async def test_a_sweep_and_a_complete_never_both_end_a_grant(judge: Judge) -> No
 @pytest.mark.parametrize("how", ["request", "force", "revoke"])
 async def test_a_cancel_and_a_finish_never_both_end_a_grant(judge: Judge, how: str) -> None:
     won: Counter[str] = Counter()
-    with Crew(judge.place, 2) as crew:
+    with Crew(judge.place, 2) as workers:
         for i in rounds(60, 15):
             held = await judge.running(4)
-            stops: list[Order] = [
-                Revoke(job.id, "user:x") if how == "revoke" else Cancel(job.id, "user:x", force=how == "force")
+            stops: list[Command] = [
+                RevokeLease(job.id, "user:x") if how == "revoke" else CancelJob(job.id, "user:x", force=how == "force")
                 for job in reversed(held)
             ]
-            finishes: list[Order] = [
-                Complete(job.id, job.fence, "w") if (i + n) % 2 else Fail(job.id, job.fence, "w", ERROR)
+            finishes: list[Command] = [
+                CompleteJob(job.id, job.fence, "w") if (i + n) % 2 else FailJob(job.id, job.fence, "w", ERROR)
                 for n, job in enumerate(held)
             ]
-            answers = crew.race((acts.carry_out, finishes), (acts.carry_out, stops))
+            answers = workers.race((acts.carry_out, finishes), (acts.carry_out, stops))
             no_one_failed(answers)
             jobs = await judge.jobs([job.id for job in held])
             for job, order, finish, stop in zip(jobs, finishes, answers[0], answers[1][::-1], strict=True):
@@ -121,20 +130,24 @@ async def test_a_cancel_and_a_finish_never_both_end_a_grant(judge: Judge, how: s
 
 async def test_a_heartbeat_that_was_answered_has_saved_the_lease_from_the_sweep(judge: Judge) -> None:
     won: Counter[str] = Counter()
-    with Crew(judge.place, 2) as crew:
+    with Crew(judge.place, 2) as workers:
         for _ in rounds(120, 30):
             held = await judge.running(4, lease_seconds=0.001)
             await expired(judge, held)
-            beats = [Beat(job.id, job.fence, "w", 60.0) for job in held]
-            expiries = [Expire(job.id) for job in reversed(held)]
-            answers = crew.race((acts.heartbeat, beats), (acts.carry_out, expiries))
+            heartbeats = [Heartbeat(job.id, job.fence, "w", 60.0) for job in held]
+            expiries = [ExpireLease(job.id) for job in reversed(held)]
+            answers = workers.race((acts.heartbeat, heartbeats), (acts.carry_out, expiries))
             no_one_failed(answers)
-            for job, beat in zip(await judge.jobs([job.id for job in held]), answers[0], strict=True):
-                if isinstance(beat, Pulse):
-                    assert (job.status, job.fence, job.lease_expires_at) == (Status.RUNNING, 1, beat.lease_expires_at)
+            for job, heartbeat in zip(await judge.jobs([job.id for job in held]), answers[0], strict=True):
+                if isinstance(heartbeat, HeartbeatReply):
+                    assert (job.status, job.fence, job.lease_expires_at) == (
+                        Status.RUNNING,
+                        1,
+                        heartbeat.lease_expires_at,
+                    )
                     won["heartbeat"] += 1
                 else:
-                    assert (beat, job.status) == ("lease_lost", Status.RETRY)
+                    assert (heartbeat, job.status) == ("lease_lost", Status.RETRY)
                     won["sweep"] += 1
             await end_all(judge)
     await judge.check()
@@ -142,100 +155,100 @@ async def test_a_heartbeat_that_was_answered_has_saved_the_lease_from_the_sweep(
 
 
 async def test_no_parent_is_left_waiting_for_children_that_end_meanwhile(judge: Judge) -> None:
-    with Crew(judge.place, 4) as crew:
+    with Crew(judge.place, 4) as workers:
         for i in rounds(200, 40):
             (parent,) = await judge.running(type="parent")
             children = await judge.running(3, type="child", parent_id=parent.id)
             ids = tuple(child.id for child in children)
-            ends: list[Order] = [
-                Complete(children[0].id, children[0].fence, "w"),
-                Fail(children[1].id, children[1].fence, "w", ERROR, retryable=False),
-                Cancel(children[2].id, "user:x", force=True),
+            ends: list[Command] = [
+                CompleteJob(children[0].id, children[0].fence, "w"),
+                FailJob(children[1].id, children[1].fence, "w", ERROR, retryable=False),
+                CancelJob(children[2].id, "user:x", force=True),
             ]
-            release = (acts.carry_out, [Release(parent.id, parent.fence, "w", children=ids)])
-            answers = crew.race(*((acts.carry_out, [end]) for end in ends[: i % 4]), release)
+            release = (acts.carry_out, [ReleaseJob(parent.id, parent.fence, "w", children=ids)])
+            answers = workers.race(*((acts.carry_out, [end]) for end in ends[: i % 4]), release)
             no_one_failed(answers)
-            answers = crew.race(*((acts.carry_out, [end]) for end in ends[i % 4 :])) if i % 4 < 3 else []
+            answers = workers.race(*((acts.carry_out, [end]) for end in ends[i % 4 :])) if i % 4 < 3 else []
             no_one_failed(answers)
             (freed,) = await judge.jobs([parent.id])
             assert (freed.status, list(freed.awaiting)) == (Status.QUEUED, [])
-            (again,) = await judge.store.claim(TENANT, ClaimAsk("w", types=frozenset({"parent"})))
+            (again,) = await judge.store.claim(TENANT, ClaimFilter("w", types=frozenset({"parent"})))
             assert again.id == parent.id
-            await judge.store.carry_out(TENANT, [Complete(again.id, again.fence, "w")])
+            await judge.store.carry_out(TENANT, [CompleteJob(again.id, again.fence, "w")])
     await judge.check()
 
 
 async def test_a_waiting_parent_may_be_cancelled_while_its_children_end(judge: Judge) -> None:
-    with Crew(judge.place, 3) as crew:
+    with Crew(judge.place, 3) as workers:
         for _ in rounds(40, 10):
             (parent,) = await judge.running(type="parent")
             children = await judge.running(2, type="child", parent_id=parent.id)
             ids = tuple(child.id for child in children)
-            await judge.store.carry_out(TENANT, [Release(parent.id, parent.fence, "w", children=ids)])
-            ends = [(acts.carry_out, [Complete(child.id, child.fence, "w")]) for child in children]
-            answers = crew.race(*ends, (acts.carry_out, [Cancel(parent.id, "user:x")]))
+            await judge.store.carry_out(TENANT, [ReleaseJob(parent.id, parent.fence, "w", children=ids)])
+            ends = [(acts.carry_out, [CompleteJob(child.id, child.fence, "w")]) for child in children]
+            answers = workers.race(*ends, (acts.carry_out, [CancelJob(parent.id, "user:x")]))
             no_one_failed(answers)
             (gone,) = await judge.jobs([parent.id])
             assert gone.status == Status.CANCELLED
-            assert await judge.store.claim(TENANT, ClaimAsk("w")) == []
+            assert await judge.store.claim(TENANT, ClaimFilter("w")) == []
     await judge.check()
 
 
 async def test_a_child_is_never_born_under_a_parent_that_ended_before(judge: Judge) -> None:
     won: Counter[str] = Counter()
-    with Crew(judge.place, 2) as crew:
+    with Crew(judge.place, 2) as workers:
         for _ in rounds(80, 20):
             (parent,) = await judge.running()
             child = NewJob(new_id(), "child", parent_id=parent.id)
-            ending = (acts.carry_out, [Complete(parent.id, parent.fence, "w")])
-            ((born,), (receipt,)) = answers = crew.race((acts.enqueue, [child]), ending)
+            ending = (acts.carry_out, [CompleteJob(parent.id, parent.fence, "w")])
+            ((created,), (receipt,)) = answers = workers.race((acts.enqueue, [child]), ending)
             no_one_failed(answers)
             assert receipt.status == Status.SUCCEEDED
-            won["child" if isinstance(born, Enqueued) else str(born)] += 1
-            assert isinstance(born, Enqueued) or born == "parent_ended"
-            assert (await judge.store.get(TENANT, [child.id]) == [None]) == (born == "parent_ended")
+            won["child" if isinstance(created, Enqueued) else str(created)] += 1
+            assert isinstance(created, Enqueued) or created == "parent_ended"
+            assert (await judge.store.get(TENANT, [child.id]) == [None]) == (created == "parent_ended")
     await judge.check()
     print(f"won: {dict(won)}")
 
 
 async def test_the_same_key_sent_64_times_at_once_makes_one_job(judge: Judge) -> None:
-    with Crew(judge.place, 8) as crew:
+    with Crew(judge.place, 8) as workers:
         for i in rounds(12, 4):
             body = sha256(b"same").digest()
             jobs = [NewJob(new_id(), "t", idempotency_key=f"key {i}", body_sha256=body) for _ in range(64)]
-            answers = crew.race(*((acts.enqueue, [job]) for job in jobs))
+            answers = workers.race(*((acts.enqueue, [job]) for job in jobs))
             no_one_failed(answers)
-            told = [answer for (answer,) in answers]
-            assert len({answer.id for answer in told}) == 1
-            assert sorted(answer.replayed for answer in told) == [False] + [True] * 63
+            reported = [answer for (answer,) in answers]
+            assert len({answer.id for answer in reported}) == 1
+            assert sorted(answer.replayed for answer in reported) == [False] + [True] * 63
     assert len(await judge.everything()) == len(rounds(12, 4))
     await judge.check()
 
 
 async def test_the_same_key_with_64_bodies_makes_one_job_and_63_refusals(judge: Judge) -> None:
-    with Crew(judge.place, 8) as crew:
+    with Crew(judge.place, 8) as workers:
         for i in rounds(12, 4):
             jobs = [
                 NewJob(new_id(), "t", idempotency_key=f"key {i}", body_sha256=sha256(bytes([n])).digest())
                 for n in range(64)
             ]
-            answers = crew.race(*((acts.enqueue, [job]) for job in jobs))
+            answers = workers.race(*((acts.enqueue, [job]) for job in jobs))
             no_one_failed(answers)
-            told = Counter("new" if isinstance(answer, Enqueued) else answer for (answer,) in answers)
-            assert told == {"new": 1, "idempotency_key_reuse": 63}
+            reported = Counter("new" if isinstance(answer, Enqueued) else answer for (answer,) in answers)
+            assert reported == {"new": 1, "idempotency_key_reuse": 63}
     await judge.check()
 
 
 async def test_batches_with_the_same_keys_in_opposite_order_do_not_block_each_other(judge: Judge) -> None:
     body = sha256(b"same").digest()
-    with Crew(judge.place, 4) as crew:
+    with Crew(judge.place, 4) as workers:
         for i in rounds(60, 15):
             keys = [f"{i}/{n}" for n in range(20)]
             batches = [
                 [NewJob(new_id(), "t", idempotency_key=key, body_sha256=body) for key in order]
                 for order in (keys, keys[::-1], keys[10:] + keys[:10], keys[::-1])
             ]
-            answers = crew.race(*((acts.enqueue, batch, i % 2 == 0) for batch in batches))
+            answers = workers.race(*((acts.enqueue, batch, i % 2 == 0) for batch in batches))
             no_one_failed(answers)
             new = Counter(answer.id for batch in answers for answer in batch if not answer.replayed)
             assert len(new) == 20
@@ -245,31 +258,31 @@ async def test_batches_with_the_same_keys_in_opposite_order_do_not_block_each_ot
 
 
 async def test_claims_beside_cancels_grant_nothing_that_is_cancelled(judge: Judge) -> None:
-    with Crew(judge.place, 4) as crew:
+    with Crew(judge.place, 4) as workers:
         for _ in rounds(60, 15):
             ids = await judge.add(20)
-            cancels: list[Order] = [Cancel(id, "user:x", force=True) for id in sorted(ids)]
-            answers = crew.race(
-                (acts.claim, ClaimAsk("w1", limit=20)),
+            cancels: list[Command] = [CancelJob(id, "user:x", force=True) for id in sorted(ids)]
+            answers = workers.race(
+                (acts.claim, ClaimFilter("w1", limit=20)),
                 (acts.carry_out, cancels),
-                (acts.claim, ClaimAsk("w2", limit=7)),
+                (acts.claim, ClaimFilter("w2", limit=7)),
                 (acts.carry_out, cancels[::-1]),
             )
             no_one_failed(answers)
-            granted = [job.id for answer in (answers[0], answers[2]) for job in answer]
-            assert len(granted) == len(set(granted))
+            leased = [job.id for answer in (answers[0], answers[2]) for job in answer]
+            assert len(leased) == len(set(leased))
             assert {job.status for job in await judge.jobs(ids)} == {Status.CANCELLED}
-            assert await judge.store.claim(TENANT, ClaimAsk("w", limit=100)) == []
+            assert await judge.store.claim(TENANT, ClaimFilter("w", limit=100)) == []
     await judge.check()
 
 
 async def test_of_two_checkpoints_with_one_number_only_one_is_kept(judge: Judge) -> None:
-    with Crew(judge.place, 2) as crew:
+    with Crew(judge.place, 2) as workers:
         (job,) = await judge.running()
         for seq in rounds(80, 20):
             rivals = [Checkpoint(job.id, job.fence, "w", seq, str(n)) for n in range(2)]
-            answers = crew.race(
-                (acts.checkpoint, [rivals[0]]), (acts.heartbeat, [Beat(job.id, job.fence, "w", 60.0, rivals[1])])
+            answers = workers.race(
+                (acts.checkpoint, [rivals[0]]), (acts.heartbeat, [Heartbeat(job.id, job.fence, "w", 60.0, rivals[1])])
             )
             no_one_failed(answers)
             lost = [n for n, (answer,) in enumerate(answers) if answer == "checkpoint_conflict"]
@@ -281,39 +294,39 @@ async def test_of_two_checkpoints_with_one_number_only_one_is_kept(judge: Judge)
 
 async def churn(store: Any, worker: str, times: int) -> list[tuple[str, int]]:
     """Everything a worker does, as fast as it can; the jobs of others lie around too."""
-    granted: list[tuple[str, int]] = []
+    leased: list[tuple[str, int]] = []
     for i in range(times):
-        jobs: list[Job] = await store.claim(TENANT, ClaimAsk(worker, limit=1 + i % 5, lease_seconds=60.0))
-        granted += [(job.id, job.fence) for job in jobs]
-        await store.heartbeat(TENANT, [Beat(job.id, job.fence, worker) for job in jobs])
-        orders: list[Order] = []
+        jobs: list[Job] = await store.claim(TENANT, ClaimFilter(worker, limit=1 + i % 5, lease_seconds=60.0))
+        leased += [(job.id, job.fence) for job in jobs]
+        await store.heartbeat(TENANT, [Heartbeat(job.id, job.fence, worker) for job in jobs])
+        orders: list[Command] = []
         for n, job in enumerate(jobs):
-            grant = (job.id, job.fence, worker)
+            lease = (job.id, job.fence, worker)
             orders.append(
-                Fail(*grant, ERROR, retry_after_seconds=0.1)
+                FailJob(*lease, ERROR, retry_after_seconds=0.1)
                 if (i + n) % 4 == 0
-                else Release(*grant, delay_seconds=0.0 if (i + n) % 3 else 0.05)
+                else ReleaseJob(*lease, delay_seconds=0.0 if (i + n) % 3 else 0.05)
             )
-        answers = acts.said(await store.carry_out(TENANT, orders))
+        answers = acts.given(await store.carry_out(TENANT, orders))
         assert all(isinstance(answer, Receipt) for answer in answers), answers
-    return granted
+    return leased
 
 
 async def test_jobs_that_are_handed_back_all_the_time_are_held_by_one_and_never_start_early(judge: Judge) -> None:
     ids = await judge.add(12, max_attempts=100)
-    with Crew(judge.place, 6) as crew:
+    with Crew(judge.place, 6) as workers:
         for _ in rounds(4, 1):
-            answers = crew.race(*((churn, f"w{i}", 60) for i in range(6)))
+            answers = workers.race(*((churn, f"w{i}", 60) for i in range(6)))
             no_one_failed(answers)
-            granted = [grant for answer in answers for grant in answer]
-            assert len(granted) == len(set(granted))
+            leased = [lease for answer in answers for lease in answer]
+            assert len(leased) == len(set(leased))
     await judge.check()
     jobs = await judge.jobs(ids)
     assert all(job.status in (Status.QUEUED, Status.RETRY) for job in jobs)
     left = set(ids)
 
     async def none_left() -> bool:
-        left.difference_update(job.id for job in await judge.store.claim(TENANT, ClaimAsk("w", limit=100)))
+        left.difference_update(job.id for job in await judge.store.claim(TENANT, ClaimFilter("w", limit=100)))
         return not left
 
     await until(none_left, "every job can be claimed again")
@@ -326,14 +339,14 @@ async def hammer(store: Any, worker: str, times: int) -> int:
     for i in range(times):
         ids = [new_id() for _ in range(3)]
         await store.enqueue(TENANT, [NewJob(f"{worker}{id[1:]}", "t", payload=f'"{worker}"') for id in ids])
-        jobs = await store.claim(TENANT, ClaimAsk(worker, limit=4))
+        jobs = await store.claim(TENANT, ClaimFilter(worker, limit=4))
         await store.get(TENANT, [job.id for job in jobs])
-        await store.heartbeat(TENANT, [Beat(job.id, job.fence, worker) for job in jobs])
-        orders: list[Order] = [Complete(job.id, job.fence, worker) for job in jobs[1:]]
-        orders += [Cancel(job.id, "user:x") for job in jobs[:1]]
+        await store.heartbeat(TENANT, [Heartbeat(job.id, job.fence, worker) for job in jobs])
+        orders: list[Command] = [CompleteJob(job.id, job.fence, worker) for job in jobs[1:]]
+        orders += [CancelJob(job.id, "user:x") for job in jobs[:1]]
         await store.carry_out(TENANT, orders)
         if jobs and i % 2:
-            await store.carry_out(TENANT, [CancelAck(jobs[0].id, jobs[0].fence, worker)])
+            await store.carry_out(TENANT, [AcknowledgeCancel(jobs[0].id, jobs[0].fence, worker)])
             done += 1
         await store.due_leases(10)
         done += len(orders) - len(jobs[:1])
@@ -341,8 +354,8 @@ async def hammer(store: Any, worker: str, times: int) -> int:
 
 
 async def test_eight_processes_at_once_never_see_a_lock(judge: Judge) -> None:
-    with Crew(judge.place, 8) as crew:
-        answers = crew.race(*((hammer, f"{i:x}", 20 if FAST else 60) for i in range(8)))
+    with Crew(judge.place, 8) as workers:
+        answers = workers.race(*((hammer, f"{i:x}", 20 if FAST else 60) for i in range(8)))
         no_one_failed(answers)
         ended = [job for job in await judge.everything() if job.status in TERMINAL]
         assert len(ended) == sum(answers)
@@ -360,10 +373,10 @@ async def open_and_close(_: Any, place: Place, times: int, worker: str) -> None:
 async def test_processes_may_open_and_close_a_file_at_the_same_moment(tmp_path: Any) -> None:
     """Making the file, migrating it, switching to WAL and removing the WAL all happen beside each other."""
     elsewhere = Place("sqlite", str(tmp_path / "elsewhere.db"))
-    with Crew(elsewhere, 8) as crew:
+    with Crew(elsewhere, 8) as workers:
         for i in rounds(20, 5):
             place = Place("sqlite", str(tmp_path / f"fresh{i}.db"))
-            answers = crew.race(*((open_and_close, place, 5, f"{n:x}") for n in range(8)))
+            answers = workers.race(*((open_and_close, place, 5, f"{n:x}") for n in range(8)))
             no_one_failed(answers)
             store = await place.open()
             judge = Judge(place, store, None)
@@ -384,6 +397,6 @@ async def expired(judge: Judge, held: list[Job]) -> None:
 async def end_all(judge: Judge) -> None:
     """So that the next round meets only its own jobs."""
     live = [job.id for job in await judge.everything() if job.status not in TERMINAL]
-    answers = await judge.store.carry_out(TENANT, [Cancel(id, "user:end", force=True) for id in live])
+    answers = await judge.store.carry_out(TENANT, [CancelJob(id, "user:end", force=True) for id in live])
     assert all(isinstance(answer, Receipt) for answer in answers)
     await asyncio.sleep(0)

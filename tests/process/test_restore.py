@@ -10,21 +10,23 @@ from urllib.parse import urlsplit
 import apsw
 import asyncpg
 
-from interlock.domain.decide import Complete, Fail, Order
-from interlock.domain.job import Beat, Job, Receipt
+from interlock.domain.decide import Command, CompleteJob, FailJob
+from interlock.domain.job import Heartbeat, Job, Receipt
 from interlock.domain.lifecycle import Status
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import local
 from interlock.engine.restore import Restore
 from interlock.storage.postgres.store import PostgresStore
-from tests.process.acts import TENANT, said
+from tests.process.acts import TENANT, given
 from tests.process.conftest import Judge
 from tests.process.toil import Book, toil
 from tests.support.eventually import eventually
 from tests.support.workers import Place, until
 
 ENOUGH = 60
-MINE = ClaimAsk("w", types=frozenset({"waiting"}), affinity_keys=frozenset({"w"}), lease_seconds=600.0, claim_id="mine")
+MINE = ClaimFilter(
+    "w", types=frozenset({"waiting"}), affinity_keys=frozenset({"w"}), lease_seconds=600.0, claim_id="mine"
+)
 
 
 async def test_a_backup_made_under_load_is_whole_and_no_lease_from_before_or_after_it_counts(judge: Judge) -> None:
@@ -44,10 +46,10 @@ async def test_a_backup_made_under_load_is_whole_and_no_lease_from_before_or_aft
             assert {job.id for job in await again.everything()} >= acknowledged | {before.id, waiting}
             await refused(again, before)
             await refused(again, after)
-            (granted,) = await again.store.claim(TENANT, MINE)
-            assert (granted.id, granted.worker) == (after.id, after.worker)
+            (leased,) = await again.store.claim(TENANT, MINE)
+            assert (leased.id, leased.worker) == (after.id, after.worker)
             await refused(again, after)  # though the same worker holds the same job now
-            (receipt,) = await again.store.carry_out(TENANT, [Complete(granted.id, granted.fence, "w")])
+            (receipt,) = await again.store.carry_out(TENANT, [CompleteJob(leased.id, leased.fence, "w")])
             assert isinstance(receipt, Receipt)
             assert receipt.status is Status.SUCCEEDED
             await again.check(integrity=True)
@@ -62,9 +64,9 @@ async def at_least(book: Book, answers: int) -> bool:
 async def refused(judge: Judge, job: Job) -> None:
     """Whatever a worker says under an old grant is lost."""
     mine = (job.id, job.fence, str(job.worker))
-    orders: list[Order] = [Complete(*mine), Fail(*mine, '{"message":"late"}')]
-    assert said(await judge.store.carry_out(TENANT, orders)) == ["lease_lost"] * 2
-    assert said(await judge.store.heartbeat(TENANT, [Beat(*mine)])) == ["lease_lost"]
+    orders: list[Command] = [CompleteJob(*mine), FailJob(*mine, '{"message":"late"}')]
+    assert given(await judge.store.carry_out(TENANT, orders)) == ["lease_lost"] * 2
+    assert given(await judge.store.heartbeat(TENANT, [Heartbeat(*mine)])) == ["lease_lost"]
 
 
 async def restored(copy: Judge) -> None:

@@ -17,7 +17,7 @@ import pytest
 from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.webhook import EVENTS, DeliveryFilter, DeliveryStatus, NewSubscription
 from interlock.domain.webhook_url import Allowance
-from interlock.engine.outbound_http import Outside
+from interlock.engine.outbound_http import OutboundClient
 from interlock.engine.webhook_sender import STAGES, Sender
 from tests.process.acts import TENANT
 from tests.process.conftest import FAST, Judge, new_id
@@ -43,7 +43,7 @@ def sender_in_a_process(pipe: Connection, place: Place, stage: str, nth: int) ->
             os.kill(os.getpid(), signal.SIGKILL)
 
     async def work() -> None:
-        sender = Sender(await place.open(size=2), Outside(HERE), lease_seconds=LEASE_SECONDS, at=at)
+        sender = Sender(await place.open(size=2), OutboundClient(HERE), lease_seconds=LEASE_SECONDS, at=at)
         sender.start()
         await asyncio.Event().wait()
 
@@ -84,7 +84,7 @@ async def test_a_sender_killed_at_any_stage_misses_nothing(judge: Judge, stage: 
                 passed = await receive(member)
                 await end(member)
             assert passed[stage] == nth
-        outside = Outside(HERE, deadline_seconds=TIMEOUT)
+        outside = OutboundClient(HERE, deadline_seconds=TIMEOUT)
         survivor = Sender(judge.store, outside, lease_seconds=2 * TIMEOUT)
         survivor.start()
 
@@ -94,9 +94,9 @@ async def test_a_sender_killed_at_any_stage_misses_nothing(judge: Judge, stage: 
         await until(all_told, "every event is told")
         await survivor.stop()
         await outside.close()
-        told = {d.id: d for d in await everything(judge)}
-        assert len(told) == JOBS + 1, "one queue.ready for them all"
-        assert set(there.ids) == told.keys()
+        reported = {d.id: d for d in await everything(judge)}
+        assert len(reported) == JOBS + 1, "one queue.ready for them all"
+        assert set(there.ids) == reported.keys()
         bodies: dict[str, set[bytes]] = {}
         for seen in there.seen:
             bodies.setdefault(seen.headers["webhook-id"], set()).add(seen.body)
@@ -128,6 +128,6 @@ async def test_every_move_of_a_killed_worker_is_in_the_outbox_and_no_other(judge
         for row in await judge.store.history(TENANT, job.id):
             if row.from_status != row.to_status:
                 moves[job.id, f"job.{row.to_status}"] += 1
-    told = Counter((d.job_id, d.event) for d in await everything(judge) if d.event != "queue.ready")
-    assert told == moves
+    reported = Counter((d.job_id, d.event) for d in await everything(judge) if d.event != "queue.ready")
+    assert reported == moves
     assert sum(event.removeprefix("job.") in TERMINAL for _, event in moves.elements()) > 0

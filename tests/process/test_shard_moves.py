@@ -12,7 +12,7 @@ import pytest
 from interlock.domain.job import Filter, Job
 from interlock.domain.registry import Agent
 from interlock.storage.contract import Store
-from interlock.storage.shards.factory import open_router
+from interlock.storage.shards.factory import open_sharded_store
 from interlock.storage.shards.tenant_move import Moved
 from tests.process.moving import FRESH_SECONDS, Load, move
 from tests.support.eventually import eventually
@@ -39,9 +39,9 @@ async def attempt(owners: dict[str, str], target: str, die_at: str | None) -> tu
         await asyncio.to_thread(member.wait)
         if member.process.exitcode == -signal.SIGKILL:
             return None
-        told = member.receive()
-        assert not isinstance(told, Failed), told
-        moved, points = told
+        reported = member.receive()
+        assert not isinstance(reported, Failed), reported
+        moved, points = reported
         return moved, points
     finally:
         member.close()
@@ -79,7 +79,7 @@ async def test_a_tenant_is_moved_under_load_by_movers_that_are_killed_at_every_p
     monkeypatch.setattr("interlock.storage.shards.routing.MOVE_SECONDS", TIMEOUT)
     owners = {name: postgres.dsn(database) for name, database in databases.items()}
     addresses = {name: postgres.dsn(database, user=APP_LOGIN) for name, database in databases.items()}
-    store = await open_router(addresses, size=4, fresh_seconds=FRESH_SECONDS)
+    store = await open_sharded_store(addresses, size=4, fresh_seconds=FRESH_SECONDS)
     try:
         await store.set_agent(TENANT, Agent("planner", "one", max_concurrency=2))
         load = Load(store, TENANT)
@@ -120,7 +120,7 @@ async def _true(value: bool) -> bool:
 async def check(store: Store, load: Load, owner: str) -> None:
     """Every job that was acknowledged is there once, ended as its worker was told, with a history that verifies."""
     jobs = await everything(store)
-    assert sorted(job.id for job in jobs) == sorted(load.born.values())
+    assert sorted(job.id for job in jobs) == sorted(load.created.values())
     by_id = {job.id: job for job in jobs}
     assert {id: by_id[id].status for id in load.ended} == load.ended
     assert {id: by_id[id].version for id in load.edited} == load.edited

@@ -11,13 +11,13 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
-from interlock.domain.decide import Complete
+from interlock.domain.decide import CompleteJob
 from interlock.domain.job import Job, NewJob, Receipt
 from interlock.domain.lifecycle import TERMINAL, Status, Verb
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.errors import Unavailable
 from interlock.storage.contract import Store
-from tests.process.acts import TENANT, said
+from tests.process.acts import TENANT, given
 from tests.process.conftest import Judge
 from tests.support.workers import Place, until
 
@@ -54,20 +54,20 @@ async def toil(
                     raise
                 tell("unknown", verb, error.code)
 
-    for turn in itertools.count():
+    for commit_seq in itertools.count():
         if stop is not None and stop.is_set():
             return
-        ids = [f"{worker:08x}-{turn:04x}-7000-8000-{n:012x}" for n in range(2)]
+        ids = [f"{worker:08x}-{commit_seq:04x}-7000-8000-{n:012x}" for n in range(2)]
         jobs = [NewJob(id, "t", payload=payload_of(id)) for id in ids]
         await call("enqueue", ids, partial(store.enqueue, TENANT, jobs, whole=True))
         tell("after", "enqueue", ids)
-        name = str(turn) if insist and worker % 2 else None
-        ask = ClaimAsk(f"w{worker}", limit=3, lease_seconds=LEASE_SECONDS, claim_id=name)
+        name = str(commit_seq) if insist and worker % 2 else None
+        ask = ClaimFilter(f"w{worker}", limit=3, lease_seconds=LEASE_SECONDS, claim_id=name)
         held = await call("claim", None, partial(store.claim, TENANT, ask))
         tell("after", "claim", [(job.id, job.fence) for job in held])
-        orders = [Complete(job.id, job.fence, ask.worker, result_of(worker, job.fence)) for job in held]
+        orders = [CompleteJob(job.id, job.fence, ask.worker, result_of(worker, job.fence)) for job in held]
         answers = await call("finish", [(job.id, job.fence) for job in held], partial(store.carry_out, TENANT, orders))
-        tell("after", "finish", said(answers))
+        tell("after", "finish", given(answers))
 
 
 def toil_in_a_process(pipe: Connection, place: Place, worker: int) -> None:
@@ -77,7 +77,7 @@ def toil_in_a_process(pipe: Connection, place: Place, worker: int) -> None:
         store = await place.open(size=1)
         pipe.send(None)
         pipe.recv()
-        await toil(store, worker, lambda *told: pipe.send(told))
+        await toil(store, worker, lambda *reported: pipe.send(reported))
 
     asyncio.run(work())
 
@@ -88,7 +88,7 @@ class Book:
     def __init__(self) -> None:
         self.enqueued: set[str] = set()
         self.perhaps: list[list[str]] = []
-        self.granted: dict[tuple[str, int], int] = {}
+        self.leased: dict[tuple[str, int], int] = {}
         self.finished: dict[str, tuple[Receipt, int]] = {}
         self.refused: Counter[str] = Counter()
         self.unknown: Counter[str] = Counter()
@@ -105,9 +105,9 @@ class Book:
                     self.perhaps.remove(facts)
                     self.enqueued.update(facts)
                 case "after", "claim":
-                    for grant in facts:
-                        assert grant not in self.granted, f"{grant} was granted twice"
-                        self.granted[grant] = worker
+                    for lease in facts:
+                        assert lease not in self.leased, f"{lease} was granted twice"
+                        self.leased[lease] = worker
                 case "after", "finish":
                     for answer in facts:
                         if isinstance(answer, Receipt):
@@ -135,10 +135,10 @@ class Book:
         assert set(self.refused) <= {"lease_lost"}, self.refused
         for id, job in there.items():
             rows = await judge.store.history(TENANT, id)
-            granted = {row.fence: row.actor for row in rows if row.verb == Verb.CLAIM}
+            leased = {row.fence: row.actor for row in rows if row.verb == Verb.CLAIM}
             ended = {row.fence: row for row in rows if row.verb == Verb.COMPLETE}
-            for fence, actor in granted.items():
-                worker = self.granted.pop((id, fence), None)
+            for fence, actor in leased.items():
+                worker = self.leased.pop((id, fence), None)
                 assert worker is None or actor == f"worker:w{worker}"
             if id in self.finished:
                 receipt, worker = self.finished.pop(id)
@@ -146,7 +146,7 @@ class Book:
                 assert job.result == result_of(worker, receipt.fence)
                 assert (receipt.finished_at, receipt.version) == (job.finished_at, ended[receipt.fence].version)
             assert len(ended) == (job.status == Status.SUCCEEDED)
-        assert not self.granted, f"grants that never were: {list(self.granted)[:5]}"
+        assert not self.leased, f"grants that never were: {list(self.leased)[:5]}"
         assert not self.finished
         await judge.check(integrity=True)
 
@@ -154,8 +154,8 @@ class Book:
         """Once the leases of the dead have run out, all work is done by somebody else; how everything ended."""
 
         async def all_ended() -> bool:
-            left = await judge.store.claim(TENANT, ClaimAsk("last", limit=100))
-            await judge.store.carry_out(TENANT, [Complete(job.id, job.fence, "last") for job in left])
+            left = await judge.store.claim(TENANT, ClaimFilter("last", limit=100))
+            await judge.store.carry_out(TENANT, [CompleteJob(job.id, job.fence, "last") for job in left])
             return bool(not left and all(job.status in TERMINAL for job in await judge.everything()))
 
         await until(all_ended, "every job has ended")

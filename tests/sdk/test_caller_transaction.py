@@ -17,7 +17,7 @@ import interlock
 from interlock.assemble import App
 from interlock.errors import Forbidden, Invalid
 from interlock.sdk.tasks import Task
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, empty_database
 
@@ -44,7 +44,7 @@ async def app(dsn: str) -> AsyncIterator[App]:
 
 @pytest.fixture
 def note(app: App) -> Task[..., Any]:
-    @app.task(agent=("planner", "ada"), tags=["a b", 'c"d'], key="k1")
+    @app.task(agent=("planner", "ada"), tags=["a b", 'c"d'], idempotency_key="k1")
     async def note(text: str, more: dict[str, Any] | None = None) -> str:
         return text
 
@@ -156,7 +156,7 @@ async def test_a_job_commits_or_vanishes_with_the_callers_transaction(
     job = await app.job(id).refresh()
     assert (job.agent_kind, job.agent_id, sorted(job.tags)) == ("planner", "ada", ["a b", 'c"d'])
     assert await interlock.Worker(app).run(drain=True) == 1
-    assert await app.job(id).result(timeout=PATIENCE_SECONDS) == ODD
+    assert await app.job(id).result(timeout=RETRY_SECONDS) == ODD
 
 
 async def test_a_blocking_caller_enqueues_in_its_own_transaction(dsn: str, note: Task[..., Any], app: App) -> None:
@@ -164,9 +164,9 @@ async def test_a_blocking_caller_enqueues_in_its_own_transaction(dsn: str, note:
 
     def block() -> tuple[str, str]:
         with psycopg.connect(dsn) as connection:
-            kept = note.within(connection).options(key="kept").enqueue_sync(text="kept")
+            kept = note.within(connection).options(idempotency_key="kept").enqueue_sync(text="kept")
         with psycopg.connect(dsn) as connection:
-            gone = note.within(connection).options(key="gone").enqueue_sync(text="gone")
+            gone = note.within(connection).options(idempotency_key="gone").enqueue_sync(text="gone")
             connection.rollback()
         app.close_sync()
         return kept.id, gone.id

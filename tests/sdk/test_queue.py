@@ -11,16 +11,16 @@ import pytest
 
 import interlock
 from interlock.client.local import LocalClient
-from interlock.client.protocol import Client, Grant
+from interlock.client.protocol import Client, LeasedJob
 from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import local
 from interlock.errors import AlreadyFinished, Indeterminate, Invalid, LeaseLost, TooLarge
 from interlock.sdk.queue import Item
 from interlock.testing import MemoryApp
 from tests.support.apps import TENANT, StoreApp
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.stores import ManualClock
 
 
@@ -64,7 +64,7 @@ async def test_other_types_and_what_needs_a_capability_are_left_alone(app: Store
 async def test_an_item_that_is_held_stays_alive_and_its_holder_learns_that_it_is_unwanted(
     app: StoreApp, clock: ManualClock
 ) -> None:
-    queue = interlock.Queue("mail", app, lease_seconds=1.5)
+    queue = interlock.Queue("mail", app, lease=1.5)
     id = await queue.push(1)
     item = await pop(queue)
     for _ in range(3):
@@ -77,10 +77,10 @@ async def test_an_item_that_is_held_stays_alive_and_its_holder_learns_that_it_is
     assert await queue.pop() is None
     await app.engine.jobs.cancel(local(TENANT), id)
 
-    async def told() -> bool:
+    async def reported() -> bool:
         return item.is_unwanted
 
-    await eventually(told)
+    await eventually(reported)
     await item.nack()
     assert (await app.job(id)).status == Status.CANCELLED
 
@@ -88,7 +88,7 @@ async def test_an_item_that_is_held_stays_alive_and_its_holder_learns_that_it_is
 async def test_an_item_that_nobody_has_any_more_comes_back_when_its_lease_runs_out(
     app: StoreApp, clock: ManualClock
 ) -> None:
-    queue = interlock.Queue("mail", app, lease_seconds=10)
+    queue = interlock.Queue("mail", app, lease=10)
     id = await queue.push(1)
     await pop(queue)
     gc.collect()
@@ -101,14 +101,14 @@ async def test_an_item_that_nobody_has_any_more_comes_back_when_its_lease_runs_o
 
 
 async def test_whoever_lost_the_lease_can_settle_nothing(app: StoreApp, clock: ManualClock) -> None:
-    queue, rival = interlock.Queue("mail", app, lease_seconds=3), interlock.Queue("mail", app)
+    queue, rival = interlock.Queue("mail", app, lease=3), interlock.Queue("mail", app)
     await queue.push(1)
     lost = await pop(queue)
     current = None
     while current is None:  # a heartbeat that was already on its way may have kept it once more
         clock.advance(3)
         current = await rival.pop()
-    for settle in (lost.ack, lost.nack, lost.put_back):
+    for settle in (lost.ack, lost.nack, lost.release):
         with pytest.raises(LeaseLost):
             await settle()
     assert lost.is_lost
@@ -142,13 +142,13 @@ async def test_an_item_is_refused_until_its_attempts_are_used_up_or_put_back_for
 ) -> None:
     queue = interlock.Queue("mail", app)
     id = await queue.push(1, max_attempts=2)
-    await (await pop(queue)).put_back()
-    await (await pop(queue)).put_back(after=5)
+    await (await pop(queue)).release()
+    await (await pop(queue)).release(delay=5)
     assert (await queue.pop(), await queue.size()) == (None, 1)
     clock.advance(5)
     item = await pop(queue)
     assert item.attempt == 1
-    await item.nack("no such address", after=60)
+    await item.nack("no such address", delay=60)
     assert await queue.pop() is None
     clock.advance(60)
     await (await pop(queue)).nack("no such address")
@@ -159,12 +159,12 @@ async def test_an_item_is_refused_until_its_attempts_are_used_up_or_put_back_for
 async def test_a_block_acknowledges_its_item_at_its_end(app: StoreApp) -> None:
     queue = interlock.Queue("mail", app)
     id = await queue.push(7)
-    async with queue.popped() as item:
+    async with queue.consume() as item:
         assert item is not None
         assert item.payload == 7
         assert (await app.job(id)).status == Status.RUNNING
     assert (await app.job(id)).status == Status.SUCCEEDED
-    async with queue.popped() as nothing:
+    async with queue.consume() as nothing:
         assert nothing is None
 
 
@@ -172,14 +172,14 @@ async def test_a_block_that_raises_refuses_its_item_and_one_that_settled_it_is_l
     queue = interlock.Queue("mail", app)
     id = await queue.push(1, max_attempts=1)
     with pytest.raises(OSError, match="no route"):
-        async with queue.popped():
+        async with queue.consume():
             raise OSError("no route")
     job = await app.job(id)
     assert (job.status, job.error) == (Status.DEAD_LETTER, '{"message":"no route","kind":"OSError"}')
     id = await queue.push(1)
-    async with queue.popped() as item:
+    async with queue.consume() as item:
         assert item is not None
-        await item.put_back(after=60)
+        await item.release(delay=60)
     assert (await app.job(id)).status == Status.QUEUED
 
 
@@ -189,7 +189,7 @@ async def test_a_block_that_is_cancelled_puts_its_item_back(app: StoreApp) -> No
     inside = asyncio.Event()
 
     async def work() -> None:
-        async with queue.popped():
+        async with queue.consume():
             inside.set()
             await asyncio.Event().wait()
 
@@ -210,7 +210,7 @@ async def test_a_pop_waits_for_what_is_pushed_meanwhile(app: StoreApp) -> None:
 
     await eventually(is_there)
     id = await queue.push("late")
-    item = await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+    item = await asyncio.wait_for(waiting, RETRY_SECONDS)
     assert item is not None
     assert item.id == id
 
@@ -235,12 +235,12 @@ async def test_a_pop_whose_answer_was_lost_is_given_back_by_the_next(app: StoreA
 
         heard = False
 
-        async def claim(self, ask: ClaimAsk, *, wait_seconds: float = 0.0) -> list[Grant]:
-            grants = await super().claim(ask, wait_seconds=wait_seconds)
+        async def claim(self, ask: ClaimFilter, *, wait_seconds: float = 0.0) -> list[LeasedJob]:
+            leases = await super().claim(ask, wait_seconds=wait_seconds)
             if not self.heard:
                 self.heard = True
                 raise Indeterminate("the connection broke")
-            return grants
+            return leases
 
     class DeafApp:
         def __init__(self) -> None:
@@ -264,7 +264,7 @@ async def test_claims_use_few_names_however_much_is_popped(app: StoreApp) -> Non
     seen: set[str | None] = set()
 
     class Watched(LocalClient):
-        async def claim(self, ask: ClaimAsk, *, wait_seconds: float = 0.0) -> list[Grant]:
+        async def claim(self, ask: ClaimFilter, *, wait_seconds: float = 0.0) -> list[LeasedJob]:
             seen.add(ask.claim_id)
             return await super().claim(ask, wait_seconds=wait_seconds)
 
@@ -291,8 +291,8 @@ def test_a_queue_at_a_url_works_in_blocking_programs(tmp_path: Path) -> None:
     item = queue.pop_sync(wait=5)
     assert item is not None
     assert (item.payload, queue.size_sync()) == ("hello", 0)
-    item.put_back_sync()
-    with queue.popped() as again:
+    item.release_sync()
+    with queue.consume() as again:
         assert again is not None
         assert (again.id, again.attempt) == (item.id, 1)
     assert queue.pop_sync() is None

@@ -17,7 +17,7 @@ from interlock.sdk.handle import JobHandle
 from interlock.sdk.queue import Queue
 from interlock.sdk.tasks import Task
 from interlock.testing import MemoryApp
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 SEPARATE = {"client", "discard", "keep_usage", "keep_patches"}  # a client belongs to a loop; the others are internal
 
@@ -60,8 +60,8 @@ def test_a_blocking_program_enqueues_waits_and_cancels(tmp_path: Path) -> None:
             return await interlock.Worker(app).run(drain=True)
 
     assert asyncio.run(work()) == 2
-    assert handle.result_sync(timeout=PATIENCE_SECONDS) == 3
-    assert many[0].result_sync(timeout=PATIENCE_SECONDS) == 2
+    assert handle.result_sync(timeout=RETRY_SECONDS) == 3
+    assert many[0].result_sync(timeout=RETRY_SECONDS) == 2
     with pytest.raises(interlock.JobCancelled, match="enough"):
         many[1].result_sync()
     assert handle.refresh_sync().attempt == 1

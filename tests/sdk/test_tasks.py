@@ -19,7 +19,7 @@ from interlock.domain.job import DEFAULT_MAX_ATTEMPTS
 from interlock.domain.lifecycle import Status
 from interlock.errors import IdempotencyKeyReuse, Invalid
 from tests.support.apps import TENANT, StoreApp
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 from tests.support.stores import SECOND, ManualClock
 
 
@@ -91,9 +91,9 @@ async def test_a_model_that_would_arrive_as_another_one_is_refused_where_the_job
     async def anything(what: Any) -> None: ...
 
     for refused in (enter.enqueue(login), anything.enqueue([login]), interlock.Queue("q", app).push(login)):
-        with pytest.raises(TypeError, match=f"{place} cannot be sent unchanged") as told:
+        with pytest.raises(TypeError, match=f"{place} cannot be sent unchanged") as reported:
             await refused
-        assert "hush" not in str(told.value)
+        assert "hush" not in str(reported.value)
     with pytest.raises(TypeError, match=r"call 1: .*cannot be sent unchanged"):
         await enter.enqueue_many([{"login": Login()}, {"login": login}])
 
@@ -165,7 +165,7 @@ async def test_arguments_of_every_kind_arrive_as_what_they_were(app: StoreApp) -
     ]
     handle = await take.enqueue(*sent)
     await app.drain()
-    assert await handle.result(timeout=PATIENCE_SECONDS) == Place(1, 2)
+    assert await handle.result(timeout=RETRY_SECONDS) == Place(1, 2)
     assert got == [*sent, None, True]
 
 
@@ -244,8 +244,8 @@ async def test_the_context_is_found_by_its_type_wherever_it_stands(app: StoreApp
     handle = await odd.enqueue(n=4)  # type: ignore[call-arg]
     other = await either.enqueue(n=5)
     await app.drain()
-    assert await handle.result(timeout=PATIENCE_SECONDS) == f"4 {handle.id}"
-    assert await other.result(timeout=PATIENCE_SECONDS) == f"5 {other.id}"
+    assert await handle.result(timeout=RETRY_SECONDS) == f"4 {handle.id}"
+    assert await other.result(timeout=RETRY_SECONDS) == f"5 {other.id}"
     assert await either(6) == "6 None"
 
 
@@ -290,7 +290,7 @@ def test_one_text_where_several_are_wanted_is_not_taken_apart_into_its_letters(a
     "wrong",
     [
         {"priority": 1.5}, {"priority": "5"}, {"priority": True}, {"max_attempts": 5.0}, {"tags": [1]}, {"tags": 1},
-        {"requires": [1]}, {"headers": {"k": 1}}, {"key": 5}, {"agent": ("planner", 1)}, {"agent": {"kind": "planner"}},
+        {"requires": [1]}, {"headers": {"k": 1}}, {"idempotency_key": 5}, {"agent": ("planner", 1)}, {"agent": {"kind": "planner"}},
         {"timeout": "5m"}, {"delay": True}, {"run_at": "tomorrow"}, {"repository": 5}, {"backoff": "fixed"},
     ],
 )  # fmt: skip
@@ -304,7 +304,7 @@ def test_an_option_of_another_type_is_refused_where_it_is_said(app: StoreApp, wr
 
 @pytest.mark.parametrize(
     ("wrong", "kind"),
-    [("10", TypeError), (True, TypeError), (timedelta(seconds=30), TypeError), (0.5, ValueError), (-1, ValueError),
+    [("10", TypeError), (True, TypeError), (0.5, ValueError), (-1, ValueError),
      (3600.1, ValueError), (float("nan"), ValueError), (float("inf"), ValueError)],
 )  # fmt: skip
 def test_a_lease_that_no_heartbeat_would_get_is_refused_where_the_task_is_declared(
@@ -312,18 +312,19 @@ def test_a_lease_that_no_heartbeat_would_get_is_refused_where_the_task_is_declar
 ) -> None:
     async def bare() -> None: ...
 
-    with pytest.raises(kind, match="lease_seconds"):
-        app.task(lease_seconds=wrong)(bare)
-    with pytest.raises(kind, match="lease_seconds"):
-        app.task(bare).options(lease_seconds=wrong)
-    assert app.task(name="longest", lease_seconds=3600)(bare).lease_seconds == 3600
+    with pytest.raises(kind, match="lease"):
+        app.task(lease=wrong)(bare)
+    with pytest.raises(kind, match="lease"):
+        app.task(bare).options(lease=wrong)
+    assert app.task(name="longest", lease=3600)(bare).lease_seconds == 3600
+    assert app.task(name="a span", lease=timedelta(minutes=1))(bare).lease_seconds == 60
 
 
 async def test_an_agent_may_be_named_as_json_has_it_and_an_option_of_none_is_unset(app: StoreApp) -> None:
     @app.task(agent=("planner", "ada"), tags=["nightly"], priority=3)
     async def full() -> None: ...
 
-    unset: Any = {"agent": None, "tags": None, "priority": None, "key": None}
+    unset: Any = {"agent": None, "tags": None, "priority": None, "idempotency_key": None}
     other: Any = {"agent": {"kind": "worker", "id": "bob"}, "headers": MappingProxyType({"k": "v"})}
     plain = await (await full.options(**unset).enqueue()).refresh()
     named = await (await full.options(**other).enqueue()).refresh()
@@ -340,11 +341,11 @@ async def test_the_same_key_is_the_same_job_unless_the_call_differs(app: StoreAp
     @app.task
     async def pay(amount: int) -> None: ...
 
-    first = await pay.options(key="order-1").enqueue(5)
-    again = await pay.options(key="order-1").enqueue(5)
+    first = await pay.options(idempotency_key="order-1").enqueue(5)
+    again = await pay.options(idempotency_key="order-1").enqueue(5)
     assert (again.id, first.replayed, again.replayed) == (first.id, False, True)
     with pytest.raises(IdempotencyKeyReuse):
-        await pay.options(key="order-1").enqueue(6)
+        await pay.options(idempotency_key="order-1").enqueue(6)
 
 
 async def test_a_batch_is_added_whole_or_not_at_all(app: StoreApp) -> None:
@@ -353,18 +354,20 @@ async def test_a_batch_is_added_whole_or_not_at_all(app: StoreApp) -> None:
 
     handles = await pay.enqueue_many({"amount": n} for n in range(1200))
     assert len({handle.id for handle in handles}) == 1200
-    await pay.options(key="taken").enqueue(1)
+    await pay.options(idempotency_key="taken").enqueue(1)
     with pytest.raises(IdempotencyKeyReuse):
-        await pay.options(key="taken").enqueue_many([{"amount": 2}])
+        await pay.options(idempotency_key="taken").enqueue_many([{"amount": 2}])
     # Good ones come before and after the one that is refused: none of them is added.
     with pytest.raises(IdempotencyKeyReuse):
-        await pay.options(key="shared").enqueue_many([{"amount": 1}, {"amount": 1}, {"amount": 2}, {"amount": 1}])
+        await pay.options(idempotency_key="shared").enqueue_many(
+            [{"amount": 1}, {"amount": 1}, {"amount": 2}, {"amount": 1}]
+        )
     assert sum(stats.ready for stats in await app.store.stats(TENANT)) == 1201
-    assert not (await pay.options(key="shared").enqueue(3)).replayed
+    assert not (await pay.options(idempotency_key="shared").enqueue(3)).replayed
 
 
 @pytest.mark.parametrize(
-    ("wrong", "error", "told"),
+    ("wrong", "error", "reported"),
     [
         ({"amount": "two"}, Invalid, "call 1: .*Expected `int`, got `str`"),
         ({"sum": 2}, TypeError, "call 1: .*missing a required argument: 'amount'"),
@@ -372,12 +375,12 @@ async def test_a_batch_is_added_whole_or_not_at_all(app: StoreApp) -> None:
     ],
 )
 async def test_a_wrong_call_among_many_is_named_by_its_number(
-    app: StoreApp, wrong: Any, error: type[Exception], told: str
+    app: StoreApp, wrong: Any, error: type[Exception], reported: str
 ) -> None:
     @app.task
     async def pay(amount: int) -> None: ...
 
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=reported):
         await pay.enqueue_many([{"amount": 1}, wrong])
 
 
@@ -398,7 +401,7 @@ async def test_a_result_of_another_type_than_the_task_says_is_an_error_that_name
     handle = await measure.enqueue()
     await app.drain()
     with pytest.raises(Invalid, match=f"{handle.id} .*Expected `int`, got `str`"):
-        await handle.result(timeout=timedelta(seconds=PATIENCE_SECONDS))
+        await handle.result(timeout=timedelta(seconds=RETRY_SECONDS))
     assert (await handle.refresh()).result == '"much"'
 
 
@@ -410,7 +413,7 @@ async def test_a_failed_job_is_an_error_that_tells_why(app: StoreApp) -> None:
     handle = await bad.enqueue()
     await app.drain()
     with pytest.raises(interlock.JobFailed, match="ended as failed: no") as failed:
-        await handle.result(timeout=PATIENCE_SECONDS)
+        await handle.result(timeout=RETRY_SECONDS)
     assert failed.value.error == {"message": "no", "kind": "refused", "details": {"a": 1}}
     assert (await handle.refresh()).status == Status.FAILED
 
@@ -427,10 +430,10 @@ async def test_an_ended_job_is_done_again_after_a_step(app: StoreApp) -> None:
 
     handle = await work.enqueue()
     await app.drain()
-    again = await handle.redrive("search", key="second try")
-    assert (await handle.redrive("search", key="second try")).replayed
+    again = await handle.redrive("search", idempotency_key="second try")
+    assert (await handle.redrive("search", idempotency_key="second try")).replayed
     await app.drain()
-    assert await again.result(timeout=PATIENCE_SECONDS) == handle.id
+    assert await again.result(timeout=RETRY_SECONDS) == handle.id
     assert searched == [1]
 
 
@@ -445,7 +448,7 @@ async def test_a_cancel_reaches_the_children_if_it_is_meant_to(app: StoreApp) ->
 
 
 async def test_a_registered_task_refuses_wrong_payloads_from_anybody(app: StoreApp) -> None:
-    @app.task(max_attempts=9, requires=["gpu"], lease_seconds=120)
+    @app.task(max_attempts=9, requires=["gpu"], lease=120)
     async def strict(n: int, place: Place | None = None) -> None: ...
 
     await app.register()

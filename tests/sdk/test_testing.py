@@ -12,7 +12,7 @@ import pytest
 import interlock
 from interlock.domain.lifecycle import Status
 from interlock.testing import START, MemoryApp
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 
 pytest_plugins = ["pytester"]
 
@@ -30,7 +30,7 @@ async def test_jobs_run_when_the_test_says_so_by_a_clock_that_stands_still(inter
     assert await app.run_until_idle() == 0
     app.clock.advance(60)
     assert await app.run_until_idle() == 1
-    assert await handle.result(timeout=PATIENCE_SECONDS) == "done"
+    assert await handle.result(timeout=RETRY_SECONDS) == "done"
     assert app.clock.now == START + timedelta(hours=1)
 
 
@@ -45,7 +45,7 @@ async def test_moving_the_clock_runs_everything_to_its_end_without_waiting(inter
             raise OSError
 
     handle = await flaky.enqueue()
-    async with asyncio.timeout(PATIENCE_SECONDS):  # which is less than what passes on the clock
+    async with asyncio.timeout(RETRY_SECONDS):  # which is less than what passes on the clock
         assert await app.run_until_idle(move_clock=True) == 4
     assert (attempts, (await handle.refresh()).status) == ([1, 2, 3, 4], Status.SUCCEEDED)
     assert app.clock.now == START + timedelta(minutes=10)
@@ -63,7 +63,7 @@ async def test_moving_the_clock_goes_past_jobs_that_wait_for_something_else_than
     stuck = app.job(await interlock.Queue("nobodys", app).push("what no task takes"))
     later = await greet.options(delay=60).enqueue()
     assert await app.run_until_idle(move_clock=True) == 1
-    assert await later.result(timeout=PATIENCE_SECONDS) == "hello"
+    assert await later.result(timeout=RETRY_SECONDS) == "hello"
     assert (await stuck.refresh()).status == Status.QUEUED
 
 
@@ -80,7 +80,7 @@ async def test_jobs_that_ask_for_a_certain_worker_run_too(interlock_app: MemoryA
 
     handle = await film.enqueue()
     assert await app.run_until_idle() == 3
-    assert await handle.result(timeout=PATIENCE_SECONDS) == "rendered"
+    assert await handle.result(timeout=RETRY_SECONDS) == "rendered"
 
 
 async def test_several_votes_are_those_of_several_people(interlock_app: MemoryApp) -> None:
@@ -97,7 +97,7 @@ async def test_several_votes_are_those_of_several_people(interlock_app: MemoryAp
     assert (await handle.refresh()).status == Status.WAITING_FOR_APPROVAL
     await app.decide(handle, by="bob")
     await app.run_until_idle()
-    assert await handle.result(timeout=PATIENCE_SECONDS) is True
+    assert await handle.result(timeout=RETRY_SECONDS) is True
 
 
 async def test_what_was_enqueued_can_be_asserted(interlock_app: MemoryApp) -> None:
@@ -130,7 +130,7 @@ def test_blocking_tests_work_the_same(interlock_app: MemoryApp) -> None:
     handle = double.enqueue_sync(21)
     app.assert_enqueued_sync(double, n=21)
     assert app.run_until_idle_sync() == 1
-    assert handle.result_sync(timeout=PATIENCE_SECONDS) == 42
+    assert handle.result_sync(timeout=RETRY_SECONDS) == 42
 
 
 async def test_an_app_under_test_is_adopted_and_given_back(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ async def test_an_app_under_test_is_adopted_and_given_back(tmp_path: Path) -> No
     memory.adopt(real)
     handle = await work.enqueue()
     assert await memory.run_until_idle() == 1
-    assert await handle.result(timeout=PATIENCE_SECONDS) == 1
+    assert await handle.result(timeout=RETRY_SECONDS) == 1
     assert not (tmp_path / "real.db").exists()
     await memory.discard()
     async with real:
@@ -165,7 +165,7 @@ async def test_a_parent_and_its_children_run_until_idle(interlock_app: MemoryApp
 
     handle = await parent.enqueue()
     assert await app.run_until_idle() == 5
-    assert await handle.result(timeout=PATIENCE_SECONDS) == 6
+    assert await handle.result(timeout=RETRY_SECONDS) == 6
 
 
 async def test_what_a_job_asks_of_people_is_decided_by_the_test(interlock_app: MemoryApp) -> None:
@@ -184,10 +184,10 @@ async def test_what_a_job_asks_of_people_is_decided_by_the_test(interlock_app: M
     await app.decide(denied.id, "deny", comment="not yet")
     await app.decide(refused, "deny")
     await app.run_until_idle()
-    assert await approved.result(timeout=PATIENCE_SECONDS) == [True, None, {"title": "Tides"}]
-    assert await denied.result(timeout=PATIENCE_SECONDS) == [False, "not yet", None]
+    assert await approved.result(timeout=RETRY_SECONDS) == [True, None, {"title": "Tides"}]
+    assert await denied.result(timeout=RETRY_SECONDS) == [False, "not yet", None]
     with pytest.raises(interlock.JobFailed):
-        await refused.result(timeout=PATIENCE_SECONDS)
+        await refused.result(timeout=RETRY_SECONDS)
 
 
 def test_blocking_tests_decide_too(interlock_app: MemoryApp) -> None:
@@ -201,7 +201,7 @@ def test_blocking_tests_decide_too(interlock_app: MemoryApp) -> None:
     app.run_until_idle_sync()
     app.decide_sync(handle)
     app.run_until_idle_sync()
-    assert handle.result_sync(timeout=PATIENCE_SECONDS) is True
+    assert handle.result_sync(timeout=RETRY_SECONDS) is True
 
 
 def test_the_plugin_is_loaded_by_its_name(pytester: pytest.Pytester) -> None:

@@ -16,7 +16,7 @@ from interlock.client.local import LocalClient
 from interlock.domain.job import Filter
 from interlock.errors import Invalid, TenantMoved
 from interlock.storage.shards.tenant_move import Mover
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.shards import SHARDS, resident
 
 
@@ -49,7 +49,7 @@ async def test_jobs_are_kept_and_run_on_the_shard_of_their_tenant(
 
         jobs = await double.enqueue_many([{"number": number} for number in range(5)])
         await interlock.Worker(app).run(drain=True)
-        assert [await job.result(timeout=PATIENCE_SECONDS) for job in jobs] == [0, 2, 4, 6, 8]
+        assert [await job.result(timeout=RETRY_SECONDS) for job in jobs] == [0, 2, 4, 6, 8]
     assert {name: await jobs_in(owners[name], tenant) for name in SHARDS} == {
         name: 5 if name == shard else 0 for name in SHARDS
     }
@@ -72,16 +72,16 @@ async def test_a_worker_goes_on_where_its_tenant_has_moved_to(
         async def quick() -> str:
             return "done"
 
-        worker = interlock.Worker(app, lease_seconds=600)
+        worker = interlock.Worker(app, lease=600)
         working = asyncio.create_task(worker.run())
         try:
             held = await patient.enqueue()
-            await asyncio.wait_for(started.wait(), PATIENCE_SECONDS)
+            await asyncio.wait_for(started.wait(), RETRY_SECONDS)
             assert (await Mover(owners).move(tenant, "b"))[1:3] == ("a", "b")
             later = await quick.enqueue()
             await eventually(has_run(later))
             go_on.set()
-            artifact_id = await held.result(timeout=PATIENCE_SECONDS)
+            artifact_id = await held.result(timeout=RETRY_SECONDS)
             assert (await held.refresh()).attempt == 1
             client = await app.client()
             assert isinstance(client, LocalClient)
@@ -101,7 +101,7 @@ def test_blocking_programs_and_queues_use_shards_too(addresses: dict[str, str]) 
     try:
         queue = interlock.Queue("mail", app)
         queue.push_sync({"to": "ada"})
-        with queue.popped(wait=60) as item:
+        with queue.consume(wait=60) as item:
             assert item is not None
             assert item.payload == {"to": "ada"}
         assert queue.size_sync() == 0
@@ -202,7 +202,7 @@ URL = "postgresql://somebody@nowhere/jobs"
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("given", "why"),
     [
         ({"url": URL, "shards": {"a": URL}}, "at a URL or on shards, not both"),
         ({"shards": {}}, "at least one shard"),
@@ -214,9 +214,9 @@ URL = "postgresql://somebody@nowhere/jobs"
         ({"url": URL, "shard_supplier": "by-type"}, "a shard supplier chooses among shards"),
     ],
 )
-def test_what_does_not_go_together_is_refused_at_once(said: dict[str, Any], why: str) -> None:
+def test_what_does_not_go_together_is_refused_at_once(given: dict[str, Any], why: str) -> None:
     with pytest.raises(Invalid, match=why):
-        interlock.App(**said)
+        interlock.App(**given)
 
 
 @pytest.mark.parametrize("url", ["jobs.db", "", "sqlite://jobs.db", "mysql://somebody:secret@nowhere/jobs"])

@@ -45,19 +45,19 @@ def test_the_guide_to_shards_goes_as_it_is_told(postgres: Postgres, tmp_path: Pa
     (tmp_path / "letters.py").write_text(program)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', '')}"
-    told = re.findall(r"^\$ (.+)\n((?:(?!\$ ).+\n)*)", "".join(blocks(text, "console")), re.MULTILINE)
-    assert len(told) == 7
+    reported = re.findall(r"^\$ (.+)\n((?:(?!\$ ).+\n)*)", "".join(blocks(text, "console")), re.MULTILINE)
+    assert len(reported) == 7
     here: dict[str, str] = {}  # ids of the page, and what they are in this run
     asyncio.run(make(postgres, *databases))
     try:
-        for command, shown in [("interlock migrate", None), *told]:
+        for command, encoded in [("interlock migrate", None), *reported]:
             done = subprocess.run(
                 command, shell=True, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
             )
             assert done.returncode == 0, done.stderr
-            if shown is not None:
-                here |= zip(ID.findall(shown), ID.findall(done.stdout), strict=True)
-                assert without_ids_and_times(done.stdout) == without_ids_and_times(shown)
+            if encoded is not None:
+                here |= zip(ID.findall(encoded), ID.findall(done.stdout), strict=True)
+                assert without_ids_and_times(done.stdout) == without_ids_and_times(encoded)
         assert len(here) == 1
     finally:
         asyncio.run(drop(postgres, *databases))

@@ -8,7 +8,7 @@ import pytest
 
 from interlock.domain.token import NewToken
 from interlock.engine.retention import STEP, Retention
-from interlock.storage.shards.factory import open_router
+from interlock.storage.shards.factory import open_sharded_store
 from interlock.storage.shards.tenant_move import Mover
 from interlock.wire import new_id
 from tests.contract.builders import Desk, complete
@@ -19,7 +19,7 @@ from tests.support.stores import ManualClock
 async def test_what_is_to_go_goes_although_all_of_it_is_on_one_shard(
     addresses: dict[str, str], clock: ManualClock
 ) -> None:
-    router = await open_router(addresses, size=2, clock=clock)
+    router = await open_sharded_store(addresses, size=2, clock=clock)
     try:
         tenant = resident("b", "many tokens")
         hashes = [hashlib.sha256(f"{number}".encode()).digest() for number in range(STEP + 1)]
@@ -43,11 +43,11 @@ async def test_a_tenant_on_its_way_keeps_nobody_elses_jobs_from_being_deleted(
         if point == "leaving":
             raise Stop
 
-    router = await open_router(addresses, size=2, clock=clock, fresh_seconds=0.01)
+    router = await open_sharded_store(addresses, size=2, clock=clock, fresh_seconds=0.01)
     try:
         moving, staying = (Desk(router, resident("a", name), clock) for name in ("kept, as it moves", "let go"))
-        for desk in (moving, staying):
-            await desk.do(complete(await desk.running()))
+        for remote in (moving, staying):
+            await remote.do(complete(await remote.running()))
         with pytest.raises(Stop):
             await Mover(owners, stale_seconds=0.02, at=stop).move(moving.tenant, "b")
         monkeypatch.setattr("interlock.storage.shards.routing.MOVE_SECONDS", 0.0)

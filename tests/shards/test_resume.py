@@ -12,19 +12,19 @@ from typing import Any
 import asyncpg
 import pytest
 
-from interlock.domain.approval import Approval, GateFilter
-from interlock.domain.edit import Edit
+from interlock.domain.approval import Approval, ApprovalFilter
+from interlock.domain.edit import EditJob
 from interlock.domain.job import Filter, Job
 from interlock.domain.registry import Agent
 from interlock.domain.retry import SECOND
 from interlock.storage.postgres.store import PostgresStore
-from interlock.storage.shards.factory import open_router
+from interlock.storage.shards.factory import open_sharded_store
 from interlock.storage.shards.tenant_move import Mover
-from tests.contract.approvals import ballot, decided, minted, waiting
+from tests.contract.approvals import command, decided, minted, waiting
 from tests.contract.artifacts import file, listed, show
 from tests.contract.builders import OPERATOR, Desk, cancel, complete, fail, new_job, release, save
 from tests.contract.progress import event, keep, report, step, tell
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 from tests.support.shards import resident
 from tests.support.stores import ManualClock
 from tests.support.truth import check_postgres
@@ -43,14 +43,14 @@ class Beside:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self.desk = Desk(self.do(PostgresStore.open(address, size=2, clock=clock)), tenant, clock)
+        self.remote = Desk(self.do(PostgresStore.open(address, size=2, clock=clock)), tenant, clock)
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Done when this returns; the mover stands still meanwhile."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_SECONDS)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(RETRY_SECONDS)
 
     def close(self) -> None:
-        self.do(self.desk.store.close())
+        self.do(self.remote.store.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -59,39 +59,39 @@ class Beside:
 class Work:
     """One thing after the other that may happen to a tenant's jobs, each by itself."""
 
-    def __init__(self, desk: Desk, held: list[Job], gates: list[Approval]) -> None:
-        self.desk = desk
+    def __init__(self, remote: Desk, held: list[Job], approvals: list[Approval]) -> None:
+        self.remote = remote
         self.held = held
-        self.gates = gates
+        self.approvals = approvals
         self.turns: list[Turn] = [
-            lambda: keep(desk, step(held[0])),
-            lambda: desk.checkpoint(save(held[1], 1)),
-            lambda: tell(desk, report(held[2], event("on the way"))),
-            lambda: show(desk, file(held[3], "a", b"first")),
-            lambda: show(desk, file(held[3], "a", b"again")),
-            lambda: desk.add(affinity_key="new"),
-            lambda: desk.do(complete(held[4])),
-            lambda: desk.do(fail(held[5], retryable=False)),
-            lambda: waiting(desk, job=held[6]),
-            lambda: decided(desk, ballot(gates[0])),
-            lambda: minted(desk, gates[1], "token"),
-            lambda: desk.claim(limit=2),
-            lambda: tell(desk, report(held[2], event("still on the way"))),
+            lambda: keep(remote, step(held[0])),
+            lambda: remote.checkpoint(save(held[1], 1)),
+            lambda: tell(remote, report(held[2], event("on the way"))),
+            lambda: show(remote, file(held[3], "a", b"first")),
+            lambda: show(remote, file(held[3], "a", b"again")),
+            lambda: remote.add(affinity_key="new"),
+            lambda: remote.do(complete(held[4])),
+            lambda: remote.do(fail(held[5], retryable=False)),
+            lambda: waiting(remote, job=held[6]),
+            lambda: decided(remote, command(approvals[0])),
+            lambda: minted(remote, approvals[1], "token"),
+            lambda: remote.claim(limit=2),
+            lambda: tell(remote, report(held[2], event("still on the way"))),
         ]
 
 
-async def everything(desk: Desk) -> dict[str, Any]:
+async def everything(remote: Desk) -> dict[str, Any]:
     """All there is to see of a tenant."""
-    store, tenant = desk.store, desk.tenant
+    store, tenant = remote.store, remote.tenant
     seen: dict[str, Any] = {"stats": await store.stats(tenant)}
-    seen["gates"] = await store.find_approvals(tenant, GateFilter(limit=100))
+    seen["gates"] = await store.find_approvals(tenant, ApprovalFilter(limit=100))
     jobs = await store.find(tenant, Filter(limit=200))
     for job in jobs:
         seen[job.id] = (
-            await desk.trace(job.id),
+            await remote.trace(job.id),
             await store.steps(tenant, [job.id], limit=100),
             await store.events(tenant, job.id, limit=100),
-            await listed(desk, job),
+            await listed(remote, job),
         )
     return seen
 
@@ -106,31 +106,31 @@ def beside(addresses: dict[str, str], clock: ManualClock) -> Iterator[Beside]:
 async def test_whatever_is_done_to_jobs_that_have_gone_over_already_comes_along(
     beside: Beside, owners: dict[str, str], addresses: dict[str, str], clock: ManualClock
 ) -> None:
-    router = await open_router(addresses, size=2, clock=clock, fresh_seconds=0.01)
+    router = await open_sharded_store(addresses, size=2, clock=clock, fresh_seconds=0.01)
     try:
-        desk = Desk(router, beside.desk.tenant, clock)
-        held = [await desk.running() for _ in range(9)]
-        gates = [(await waiting(desk, job=job))[1] for job in (held.pop(), held.pop())]
-        await desk.add_all([new_job(type="later") for _ in range(7)])
-        work = Work(beside.desk, held, gates)
+        remote = Desk(router, beside.remote.tenant, clock)
+        held = [await remote.running() for _ in range(9)]
+        approvals = [(await waiting(remote, job=job))[1] for job in (held.pop(), held.pop())]
+        await remote.add_all([new_job(type="later") for _ in range(7)])
+        work = Work(beside.remote, held, approvals)
         left = iter(work.turns)
         at_last: dict[str, Any] = {}
 
         def at(point: str) -> None:
             if point in WHILE_WORK_GOES_ON and not at_last:
-                turn = next(left, None)
-                if turn is not None:
-                    beside.do(turn())
+                commit_seq = next(left, None)
+                if commit_seq is not None:
+                    beside.do(commit_seq())
             elif point == "alone":
-                at_last.update(beside.do(everything(beside.desk)))
+                at_last.update(beside.do(everything(beside.remote)))
 
-        assert (await Mover(owners, stale_seconds=0.02, step=4, at=at).move(desk.tenant, "b"))[1:3] == ("a", "b")
+        assert (await Mover(owners, stale_seconds=0.02, step=4, at=at).move(remote.tenant, "b"))[1:3] == ("a", "b")
         assert next(left, None) is None, "the mover passed too few points for all that was to happen"
-        assert await everything(desk) == at_last
-        await desk.verify()
-        assert await router.artifact_home(desk.tenant, (await listed(desk, held[3]))[0].id) == held[3].id
-        await decided(desk, ballot(gates[1]))
-        await desk.do(complete(held[2]))
+        assert await everything(remote) == at_last
+        await remote.verify()
+        assert await router.artifact_home(remote.tenant, (await listed(remote, held[3]))[0].id) == held[3].id
+        await decided(remote, command(approvals[1]))
+        await remote.do(complete(held[2]))
     finally:
         await router.close()
 
@@ -151,35 +151,35 @@ async def check_there(owner: str, tenant: str) -> None:
 async def test_waiting_jobs_keep_their_places_and_become_ready_while_they_are_on_the_way(
     beside: Beside, owners: dict[str, str], addresses: dict[str, str], clock: ManualClock
 ) -> None:
-    router = await open_router(addresses, size=2, clock=clock, fresh_seconds=0.01)
+    router = await open_sharded_store(addresses, size=2, clock=clock, fresh_seconds=0.01)
     try:
-        desk = Desk(router, resident("a", "in lines"), clock)
-        far = Desk(beside.desk.store, desk.tenant, clock)
+        remote = Desk(router, resident("a", "in lines"), clock)
+        far = Desk(beside.remote.store, remote.tenant, clock)
         for name in ("lined", "tightened", "loosened", "late"):
             limit = None if name == "tightened" else LIMIT
-            await router.set_agent(desk.tenant, Agent("planner", name, max_concurrency=limit))
+            await router.set_agent(remote.tenant, Agent("planner", name, max_concurrency=limit))
         for name in ("lined", "tightened", "loosened"):
-            await desk.add_all([new_job(**planned(name)) for _ in range(7)])
-        await desk.add(**planned("late", run_at=desk.after(5)))
-        parent = await desk.running(type="parent")
-        children = [await desk.running(type=f"child {i}", parent_id=parent.id) for i in range(2)]
-        await desk.do(release(parent, children=tuple(child.id for child in children)))
-        placed = await desk.claim(limit=LIMIT, types=frozenset({"lined"}))
-        edited, doomed = await desk.add_all([new_job(type="edited"), new_job(type="doomed")])
+            await remote.add_all([new_job(**planned(name)) for _ in range(7)])
+        await remote.add(**planned("late", run_at=remote.after(5)))
+        parent = await remote.running(type="parent")
+        children = [await remote.running(type=f"child {i}", parent_id=parent.id) for i in range(2)]
+        await remote.do(release(parent, children=tuple(child.id for child in children)))
+        placed = await remote.claim(limit=LIMIT, types=frozenset({"lined"}))
+        edited, doomed = await remote.add_all([new_job(type="edited"), new_job(type="doomed")])
 
         async def come_due() -> None:
             clock.advance(6)
-            await far.store.join_lines(100)
+            await far.store.fill_slots(100)
 
         turns: Iterator[Turn] = iter(
             [
                 lambda: far.do(complete(placed[0])),  # the next in the line gets the place, and is not changed
                 lambda: far.do(complete(children[0])),
-                lambda: far.store.set_agent(desk.tenant, Agent("planner", "tightened", max_concurrency=LIMIT)),
+                lambda: far.store.set_agent(remote.tenant, Agent("planner", "tightened", max_concurrency=LIMIT)),
                 lambda: far.do(complete(children[1])),  # its parent becomes ready, and is not changed
-                lambda: far.store.set_agent(desk.tenant, Agent("planner", "loosened", max_concurrency=None)),
+                lambda: far.store.set_agent(remote.tenant, Agent("planner", "loosened", max_concurrency=None)),
                 come_due,
-                lambda: far.do(Edit(edited, OPERATOR, priority=7, run_at=clock.now + 60 * SECOND)),
+                lambda: far.do(EditJob(edited, OPERATOR, priority=7, run_at=clock.now + 60 * SECOND)),
                 lambda: far.do(cancel(doomed)),
                 lambda: far.do(fail(placed[1], retry_after_seconds=1.0)),
                 lambda: far.claim(types=frozenset({"loosened"}), limit=3),
@@ -189,20 +189,20 @@ async def test_waiting_jobs_keep_their_places_and_become_ready_while_they_are_on
 
         def at(point: str) -> None:
             if point in WHILE_WORK_GOES_ON and not at_last:
-                turn = next(turns, None)
-                if turn is not None:
-                    beside.do(turn())
+                commit_seq = next(turns, None)
+                if commit_seq is not None:
+                    beside.do(commit_seq())
             elif point == "alone":
                 at_last.update(beside.do(everything(far)))
 
-        await Mover(owners, stale_seconds=0.02, step=9, at=at).move(desk.tenant, "b")
+        await Mover(owners, stale_seconds=0.02, step=9, at=at).move(remote.tenant, "b")
         assert next(turns, None) is None, "the mover passed too few points for all that was to happen"
-        assert await everything(desk) == at_last
-        await check_there(owners["b"], desk.tenant)
-        assert await desk.claimed(types=frozenset({"parent"})) == [parent.id]
-        assert len(await desk.claim(types=frozenset({"tightened"}), limit=9)) == LIMIT
-        assert len(await desk.claim(types=frozenset({"loosened"}), limit=9)) == 4
-        assert len(await desk.claim(types=frozenset({"late"}), limit=9)) == 1
+        assert await everything(remote) == at_last
+        await check_there(owners["b"], remote.tenant)
+        assert await remote.claimed(types=frozenset({"parent"})) == [parent.id]
+        assert len(await remote.claim(types=frozenset({"tightened"}), limit=9)) == LIMIT
+        assert len(await remote.claim(types=frozenset({"loosened"}), limit=9)) == 4
+        assert len(await remote.claim(types=frozenset({"late"}), limit=9)) == 1
     finally:
         await router.close()
 
@@ -210,12 +210,12 @@ async def test_waiting_jobs_keep_their_places_and_become_ready_while_they_are_on
 async def test_of_the_jobs_that_wait_only_those_that_were_changed_last_go_over_in_the_pause(
     beside: Beside, owners: dict[str, str], addresses: dict[str, str], clock: ManualClock
 ) -> None:
-    router = await open_router(addresses, size=2, clock=clock, fresh_seconds=0.01)
+    router = await open_sharded_store(addresses, size=2, clock=clock, fresh_seconds=0.01)
     there = await asyncpg.connect(owners["b"])
     try:
-        desk = Desk(router, resident("a", "patient"), clock)
-        far = Desk(beside.desk.store, desk.tenant, clock)
-        await desk.add_all([new_job(affinity_key=f"key {i}") for i in range(300)])
+        remote = Desk(router, resident("a", "patient"), clock)
+        far = Desk(beside.remote.store, remote.tenant, clock)
+        await remote.add_all([new_job(affinity_key=f"key {i}") for i in range(300)])
         changes: Iterator[Turn] = iter(
             [lambda: far.add(affinity_key="new"), lambda: far.claim(affinity_keys=frozenset({"key 5"}))]
         )
@@ -225,17 +225,17 @@ async def test_of_the_jobs_that_wait_only_those_that_were_changed_last_go_over_i
                 for change in changes:
                     beside.do(change())
 
-        await Mover(owners, stale_seconds=0.02, step=50, at=at).move(desk.tenant, "b")
+        await Mover(owners, stale_seconds=0.02, step=50, at=at).move(remote.tenant, "b")
         written = {
             table: await there.fetchval(
                 f"""select count(*) from interlock.{table} where tenant = $1 and age(xmin) <=
                       (select age(xmin) from interlock.tenant where tenant = $1)""",
-                desk.tenant,
+                remote.tenant,
             )
             for table in ("job", "ready", "route", "lease")
         }
         assert written == {"job": 2, "ready": 1, "route": 1, "lease": 1}
-        assert await there.fetchval("select count(*) from interlock.ready where tenant = $1", desk.tenant) == 300
+        assert await there.fetchval("select count(*) from interlock.ready where tenant = $1", remote.tenant) == 300
     finally:
         await there.close()
         await router.close()
@@ -244,28 +244,28 @@ async def test_of_the_jobs_that_wait_only_those_that_were_changed_last_go_over_i
 async def test_a_producer_hardly_waits_while_many_waiting_jobs_are_moved(
     owners: dict[str, str], addresses: dict[str, str], record_property: Callable[[str, object], None]
 ) -> None:
-    router = await open_router(addresses, size=2)
+    router = await open_sharded_store(addresses, size=2)
     try:
-        desk = Desk(router, resident("a", "many waiting"), ManualClock())
+        remote = Desk(router, resident("a", "many waiting"), ManualClock())
         for _ in range(0, WAITING, 1_000):
-            await desk.add_all([new_job() for _ in range(1_000)])
+            await remote.add_all([new_job() for _ in range(1_000)])
         answered = [time.monotonic()]
         stop = asyncio.Event()
 
         async def produce() -> None:
             while not stop.is_set():
-                await desk.add()
+                await remote.add()
                 answered.append(time.monotonic())
 
         producing = asyncio.create_task(produce())
-        moved = await Mover(owners).move(desk.tenant, "b")
+        moved = await Mover(owners).move(remote.tenant, "b")
         stop.set()
         await producing
         pauses = [later - earlier for earlier, later in pairwise(answered)]
         line = f"{moved.jobs} waiting jobs were moved; one producer waited for {max(pauses):.2f} s at the longest"
         print(line)
         record_property("move", line)
-        assert sum(stats.ready for stats in await router.stats(desk.tenant)) == WAITING + len(answered) - 1
-        await desk.verify()
+        assert sum(stats.ready for stats in await router.stats(remote.tenant)) == WAITING + len(answered) - 1
+        await remote.verify()
     finally:
         await router.close()

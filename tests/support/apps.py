@@ -13,7 +13,7 @@ from interlock.domain.job import Job
 from interlock.domain.principal import local
 from interlock.engine.engine import Engine
 from interlock.sdk.app import App
-from interlock.storage.batching import merged
+from interlock.storage.batching import batched
 from interlock.storage.contract import Objects, Store
 from interlock.worker.loop import Worker
 from tests.support.eventually import eventually
@@ -26,7 +26,7 @@ class Lodger(LocalClient):
     """A client of a store that its test will close."""
 
     async def close(self) -> None:
-        await self.engine.upkeep.stop()
+        await self.engine.maintenance.stop()
         await self.engine.waits.stop()
         await self.engine.workers.stop()
 
@@ -36,7 +36,7 @@ class StoreApp(App):
 
     def __init__(self, store: Store, objects: Objects | None = None) -> None:
         self.store = store
-        self.engine = Engine(merged(store), objects=objects)
+        self.engine = Engine(batched(store), objects=objects)
         super().__init__(self._lodge)
 
     async def _lodge(self) -> Client:
@@ -47,7 +47,7 @@ class StoreApp(App):
         return await self.worker(**options).run(drain=True)
 
     def worker(self, **options: Any) -> Worker:
-        return Worker(self, **{"heartbeat_seconds": BEAT, "name": "w1", **options})
+        return Worker(self, **{"heartbeat_interval": BEAT, "name": "w1", **options})
 
     @contextlib.asynccontextmanager
     async def working(self, **options: Any) -> AsyncIterator[Worker]:

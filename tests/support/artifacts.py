@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from interlock.domain.artifact import Artifact, Holder
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal
 from interlock.engine.engine import Engine
 from interlock.wire import Limits, job_request
@@ -16,9 +16,9 @@ TENANT = "acme"
 LIMITS = Limits(artifact=20 * 1024 * 1024)
 
 
-async def grant(engine: Engine, who: Principal) -> Holder:
+async def lease(engine: Engine, who: Principal) -> Holder:
     await engine.jobs.enqueue(who, job_request({"type": "t"}))
-    (job,) = await engine.leases.claim(TENANT, ClaimAsk("w", lease_seconds=3600))
+    (job,) = await engine.leases.claim(TENANT, ClaimFilter("w", lease_seconds=3600))
     return Holder(job.id, job.fence, "w")
 
 

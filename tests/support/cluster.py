@@ -228,10 +228,10 @@ class Cluster:
         old = self.leader
 
         def agreed() -> bool:
-            asked, said = old.ask("/switchover", {"leader": old.name})
+            asked, given = old.ask("/switchover", {"leader": old.name})
             # It answers when the change is done; until every node has reported its place it refuses, and so does
             # one that no longer leads: on a busy machine another may have taken over by itself.
-            return asked == 200 or "switched over" in said or self._leader() not in (None, old)
+            return asked == 200 or "switched over" in given or self._leader() not in (None, old)
 
         self._until(agreed, "Patroni switches over", CHANGE_SECONDS)
         return old, self._another_than(old)
@@ -269,9 +269,9 @@ class Cluster:
 
     def _members(self) -> list[dict[str, Any]]:
         for node in self.nodes:
-            status, said = node.ask("/cluster")
+            status, given = node.ask("/cluster")
             if status == 200:
-                members: list[dict[str, Any]] = json.loads(said)["members"]
+                members: list[dict[str, Any]] = json.loads(given)["members"]
                 return members
         return []
 

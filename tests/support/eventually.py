@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-PATIENCE_SECONDS: Final = 240.0  # what is waited for comes in a moment, or on a busy machine in minutes
+RETRY_SECONDS: Final = 240.0  # what is waited for comes in a moment, or on a busy machine in minutes
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], *, within: float = PATIENCE_SECONDS) -> None:
+async def eventually(condition: Callable[[], Awaitable[bool]], *, within: float = RETRY_SECONDS) -> None:
     """Return as soon as the condition holds; fail if it never does."""
     async with asyncio.timeout(within):
         while not await condition():  # noqa: ASYNC110 - what is awaited has no event to offer

@@ -111,8 +111,8 @@ async def receiver(
         yield made
     finally:
         # A server that is closed while asyncio takes a connection in leaves that one open, so the door is shut first.
-        for door in server.sockets:
-            asyncio.get_running_loop().remove_reader(door)
+        for adapter in server.sockets:
+            asyncio.get_running_loop().remove_reader(adapter)
         for _ in range(3):
             await asyncio.sleep(0)
         server.close()

@@ -28,7 +28,7 @@ INSIDE: Final = {
     "MemoryApp": {"discard"},
 }
 MADE_BY_US: Final = {
-    interlock.Context, interlock.JobHandle, interlock.Child, interlock.Task, interlock.Answer, interlock.ShardSupplier, Item,
+    interlock.Context, interlock.JobHandle, interlock.Child, interlock.Task, interlock.ApprovalResult, interlock.ShardSupplier, Item,
 }  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def render() -> str:
 
 def _class(name: str, kind: type) -> Iterator[str]:
     yield f"## `{name}`\n"
-    yield f"{_said(kind)}\n"
+    yield f"{_given(kind)}\n"
     if kind not in MADE_BY_US and _is_ours(kind, "__init__") and not issubclass(kind, interlock.Error):
         yield f"    {_signature(kind.__init__, name.rpartition('.')[2])}\n"
     if rows := list(_members(kind)):
@@ -59,12 +59,12 @@ def _members(kind: type) -> Iterator[str]:
         if name.startswith("_") or name.endswith("_sync") or name in hidden or not _is_ours(kind, name):
             continue
         if isinstance(member, property) or inspect.ismemberdescriptor(member):
-            said = _said(member) if isinstance(member, property) else ""
-            yield f"- `{name}`" + (f": {said}" if said else "")
+            given = _given(member) if isinstance(member, property) else ""
+            yield f"- `{name}`" + (f": {given}" if given else "")
         elif inspect.isfunction(member):
             verb = "async " if inspect.iscoroutinefunction(member) else ""
             twin = "\\*" if f"{name}_sync" in found else ""
-            yield f"- `{verb}{_signature(member, name)}`{twin}: {_said(member)}"
+            yield f"- `{verb}{_signature(member, name)}`{twin}: {_given(member)}"
 
 
 def _is_ours(kind: type, name: str) -> bool:
@@ -90,13 +90,13 @@ def _signature(function: Any, name: str) -> str:
 
 def _parameter(parameter: inspect.Parameter) -> str:
     prefix = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(parameter.kind.name, "")
-    said = "" if parameter.annotation is parameter.empty else f": {parameter.annotation}"
+    given = "" if parameter.annotation is parameter.empty else f": {parameter.annotation}"
     default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
-    return f"{prefix}{parameter.name}{said}{default}".replace("datetime.", "")
+    return f"{prefix}{parameter.name}{given}{default}".replace("datetime.", "")
 
 
 def _options() -> Iterator[str]:
-    yield f"{_said(Options)} They stand at `@app.task(…)`, `task.options(…)` and `queue.push(…)`.\n"
+    yield f"{_given(Options)} They stand at `@app.task(…)`, `task.options(…)` and `queue.push(…)`.\n"
     rows = [f"| `{name}` | `{hint}` |" for name, hint in _hints().items()]
     yield "\n".join(["| option | type |", "|---|---|", *rows]) + "\n"
 
@@ -108,7 +108,7 @@ def _hints() -> dict[str, str]:
     }
 
 
-def _said(what: Any) -> str:
+def _given(what: Any) -> str:
     """A docstring as one line."""
     return " ".join((what.__doc__ or "").split())
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 from urllib.parse import urlsplit
 
-from interlock.domain.shards import first_home
+from interlock.domain.shards import first_shard
 from interlock.storage.shards.add_shard import add_shard
 from tests.support.emptied import copy_database, lent_database
 from tests.support.postgres import OWNER, Postgres
@@ -24,7 +24,7 @@ _made: set[str] = set()
 def resident(shard: str, name: str) -> str:
     """A tenant of about this name that is placed on a shard."""
     names = (name if i == 0 else f"{name}-{i}" for i in itertools.count())
-    return next(tenant for tenant in names if first_home(tenant, SHARDS) == shard)
+    return next(tenant for tenant in names if first_shard(tenant, SHARDS) == shard)
 
 
 @contextmanager

@@ -49,16 +49,16 @@ _MISCOUNTED: Final = "an agent whose places are counted wrong"
 _POSTGRES_FAULTS = {
     _MISCOUNTED: """
         select a.kind || '/' || a.id, a.used, c.n from interlock.agent a cross join lateral (
-          select (select count(*) from interlock.lease l where l.tenant = a.tenant and l.line = a.no)
-            + (select count(*) from interlock.ready q where q.tenant = a.tenant and q.line = a.no and not q.blocked)
-            + (select count(*) from interlock.job j where j.tenant = a.tenant and j.line = a.no and a.strict
-                 and j.place_era = a.era and j.status <= 'waiting_for_approval'
+          select (select count(*) from interlock.lease l where l.tenant = a.tenant and l.agent_no = a.no)
+            + (select count(*) from interlock.ready q where q.tenant = a.tenant and q.agent_no = a.no and not q.blocked)
+            + (select count(*) from interlock.job j where j.tenant = a.tenant and j.agent_no = a.no and a.strict
+                 and j.slot_epoch = a.strict_epoch and j.status <= 'waiting_for_approval'
                  and not exists (select from interlock.ready q where q.tenant = j.tenant and q.job_id = j.id)) as n) c
         where ($1::text is null or a.tenant = $1) and a.max_concurrency is not null and a.used <> c.n""",
     "ready without a waiting job": """
         select q.job_id from interlock.ready q left join interlock.job j on j.tenant = q.tenant and j.id = q.job_id
         where ($1::text is null or q.tenant = $1) and (j.id is null or j.status > 'retry'
-          or (j.seq, j.route, j.base, j.run_at) <> (q.seq, q.route, q.base, q.run_at) or j.deadline is distinct from q.deadline)""",
+          or (j.seq, j.eligibility_key, j.base, j.run_at) <> (q.seq, q.eligibility_key, q.base, q.run_at) or j.deadline is distinct from q.deadline)""",
     "twice in ready": """
         select q.job_id from interlock.ready q where ($1::text is null or q.tenant = $1)
         group by q.tenant, q.job_id having count(*) > 1""",
@@ -79,10 +79,10 @@ _POSTGRES_FAULTS = {
             and l.fence = j.fence and l.worker = j.worker)""",
     "an open gate that its job does not wait for": """
         select a.id from interlock.approval a where ($1::text is null or a.tenant = $1) and a.status = 'open'
-          and not exists (select from interlock.job j where j.tenant = a.tenant and j.id = a.job_id and j.gate_id = a.id)""",
+          and not exists (select from interlock.job j where j.tenant = a.tenant and j.id = a.job_id and j.approval_id = a.id)""",
     "set back and not told among the setbacks, or the other way round": """
         select coalesce(j.id, s.job_id) from (select * from interlock.job where status >= 'failed' or status = 'retry') j
-        full join interlock.setback s
+        full join interlock.unsuccessful_job s
           on s.tenant = j.tenant and s.job_id = j.id and s.status = j.status::text and s.seq = j.seq and s.type = j.type
         where ($1::text is null or coalesce(j.tenant, s.tenant) = $1) and (j.id is null or s.job_id is null)""",
     "history of a job that is gone": """
@@ -96,9 +96,9 @@ _POSTGRES_FAULTS = {
 _SQLITE_FAULTS = {
     _MISCOUNTED: """
         SELECT a.kind || '/' || a.id, a.used, c.n FROM agent a JOIN (
-          SELECT b.tenant, b.no, (SELECT count(*) FROM job j WHERE j.tenant = b.tenant AND j.line = b.no AND j.finished_at IS NULL
+          SELECT b.tenant, b.no, (SELECT count(*) FROM job j WHERE j.tenant = b.tenant AND j.agent_no = b.no AND j.finished_at IS NULL
             AND (j.status = 'running' OR (j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0)
-              OR (b.strict AND j.place_era = b.era AND (j.status = 'waiting_for_approval' OR j.awaiting > 0)))) AS n
+              OR (b.strict AND j.slot_epoch = b.strict_epoch AND (j.status = 'waiting_for_approval' OR j.awaiting > 0)))) AS n
           FROM agent b WHERE ?1 IS NULL OR b.tenant = ?1) c ON c.tenant = a.tenant AND c.no = a.no
         WHERE a.max_concurrency IS NOT NULL AND a.used <> c.n""",
     "children counted wrongly": """
@@ -109,12 +109,12 @@ _SQLITE_FAULTS = {
         WHERE (?1 IS NULL OR a.tenant = ?1) AND c.finished_at IS NOT NULL""",
     "on another route than its body says": """
         SELECT j.id FROM job j JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
-        LEFT JOIN route r ON r.tenant = j.tenant AND r.no = j.route
+        LEFT JOIN eligibility_key r ON r.tenant = j.tenant AND r.no = j.eligibility_key
         WHERE (?1 IS NULL OR j.tenant = ?1) AND (r.no IS NULL OR r.base <> j.base OR r.type <> b.type OR r.priority <> j.priority
           OR r.requires <> b.requires OR r.repository IS NOT b.repository OR r.affinity_key IS NOT b.affinity_key)""",
     "an open gate that its job does not wait for": """
         SELECT a.id FROM approval a WHERE (?1 IS NULL OR a.tenant = ?1) AND a.status = 'open'
-          AND NOT EXISTS (SELECT 1 FROM job j WHERE j.tenant = a.tenant AND j.id = a.job_id AND j.gate_id = a.id)""",
+          AND NOT EXISTS (SELECT 1 FROM job j WHERE j.tenant = a.tenant AND j.id = a.job_id AND j.approval_id = a.id)""",
     "without body": """
         SELECT j.id FROM job j WHERE (?1 IS NULL OR j.tenant = ?1)
           AND NOT EXISTS (SELECT 1 FROM job_body b WHERE b.tenant = j.tenant AND b.seq = j.seq AND b.id = j.id)""",

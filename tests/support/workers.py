@@ -85,11 +85,11 @@ class Member:
             pass
         self.signal(signal.SIGKILL)
         self.wait()
-        told = []
+        reported = []
         with contextlib.suppress(EOFError):
             while self.pipe.poll(0):
-                told.append(self.pipe.recv())
-        return told
+                reported.append(self.pipe.recv())
+        return reported
 
     def close(self) -> None:
         if self.process.is_alive():
@@ -144,8 +144,8 @@ def _serve(pipe: Connection, place: Place) -> None:
             pipe.send(failed(error))
             return
         pipe.send(None)
-        while (told := pipe.recv()) is not None:
-            start, calls = told
+        while (reported := pipe.recv()) is not None:
+            start, calls = reported
             pipe.send(runner.run(_together(store, start, calls)))
         runner.run(store.close())
 

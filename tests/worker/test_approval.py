@@ -5,25 +5,25 @@ from __future__ import annotations
 import asyncio
 
 import interlock
-from interlock.domain.approval import Approval, Decision, GateFilter, GateStatus
+from interlock.domain.approval import Approval, ApprovalFilter, ApprovalStatus, Decision
 from interlock.domain.lifecycle import Status
 from interlock.domain.principal import local
 from tests.support.apps import TENANT, StoreApp
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 from tests.support.stores import ManualClock
 
 ADA = local(TENANT)
 NOW = {"kind": "fixed", "base_seconds": 0}
 
 
-async def gates(app: StoreApp, job_id: str) -> list[Approval]:
+async def approvals(app: StoreApp, job_id: str) -> list[Approval]:
     """Oldest first."""
-    return (await app.engine.gates.list(TENANT, GateFilter(job_id=job_id)))[::-1]
+    return (await app.engine.approvals.list(TENANT, ApprovalFilter(job_id=job_id)))[::-1]
 
 
 async def decide(app: StoreApp, job_id: str, decision: Decision, **answer: str) -> None:
-    (gate,) = [gate for gate in await gates(app, job_id) if gate.status is GateStatus.OPEN]
-    await app.engine.gates.decide(ADA, gate.id, decision, **answer)
+    (approval,) = [approval for approval in await approvals(app, job_id) if approval.status is ApprovalStatus.OPEN]
+    await app.engine.approvals.decide(ADA, approval.id, decision, **answer)
 
 
 async def test_an_approved_job_goes_on_where_it_asked_with_its_steps_kept(app: StoreApp) -> None:
@@ -42,7 +42,7 @@ async def test_an_approved_job_goes_on_where_it_asked_with_its_steps_kept(app: S
     assert await app.drain() == 0
     await decide(app, handle.id, Decision.APPROVE, comment="go")
     assert await app.drain() == 1
-    assert await handle.result(timeout=PATIENCE_SECONDS) == {"approved": True, "comment": "go", "attempt": 1}
+    assert await handle.result(timeout=RETRY_SECONDS) == {"approved": True, "comment": "go", "attempt": 1}
     assert searched == ["tides"]
 
 
@@ -62,7 +62,7 @@ async def test_a_denial_fails_the_job_or_is_told_to_the_task(app: StoreApp) -> N
         await decide(app, handle.id, Decision.DENY)
     await app.drain()
     assert (await app.job(first.id)).status == Status.FAILED
-    assert await second.result(timeout=PATIENCE_SECONDS) == "denied"
+    assert await second.result(timeout=RETRY_SECONDS) == "denied"
 
 
 async def test_what_people_fill_in_reaches_the_task(app: StoreApp) -> None:
@@ -75,7 +75,7 @@ async def test_what_people_fill_in_reaches_the_task(app: StoreApp) -> None:
     await app.drain()
     await decide(app, handle.id, Decision.APPROVE, data='"Tides"')
     await app.drain()
-    assert await handle.result(timeout=PATIENCE_SECONDS) == "Tides"
+    assert await handle.result(timeout=RETRY_SECONDS) == "Tides"
 
 
 async def test_every_gate_needs_its_own_answer_even_after_a_retry(app: StoreApp, clock: ManualClock) -> None:
@@ -97,8 +97,8 @@ async def test_every_gate_needs_its_own_answer_even_after_a_retry(app: StoreApp,
     assert (await app.job(handle.id)).status == Status.WAITING_FOR_APPROVAL
     await decide(app, handle.id, Decision.APPROVE, comment="two")
     await app.drain()
-    assert await handle.result(timeout=PATIENCE_SECONDS) == ["one", "two"]
-    assert len(await gates(app, handle.id)) == 2
+    assert await handle.result(timeout=RETRY_SECONDS) == ["one", "two"]
+    assert len(await approvals(app, handle.id)) == 2
 
 
 async def test_questions_that_are_asked_side_by_side_are_answered_one_after_another(app: StoreApp) -> None:
@@ -112,8 +112,8 @@ async def test_questions_that_are_asked_side_by_side_are_answered_one_after_anot
         await app.drain()
         await decide(app, handle.id, Decision.APPROVE, comment=comment)
     await app.drain()
-    assert await handle.result(timeout=PATIENCE_SECONDS) == ["good", "blurred"]
-    assert [gate.prompt for gate in await gates(app, handle.id)] == ["The text?", "The picture?"]
+    assert await handle.result(timeout=RETRY_SECONDS) == ["good", "blurred"]
+    assert [approval.prompt for approval in await approvals(app, handle.id)] == ["The text?", "The picture?"]
 
 
 async def test_a_gate_that_would_expire_at_once_is_refused_not_kept_open_for_a_day(app: StoreApp) -> None:
@@ -124,7 +124,7 @@ async def test_a_gate_that_would_expire_at_once_is_refused_not_kept_open_for_a_d
     handle = await ask.enqueue()
     await app.drain()
     job = await app.job(handle.id)
-    assert (job.status, await gates(app, handle.id)) == (Status.DEAD_LETTER, [])
+    assert (job.status, await approvals(app, handle.id)) == (Status.DEAD_LETTER, [])
     assert "expires_in_seconds must be from 1" in (job.error or "")
 
 
@@ -135,12 +135,12 @@ async def test_what_was_told_before_the_gate_is_seen_by_those_who_decide(app: St
         return ctx.approve_sync("Publish?").approved
 
     handle = await asking.enqueue()
-    await app.drain(heartbeat_seconds=20)
+    await app.drain(heartbeat_interval=20)
     assert (await app.job(handle.id)).status == Status.WAITING_FOR_APPROVAL
     assert [event.message for event in await handle.events()] == ["the draft is ready"]
     await decide(app, handle.id, Decision.APPROVE)
     await app.drain()
-    assert await handle.result(timeout=PATIENCE_SECONDS) is True
+    assert await handle.result(timeout=RETRY_SECONDS) is True
 
 
 async def test_a_cancel_beats_the_gate(app: StoreApp) -> None:
@@ -150,6 +150,6 @@ async def test_a_cancel_beats_the_gate(app: StoreApp) -> None:
         await ctx.approve("Publish?")
 
     handle = await asking.enqueue()
-    await app.drain(heartbeat_seconds=20)
+    await app.drain(heartbeat_interval=20)
     job = await app.job(handle.id)
     assert (job.status, job.cancel_reason) == (Status.CANCELLED, "enough")

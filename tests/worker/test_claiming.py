@@ -9,8 +9,8 @@ import pytest
 
 import interlock
 from interlock.client.local import LocalClient
-from interlock.client.protocol import Grant
-from interlock.domain.policy import ClaimAsk
+from interlock.client.protocol import LeasedJob
+from interlock.domain.policy import ClaimFilter
 from interlock.worker.loop import Worker
 from tests.support.apps import StoreApp
 
@@ -21,10 +21,10 @@ async def claims(app: StoreApp, monkeypatch: pytest.MonkeyPatch) -> list[tuple[i
     client, seen = await app.client(), list[tuple[int, int]]()
     claim = client.claim
 
-    async def noted(ask: ClaimAsk, *, wait_seconds: float = 0.0) -> list[Grant]:
-        granted = await claim(ask, wait_seconds=wait_seconds)
-        seen.append((ask.limit, len(granted)))
-        return granted
+    async def noted(ask: ClaimFilter, *, wait_seconds: float = 0.0) -> list[LeasedJob]:
+        leased = await claim(ask, wait_seconds=wait_seconds)
+        seen.append((ask.limit, len(leased)))
+        return leased
 
     monkeypatch.setattr(client, "claim", noted)
     return seen
@@ -63,7 +63,7 @@ async def test_a_worker_asks_again_when_half_of_its_reserve_is_used_up_not_for_e
 
     await noop.enqueue_many([{}] * 60)
     assert await app.drain(concurrency=1, prefetch=8) == 60
-    assert min(limit for limit, granted in claims if granted) >= 4
+    assert min(limit for limit, leased in claims if leased) >= 4
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,10 @@ async def test_a_worker_asks_again_when_half_of_its_reserve_is_used_up_not_for_e
     [
         ({"concurrency": 0}, "concurrency is 0: expected at least 1"),
         ({"prefetch": -1}, "prefetch is -1: expected at least 0"),
-        ({"lease_seconds": 0.5}, "lease_seconds is 0.5: expected at least 1"),
-        ({"lease_seconds": float("nan")}, "lease_seconds is nan: expected at least 1"),
-        ({"grace_seconds": -1.0}, "grace_seconds is -1.0: expected at least 0"),
-        ({"lease_seconds": 3.0, "heartbeat_seconds": 2.0}, "less than half of the lease of 3.0 s"),
+        ({"lease": 0.5}, "lease_seconds is 0.5: expected at least 1"),
+        ({"lease": float("nan")}, "lease_seconds is nan: expected at least 1"),
+        ({"shutdown_grace": -1.0}, "grace_seconds is -1.0: expected at least 0"),
+        ({"lease": 3.0, "heartbeat_interval": 2.0}, "less than half of the lease of 3.0 s"),
     ],
 )
 def test_a_worker_that_could_not_work_is_refused_before_it_starts(options: dict[str, Any], says: str) -> None:

@@ -14,9 +14,9 @@ import interlock
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.progress import Level
 from interlock.storage.contract import Store
-from interlock.storage.object_store.filesystem import Directory
+from interlock.storage.object_store.filesystem import FileObjects
 from tests.support.apps import TENANT, StoreApp
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.stores import ManualClock
 
 NOW = {"kind": "fixed", "base_seconds": 0}
@@ -52,7 +52,7 @@ async def test_a_step_runs_once_however_often_the_job_is_run(app: StoreApp, cloc
     handle = await research.enqueue(topic="tides")
     await app.drain()
     await again(app, clock)
-    assert await handle.result(timeout=PATIENCE_SECONDS) == "tides"
+    assert await handle.result(timeout=RETRY_SECONDS) == "tides"
     assert searched == ["tides"]
 
 
@@ -73,7 +73,7 @@ async def test_steps_of_one_name_are_told_apart_by_their_order(app: StoreApp, cl
     handle = await series.enqueue()
     await app.drain()
     await again(app, clock)
-    assert await handle.result(timeout=PATIENCE_SECONDS) == [0, 2, 4, 42]
+    assert await handle.result(timeout=RETRY_SECONDS) == [0, 2, 4, 42]
     assert calls == [(0, False), (1, False), (2, False), (21, False)]
 
 
@@ -84,7 +84,7 @@ async def test_a_step_gives_the_same_value_in_its_first_run_as_in_later_ones(app
 
     handle = await shape.enqueue()
     await app.drain()
-    assert await handle.result(timeout=PATIENCE_SECONDS) is True
+    assert await handle.result(timeout=RETRY_SECONDS) is True
 
 
 async def test_what_is_said_to_be_of_a_type_that_json_cannot_be_read_as_comes_back_as_plain_json(app: StoreApp) -> None:
@@ -97,7 +97,7 @@ async def test_what_is_said_to_be_of_a_type_that_json_cannot_be_read_as_comes_ba
 
     handle = await words.enqueue("a tide")
     await app.drain()
-    assert await handle.result(timeout=PATIENCE_SECONDS) == ["a", "tide"]
+    assert await handle.result(timeout=RETRY_SECONDS) == ["a", "tide"]
 
 
 async def test_a_step_that_fails_is_not_kept(app: StoreApp, clock: ManualClock) -> None:
@@ -117,15 +117,15 @@ async def test_a_step_that_fails_is_not_kept(app: StoreApp, clock: ManualClock) 
     handle = await careful.enqueue()
     await app.drain()
     await again(app, clock)
-    assert await handle.result(timeout=PATIENCE_SECONDS) == 5
+    assert await handle.result(timeout=RETRY_SECONDS) == 5
 
 
 async def test_a_checkpoint_is_found_by_the_next_run(app: StoreApp, clock: ManualClock) -> None:
     @app.task(backoff=NOW, max_attempts=10)
     async def crawl(ctx: interlock.Context) -> int:
-        page = (ctx.saved or {"page": 0})["page"] + 1
-        await ctx.checkpoint({"page": page})
-        await ctx.checkpoint({"page": page})
+        page = (ctx.checkpoint or {"page": 0})["page"] + 1
+        await ctx.save_checkpoint({"page": page})
+        await ctx.save_checkpoint({"page": page})
         if page < 3:
             raise RuntimeError
         return int(page)
@@ -134,7 +134,7 @@ async def test_a_checkpoint_is_found_by_the_next_run(app: StoreApp, clock: Manua
     await app.drain()
     await again(app, clock)
     await again(app, clock)
-    assert await handle.result(timeout=PATIENCE_SECONDS) == 3
+    assert await handle.result(timeout=RETRY_SECONDS) == 3
     assert (await app.job(handle.id)).checkpoint_seq == 6
 
 
@@ -145,18 +145,18 @@ async def test_events_are_sent_with_the_next_heartbeat_while_the_task_runs(app: 
     def slow(ctx: interlock.Context) -> None:
         ctx.event("drafting", progress=0.5)
         ctx.event("odd page", level="warn")
-        go_on.wait(PATIENCE_SECONDS)
+        go_on.wait(RETRY_SECONDS)
 
     handle = await slow.enqueue()
     async with app.working():
 
-        async def told() -> bool:
+        async def reported() -> bool:
             return len(await handle.events()) == 2
 
-        await eventually(told)
+        await eventually(reported)
         assert (await app.job(handle.id)).status == Status.RUNNING
         go_on.set()
-        await handle.result(timeout=PATIENCE_SECONDS)
+        await handle.result(timeout=RETRY_SECONDS)
     first, second = await handle.events()
     assert (first.message, first.level, first.payload) == ("drafting", Level.INFO, '{"progress":0.5}')
     assert (second.message, second.level, second.payload) == ("odd page", Level.WARN, None)
@@ -170,7 +170,7 @@ async def test_what_a_task_tells_at_its_very_end_is_not_lost(app: StoreApp) -> N
             raise interlock.Fail("but")
 
     handles = await quick.enqueue_many([{"n": 0}, {"n": 1}])
-    await app.drain(heartbeat_seconds=20)
+    await app.drain(heartbeat_interval=20)
     for handle in handles:
         assert [event.message for event in await handle.events()] == ["all done"]
         assert [event.message async for event in handle.tail()] == ["all done"]
@@ -188,7 +188,7 @@ async def test_a_message_sent_before_a_step_stands_before_it(app: StoreApp, cloc
         clock.advance(25)
 
     handle = await talks.enqueue()
-    await app.drain(heartbeat_seconds=20)  # later than the run takes
+    await app.drain(heartbeat_interval=20)  # later than the run takes
     before, after = await handle.events()
     (step,) = await app.engine.progress.steps(TENANT, handle.id)
     assert before.at < step.at <= after.at <= clock.now
@@ -225,10 +225,10 @@ async def test_an_event_is_told_once_per_attempt_however_often_the_run_is_resume
 
     handle = await parent.enqueue()
     await app.drain()
-    told = [event.message for event in await handle.events()]
-    assert told == ["begins", "page", "page", "goes on"]
+    reported = [event.message for event in await handle.events()]
+    assert reported == ["begins", "page", "page", "goes on"]
     await again(app, clock)
-    assert [event.message for event in await handle.events()] == [*told, *told]
+    assert [event.message for event in await handle.events()] == [*reported, *reported]
 
 
 async def test_an_event_is_told_however_odd_its_payload(app: StoreApp) -> None:
@@ -249,7 +249,7 @@ async def test_an_event_is_told_however_odd_its_payload(app: StoreApp) -> None:
 
 
 async def test_a_file_and_a_link_are_attached_to_the_job(store: Store, tmp_path: Path) -> None:
-    app = StoreApp(store, Directory(tmp_path / "artifacts"))
+    app = StoreApp(store, FileObjects(tmp_path / "artifacts"))
 
     @app.task
     async def report(ctx: interlock.Context) -> list[str]:
@@ -257,7 +257,7 @@ async def test_a_file_and_a_link_are_attached_to_the_job(store: Store, tmp_path:
 
     handle = await report.enqueue()
     await app.drain()
-    ids = await handle.result(timeout=PATIENCE_SECONDS)
+    ids = await handle.result(timeout=RETRY_SECONDS)
     artifacts = await app.engine.artifacts.list(TENANT, handle.id)
     assert {artifact.id: (artifact.name, artifact.url) for artifact in artifacts} == {
         ids[0]: ("report.md", None),
@@ -282,18 +282,18 @@ async def test_a_worker_with_one_place_runs_a_parent_that_awaits_ten_children(ap
 
     handle = await parent.enqueue()
     await app.drain(concurrency=1)
-    assert await handle.result(timeout=PATIENCE_SECONDS) == 285
+    assert await handle.result(timeout=RETRY_SECONDS) == 285
     assert ran == ["parent", *["child"] * 10, "parent"]
     job = await app.job(handle.id)
     assert (job.attempt, job.releases) == (1, 1)
-    born = await (await app.client()).children(handle.id)
-    assert [(one.type, one.parent_id) for one in born] == [("child", handle.id)] * 10
+    created = await (await app.client()).children(handle.id)
+    assert [(one.type, one.parent_id) for one in created] == [("child", handle.id)] * 10
 
 
 async def test_more_children_than_a_release_may_name_are_awaited_in_turns(
     app: StoreApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlock.worker.executor.MOST_CHILDREN", 4)
+    monkeypatch.setattr("interlock.worker.executor.MAX_CHILDREN", 4)
     waits: list[int] = []
 
     @app.task
@@ -307,7 +307,7 @@ async def test_more_children_than_a_release_may_name_are_awaited_in_turns(
 
     handle = await parent.enqueue()
     await app.drain(concurrency=1)
-    assert await handle.result(timeout=PATIENCE_SECONDS) == 45
+    assert await handle.result(timeout=RETRY_SECONDS) == 45
     assert waits[0] == 0
     assert set(waits[1:]) == {10}
     assert (await app.job(handle.id)).attempt == 1
@@ -328,7 +328,7 @@ async def test_children_are_awaited_one_after_another_and_never_born_twice(app: 
 
     handle = await chain.enqueue()
     await app.drain(concurrency=1)
-    assert await handle.result(timeout=PATIENCE_SECONDS) == 3
+    assert await handle.result(timeout=RETRY_SECONDS) == 3
     assert len(await (await app.client()).children(handle.id)) == 3
 
 
@@ -347,7 +347,7 @@ async def test_a_parent_learns_that_a_child_has_failed(app: StoreApp) -> None:
 
     handle = await parent.enqueue()
     await app.drain(concurrency=1)
-    assert await handle.result(timeout=PATIENCE_SECONDS) == "no"
+    assert await handle.result(timeout=RETRY_SECONDS) == "no"
 
 
 async def test_a_blocking_task_uses_the_blocking_twins_of_its_context(app: StoreApp, clock: ManualClock) -> None:
@@ -359,7 +359,7 @@ async def test_a_blocking_task_uses_the_blocking_twins_of_its_context(app: Store
     def blocking_task(ctx: interlock.Context) -> list[int]:
         assert threading.current_thread() is not threading.main_thread()
         ten = ctx.step_sync("ten", lambda: 10)
-        ctx.checkpoint_sync({"ten": ten})
+        ctx.save_checkpoint_sync({"ten": ten})
         if ctx.attempt == 1:
             raise RuntimeError
         children = ctx.enqueue_many_sync(child, [{"n": 1}, {"n": 2}])
@@ -368,6 +368,6 @@ async def test_a_blocking_task_uses_the_blocking_twins_of_its_context(app: Store
     handle = await blocking_task.enqueue()
     await app.drain()
     await again(app, clock)
-    assert await handle.result(timeout=PATIENCE_SECONDS) == [10, 1, 2, 3]
+    assert await handle.result(timeout=RETRY_SECONDS) == [10, 1, 2, 3]
     verbs = [row.verb for row in await handle.history()]
     assert verbs.count(Verb.RELEASE) == 2

@@ -12,18 +12,18 @@ import time
 import pytest
 
 import interlock
-from interlock.domain.decide import Complete
+from interlock.domain.decide import CompleteJob
 from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status, Verb
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import local
 from interlock.engine.engine import Engine
-from interlock.storage.batching import merged
+from interlock.storage.batching import batched
 from interlock.storage.contract import Store
 from interlock.wire import Limits
 from interlock.worker.loop import LEAST_STEP_THREADS
 from tests.support.apps import TENANT, StoreApp
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.stores import SECOND, ManualClock
 
 ADA = local(TENANT)
@@ -79,7 +79,7 @@ async def test_a_job_far_longer_than_its_lease_keeps_it_by_heartbeats(app: Store
         return "done"
 
     handle = await long.enqueue()
-    async with app.working(lease_seconds=10):
+    async with app.working(lease=10):
         await app.until(handle.id, Status.RUNNING)
         for _ in range(5):
             clock.advance(9)
@@ -89,21 +89,21 @@ async def test_a_job_far_longer_than_its_lease_keeps_it_by_heartbeats(app: Store
                 return ((await app.job(handle.id)).lease_expires_at or 0) >= since + 10 * SECOND
 
             await eventually(beaten)
-            assert (await app.engine.upkeep.sweep()).leases == 0
+            assert (await app.engine.maintenance.sweep()).leases == 0
         go_on.set()
-        assert await handle.result(timeout=PATIENCE_SECONDS) == "done"
+        assert await handle.result(timeout=RETRY_SECONDS) == "done"
     assert (await app.job(handle.id)).attempt == 1
 
 
 async def test_a_task_may_ask_for_a_longer_lease_than_its_worker(app: StoreApp, clock: ManualClock) -> None:
     go_on = asyncio.Event()
 
-    @app.task(lease_seconds=600)
+    @app.task(lease=600)
     async def long() -> None:
         await go_on.wait()
 
     handle = await long.enqueue()
-    async with app.working(lease_seconds=10):
+    async with app.working(lease=10):
 
         async def extended() -> bool:
             return (await app.job(handle.id)).lease_expires_at == clock.now + 600 * SECOND
@@ -116,16 +116,16 @@ async def test_a_task_that_asks_for_a_longer_lease_than_there_is_keeps_the_one_i
     store: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = StoreApp(store)
-    app.engine = Engine(merged(store), Limits(lease_seconds=60.0))
+    app.engine = Engine(batched(store), Limits(lease_seconds=60.0))
     go_on = asyncio.Event()
 
-    @app.task(lease_seconds=600)
+    @app.task(lease=600)
     async def long() -> str:
         await go_on.wait()
         return "done"
 
     handle = await long.enqueue()
-    async with app.working(lease_seconds=10):
+    async with app.working(lease=10):
         await app.until(handle.id, Status.RUNNING)
         clock.advance(9)
 
@@ -134,7 +134,7 @@ async def test_a_task_that_asks_for_a_longer_lease_than_there_is_keeps_the_one_i
 
         await eventually(extended)
         go_on.set()
-        assert await handle.result(timeout=PATIENCE_SECONDS) == "done"
+        assert await handle.result(timeout=RETRY_SECONDS) == "done"
     await app.close()
     assert "heartbeat rejected" in caplog.messages
 
@@ -154,13 +154,13 @@ async def test_a_cancel_reaches_an_asynchronous_task_with_the_next_heartbeat(app
         await app.until(handle.id, Status.RUNNING)
         assert await handle.cancel("no longer wanted") == Status.RUNNING
         with pytest.raises(interlock.JobCancelled, match="no longer wanted"):
-            await handle.result(timeout=PATIENCE_SECONDS)
+            await handle.result(timeout=RETRY_SECONDS)
     assert cleaned_up.is_set()
     history = await handle.history()
     assert (history[-1].verb, history[-1].actor) == (Verb.CANCEL_ACK, "worker:w1")
 
 
-RARELY = {"lease_seconds": 3600.0, "heartbeat_seconds": 900.0}
+RARELY = {"lease": 3600.0, "heartbeat_interval": 900.0}
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -179,7 +179,7 @@ async def test_a_cancel_reaches_a_run_without_waiting_for_a_heartbeat(app: Store
         await app.until(handle.id, Status.RUNNING)
         await app.until(other.id, Status.RUNNING)
         await handle.cancel("no longer wanted", force=force)
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(RETRY_SECONDS):
             await stopped.wait()
         await app.until(handle.id, Status.CANCELLED)
         assert (await app.job(other.id)).status == Status.RUNNING
@@ -199,7 +199,7 @@ async def test_a_revoked_lease_stops_its_run_without_waiting_for_a_heartbeat(app
     async with app.working(**RARELY):
         await app.until(handle.id, Status.RUNNING)
         await app.engine.jobs.revoke(ADA, handle.id)
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(RETRY_SECONDS):
             await stopped.wait()
 
 
@@ -214,9 +214,9 @@ async def test_a_run_that_succeeded_is_logged_with_its_duration(
     with caplog.at_level("INFO", logger="interlock.worker"):
         await app.drain()
     (record,) = [record for record in caplog.records if record.message == "run succeeded"]
-    told = vars(record)
-    assert (told["job"], told["type"], told["attempt"]) == (handle.id, "quick", 1)
-    assert told["duration_seconds"] >= 0
+    reported = vars(record)
+    assert (reported["job"], reported["type"], reported["attempt"]) == (handle.id, "quick", 1)
+    assert reported["duration_seconds"] >= 0
 
 
 async def test_blocking_steps_share_a_bounded_number_of_threads(app: StoreApp) -> None:
@@ -224,7 +224,7 @@ async def test_blocking_steps_share_a_bounded_number_of_threads(app: StoreApp) -
 
     def step() -> str:
         running.release()
-        go_on.wait(PATIENCE_SECONDS)
+        go_on.wait(RETRY_SECONDS)
         return threading.current_thread().name
 
     def nested(ctx: interlock.Context) -> str:
@@ -244,7 +244,7 @@ async def test_blocking_steps_share_a_bounded_number_of_threads(app: StoreApp) -
 
     handle = await many.enqueue()
     await app.drain(concurrency=1)
-    assert await handle.result(timeout=PATIENCE_SECONDS) == LEAST_STEP_THREADS
+    assert await handle.result(timeout=RETRY_SECONDS) == LEAST_STEP_THREADS
 
 
 async def test_a_blocking_task_sees_that_it_is_cancelled_and_stops(app: StoreApp) -> None:
@@ -272,7 +272,7 @@ async def test_a_task_that_completes_in_spite_of_a_cancel_has_succeeded(app: Sto
     async with app.working():
         await app.until(handle.id, Status.RUNNING)
         await handle.cancel()
-        assert await handle.result(timeout=PATIENCE_SECONDS) == "it was nearly done"
+        assert await handle.result(timeout=RETRY_SECONDS) == "it was nearly done"
 
 
 async def test_a_run_beyond_its_timeout_is_interrupted_and_fails(app: StoreApp) -> None:
@@ -306,7 +306,7 @@ async def test_a_thread_beyond_its_timeout_is_not_waited_for_but_keeps_its_place
 
     @app.task(timeout=0.05, max_attempts=1)
     def stuck() -> None:
-        go_on.wait(PATIENCE_SECONDS)
+        go_on.wait(RETRY_SECONDS)
 
     @app.task
     def after() -> None:
@@ -317,7 +317,7 @@ async def test_a_thread_beyond_its_timeout_is_not_waited_for_but_keeps_its_place
         await app.until(first.id, Status.DEAD_LETTER)
         second = await after.enqueue()
         go_on.set()
-        await second.result(timeout=PATIENCE_SECONDS)
+        await second.result(timeout=RETRY_SECONDS)
     assert ran == [True]
 
 
@@ -337,11 +337,11 @@ async def test_a_worker_that_lost_its_lease_stops_and_its_report_is_refused(app:
     async with app.working(name="old", concurrency=1):
         await app.until(handle.id, Status.RUNNING)
         await app.engine.jobs.revoke(ADA, handle.id, reason="moved")
-        (job,) = await app.store.claim(TENANT, ClaimAsk("new", types=frozenset({"held"})))
-        await asyncio.wait_for(interrupted.wait(), PATIENCE_SECONDS)
+        (job,) = await app.store.claim(TENANT, ClaimFilter("new", types=frozenset({"held"})))
+        await asyncio.wait_for(interrupted.wait(), RETRY_SECONDS)
         taken.set()
         assert (await app.job(handle.id)).worker == "new"
-        await app.store.carry_out(TENANT, [Complete(job.id, job.fence, "new", '"fresh"')])
+        await app.store.carry_out(TENANT, [CompleteJob(job.id, job.fence, "new", '"fresh"')])
     assert (await app.job(handle.id)).result == '"fresh"'
 
 
@@ -351,7 +351,7 @@ async def test_blocking_tasks_run_side_by_side_in_threads_with_the_loop_free(app
 
     @app.task
     def meet() -> None:
-        barrier.wait(PATIENCE_SECONDS)
+        barrier.wait(RETRY_SECONDS)
         where.append(threading.current_thread() is threading.main_thread())
 
     await meet.enqueue_many([{}] * 3)
@@ -397,7 +397,7 @@ async def test_stopping_waits_for_what_runs_and_claims_no_more(app: StoreApp) ->
     later = await slow.enqueue()
     go_on.set()
     await running
-    assert await handle.result(timeout=PATIENCE_SECONDS) == "done"
+    assert await handle.result(timeout=RETRY_SECONDS) == "done"
     job = await app.job(later.id)
     assert (job.status, job.version) == (Status.QUEUED, 1)
 
@@ -415,10 +415,10 @@ async def test_what_does_not_end_in_time_is_handed_back_without_spending_an_atte
 
     @app.task
     def blocking() -> None:
-        go_on.wait(PATIENCE_SECONDS)
+        go_on.wait(RETRY_SECONDS)
 
     handle = await app.tasks[kind].enqueue()
-    worker = app.worker(grace_seconds=0.05 if how == "grace is over" else 30)
+    worker = app.worker(shutdown_grace=0.05 if how == "grace is over" else 30)
     running = asyncio.create_task(worker.run())
     await app.until(handle.id, Status.RUNNING)
     worker.stop()
@@ -459,7 +459,7 @@ async def test_a_worker_whose_own_task_is_cancelled_hands_everything_back(app: S
         await asyncio.Event().wait()
 
     handle = await endless.enqueue()
-    running = asyncio.create_task(app.worker(grace_seconds=0).run())
+    running = asyncio.create_task(app.worker(shutdown_grace=0).run())
     await app.until(handle.id, Status.RUNNING)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -499,7 +499,7 @@ async def test_a_worker_refuses_what_cannot_work(app: StoreApp) -> None:
     async def some() -> None: ...
 
     with pytest.raises(ValueError, match="less than half of the lease"):
-        app.worker(lease_seconds=10, heartbeat_seconds=5)
+        app.worker(lease=10, heartbeat_interval=5)
     with pytest.raises(ValueError, match="unknown task other"):
         app.worker(types=["other"])
     with pytest.raises(ValueError, match="concurrency"):
@@ -507,11 +507,11 @@ async def test_a_worker_refuses_what_cannot_work(app: StoreApp) -> None:
 
 
 async def test_heartbeats_come_often_enough_for_the_shortest_lease_that_a_task_asks_for(app: StoreApp) -> None:
-    @app.task(lease_seconds=10)
+    @app.task(lease=10)
     async def brief() -> None: ...
 
     with pytest.raises(ValueError, match="less than half of the lease"):
-        app.worker(types=["brief"], lease_seconds=60, heartbeat_seconds=5)
+        app.worker(types=["brief"], lease=60, heartbeat_interval=5)
     with pytest.raises(ValueError, match="expected at least 1"):
-        app.worker(lease_seconds=0.5)
-    app.worker(types=["brief"], lease_seconds=60, heartbeat_seconds=None)
+        app.worker(lease=0.5)
+    app.worker(types=["brief"], lease=60, heartbeat_interval=None)

@@ -10,7 +10,7 @@ import interlock
 from interlock.domain.lifecycle import Status
 from interlock.errors import StorageBroken
 from tests.support.apps import StoreApp
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.postgres import PostgresServer
 from tests.support.stores import APP_LOGIN, TEMPLATE, make_template
 
@@ -34,19 +34,19 @@ async def test_a_worker_outlives_the_death_of_postgresql_with_what_it_runs() -> 
                 return 1
 
             handle = await across.enqueue()
-            worker = interlock.Worker(app, lease_seconds=600, heartbeat_seconds=0.05)
+            worker = interlock.Worker(app, lease=600, heartbeat_interval=0.05)
             working = asyncio.create_task(worker.run())
             try:
-                await asyncio.wait_for(started.wait(), PATIENCE_SECONDS)
+                await asyncio.wait_for(started.wait(), RETRY_SECONDS)
                 await asyncio.to_thread(server.kill)
                 go_on.set()
                 await asyncio.sleep(0.2)  # so that calls are made in vain; not a wait for anything
                 await asyncio.to_thread(server.start)
-                assert await handle.result(timeout=PATIENCE_SECONDS) == "done"
+                assert await handle.result(timeout=RETRY_SECONDS) == "done"
                 job = await handle.refresh()
                 assert (job.attempt, job.status) == (1, Status.SUCCEEDED)
                 assert [event.message for event in await handle.events()] == ["before"]
-                assert await (await next_one.enqueue()).result(timeout=PATIENCE_SECONDS) == 1
+                assert await (await next_one.enqueue()).result(timeout=RETRY_SECONDS) == 1
             finally:
                 worker.stop(now=True)
                 await working
@@ -58,7 +58,7 @@ async def test_a_worker_stops_with_an_error_when_the_storage_is_broken(app: Stor
     @app.task
     async def quick() -> None: ...
 
-    working = asyncio.create_task(app.worker(heartbeat_seconds=0.01).run())
+    working = asyncio.create_task(app.worker(heartbeat_interval=0.01).run())
     handle = await quick.enqueue()
     await app.until(handle.id, Status.SUCCEEDED)
     app.store._writer.stop(StorageBroken("a page cannot be read"))  # type: ignore[attr-defined]

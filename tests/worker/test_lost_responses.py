@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from interlock.client.protocol import Client, Grant
+from interlock.client.protocol import Client, LeasedJob
 from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.decide import Finish
-from interlock.domain.job import Receipt, Refused
+from interlock.domain.job import Receipt, Rejected
 from interlock.domain.lifecycle import Status, Verb
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import local
 from interlock.errors import Indeterminate, Unauthenticated
-from interlock.sdk.context import MOST_UPLOADS, Context
+from interlock.sdk.context import MAX_UPLOADS, Context
 from interlock.sdk.exceptions import JobFailed
 from interlock.sdk.handle import JobHandle
 from interlock.storage.contract import Store
@@ -33,22 +33,22 @@ class Lossy(Lodger):
     trouble: Exception | None = None  # met by whoever asks again for what was lost
     lost: asyncio.Event
 
-    async def claim(self, ask: ClaimAsk, *, wait_seconds: float = 0.0) -> list[Grant]:
+    async def claim(self, ask: ClaimFilter, *, wait_seconds: float = 0.0) -> list[LeasedJob]:
         if self.trouble is not None and self.lost.is_set():
             trouble = self.trouble
             if isinstance(trouble, OSError):
                 self.trouble = None
             raise trouble
-        grants = await super().claim(ask, wait_seconds=wait_seconds)
-        if grants and self.claims_to_lose:
+        leases = await super().claim(ask, wait_seconds=wait_seconds)
+        if leases and self.claims_to_lose:
             self.claims_to_lose -= 1
             self.lost.set()
             if self.hangs:
                 await asyncio.Event().wait()
             raise Indeterminate("the connection broke")
-        return grants
+        return leases
 
-    async def finishes(self, orders: Sequence[Finish]) -> list[Receipt | Refused]:
+    async def finishes(self, orders: Sequence[Finish]) -> list[Receipt | Rejected]:
         answers = await super().finishes(orders)
         if self.reports_to_lose:
             self.reports_to_lose -= 1
@@ -126,7 +126,7 @@ async def test_a_worker_that_cannot_ask_what_it_was_granted_still_hands_back_all
         await asyncio.Event().wait()
 
     held = await long.enqueue()
-    worker = app.worker(concurrency=2, grace_seconds=0)
+    worker = app.worker(concurrency=2, shutdown_grace=0)
     running = asyncio.create_task(worker.run())
     await started.wait()
     client.claims_to_lose, client.hangs, client.trouble = 1, True, trouble
@@ -165,13 +165,13 @@ async def test_a_file_is_sent_again_when_its_answer_is_lost_but_not_for_ever(app
     async def report(ctx: Context) -> str:
         return await ctx.attach("report", b"large")
 
-    client.attaches_to_lose = MOST_UPLOADS - 1
+    client.attaches_to_lose = MAX_UPLOADS - 1
     heard = await report.enqueue()
     await app.drain()
     assert await heard.result(timeout=0) == "attached"
-    client.attaches_to_lose = MOST_UPLOADS * 2
+    client.attaches_to_lose = MAX_UPLOADS * 2
     unheard = await report.enqueue()
     await app.drain()
     with pytest.raises(JobFailed, match="the connection broke"):
         await unheard.result(timeout=0)
-    assert client.attaches_to_lose == MOST_UPLOADS
+    assert client.attaches_to_lose == MAX_UPLOADS

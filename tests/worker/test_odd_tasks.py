@@ -16,13 +16,13 @@ import pytest
 from msgspec import Raw
 
 import interlock
-from interlock.client.protocol import Client, Grant, JobRequest
+from interlock.client.protocol import Client, JobRequest, LeasedJob
 from interlock.domain.lifecycle import Status
 from interlock.domain.principal import local
 from interlock.errors import Unavailable
 from interlock.sdk.threads import Threads
 from tests.support.apps import TENANT, StoreApp
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.stores import SECOND, ManualClock
 
 ASKS_ITS_NAME = """
@@ -49,7 +49,7 @@ async def test_an_error_that_cannot_be_printed_is_reported_by_its_name(app: Stor
     handle = await odd.enqueue()
     await app.drain()
     with pytest.raises(interlock.JobFailed, match=r"Unprintable \(its text cannot be printed\)") as failed:
-        await handle.result(timeout=PATIENCE_SECONDS)
+        await handle.result(timeout=RETRY_SECONDS)
     assert failed.value.error["kind"] == "Unprintable"
 
 
@@ -61,8 +61,8 @@ async def test_a_stray_end_of_a_generator_is_a_failed_attempt_as_any_other_and_i
             raise ValueError
 
     @app.task(max_attempts=1)
-    async def closes(told: bool = False) -> None:
-        if told:
+    async def closes(reported: bool = False) -> None:
+        if reported:
             runs.append("closes")
         raise GeneratorExit
 
@@ -81,15 +81,15 @@ async def test_a_stray_end_of_a_generator_is_a_failed_attempt_as_any_other_and_i
         runs.append("stops")
         raise StopIteration(Shy())
 
-    handles = [await closes.enqueue(told=True)]
+    handles = [await closes.enqueue(reported=True)]
     handles += [await task.enqueue() for task in (closes_in_a_thread, closes_beside_it, stops)]
     await app.drain()
-    told = []
+    reported = []
     for handle in handles:
         with pytest.raises(interlock.JobFailed) as failed:
-            await handle.result(timeout=PATIENCE_SECONDS)
-        told.append((failed.value.error["kind"], failed.value.error["message"]))
-    assert told == [
+            await handle.result(timeout=RETRY_SECONDS)
+        reported.append((failed.value.error["kind"], failed.value.error["message"]))
+    assert reported == [
         *[("GeneratorExit", "the task raised GeneratorExit")] * 3,
         ("RuntimeError", "the task raised StopIteration"),
     ]
@@ -104,7 +104,7 @@ async def test_an_error_with_odd_text_keeps_its_traceback(app: StoreApp) -> None
     handle = await odd.enqueue()
     await app.drain()
     with pytest.raises(interlock.JobFailed) as failed:
-        await handle.result(timeout=PATIENCE_SECONDS)
+        await handle.result(timeout=RETRY_SECONDS)
     assert failed.value.error["message"] == "no such file: caf\ufffd.txt"
     assert "in odd" in str(failed.value.error["details"])
 
@@ -121,8 +121,8 @@ async def test_more_events_than_a_call_can_carry_are_all_told_and_their_messages
     handle = await chatty.enqueue()
     await app.drain()
     assert (await app.job(handle.id)).status == Status.SUCCEEDED
-    told = [event.message for event in await handle.events()]
-    assert told == ["no route", *(f"page {n}" for n in range(1100))]
+    reported = [event.message for event in await handle.events()]
+    assert reported == ["no route", *(f"page {n}" for n in range(1100))]
 
 
 async def test_a_task_that_suspends_itself_is_handed_back_at_once(app: StoreApp) -> None:
@@ -137,14 +137,14 @@ async def test_a_task_that_suspends_itself_is_handed_back_at_once(app: StoreApp)
 
     handle = await patient.enqueue()
     await app.drain()
-    assert await handle.result(timeout=PATIENCE_SECONDS) == 1
+    assert await handle.result(timeout=RETRY_SECONDS) == 1
     assert [row.reason for row in await handle.history() if row.to_status == Status.QUEUED][1:] == ["no model is free"]
 
 
 async def test_checkpoints_that_are_saved_side_by_side_are_saved_one_after_another(app: StoreApp) -> None:
     @app.task(max_attempts=1)
     async def crawl(ctx: interlock.Context) -> None:
-        await asyncio.gather(*(ctx.checkpoint(n) for n in range(5)))
+        await asyncio.gather(*(ctx.save_checkpoint(n) for n in range(5)))
 
     handle = await crawl.enqueue()
     await app.drain()
@@ -173,7 +173,7 @@ async def test_numbers_of_any_size_reach_a_task_and_come_from_it(app: StoreApp) 
     async def count(ctx: interlock.Context, whole: int, price: Decimal, anything: Any) -> dict[str, Any]:
         seen.append((whole, price, anything))
         kept = await ctx.step("large", lambda: 10**5000)
-        await ctx.checkpoint({"n": 3**100})
+        await ctx.save_checkpoint({"n": 3**100})
         return {"whole": whole * 2, "kept": kept}
 
     payload = f'{{"whole":{2**100},"price":1.10,"anything":[1e400,{"7" * 5000}]}}'
@@ -289,7 +289,7 @@ def test_a_step_of_a_program_is_known_again_by_a_worker_that_imports_it(tmp_path
     (tmp_path / "research.py").write_text(ASKS_ITS_NAME)
     for way in (["research.py"], ["-m", "research"]):
         done = subprocess.run(
-            [sys.executable, *way], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+            [sys.executable, *way], cwd=tmp_path, capture_output=True, text=True, timeout=RETRY_SECONDS
         )
         assert done.stdout.split() == ["research.search", "research.search"], done.stderr
 
@@ -315,7 +315,7 @@ async def test_a_task_beside_a_run_that_wants_to_end_the_process_fails_only_the_
     await app.drain()
     for handle in handles:
         with pytest.raises(interlock.JobFailed) as failed:
-            await handle.result(timeout=PATIENCE_SECONDS)
+            await handle.result(timeout=RETRY_SECONDS)
         assert (failed.value.error["kind"], failed.value.error["message"]) == ("SystemExit", "3")
     assert asyncio.get_running_loop().get_task_factory() is None
 
@@ -352,10 +352,10 @@ async def test_a_call_in_place_of_a_step_and_a_name_of_ours_are_refused_in_words
 
     handles = [await called.enqueue(), await nameless.enqueue(), await ours.enqueue()]
     await app.drain()
-    told = [json.loads((await app.job(handle.id)).error or "")["message"] for handle in handles]
-    assert "a name, a function and its arguments, not a call" in told[0]
-    assert told[1] == told[0]
-    assert "'interlock.approve': names that begin with 'interlock.' are reserved" in told[2]
+    reported = [json.loads((await app.job(handle.id)).error or "")["message"] for handle in handles]
+    assert "a name, a function and its arguments, not a call" in reported[0]
+    assert reported[1] == reported[0]
+    assert "'interlock.approve': names that begin with 'interlock.' are reserved" in reported[2]
 
 
 async def test_no_event_that_a_blocking_task_tells_is_lost_while_others_are_taken(app: StoreApp) -> None:
@@ -364,7 +364,7 @@ async def test_no_event_that_a_blocking_task_tells_is_lost_while_others_are_take
 
     client = await app.client()
     job = await client.get((await chatty.enqueue()).id)
-    context = interlock.Context(Grant(job), client, asyncio.get_running_loop(), Threads())
+    context = interlock.Context(LeasedJob(job), client, asyncio.get_running_loop(), Threads())
     messages = [str(number) for number in range(20_000)]
 
     def tell() -> None:
@@ -394,7 +394,7 @@ async def test_a_plain_function_around_an_asynchronous_one_is_awaited_as_a_step_
     around: Any = app.task(name="around")(lambda number: double(number))
     handle = await around.enqueue(21)
     await app.drain()
-    assert await handle.result(timeout=PATIENCE_SECONDS) == 42
+    assert await handle.result(timeout=RETRY_SECONDS) == 42
 
 
 @pytest.mark.parametrize("content", [Path("report.md"), io.BytesIO(b"report"), None])

@@ -16,9 +16,9 @@ from interlock.domain.lifecycle import Status
 from interlock.domain.principal import local
 from interlock.domain.usage import summed
 from interlock.storage.contract import Store
-from interlock.storage.object_store.filesystem import Directory
+from interlock.storage.object_store.filesystem import FileObjects
 from tests.support.apps import TENANT, StoreApp
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 from tests.support.stores import SECOND, ManualClock
 
 
@@ -80,7 +80,7 @@ async def test_an_exception_is_tried_again_and_tells_where_it_came_from(app: Sto
 async def test_retry_says_when_to_try_again(app: StoreApp, clock: ManualClock) -> None:
     @app.task
     async def limited() -> None:
-        raise interlock.Retry("quota", after=timedelta(minutes=5))
+        raise interlock.Retry("quota", delay=timedelta(minutes=5))
 
     handle = await limited.enqueue()
     await app.drain()
@@ -108,9 +108,11 @@ async def test_release_hands_the_job_back_until_a_time_and_spends_no_attempt(app
     async def patient(ctx: interlock.Context) -> str:
         runs.append(ctx.attempt)
         if len(runs) == 1:
-            raise interlock.Release(after=30, reason="provider is busy")
+            raise interlock.Release(delay=30, reason="provider is busy")
         if len(runs) == 2:
-            raise interlock.Release(until=datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=clock.now + SECOND))
+            raise interlock.Release(
+                run_at=datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=clock.now + SECOND)
+            )
         return "done"
 
     handle = await patient.enqueue()
@@ -131,7 +133,7 @@ async def test_a_release_cannot_be_swallowed_by_catching_exceptions(app: StoreAp
     @app.task
     async def careless() -> None:
         try:
-            raise interlock.Release(after=5)
+            raise interlock.Release(delay=5)
         except Exception:
             return
 
@@ -167,7 +169,7 @@ async def test_a_result_beyond_the_limit_fails_the_job_instead_of_running_it_for
 
 
 async def test_a_result_beyond_the_limit_is_stored_as_an_artifact(store: Store, tmp_path: Path) -> None:
-    app = StoreApp(store, Directory(tmp_path / "artifacts"))
+    app = StoreApp(store, FileObjects(tmp_path / "artifacts"))
 
     @app.task
     async def talkative() -> str:
@@ -196,7 +198,7 @@ async def test_a_result_with_odd_text_is_mended_not_lost(app: StoreApp) -> None:
     await app.drain()
     job = await app.job(handle.id)
     assert (job.status, job.sanitized) == (Status.SUCCEEDED, True)
-    assert await handle.result(timeout=PATIENCE_SECONDS) == ["\x00", "half \ufffd pair"]
+    assert await handle.result(timeout=RETRY_SECONDS) == ["\x00", "half \ufffd pair"]
 
 
 async def test_an_error_with_details_that_are_no_json_or_far_too_large_is_still_reported(app: StoreApp) -> None:
@@ -289,7 +291,7 @@ async def test_a_retry_at_a_time_that_is_over_or_too_far_is_reported_all_the_sam
 ) -> None:
     @app.task
     async def limited() -> None:
-        raise interlock.Retry("quota", after=after)
+        raise interlock.Retry("quota", delay=after)
 
     handle = await limited.enqueue()
     await app.drain()
@@ -305,7 +307,7 @@ async def test_a_release_for_a_time_that_is_over_is_for_now(app: StoreApp) -> No
     async def patient() -> str:
         runs.append(1)
         if len(runs) == 1:
-            raise interlock.Release(after=timedelta(seconds=-2))
+            raise interlock.Release(delay=timedelta(seconds=-2))
         return "done"
 
     handle = await patient.enqueue()
@@ -313,7 +315,7 @@ async def test_a_release_for_a_time_that_is_over_is_for_now(app: StoreApp) -> No
     job = await app.job(handle.id)
     assert (job.status, job.attempt, job.releases) == (Status.SUCCEEDED, 1, 1)
     with pytest.raises(ValueError, match="number of seconds"):
-        interlock.Release(after=float("nan"))
+        interlock.Release(delay=float("nan"))
 
 
 async def test_a_release_that_is_refused_fails_the_attempt_and_says_why(app: StoreApp) -> None:
@@ -345,7 +347,7 @@ async def test_what_suspends_a_run_does_so_from_inside_a_task_group(app: StoreAp
     @app.task(max_attempts=1)
     async def released(ctx: interlock.Context) -> None:
         async def quota() -> None:
-            raise interlock.Release(after=30)
+            raise interlock.Release(delay=30)
 
         async with asyncio.TaskGroup() as group:
             group.create_task(quota())
@@ -416,4 +418,4 @@ async def test_children_of_the_same_agent_run_unless_the_agent_is_strict(app: St
         assert (job.status, error["kind"]) == (Status.DEAD_LETTER, "would_deadlock")
         assert "turn strict off" in error["message"]
     else:
-        assert await handle.result(timeout=PATIENCE_SECONDS) == 3
+        assert await handle.result(timeout=RETRY_SECONDS) == 3

@@ -18,7 +18,7 @@ from interlock.assemble import App
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status, Verb
 from tests.support.children import is_alive
-from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.postgres import Postgres, free_port
 from tests.support.stores import APP_LOGIN, ENGINES, empty_database
 
@@ -28,7 +28,7 @@ MODULE = f"""
 import asyncio, os, pathlib, signal, time
 import interlock, interlock.worker.loop
 
-interlock.worker.loop.LAST_WORDS_SECONDS = {PATIENCE_SECONDS}  # a busy machine may take long to hear them
+interlock.worker.loop.LAST_WORDS_SECONDS = {RETRY_SECONDS}  # a busy machine may take long to hear them
 app = interlock.App(os.environ["JOBS"])
 not_an_app = 1
 
@@ -137,8 +137,8 @@ async def test_sigterm_lets_a_running_job_end_and_spends_no_attempt(shop: Shop) 
     worker.send_signal(signal.SIGTERM)
     handed_back = await shop.until(waiting, Status.QUEUED)
     go.touch()
-    assert worker.wait(PATIENCE_SECONDS) == 0
-    assert await running.result(timeout=PATIENCE_SECONDS) == worker.pid
+    assert worker.wait(RETRY_SECONDS) == 0
+    assert await running.result(timeout=RETRY_SECONDS) == worker.pid
     assert ((await running.refresh()).attempt, handed_back.attempt) == (1, 1)
 
 
@@ -150,7 +150,7 @@ async def test_a_second_sigterm_hands_everything_back_at_once(shop: Shop, task: 
     await shop.until(handle, Status.RUNNING)
     worker.send_signal(signal.SIGTERM)
     worker.send_signal(signal.SIGINT)
-    assert worker.wait(PATIENCE_SECONDS) == 0
+    assert worker.wait(RETRY_SECONDS) == 0
     job = await handle.refresh()
     assert (job.status, job.attempt, job.releases) == (Status.QUEUED, 1, 1)
 
@@ -161,10 +161,10 @@ async def test_the_job_of_a_killed_worker_is_run_by_another(shop: Shop) -> None:
     first = shop.worker("--name", "first", *SHORT_LEASE)
     await shop.until(handle, Status.RUNNING)
     first.kill()
-    first.wait(PATIENCE_SECONDS)
+    first.wait(RETRY_SECONDS)
     go.touch()
     second = shop.worker("--name", "second")
-    assert await handle.result(timeout=PATIENCE_SECONDS) == second.pid
+    assert await handle.result(timeout=RETRY_SECONDS) == second.pid
     # A machine that stood still may have let the first lose its lease, and claim again, before it was killed.
     *before, last = [row.actor for row in await handle.history() if row.verb == Verb.CLAIM]
     assert (set(before), last) == ({"worker:first"}, "worker:second")
@@ -176,12 +176,12 @@ async def test_a_job_that_kills_its_worker_is_counted_and_its_process_replaced(s
     fleet = shop.worker("--processes", "2", *SHORT_LEASE)
     job = await shop.until(deadly, Status.DEAD_LETTER)
     assert job.attempt == 2
-    grants = [row for row in await deadly.history() if row.verb == Verb.CLAIM]
-    assert len(grants) == 2
+    leases = [row for row in await deadly.history() if row.verb == Verb.CLAIM]
+    assert len(leases) == 2
     quick = await shop.task("quick").enqueue()
-    assert await quick.result(timeout=PATIENCE_SECONDS) != fleet.pid
+    assert await quick.result(timeout=RETRY_SECONDS) != fleet.pid
     fleet.send_signal(signal.SIGTERM)
-    assert fleet.wait(PATIENCE_SECONDS) == 0
+    assert fleet.wait(RETRY_SECONDS) == 0
 
 
 async def test_members_of_a_fleet_do_not_outlive_their_parent(shop: Shop) -> None:
@@ -189,7 +189,7 @@ async def test_members_of_a_fleet_do_not_outlive_their_parent(shop: Shop) -> Non
     pids = set()
 
     async def both_work() -> bool:
-        pids.add(await (await shop.task("quick").enqueue()).result(timeout=PATIENCE_SECONDS))
+        pids.add(await (await shop.task("quick").enqueue()).result(timeout=RETRY_SECONDS))
         return len(pids) == 2
 
     await eventually(both_work)
@@ -204,16 +204,16 @@ async def test_members_of_a_fleet_do_not_outlive_their_parent(shop: Shop) -> Non
 async def test_drain_ends_when_nothing_is_due_and_once_after_one_job(shop: Shop) -> None:
     handles = [await shop.task("quick").enqueue() for _ in range(5)]
     once = shop.worker("--once")
-    assert once.wait(PATIENCE_SECONDS) == 0
+    assert once.wait(RETRY_SECONDS) == 0
     assert [(await handle.refresh()).status for handle in handles].count(Status.SUCCEEDED) == 1
-    assert shop.worker("--drain").wait(PATIENCE_SECONDS) == 0
+    assert shop.worker("--drain").wait(RETRY_SECONDS) == 0
     assert [(await handle.refresh()).status for handle in handles].count(Status.SUCCEEDED) == 5
 
 
 async def test_the_log_is_one_json_object_a_line(shop: Shop) -> None:
     await shop.task("quick").enqueue()
     worker = shop.worker("--drain", "--name", "ada")
-    _, log = worker.communicate(timeout=PATIENCE_SECONDS)
+    _, log = worker.communicate(timeout=RETRY_SECONDS)
     lines = [json.loads(line) for line in log.splitlines()]
     # A warning would be true: that the machine stood still.
     assert [(line["event"], line["worker"]) for line in lines if line["level"] != "warning"] == [
@@ -252,13 +252,13 @@ def test_a_wrong_command_line_is_refused_with_a_reason(
     plain_shop: Shop, target: str, options: tuple[str, ...], says: str
 ) -> None:
     worker = plain_shop.worker(*options, target=target)
-    _, said = worker.communicate(timeout=PATIENCE_SECONDS)
-    assert (worker.returncode, says in said) == (2, True), said
+    _, given = worker.communicate(timeout=RETRY_SECONDS)
+    assert (worker.returncode, says in given) == (2, True), given
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_workers_that_are_to_end_by_themselves_do_so_when_nobody_is_there(plain_shop: Shop, processes: str) -> None:
     nowhere = f"postgresql://nobody@127.0.0.1:{free_port()}/jobs"
     worker = plain_shop.worker("--drain", "--processes", processes, "--database", nowhere)
-    _, said = worker.communicate(timeout=PATIENCE_SECONDS)
-    assert (worker.returncode, "cannot be reached" in said) == (5, True), said
+    _, given = worker.communicate(timeout=RETRY_SECONDS)
+    assert (worker.returncode, "cannot be reached" in given) == (5, True), given

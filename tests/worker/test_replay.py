@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import interlock
-from interlock.domain.approval import Decision, GateFilter, GateStatus
+from interlock.domain.approval import ApprovalFilter, ApprovalStatus, Decision
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.principal import local
 from tests.support.apps import TENANT, StoreApp
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import RETRY_SECONDS
 from tests.support.stores import SECOND, ManualClock
 
 ADA = local(TENANT)
@@ -73,8 +73,10 @@ class Flow:
         await self.app.drain()
 
     async def decide(self, job_id: str, comment: str = "yes") -> None:
-        (gate,) = await self.app.engine.gates.list(TENANT, GateFilter(status=GateStatus.OPEN, job_id=job_id))
-        await self.app.engine.gates.decide(ADA, gate.id, Decision.APPROVE, comment=comment)
+        (approval,) = await self.app.engine.approvals.list(
+            TENANT, ApprovalFilter(status=ApprovalStatus.OPEN, job_id=job_id)
+        )
+        await self.app.engine.approvals.decide(ADA, approval.id, Decision.APPROVE, comment=comment)
 
     async def job(self, job_id: str) -> Job:
         return await self.app.job(job_id)
@@ -140,16 +142,16 @@ async def test_ten_changes_of_code_break_no_job_in_progress(app: StoreApp, clock
             schema={"type": "string", "title": "Other" if is_now == "change the schema" else "Title"},
         )
         if wait == "retry" and not deployed:
-            raise interlock.Retry(after=PAUSE)
+            raise interlock.Retry(delay=PAUSE)
         if wait == "release" and not deployed:
-            raise interlock.Release(after=PAUSE)
+            raise interlock.Release(delay=PAUSE)
         if is_now == "add a step after":
             await ctx.step("added", str)
         return [*found, answer.comment]
 
     async def decide() -> None:
-        for gate in await app.engine.gates.list(TENANT, GateFilter(status=GateStatus.OPEN)):
-            await app.engine.gates.decide(ADA, gate.id, Decision.APPROVE, comment="yes")
+        for approval in await app.engine.approvals.list(TENANT, ApprovalFilter(status=ApprovalStatus.OPEN)):
+            await app.engine.approvals.decide(ADA, approval.id, Decision.APPROVE, comment="yes")
 
     handles = {change: await flow.enqueue(change=change) for change in CHANGES}
     await app.drain()
@@ -169,9 +171,9 @@ async def test_ten_changes_of_code_break_no_job_in_progress(app: StoreApp, clock
     for change, handle in handles.items():
         job = await app.job(handle.id)
         assert (job.status, job.error) == (Status.SUCCEEDED, None), change
-        assert await handle.result(timeout=PATIENCE_SECONDS) == [1, 2, "yes"], change
+        assert await handle.result(timeout=RETRY_SECONDS) == [1, 2, "yes"], change
         assert (ran[change, "load"], ran[change, "shape"]) == (1, 1), change
-        asked = await app.engine.gates.list(TENANT, GateFilter(job_id=handle.id))
+        asked = await app.engine.approvals.list(TENANT, ApprovalFilter(job_id=handle.id))
         assert len(asked) == (2 if change == "rename the approval" and wait != "children" else 1), change
         assert len(await (await app.client()).children(handle.id)) == 2, change
 
@@ -201,7 +203,7 @@ async def test_an_approval_where_a_step_was_recorded_waits_until_the_code_is_fix
     async def works(ctx: interlock.Context) -> str:
         found = await ctx.step("publish", flow.once("publish"))
         if ctx.attempt == 1:
-            raise interlock.Retry(after=PAUSE)
+            raise interlock.Retry(delay=PAUSE)
         return found
 
     async def asks(ctx: interlock.Context) -> None:
@@ -218,7 +220,7 @@ async def test_a_child_of_another_type_waits_until_the_code_is_fixed(flow: Flow)
     async def first(ctx: interlock.Context) -> int:
         child = await ctx.enqueue(flow.child, 1, name="page")
         if ctx.attempt == 1:
-            raise interlock.Retry(after=PAUSE)
+            raise interlock.Retry(delay=PAUSE)
         return await child.result()
 
     async def second(ctx: interlock.Context) -> int:
@@ -236,7 +238,7 @@ async def test_a_child_of_another_type_waits_until_the_code_is_fixed(flow: Flow)
 async def test_children_that_were_recorded_are_kept_beside_new_ones(flow: Flow) -> None:
     async def before(ctx: interlock.Context) -> None:
         await ctx.enqueue_many(flow.child, [{"n": 1}, {"n": 2}])
-        raise interlock.Release(after=PAUSE)
+        raise interlock.Release(delay=PAUSE)
 
     async def after(ctx: interlock.Context) -> list[int]:
         named = [await ctx.enqueue(flow.child, n, name="page") for n in (7, 8)]
@@ -260,7 +262,7 @@ async def test_a_task_with_a_parameter_called_name_gets_that_argument(app: Store
 
     handle = await parent.enqueue()
     await app.drain()
-    assert await handle.result(timeout=PATIENCE_SECONDS) == ["hello ada", "hello bob"]
+    assert await handle.result(timeout=RETRY_SECONDS) == ["hello ada", "hello bob"]
 
 
 async def test_each_approval_gets_the_decision_of_its_own_name_and_occurrence(flow: Flow) -> None:
@@ -293,7 +295,7 @@ async def test_decisions_come_with_a_job_that_is_redriven_from_a_later_step(flow
     id = await flow.start(code)
     await flow.decide(id, "fine")
     await flow.go_on()
-    new = await flow.app.engine.operations.redrive(ADA, id, origin="publish")
+    new = await flow.app.engine.operations.redrive(ADA, id, start_from="publish")
     await flow.go_on()
     assert (await flow.result(new.id), flow.ran["publish"]) == ("fine", 1)
 
@@ -307,9 +309,9 @@ async def test_a_patch_is_false_for_a_job_that_began_before_it(flow: Flow, wait:
             await (await ctx.enqueue(flow.child.options(delay=PAUSE), 1)).result()
         elif wait == "retry":
             if ctx.attempt == 1:
-                raise interlock.Retry(after=PAUSE)
+                raise interlock.Retry(delay=PAUSE)
         elif len(await (await flow.app.client()).history(ctx.id)) == 2:
-            raise interlock.Release(after=PAUSE)
+            raise interlock.Release(delay=PAUSE)
 
     async def old(ctx: interlock.Context) -> str:
         await waits(ctx)
@@ -320,7 +322,7 @@ async def test_a_patch_is_false_for_a_job_that_began_before_it(flow: Flow, wait:
         await waits(ctx)
         await ctx.step("new" if ctx.patched("v2") else "old", flow.once("new" if seen[0] else "old"))
         if ctx.attempt < 3:
-            raise interlock.Retry(after=PAUSE)
+            raise interlock.Retry(delay=PAUSE)
         return [*seen, ctx.patched("v2"), ctx.patched("v3")]
 
     async def finish(id: str) -> object:
@@ -343,7 +345,7 @@ async def test_a_patch_is_recorded_before_the_work_that_belongs_to_it(flow: Flow
     async def code(ctx: interlock.Context) -> bool:
         def work() -> None:
             if ctx.attempt == 1:
-                raise interlock.Retry(after=PAUSE)
+                raise interlock.Retry(delay=PAUSE)
 
         is_new = ctx.patched("v2")
         await ctx.step("work", work)

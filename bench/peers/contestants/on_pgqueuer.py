@@ -16,7 +16,7 @@ from pgqueuer.queries import Queries
 from pgqueuer.types import QueueExecutionMode
 
 TEXT = "x" * 71
-AT_ONCE = 1000
+BATCH_SIZE = 1000
 
 
 async def main(dsn: str, jobs: int) -> None:
@@ -25,8 +25,8 @@ async def main(dsn: str, jobs: int) -> None:
         driver = AsyncpgPoolDriver(pool)
         queries = Queries(driver)
         await queries.install()
-        for start in range(0, jobs, AT_ONCE):
-            numbers = range(start, min(start + AT_ONCE, jobs))
+        for start in range(0, jobs, BATCH_SIZE):
+            numbers = range(start, min(start + BATCH_SIZE, jobs))
             bodies = [json.dumps({"number": number, "text": TEXT}).encode() for number in numbers]
             await queries.enqueue(["noop"] * len(bodies), bodies, [0] * len(bodies))
         await pool.execute("vacuum analyze")

@@ -14,7 +14,7 @@ import psycopg
 import uvloop
 
 TEXT = "x" * 71
-AT_ONCE = 1000
+BATCH_SIZE = 1000
 
 
 async def main(dsn: str, jobs: int) -> None:
@@ -28,8 +28,8 @@ async def main(dsn: str, jobs: int) -> None:
 
     async with app.open_async():
         await app.schema_manager.apply_schema_async()
-        for start in range(0, jobs, AT_ONCE):
-            numbers = range(start, min(start + AT_ONCE, jobs))
+        for start in range(0, jobs, BATCH_SIZE):
+            numbers = range(start, min(start + BATCH_SIZE, jobs))
             await noop.batch_defer_async(*({"number": number, "text": TEXT} for number in numbers))
         async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
             await connection.execute("vacuum analyze")

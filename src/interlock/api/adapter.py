@@ -12,7 +12,7 @@ import msgspec
 from interlock.api import body, json_items
 from interlock.api.endpoint import Endpoint, refusal
 from interlock.api.headers import Headers
-from interlock.api.routes import Answer, Receive, Request, Route
+from interlock.api.routes import Receive, Request, Response, Route
 from interlock.api.service import Service, Trail
 from interlock.domain.principal import Principal
 from interlock.errors import Error, Invalid, Malformed
@@ -26,9 +26,9 @@ class Lenient(Request, frozen=True, kw_only=True, forbid_unknown_fields=False, r
     keeps_blank: ClassVar[frozenset[str]] = frozenset()  # parameters of a query that count although they are blank
 
     @classmethod
-    def read(cls, raw: bytes, *, limit: int, mends: bool) -> tuple[Self, bool]:
+    def read(cls, raw: bytes, *, limit: int, sanitizes: bool) -> tuple[Self, bool]:
         """Decode a body; the flag says whether invalid Unicode in it was replaced."""
-        return body.decode(raw, cls, limit=limit, mends=mends)
+        return body.decode(raw, cls, limit=limit, sanitizes=sanitizes)
 
 
 class Batch(Lenient, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class Batch(Lenient, frozen=True, kw_only=True):
     is_bare: bool = False  # set by read(), never by the body
 
     @classmethod
-    def read(cls, raw: bytes, *, limit: int, mends: bool) -> tuple[Self, bool]:
+    def read(cls, raw: bytes, *, limit: int, sanitizes: bool) -> tuple[Self, bool]:
         try:
             members, is_bare = json_items.split(raw, cls.items_field)
             value = msgspec.convert(members, cls, strict=True)
@@ -53,7 +53,7 @@ class Batch(Lenient, frozen=True, kw_only=True):
         return value, False
 
 
-class Said(Exception):
+class AdapterError(Exception):
     """A refusal in the words of a face."""
 
     def __init__(self, status: int, document: Mapping[str, Any], *, headers: Mapping[str, str] | None = None) -> None:
@@ -61,7 +61,7 @@ class Said(Exception):
         super().__init__(str(document))
 
 
-class Face(Protocol):
+class Adapter(Protocol):
     """How one protocol knows its callers, and how it says no."""
 
     @property
@@ -77,7 +77,7 @@ class Face(Protocol):
         """Refuse a caller who asks too often."""
         ...
 
-    def unreadable(self, error: Error, route: Route) -> Said:
+    def unreadable(self, error: Error, route: Route) -> AdapterError:
         """What is said of a body or a query that cannot be read."""
         ...
 
@@ -86,12 +86,12 @@ class Face(Protocol):
         ...
 
 
-class FaceEndpoint(Endpoint):
+class AdapterEndpoint(Endpoint):
     """The methods of one path of a face."""
 
-    def __init__(self, service: Service, path: str, routes: Sequence[Route], face: Face) -> None:
+    def __init__(self, service: Service, path: str, routes: Sequence[Route], adapter: Adapter) -> None:
         super().__init__(service, path, routes)
-        self._face = face
+        self._adapter = adapter
 
     async def _admit(self, route: Route, headers: Headers, trail: Trail) -> Principal:
         if not route.needs_credential:
@@ -99,11 +99,11 @@ class FaceEndpoint(Endpoint):
         who = await self._authenticate(route, headers)
         trail.tenant, trail.actor = who.tenant, who.actor
         trail.seat.belongs_to(who.tenant)
-        self._face.limit(self._service, route, who)
+        self._adapter.limit(self._service, route, who)
         return who
 
     async def _authenticate(self, route: Route, headers: Headers) -> Principal:
-        return await self._face.admit(self._service, route, headers)
+        return await self._adapter.admit(self._service, route, headers)
 
     async def _body(self, route: Route, headers: Headers, receive: Receive, trail: Trail) -> tuple[Any, bytes | None]:
         """The body whatever its media type; those clients do not always name one."""
@@ -115,35 +115,35 @@ class FaceEndpoint(Endpoint):
             return None if route.body is None else route.body(), None
         assert issubclass(route.body, Lenient)
         try:
-            value, mended = route.body.read(raw, limit=limit, mends=route.mends)
+            value, unsanitized = route.body.read(raw, limit=limit, sanitizes=route.sanitizes)
         except Error as error:
-            raise self._face.unreadable(error, route) from None
-        return value, raw if mended else None
+            raise self._adapter.unreadable(error, route) from None
+        return value, raw if unsanitized else None
 
     def _query(self, raw: bytes, route: Route) -> Any:
         """The parameters that the route knows, the last of several; most blank ones count as absent."""
         given: dict[str, str] = {}
         kept = route.query.keeps_blank if issubclass(route.query, Lenient) else frozenset()
         with contextlib.suppress(ValueError):
-            pairs = parse_qsl(raw.decode("latin-1"), keep_blank_values=True, max_num_fields=body.MOST_PARAMETERS)
+            pairs = parse_qsl(raw.decode("latin-1"), keep_blank_values=True, max_num_fields=body.MAX_PARAMETERS)
             given = {name: value for name, value in pairs if value or name in kept}
         if "\x00" in "".join(given.values()):
-            raise self._face.unreadable(Invalid("a parameter has a NUL character"), route)
+            raise self._adapter.unreadable(Invalid("a parameter has a NUL character"), route)
         known = {field.encode_name for field in msgspec.structs.fields(route.query)}
         try:
             return msgspec.convert({name: given[name] for name in known & given.keys()}, route.query, strict=False)
         except msgspec.ValidationError as error:
-            raise self._face.unreadable(Invalid(str(error)), route) from None
+            raise self._adapter.unreadable(Invalid(str(error)), route) from None
 
-    def _refusal(self, error: Exception, trail: Trail) -> Answer:
-        return refusal_of(self._face, error, trail, self.path)
+    def _refusal(self, error: Exception, trail: Trail) -> Response:
+        return refusal_of(self._adapter, error, trail, self.path)
 
 
-def refusal_of(face: Face, error: Exception, trail: Trail, path: str) -> Answer:
+def refusal_of(adapter: Adapter, error: Exception, trail: Trail, path: str) -> Response:
     """The error response of a protocol, also where no route of it was reached."""
-    if isinstance(error, Said):
+    if isinstance(error, AdapterError):
         trail.code = "refused"
-        return Answer(error.status, msgspec.json.encode(error.document), headers=error.headers)
+        return Response(error.status, msgspec.json.encode(error.document), headers=error.headers)
     plain = refusal(error, trail)  # it also logs defects
-    status, document = face.translate(error, plain.status, path)
-    return Answer(status, msgspec.json.encode(document), headers=plain.headers)
+    status, document = adapter.translate(error, plain.status, path)
+    return Response(status, msgspec.json.encode(document), headers=plain.headers)

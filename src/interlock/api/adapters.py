@@ -8,27 +8,29 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from interlock.api.adapter import Face, FaceEndpoint, refusal_of
+from interlock.api.adapter import Adapter, AdapterEndpoint, refusal_of
 from interlock.api.codeq import route_table as codeq
 from interlock.api.codeq.auth import CodeqAuth
 from interlock.api.codeq.model import BASE
 from interlock.api.endpoint import Endpoint
 from interlock.api.moonmind import route_table as moonmind
 from interlock.api.moonmind.auth import MoonmindAuth
-from interlock.api.routes import Answer, Route
+from interlock.api.routes import Response, Route
 from interlock.api.service import Service, Trail
 from interlock.errors import Invalid
 
-Refuse = Callable[[Exception, Trail, str], Answer]
+Refuse = Callable[[Exception, Trail, str], Response]
 
 
-def _translated(routes: Callable[[], list[Route]], door: Callable[[], Face], service: Service) -> list[Endpoint]:
+def _translated(
+    routes: Callable[[], list[Route]], make_adapter: Callable[[], Adapter], service: Service
+) -> list[Endpoint]:
     """A face that is a table of routes behind a door of its own."""
     by_path: dict[str, list[Route]] = defaultdict(list)
     for route in routes():
         by_path[route.path].append(route)
-    face = door()
-    return [FaceEndpoint(service, path, of_path, face) for path, of_path in by_path.items()]
+    adapter = make_adapter()
+    return [AdapterEndpoint(service, path, of_path, adapter) for path, of_path in by_path.items()]
 
 
 def _aliased(routes: Callable[[], list[Route]], base: str) -> list[Route]:
@@ -45,8 +47,8 @@ def _mcp(service: Service) -> list[Endpoint]:
     return [McpEndpoint(service)]
 
 
-AUTH: Final[Mapping[str, Callable[[], Face]]] = {"codeq": CodeqAuth, "moonmind": MoonmindAuth}
-FACES: Final[Mapping[str, Callable[[Service], list[Endpoint]]]] = {
+AUTH: Final[Mapping[str, Callable[[], Adapter]]] = {"codeq": CodeqAuth, "moonmind": MoonmindAuth}
+ADAPTERS: Final[Mapping[str, Callable[[Service], list[Endpoint]]]] = {
     "codeq": partial(_translated, partial(_aliased, codeq.routes, BASE), CodeqAuth),
     "moonmind": partial(_translated, moonmind.routes, MoonmindAuth),
     "mcp": _mcp,
@@ -55,7 +57,7 @@ FACES: Final[Mapping[str, Callable[[Service], list[Endpoint]]]] = {
 
 def endpoints(service: Service, names: Sequence[str]) -> list[Endpoint]:
     """What the named faces serve."""
-    return [endpoint for name in names for endpoint in FACES[name](service)]
+    return [endpoint for name in names for endpoint in ADAPTERS[name](service)]
 
 
 def errors(names: Sequence[str]) -> list[tuple[bytes, Refuse]]:
@@ -63,14 +65,14 @@ def errors(names: Sequence[str]) -> list[tuple[bytes, Refuse]]:
     found: list[tuple[bytes, Refuse]] = []
     for name in names:
         if name in AUTH:
-            face = AUTH[name]()
-            found += [(prefix.encode(), partial(refusal_of, face)) for prefix in face.prefixes]
+            adapter = AUTH[name]()
+            found += [(prefix.encode(), partial(refusal_of, adapter)) for prefix in adapter.prefixes]
     return found
 
 
 def at_hand() -> tuple[str, ...]:
     """Every face that can be served with what is installed."""
-    return tuple(name for name in FACES if name != "mcp" or _has_mcp())
+    return tuple(name for name in ADAPTERS if name != "mcp" or _has_mcp())
 
 
 def need_mcp(pointer: str = "") -> None:

@@ -9,21 +9,23 @@ from typing import Any
 
 from interlock.api import adapters, openapi, system_routes
 from interlock.api.endpoint import Endpoint
-from interlock.api.middleware import Gate
+from interlock.api.middleware import Middleware
 from interlock.api.native import route_table as native
 from interlock.api.options import Options
-from interlock.api.router import Router
+from interlock.api.router import PathRouter
 from interlock.api.routes import Route
 from interlock.api.service import Service
 from interlock.engine.engine import Engine
 
 
-def create_app(engine: Engine, options: Options | None = None, *, mounts: Mapping[str, Any] | None = None) -> Gate:
+def create_app(
+    engine: Engine, options: Options | None = None, *, mounts: Mapping[str, Any] | None = None
+) -> Middleware:
     """The service as an ASGI application; `mounts` are other applications by prefix, behind the same gate."""
     service = Service(engine, options or Options())
     native_endpoints = _endpoints(service, [*routes(), *_pages()])
-    router = Router([*native_endpoints, *adapters.endpoints(service, service.options.faces)])
-    return Gate(service, router, mounts or {}, adapters.errors(service.options.faces))
+    router = PathRouter([*native_endpoints, *adapters.endpoints(service, service.options.faces)])
+    return Middleware(service, router, mounts or {}, adapters.errors(service.options.faces))
 
 
 def routes() -> list[Route]:

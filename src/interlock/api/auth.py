@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from interlock.api.headers import Headers
-from interlock.api.routes import Call, Route
+from interlock.api.routes import RequestContext, Route
 from interlock.api.service import Service
 from interlock.domain.job import Job
 from interlock.domain.principal import Principal
@@ -16,8 +16,8 @@ UNKNOWN_WORKER: Final = "local"  # who works without a name while auth is off
 
 async def authenticate(service: Service, headers: Headers) -> Principal:
     """The caller; with auth off everybody is the one local user."""
-    if service.everybody is not None:
-        return service.everybody
+    if service.local_principal is not None:
+        return service.local_principal
     principal: Principal = await service.engine.tokens.authenticate(bearer(headers))
     return principal
 
@@ -55,29 +55,29 @@ def is_own_worker(who: Principal, worker: str | None) -> bool:
     return who.unchecked or (who.worker is not None and (worker == who.worker or worker.startswith(f"{who.worker}/")))
 
 
-async def readable(call: Call[Any, Any]) -> Job:
+async def readable(call: RequestContext[Any, Any]) -> Job:
     """The job of the path, if the caller may see it: by role, or because they hold it or its parent.
 
     Whoever may not see it gets one answer, whether the job exists or not.
     """
-    reads, tenant = call.engine.reads, call.who.tenant
+    queries, tenant = call.engine.queries, call.who.tenant
     if call.who.may("read"):
-        return await reads.job(tenant, call.job_id)
+        return await queries.job(tenant, call.job_id)
     try:
-        job = await reads.job(tenant, call.job_id)
+        job = await queries.job(tenant, call.job_id)
         if is_own_worker(call.who, job.worker):
             return job
-        if job.parent_id is not None and is_own_worker(call.who, (await reads.job(tenant, job.parent_id)).worker):
+        if job.parent_id is not None and is_own_worker(call.who, (await queries.job(tenant, job.parent_id)).worker):
             return job
     except NotFound:
         pass
     raise lacks(call.route)
 
 
-async def created(call: Call[Any, Any]) -> None:
+async def created(call: RequestContext[Any, Any]) -> None:
     """Refuse whoever did not create the job of the path, in the same words whether there is one or not."""
     try:
-        job = await call.engine.reads.job(call.who.tenant, call.job_id)
+        job = await call.engine.queries.job(call.who.tenant, call.job_id)
     except NotFound:
         raise lacks(call.route) from None
     if job.created_by != call.who.actor:

@@ -21,7 +21,7 @@ from interlock.errors import Invalid, Malformed, TooLarge
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 
-MOST_PARAMETERS: Final = 100
+MAX_PARAMETERS: Final = 100
 _JSON_TYPES: Final = frozenset(
     {"application/json", "application/json; charset=utf-8", "application/json;charset=utf-8",
      'application/json; charset="utf-8"'}
@@ -107,17 +107,17 @@ async def pieces_of(receive: Receive) -> AsyncIterator[bytes]:
         more = message.get("more_body", False)
 
 
-def decode(body: bytes, kind: type[T], *, limit: int, mends: bool) -> tuple[T, bool]:
+def decode(body: bytes, kind: type[T], *, limit: int, sanitizes: bool) -> tuple[T, bool]:
     """The body as a value, and whether odd text in it was mended; the parts typed Raw stay byte for byte."""
-    mended = False
-    if mends:
-        checked, mended = json_text.mend(body, what="body", limit=limit)
-        if mended:
+    sanitized = False
+    if sanitizes:
+        checked, sanitized = json_text.sanitize(body, what="body", limit=limit)
+        if sanitized:
             body = checked.encode()
     else:
         json_text.check(body, what="body", limit=limit)
     try:
-        return msgspec.json.decode(body, type=kind), mended
+        return msgspec.json.decode(body, type=kind), sanitized
     except msgspec.ValidationError as error:
         raise invalid(error) from None
     except msgspec.DecodeError as error:
@@ -130,11 +130,11 @@ def query(raw: bytes, kind: type[S]) -> S:
         return cast(S, _unasked(kind))
     try:  # bytes that are no UTF-8 are kept as surrogates, and refused below where it is known whose they are
         pairs = parse_qsl(
-            raw.decode(errors="surrogateescape"), keep_blank_values=True, max_num_fields=MOST_PARAMETERS,
+            raw.decode(errors="surrogateescape"), keep_blank_values=True, max_num_fields=MAX_PARAMETERS,
             errors="surrogateescape",
         )  # fmt: skip
     except ValueError:
-        raise Invalid(f"too many parameters: the limit is {MOST_PARAMETERS}") from None
+        raise Invalid(f"too many parameters: the limit is {MAX_PARAMETERS}") from None
     types = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
     for name, value in pairs:
@@ -142,7 +142,7 @@ def query(raw: bytes, kind: type[S]) -> S:
             raise Invalid(f"unknown parameter {name!r}", pointer=_pointer(name))
         if "\x00" in value:
             raise Invalid(f"{name} has a NUL character", pointer=_pointer(name))
-        if json_text.mend_text(value)[1]:
+        if json_text.sanitize_text(value)[1]:
             raise Invalid(f"{name} is not UTF-8", pointer=_pointer(name))
         if _takes_time(types[name]) and ":" not in value:  # a number would be taken for seconds since 1970
             raise Invalid(f"{name} is a time with an offset, such as 2027-01-31T12:00:00Z", pointer=_pointer(name))
@@ -188,9 +188,9 @@ def invalid(error: msgspec.ValidationError) -> Invalid:
         message, path = path, ""
     # msgspec does not say which entry of a map it means, only `[...]`: then the map itself is pointed at.
     pointer = path.rstrip("`").partition("[...]")[0].replace("[", ".").replace("]", "").replace(".", "/")
-    for said in ("unknown field `", "missing required field `"):
-        if said in message:
-            pointer += _pointer(message.partition(said)[2].rstrip("`"))
+    for given in ("unknown field `", "missing required field `"):
+        if given in message:
+            pointer += _pointer(message.partition(given)[2].rstrip("`"))
     return Invalid(message, pointer=pointer)
 
 

@@ -13,7 +13,7 @@ import msgspec
 from interlock.errors import Invalid
 
 _SEAL: Final = 16
-_LONGEST: Final = 1000
+_MAX_LENGTH: Final = 1000
 
 Place = list[int | str]
 
@@ -24,7 +24,7 @@ class Cursors:
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def seal(self, tenant: str, what: str, place: Place) -> str:
+    def signing_key(self, tenant: str, what: str, place: Place) -> str:
         body = msgspec.json.encode(place)
         return base64.urlsafe_b64encode(self._mac(tenant, what, body) + body).rstrip(b"=").decode()
 
@@ -33,7 +33,7 @@ class Cursors:
         if cursor is None:
             return None
         try:
-            if len(cursor) > _LONGEST:
+            if len(cursor) > _MAX_LENGTH:
                 raise ValueError
             sealed = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
             mac, body = sealed[:_SEAL], sealed[_SEAL:]
@@ -44,5 +44,5 @@ class Cursors:
             raise Invalid("this is not a cursor of this list; start without one", pointer="/cursor") from None
 
     def _mac(self, tenant: str, what: str, body: bytes) -> bytes:
-        said = msgspec.json.encode([tenant, what]) + b"\n" + body
-        return hmac.new(self._key, said, hashlib.sha256).digest()[:_SEAL]
+        given = msgspec.json.encode([tenant, what]) + b"\n" + body
+        return hmac.new(self._key, given, hashlib.sha256).digest()[:_SEAL]

@@ -6,10 +6,10 @@ from typing import Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-CYCLE: Final = "interlock.cycle"  # in the scope, where our own server is below
+DIRECT_RESPONSE: Final = "interlock.cycle"  # in the scope, where our own server is below
 
 
-class Cycle(RequestResponseCycle):
+class DirectResponse(RequestResponseCycle):
     """A cycle that can do in one step what ASGI does in several messages."""
 
     def hold(self, body: bytes) -> None:

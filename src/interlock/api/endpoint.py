@@ -12,7 +12,7 @@ from interlock.api.admission import STRANGERS
 from interlock.api.body import Disconnected
 from interlock.api.headers import Headers
 from interlock.api.problems import Refusal
-from interlock.api.routes import AROUND_CHECKPOINT, Answer, Call, Receive, Route
+from interlock.api.routes import AROUND_CHECKPOINT, Receive, RequestContext, Response, Route
 from interlock.api.service import Service, Trail
 from interlock.domain.principal import Principal
 from interlock.errors import Error, Fatal, Unavailable
@@ -49,7 +49,7 @@ class Endpoint:
         else:
             await self._stream(answer, answer.stream, send, trail)
 
-    async def _stream(self, answer: Answer, pieces: AsyncIterator[bytes], send: Any, trail: Trail) -> None:
+    async def _stream(self, answer: Response, pieces: AsyncIterator[bytes], send: Any, trail: Trail) -> None:
         """A stream counts as waiting, since most of its time nothing happens; however it ends, its source is closed."""
         try:
             trail.seat.check_waiting()  # once the answer has begun it is too late to refuse
@@ -60,15 +60,15 @@ class Endpoint:
         finally:
             await pieces.aclose()  # type: ignore[attr-defined]  # an iterator need not have it, ours all do
 
-    async def _answer(self, scope: Mapping[str, Any], receive: Receive, trail: Trail) -> Answer:
+    async def _answer(self, scope: Mapping[str, Any], receive: Receive, trail: Trail) -> Response:
         route = self._by_method.get(scope["method"])
         if route is None:
             allowed = ", ".join(sorted(self._by_method))
             raise Refusal("method_not_allowed", f"this path takes {allowed}", headers={"allow": allowed})
         headers = trail.headers
         who = await self._admit(route, headers, trail)
-        value, mended = await self._body(route, headers, receive, trail)
-        call = Call(
+        value, unsanitized = await self._body(route, headers, receive, trail)
+        call = RequestContext(
             service=self._service,
             route=route,
             who=who,
@@ -76,7 +76,7 @@ class Endpoint:
             headers=headers,
             query=self._query(scope["query_string"], route),
             body=value,
-            mended=mended,
+            unsanitized=unsanitized,
             receive=receive,
             trail=trail,
             peer=(scope.get("client") or ("",))[0],
@@ -104,7 +104,7 @@ class Endpoint:
     def _query(self, raw: bytes, route: Route) -> Any:
         return body.query(raw, route.query)
 
-    def _refusal(self, error: Exception, trail: Trail) -> Answer:
+    def _refusal(self, error: Exception, trail: Trail) -> Response:
         return refusal(error, trail)
 
     def _bytes(self, headers: Headers, receive: Receive, trail: Trail, *, limit: int) -> Awaitable[bytes]:
@@ -133,11 +133,11 @@ class Endpoint:
         raw = await self._bytes(headers, receive, trail, limit=limit)
         if route.body_optional and not raw:
             return route.body(), None
-        value, mended = body.decode(raw, route.body, limit=limit, mends=route.mends)
-        return value, raw if mended else None
+        value, unsanitized = body.decode(raw, route.body, limit=limit, sanitizes=route.sanitizes)
+        return value, raw if unsanitized else None
 
 
-def refusal(error: Exception, trail: Trail) -> Answer:
+def refusal(error: Exception, trail: Trail) -> Response:
     """The answer to a request that cannot be served; what nobody expected goes to the log, not to the caller."""
     status = problems.status_of(error)
     trail.code = getattr(error, "code", "internal")
@@ -150,10 +150,10 @@ def refusal(error: Exception, trail: Trail) -> Answer:
     headers = problems.headers(error)
     if isinstance(error, Refusal) and error.close:
         headers["connection"] = "close"
-    return Answer(status, problems.encoded(error), media_type=problems.MEDIA_TYPE, headers=headers)
+    return Response(status, problems.encoded(error), media_type=problems.MEDIA_TYPE, headers=headers)
 
 
-async def send_answer(answer: Answer, send: Any, trail: Trail) -> None:
+async def send_answer(answer: Response, send: Any, trail: Trail) -> None:
     """Send an answer that is there as a whole."""
     if trail.answer_at_once(answer):
         return
@@ -164,7 +164,7 @@ async def send_answer(answer: Answer, send: Any, trail: Trail) -> None:
     await send({"type": "http.response.body", "body": answer.body, "more_body": False})
 
 
-async def _send_stream(answer: Answer, pieces: AsyncIterator[bytes], send: Any, trail: Trail) -> None:
+async def _send_stream(answer: Response, pieces: AsyncIterator[bytes], send: Any, trail: Trail) -> None:
     """Send pieces as they come, for as long as there is somebody to read them."""
     await send({"type": "http.response.start", "status": answer.status, "headers": _headers(answer)})
     if trail.method != "HEAD":
@@ -175,6 +175,6 @@ async def _send_stream(answer: Answer, pieces: AsyncIterator[bytes], send: Any, 
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _headers(answer: Answer) -> list[tuple[bytes, bytes]]:
+def _headers(answer: Response) -> list[tuple[bytes, bytes]]:
     headers = [(b"content-type", answer.media_type.encode())] if answer.media_type else []
     return headers + [(name.encode(), value.encode("latin-1")) for name, value in answer.headers.items()]

@@ -10,7 +10,7 @@ from interlock.api.headers import Headers
 from interlock.api.problems import Refusal
 
 KNOWN: Final = "interlock.headers"  # in the scope, where the same head came before
-MOST_HEADS: Final = 4  # of a connection; most callers have one
+MAX_HEADS: Final = 4  # of a connection; most callers have one
 LARGEST_HEAD: Final = 2048
 
 _BREAK: Final = b"\r\n"
@@ -21,7 +21,7 @@ _LINE: Final = re.compile(rb"(POST|PUT|PATCH|DELETE|GET) ((?:/[A-Za-z0-9_~-]+)+)
 _UNUSUAL: Final = ("transfer-encoding", "upgrade", "expect", "proxy-connection")
 
 
-class Whole(NamedTuple):
+class ParsedHead(NamedTuple):
     """A request that came in one piece."""
 
     method: str
@@ -31,7 +31,7 @@ class Whole(NamedTuple):
     body: bytes
 
 
-class Heads:
+class HeadCache:
     """What one connection has sent before. Nothing is guessed: what is not the same to the byte is parsed.
 
     Only the path and the length of the body may differ.
@@ -40,7 +40,7 @@ class Heads:
     def __init__(self) -> None:
         self._known: dict[bytes, tuple[list[tuple[bytes, bytes]], Headers]] = {}
 
-    def whole(self, data: bytes) -> Whole | None:
+    def whole(self, data: bytes) -> ParsedHead | None:
         """The request that these bytes are, if they are all of it and its head is known."""
         line, end = data.find(_BREAK), data.find(_END)
         length = _LENGTH.search(data, line, end)
@@ -53,7 +53,7 @@ class Heads:
         if asked is None:
             return None
         raw_headers, headers = known
-        return Whole(
+        return ParsedHead(
             asked[1].decode(), asked[2], [*raw_headers, (b"content-length", length[1])],
             headers.with_length(length[1].decode()), data[end + len(_END) :],
         )  # fmt: skip
@@ -77,7 +77,7 @@ class Heads:
             return
         if any(headers.get(name) is not None for name in _UNUSUAL) or not _stays_open(headers):
             return
-        if len(self._known) >= MOST_HEADS:
+        if len(self._known) >= MAX_HEADS:
             del self._known[next(iter(self._known))]
         others = [one for one in raw_headers if one[0] != b"content-length"]
         self._known[head] = (others, headers)

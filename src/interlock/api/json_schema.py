@@ -103,7 +103,7 @@ class Schemas:
 
 def _bounds(info: inspect.IntType | inspect.FloatType) -> dict[str, Any]:
     names = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
-    return {said: value for name, said in names.items() if (value := getattr(info, name)) is not None}
+    return {given: value for name, given in names.items() if (value := getattr(info, name)) is not None}
 
 
 def _lengths(info: inspect.StrType | inspect.ListType | inspect.VarTupleType, what: str) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from interlock.api import body
 from interlock.api.problems import Refusal
-from interlock.api.routes import Call
-from interlock.domain.decide import Release
+from interlock.api.routes import RequestContext
+from interlock.domain.decide import ReleaseJob
 from interlock.domain.job import Job
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.engine.leases import OrderedTypes
 from interlock.errors import Unauthenticated, Unavailable
 
@@ -20,7 +20,7 @@ LOOK_AT_CREDENTIAL_SECONDS: Final = 5.0  # while there is nothing to tell; whate
 
 
 @asynccontextmanager
-async def patience(call: Call[Any, Any], *, is_parked: bool = False) -> AsyncIterator[asyncio.Event]:
+async def waiting(call: RequestContext[Any, Any], *, is_parked: bool = False) -> AsyncIterator[asyncio.Event]:
     """An event for whoever waits: set when the caller has gone or the service stops, so that waiting has no point.
 
     It is also set when the credential of the caller has ended; then nothing that was waited for is answered.
@@ -44,7 +44,7 @@ async def patience(call: Call[Any, Any], *, is_parked: bool = False) -> AsyncIte
 
     with nullcontext() if is_parked else call.trail.seat.parked():
         watchers = [asyncio.create_task(caller_gone()), asyncio.create_task(service_stops())]
-        if call.service.everybody is None:
+        if call.service.local_principal is None:
             watchers.append(asyncio.create_task(credential_ends()))
         try:
             yield enough
@@ -56,9 +56,9 @@ async def patience(call: Call[Any, Any], *, is_parked: bool = False) -> AsyncIte
         raise Unauthenticated
 
 
-async def is_admitted(call: Call[Any, Any]) -> bool:
+async def is_admitted(call: RequestContext[Any, Any]) -> bool:
     """Whether the credential of a call that has waited still counts; as long as nobody can tell, it does."""
-    if call.service.everybody is not None:
+    if call.service.local_principal is not None:
         return True
     try:
         await call.authenticate(call.route, call.headers)
@@ -69,35 +69,35 @@ async def is_admitted(call: Call[Any, Any]) -> bool:
     return True
 
 
-async def claim_patiently(
-    call: Call[Any, Any],
-    ask: ClaimAsk,
+async def claim_with_wait(
+    call: RequestContext[Any, Any],
+    ask: ClaimFilter,
     seconds: float,
     *,
     in_order: OrderedTypes | None = None,
     max_lease: float | None = None,
 ) -> list[Job]:
     """Wait for jobs. Those that come too late for a caller go back, and no attempt is spent."""
-    async with patience(call) as enough:
+    async with waiting(call) as enough:
         jobs: list[Job] = await call.engine.leases.claim(
             call.who.tenant, ask, wait_seconds=seconds, enough=enough, in_order=in_order, max_lease=max_lease
         )
         # A caller who has gone can ask for them again only by a name; one who is no longer admitted, not at all.
         has_gone = enough.is_set() and not call.service.stopping.is_set() and ask.claim_id is None
         if jobs and (has_gone or not await is_admitted(call)):
-            orders = [Release(job.id, job.fence, ask.worker, reason="the caller disconnected") for job in jobs]
+            orders = [ReleaseJob(job.id, job.fence, ask.worker, reason="the caller disconnected") for job in jobs]
             await call.engine.leases.finishes(call.who.tenant, orders)
             jobs = []
     return jobs
 
 
-async def whole_upload(call: Call[Any, Any], limit: int) -> bytes:
+async def whole_upload(call: RequestContext[Any, Any], limit: int) -> bytes:
     """The body of a route that reads it itself, all of it; refused as soon as it is known to be too large."""
     body.reserve(call.headers, limit, call.trail.seat)
     return await body.joined(upload_in_time(call, body.pieces_of(call.receive)), limit)
 
 
-async def upload_in_time(call: Call[Any, Any], pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def upload_in_time(call: RequestContext[Any, Any], pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The pieces of an upload that keeps up a minimal rate; one that trickles is cut off."""
     options = call.service.options
     clock = asyncio.get_running_loop().time

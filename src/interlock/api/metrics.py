@@ -16,10 +16,10 @@ from prometheus_client.registry import Collector
 from interlock.api.admission import Admission
 from interlock.domain.registry import QueueStats
 from interlock.domain.retry import SECOND
-from interlock.engine.metrics import Counts
+from interlock.engine.metrics import EngineMetrics
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
-MOST_TYPES: Final = 100
+MAX_TYPES: Final = 100
 _PLACES: Final = ("ready", "delayed", "blocked", "in_progress", "waiting_for_approval", "dead_letter")
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60)
 
@@ -27,7 +27,7 @@ _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 class Metrics:
     """The counters of one service, in a registry of their own."""
 
-    def __init__(self, admission: Admission, counts: Counts) -> None:
+    def __init__(self, admission: Admission, counts: EngineMetrics) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_OfEngine(counts))
         self._requests = _OfRequests()
@@ -47,9 +47,9 @@ class Metrics:
     @staticmethod
     def of_queues(queues: Sequence[QueueStats], *, now: int) -> bytes:
         """How queues stand; beyond the largest, types count together."""
-        standing = CollectorRegistry()
-        standing.register(_OfQueues(queues, now))
-        return generate_latest(standing)
+        state = CollectorRegistry()
+        state.register(_OfQueues(queues, now))
+        return generate_latest(state)
 
 
 class _Times:
@@ -95,7 +95,7 @@ class _OfRequests(Collector):
 class _OfEngine(Collector):
     """The counts of the engine, read when somebody asks."""
 
-    def __init__(self, counts: Counts) -> None:
+    def __init__(self, counts: EngineMetrics) -> None:
         self._counts = counts
 
     def collect(self) -> Iterator[Metric]:
@@ -141,12 +141,12 @@ class _OfQueues(Collector):
         oldest = GaugeMetricFamily(
             "interlock_queue_oldest_ready_seconds", "How long the oldest ready job has waited.", labels=("type",)
         )
-        for queue in self._queues[:MOST_TYPES]:
+        for queue in self._queues[:MAX_TYPES]:
             for at in _PLACES:
                 depths.add_metric((queue.type, at), getattr(queue, at))
             waited = 0 if queue.oldest_ready_at is None else max(self._now - queue.oldest_ready_at, 0)
             oldest.add_metric((queue.type,), waited / SECOND)
-        if others := self._queues[MOST_TYPES:]:
+        if others := self._queues[MAX_TYPES:]:
             for at in _PLACES:
                 depths.add_metric(("", at), sum(getattr(queue, at) for queue in others))
         yield depths

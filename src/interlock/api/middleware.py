@@ -12,14 +12,14 @@ from typing import Any, Final
 import structlog
 
 from interlock import tracing
-from interlock.api.direct_response import CYCLE, Cycle
+from interlock.api.direct_response import DIRECT_RESPONSE, DirectResponse
 from interlock.api.endpoint import TRAIL, refusal, send_answer
 from interlock.api.head_cache import KNOWN
 from interlock.api.headers import Headers
 from interlock.api.options import LOOPBACK_NAMES
 from interlock.api.problems import Refusal
-from interlock.api.router import Router
-from interlock.api.routes import Answer
+from interlock.api.router import PathRouter
+from interlock.api.routes import Response
 from interlock.api.service import Service, Trail, not_at_once, nothing_arrived, still_here
 
 ALWAYS_ANSWERED: Final = (b"/healthz", b"/readyz")  # a busy process is neither sick nor about to be replaced
@@ -48,14 +48,14 @@ _PROCESS: Final = secrets.token_hex(10)
 _NUMBERS: Final = itertools.count(1)
 _HOST: Final = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
-ErrorFormat = tuple[bytes, Callable[[Exception, Trail, str], Answer]]  # a path prefix, and how its errors look
+ErrorFormat = tuple[bytes, Callable[[Exception, Trail, str], Response]]  # a path prefix, and how its errors look
 
 
-class Gate:
+class Middleware:
     """Wraps the application; every request passes here exactly once."""
 
     def __init__(
-        self, service: Service, router: Router, mounts: Mapping[str, Any], errors: Sequence[ErrorFormat] = ()
+        self, service: Service, router: PathRouter, mounts: Mapping[str, Any], errors: Sequence[ErrorFormat] = ()
     ) -> None:
         self.service = service
         self._router = router
@@ -114,7 +114,7 @@ class Gate:
         nothing = Refusal("no_such_route", "nothing is served under this path")
         await send_answer(self._refusal(nothing, scope, trail), exchange.send, trail)
 
-    def _refusal(self, error: Exception, scope: Any, trail: Trail) -> Answer:
+    def _refusal(self, error: Exception, scope: Any, trail: Trail) -> Response:
         """The error response for a request that no route handles, in the format of the protocol of its path."""
         raw_path: bytes = scope["raw_path"]
         for prefix, encode in self._errors:
@@ -190,7 +190,7 @@ class _Exchange:
     def __init__(self, service: Service, scope: Any, receive: Any, send: Any, trail: Trail) -> None:
         self._service, self._scope, self._trail = service, scope, trail
         self._receive, self._send = receive, send
-        self._cycle: Cycle | None = scope.get(CYCLE)
+        self._cycle: DirectResponse | None = scope.get(DIRECT_RESPONSE)
         self._waits_to_be_asked = False
         self._length = 0
         self._unread = False
@@ -206,7 +206,7 @@ class _Exchange:
         """Untie what refers to each other, so that it is freed now and not by a later look for garbage."""
         self._trail.take_body, self._trail.answer_at_once = nothing_arrived, not_at_once
         self._trail.has_gone = still_here
-        self._scope.pop(CYCLE, None)
+        self._scope.pop(DIRECT_RESPONSE, None)
 
     def _expect_body(self) -> None:
         for name, value in self._scope["headers"]:
@@ -227,7 +227,7 @@ class _Exchange:
     def _has_gone(self) -> bool:
         return self._cycle is not None and self._cycle.disconnected
 
-    def _answer_at_once(self, answer: Answer) -> bool:
+    def _answer_at_once(self, answer: Response) -> bool:
         """Send an answer as one piece, if it is a usual one and nothing is in its way; else it goes the long way."""
         cycle, trail = self._cycle, self._trail
         if cycle is None or not cycle.is_clear or answer.stream is not None or not answer.media_type:

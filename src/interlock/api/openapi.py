@@ -51,7 +51,7 @@ LEADS: Final = {
          "add_events", "link_artifact", "open_approval"),
         {"fence": "/jobs/0/lease/fence", "worker": "/jobs/0/lease/worker"},
     ),
-    "open_approval": Leads("approval_id", "/approval/id", ("get_approval", "mint_link", "decide")),
+    "open_approval": Leads("approval_id", "/approval/id", ("get_approval", "create_link", "decide")),
     "subscribe": Leads(
         "subscription_id", "/id",
         ("get_subscription", "renew_subscription", "rotate_secret", "list_deliveries", "unsubscribe"),
@@ -144,7 +144,7 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _response(route: Route, status: int, kind: Any, schemas: Schemas) -> dict[str, Any]:
-    response: dict[str, Any] = {"description": _SAID.get(status, "Done.")}
+    response: dict[str, Any] = {"description": _DESCRIPTIONS.get(status, "Done.")}
     if status != 204:
         if route.produces == PLAIN_BYTES:  # a file, under its own type if that can do no harm
             response["content"] = {media_type: {"schema": {}} for media_type in (PLAIN_BYTES, *sorted(INERT))}
@@ -167,7 +167,7 @@ def _link(operation: str, leads: Leads) -> dict[str, Any]:
     return link
 
 
-_SAID: Final = {200: "Done.", 201: "Made.", 202: "Not yet.", 204: "Done."}
+_DESCRIPTIONS: Final = {200: "Done.", 201: "Made.", 202: "Not yet.", 204: "Done."}
 
 
 def encoded(value: dict[str, Any]) -> bytes:

@@ -13,8 +13,8 @@ from interlock.errors import Error, Fatal, IdempotencyKeyReuse, Invalid, NotFoun
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_SECONDS: Final = 1
-LONGEST_DETAIL: Final = 2000
-MOST_FAULTS: Final = 100
+MAX_DETAIL_LENGTH: Final = 2000
+MAX_FAULTS: Final = 100
 # What every document says of itself, and what `errors` says; a fact of an error never takes the place of one of these.
 _FRAME: Final = frozenset({"public", "type", "title", "status", "code", "detail", "errors", "pointer"})
 
@@ -65,7 +65,7 @@ def document(error: Exception, *, status: int | None = None) -> dict[str, Any]:
     """The problem as a value; it tells what was sent wrong, and of a defect nothing but that there is one."""
     code = error.code if isinstance(error, (Error, Refusal)) else "internal"
     status = status or status_of(error)
-    shown: dict[str, Any] = {
+    encoded: dict[str, Any] = {
         "type": f"/docs#{code}",
         "title": HTTPStatus(status).phrase,
         "status": status,
@@ -73,10 +73,10 @@ def document(error: Exception, *, status: int | None = None) -> dict[str, Any]:
         "detail": detail(error),
     }
     if isinstance(error, Invalid):
-        shown["errors"] = [_fault(pointer, code, message) for pointer, message in error.faults[:MOST_FAULTS]]
+        encoded["errors"] = [_fault(pointer, code, message) for pointer, message in error.faults[:MAX_FAULTS]]
     elif isinstance(error, Error) and error.pointer:
-        shown["errors"] = [_fault(error.pointer, code, shown["detail"])]
-    return shown | (facts(error) if isinstance(error, Error) else {})
+        encoded["errors"] = [_fault(error.pointer, code, encoded["detail"])]
+    return encoded | (facts(error) if isinstance(error, Error) else {})
 
 
 def detail(error: Exception) -> str:
@@ -122,7 +122,7 @@ def encoded(error: Exception) -> bytes:
 
 def item(job_id: str, error: Error) -> dict[str, Any]:
     """One item of a batch that was refused while others were not."""
-    return {"id": json_text.mend_text(job_id)[0][:200], "error": document(error)}
+    return {"id": json_text.sanitize_text(job_id)[0][:200], "error": document(error)}
 
 
 def catalogue() -> dict[str, tuple[int, str]]:
@@ -139,9 +139,13 @@ def catalogue() -> dict[str, tuple[int, str]]:
 
 
 def _fault(pointer: str, code: str, message: str) -> dict[str, str]:
-    return {"pointer": json_text.mend_text(pointer)[0][:LONGEST_DETAIL], "code": code, "message": _plain(message)}
+    return {
+        "pointer": json_text.sanitize_text(pointer)[0][:MAX_DETAIL_LENGTH],
+        "code": code,
+        "message": _plain(message),
+    }
 
 
 def _plain(message: object) -> str:
-    said = json_text.mend_text(str(message))[0]
-    return said if len(said) <= LONGEST_DETAIL else said[:LONGEST_DETAIL] + "…"
+    given = json_text.sanitize_text(str(message))[0]
+    return given if len(given) <= MAX_DETAIL_LENGTH else given[:MAX_DETAIL_LENGTH] + "…"

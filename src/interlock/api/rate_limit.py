@@ -10,10 +10,10 @@ from typing import Final
 
 from interlock.api.problems import Refusal
 
-MOST_BUCKETS: Final = 100_000
+MAX_BUCKETS: Final = 100_000
 
 
-class Rates:
+class RateLimiter:
     """Lets each key have `burst` at once and `per_second` on the whole."""
 
     def __init__(self, per_second: float, burst: int, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -27,7 +27,7 @@ class Rates:
         left = self._left(key)
         self._buckets.pop(key, None)
         self._buckets[key] = (left - 1 if left >= 1 else left, self._clock())
-        if len(self._buckets) > MOST_BUCKETS:
+        if len(self._buckets) > MAX_BUCKETS:
             self._buckets.popitem(last=False)
         self._refuse_if_empty(left)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from interlock.domain.approval import Decision, GateStatus
+from interlock.domain.approval import ApprovalStatus, Decision
 from interlock.domain.lifecycle import Location, Status, Verb
 
 
@@ -23,10 +23,10 @@ class Problem(Shape, frozen=True, kw_only=True):
     status: int
     code: str
     detail: str
-    errors: list[Fault] | UnsetType = UNSET
+    errors: list[FieldError] | UnsetType = UNSET
 
 
-class Fault(Shape, frozen=True, kw_only=True):
+class FieldError(Shape, frozen=True, kw_only=True):
     """One field that is wrong, by JSON pointer."""
 
     pointer: str
@@ -81,7 +81,7 @@ class ListedJob(Shape, frozen=True, kw_only=True):
     max_attempts: int
     retry_count: int
     lease: Lease | None
-    gate_id: str | None
+    approval_id: str | None
     cancel_requested_at: datetime | None
     cancel_reason: str | None
     checkpoint_seq: int | None
@@ -176,7 +176,7 @@ class CancelReceipt(Receipt, frozen=True, kw_only=True):
     descendants: int | UnsetType = UNSET
 
 
-class ItemRefused(Shape, frozen=True, kw_only=True):
+class ItemRejected(Shape, frozen=True, kw_only=True):
     """An item of a batch that was not done, and why."""
 
     id: str
@@ -186,7 +186,7 @@ class ItemRefused(Shape, frozen=True, kw_only=True):
 class Receipts(Shape, frozen=True, kw_only=True):
     """One answer for each item, in the order they were sent."""
 
-    items: list[Annotated[Any, Meta(extra={"any_of": (Receipt, ItemRefused)})]]
+    items: list[Annotated[Any, Meta(extra={"any_of": (Receipt, ItemRejected)})]]
 
 
 class Step(Shape, frozen=True, kw_only=True):
@@ -230,7 +230,7 @@ class EventPage(Shape, frozen=True, kw_only=True):
     next_cursor: str | None
 
 
-class Told(Shape, frozen=True, kw_only=True):
+class EmittedEvents(Shape, frozen=True, kw_only=True):
     """The numbers that events have got."""
 
     seqs: list[int]
@@ -243,7 +243,7 @@ class Decided(Shape, frozen=True, kw_only=True):
     name: str | None
     occurrence: int
     decision: Decision
-    status: GateStatus
+    status: ApprovalStatus
     prompt: str
     details: Any
     schema: Any
@@ -267,7 +267,7 @@ class Claimed(Shape, frozen=True, kw_only=True):
     jobs: list[ClaimedJob]
 
 
-class Pulse(Shape, frozen=True, kw_only=True):
+class HeartbeatReply(Shape, frozen=True, kw_only=True):
     """When the lease expires now, and whether a cancel was requested."""
 
     id: str
@@ -277,10 +277,10 @@ class Pulse(Shape, frozen=True, kw_only=True):
     paused: bool
 
 
-class Pulses(Shape, frozen=True, kw_only=True):
+class HeartbeatReplies(Shape, frozen=True, kw_only=True):
     """One answer for each item, in the order they were sent."""
 
-    items: list[Annotated[Any, Meta(extra={"any_of": (Pulse, ItemRefused)})]]
+    items: list[Annotated[Any, Meta(extra={"any_of": (HeartbeatReply, ItemRejected)})]]
 
 
 class Saved(Shape, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ class _Node:
     endpoint: Endpoint | None = None
 
 
-class Router:
+class PathRouter:
     """All paths that are served."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:

@@ -33,7 +33,7 @@ class Nothing(Request, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)  # not frozen: that makes it five times as dear to make, and there is one for each request
-class Call(Generic[B, Q]):
+class RequestContext(Generic[B, Q]):
     """One request, read and checked: who asks, and for what."""
 
     service: Service
@@ -43,7 +43,7 @@ class Call(Generic[B, Q]):
     headers: Headers
     query: Q
     body: B
-    mended: bytes | None  # the body as it was sent, where odd text in it had to be mended
+    unsanitized: bytes | None  # the body as it was sent, where odd text in it had to be mended
     receive: Receive
     trail: Trail
     peer: str  # the address of the other end of the connection
@@ -55,7 +55,7 @@ class Call(Generic[B, Q]):
 
     @property
     def sanitized(self) -> bool:
-        return self.mended is not None
+        return self.unsanitized is not None
 
     @property
     def traceparent(self) -> str | None:
@@ -69,7 +69,7 @@ class Call(Generic[B, Q]):
 
 
 @dataclass(slots=True)
-class Answer:
+class Response:
     """What goes back: a body as a whole, or a stream of pieces."""
 
     status: int
@@ -79,7 +79,7 @@ class Answer:
     stream: AsyncIterator[bytes] | None = None
 
 
-Handler = Callable[[Call[Any, Any]], Awaitable[Answer]]
+Handler = Callable[[RequestContext[Any, Any]], Awaitable[Response]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class Route:
     raw_body: bool  # the handler reads the bytes itself
     largest_body: int | None
     has_checkpoint: bool  # its body may be as large as a checkpoint, and somewhat more
-    mends: bool  # odd text of a worker is mended, not refused
+    sanitizes: bool  # odd text of a worker is mended, not refused
     query: type[Request]
     answers: Mapping[int, Any]
     produces: str
@@ -112,7 +112,7 @@ class Route:
         return (self.handler.__doc__ or "").strip()
 
 
-class Routes(list[Route]):
+class RouteTable(list[Route]):
     """The routes of one module, in the order they are written."""
 
     def add(
@@ -129,20 +129,24 @@ class Routes(list[Route]):
         raw_body: bool = False,
         largest_body: int | None = None,
         has_checkpoint: bool = False,
-        mends: bool = False,
+        sanitizes: bool = False,
         query: type[Request] = Nothing,
         produces: str = JSON,
         headers: Sequence[str] = (),
-    ) -> Callable[[Callable[[Call[B, Q]], Awaitable[Answer]]], Callable[[Call[B, Q]], Awaitable[Answer]]]:
+    ) -> Callable[
+        [Callable[[RequestContext[B, Q]], Awaitable[Response]]], Callable[[RequestContext[B, Q]], Awaitable[Response]]
+    ]:
         """Serve a path by the decorated function, whose docstring becomes its summary."""
 
-        def register(handler: Callable[[Call[B, Q]], Awaitable[Answer]]) -> Callable[[Call[B, Q]], Awaitable[Answer]]:
+        def register(
+            handler: Callable[[RequestContext[B, Q]], Awaitable[Response]],
+        ) -> Callable[[RequestContext[B, Q]], Awaitable[Response]]:
             self.append(
                 Route(
                     method=method, path=path, handler=handler, roles=frozenset(roles),
                     on_condition=frozenset(on_condition), needs_credential=needs_credential, body=body,
                     body_optional=body_optional, raw_body=raw_body, largest_body=largest_body,
-                    has_checkpoint=has_checkpoint, mends=mends, query=query, answers=answers, produces=produces,
+                    has_checkpoint=has_checkpoint, sanitizes=sanitizes, query=query, answers=answers, produces=produces,
                     headers=headers,
                 )
             )  # fmt: skip
@@ -151,6 +155,6 @@ class Routes(list[Route]):
         return register
 
 
-def answer(value: object, status: int = 200, *, headers: Mapping[str, str] | None = None) -> Answer:
+def respond(value: object, status: int = 200, *, headers: Mapping[str, str] | None = None) -> Response:
     """A value as JSON."""
-    return Answer(status, msgspec.json.encode(value), headers=headers or {})
+    return Response(status, msgspec.json.encode(value), headers=headers or {})

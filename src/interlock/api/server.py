@@ -17,15 +17,15 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from interlock.api import problems
-from interlock.api.direct_response import CYCLE, Cycle
-from interlock.api.head_cache import KNOWN, Heads, Whole
+from interlock.api.direct_response import DIRECT_RESPONSE, DirectResponse
+from interlock.api.head_cache import KNOWN, HeadCache, ParsedHead
 from interlock.api.headers import Headers
-from interlock.api.middleware import SECURITY, Gate
+from interlock.api.middleware import SECURITY, Middleware
 from interlock.api.options import Options
 from interlock.api.problems import Refusal
 from interlock.errors import Invalid, Unavailable
 
-MOST_HEADERS: Final = 100
+MAX_HEADERS: Final = 100
 BACKLOG: Final = 2048
 CLOCK_TICK: Final = 0.002  # what a timer may be early by
 COLLECT_AFTER: Final = (20_000, 20, 20)  # objects more than before; the usual 700 are made by a few requests
@@ -78,8 +78,8 @@ class Protocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        gate: Gate = self.config.app  # type: ignore[assignment]
-        self._options: Options = gate.service.options
+        approval: Middleware = self.config.app  # type: ignore[assignment]
+        self._options: Options = approval.service.options
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -88,7 +88,7 @@ class Protocol(HttpToolsProtocol):
         self._in_head = False
         self._is_coded = False
         self._between = True  # requests, so that what comes next is the first byte of one
-        self._heads = Heads()
+        self._heads = HeadCache()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -143,8 +143,8 @@ class Protocol(HttpToolsProtocol):
         self._grow(len(name) + len(value))
         if not self._in_head:
             return  # a trailer comes after everything has been judged by the headers, and none of ours means anything
-        if len(self.headers) >= MOST_HEADERS:
-            raise Refusal("head_too_large", f"more than {MOST_HEADERS} headers")
+        if len(self.headers) >= MAX_HEADERS:
+            raise Refusal("head_too_large", f"more than {MAX_HEADERS} headers")
         name = name.lower()
         if name == b"transfer-encoding":
             self._is_coded = True
@@ -167,7 +167,7 @@ class Protocol(HttpToolsProtocol):
             scope["query_string"] = url.query or b""
             self._begin(url.path, keep_alive=version != "1.0" and self.parser.should_keep_alive())
 
-    def _take(self, request: Whole) -> None:
+    def _take(self, request: ParsedHead) -> None:
         """Begin a request that is all here, past the parser: it has read the same head before."""
         self._head_is_here()
         super().on_message_begin()
@@ -178,11 +178,11 @@ class Protocol(HttpToolsProtocol):
         cycle = self._begin(path, keep_alive=True)
         cycle.hold(body)
 
-    def _begin(self, path: bytes, *, keep_alive: bool) -> Cycle:
+    def _begin(self, path: bytes, *, keep_alive: bool) -> DirectResponse:
         """Hand the request to the application, or let it wait for the answer to the one before."""
         self._idle_since = None  # the answer to the one before may have come between the two halves of this head
-        before: Cycle | None = self.cycle  # type: ignore[assignment]  # None before the first request
-        self.cycle = cycle = Cycle(
+        before: DirectResponse | None = self.cycle  # type: ignore[assignment]  # None before the first request
+        self.cycle = cycle = DirectResponse(
             scope=self.scope,
             transport=self.transport,
             flow=self.flow,
@@ -198,7 +198,7 @@ class Protocol(HttpToolsProtocol):
         scope: dict[str, Any] = self.scope  # type: ignore[assignment]
         scope["path"] = path.decode("ascii")
         scope["raw_path"] = path
-        scope[CYCLE] = cycle
+        scope[DIRECT_RESPONSE] = cycle
         if before is None or before.response_complete:
             self._start_asgi_task(cycle, self.app)
         else:
@@ -260,7 +260,7 @@ class Protocol(HttpToolsProtocol):
 
     @property
     def _answering(self) -> bool:
-        cycle: Cycle | None = self.cycle  # type: ignore[assignment]  # None before the first request
+        cycle: DirectResponse | None = self.cycle  # type: ignore[assignment]  # None before the first request
         return cycle is not None and not cycle.response_complete
 
     def _await_request(self, seconds: float) -> None:
@@ -322,7 +322,7 @@ def _check_target(url: Any, host: str | None) -> None:
 class Server(uvicorn.Server):
     """Serves until it is told to stop: then whoever waits is answered, what is under way ends, nothing new begins."""
 
-    def __init__(self, app: Gate, listening: socket.socket) -> None:
+    def __init__(self, app: Middleware, listening: socket.socket) -> None:
         options = app.service.options
         check_address(listening.getsockname()[0], auth=options.auth)
         self._listening = listening

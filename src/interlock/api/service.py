@@ -13,13 +13,13 @@ from interlock.api.cursors import Cursors
 from interlock.api.headers import NO_HEADERS, Headers
 from interlock.api.metrics import Metrics
 from interlock.api.options import Options
-from interlock.api.rate_limit import Rates
+from interlock.api.rate_limit import RateLimiter
 from interlock.domain.principal import Principal, local
 from interlock.engine.engine import Engine
 from interlock.errors import Fatal, Unavailable
 
 if TYPE_CHECKING:
-    from interlock.api.routes import Answer
+    from interlock.api.routes import Response
 
 WRONG_LINKS_A_MINUTE: Final = 5
 
@@ -33,9 +33,11 @@ class Service:
         self.admission = Admission(options)
         self.cursors = Cursors(options.cursor_key)
         self.metrics = Metrics(self.admission, engine.counts)
-        self.rates = None if options.rate_per_second is None else Rates(options.rate_per_second, options.rate_burst)
-        self.wrong_links = Rates(WRONG_LINKS_A_MINUTE / 60, WRONG_LINKS_A_MINUTE)  # by the caller's address
-        self.everybody: Principal | None = None if options.auth else local(options.tenant)
+        self.rates = (
+            None if options.rate_per_second is None else RateLimiter(options.rate_per_second, options.rate_burst)
+        )
+        self.wrong_links = RateLimiter(WRONG_LINKS_A_MINUTE / 60, WRONG_LINKS_A_MINUTE)  # by the caller's address
+        self.local_principal: Principal | None = None if options.auth else local(options.tenant)
         self.stopping = asyncio.Event()
         self.broken: Fatal | None = None
         self._look: asyncio.Task[dict[str, object]] | None = None
@@ -47,12 +49,12 @@ class Service:
         return await asyncio.shield(self._look)
 
     async def _looked(self) -> dict[str, object]:
-        fitness = await self.engine.reads.fitness()
+        fitness = await self.engine.queries.fitness()
         if fitness.lacks is not None:
             old = "the schema of the database is older than this service"
             raise Unavailable(old, public=old)
         ready: dict[str, object] = {"status": "ok", "durability": "full" if fitness.durable else "relaxed"}
-        if down := await self.engine.reads.unreachable():  # the tenants of all other shards are to be served
+        if down := await self.engine.queries.unreachable():  # the tenants of all other shards are to be served
             ready |= {"status": "degraded", "unreachable": sorted(down)}
         return ready
 
@@ -70,7 +72,7 @@ def nothing_arrived() -> bytes | None:
     return None
 
 
-def not_at_once(answer: Answer) -> bool:
+def not_at_once(answer: Response) -> bool:
     return False
 
 
@@ -87,7 +89,7 @@ class Trail:
     seat: Seat
     headers: Headers = NO_HEADERS
     take_body: Callable[[], bytes | None] = nothing_arrived  # all of it, if it has arrived before anybody asked
-    answer_at_once: Callable[[Answer], bool] = not_at_once  # whether it is out, and need not be sent
+    answer_at_once: Callable[[Response], bool] = not_at_once  # whether it is out, and need not be sent
     has_gone: Callable[[], bool] = still_here  # whether the caller has hung up, as far as is known
     trace_id: str | None = None
     route: str = "-"

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.api.long_poll import is_admitted, patience
+from interlock.api.long_poll import is_admitted, waiting
 from interlock.api.native import encode
-from interlock.api.routes import Answer, Call, Nothing
-from interlock.domain.progress import EventRow, Place
+from interlock.api.routes import Nothing, RequestContext, Response
+from interlock.domain.progress import EventRow, FeedPosition
 from interlock.errors import Error, Invalid, Unauthenticated
 
 MEDIA_TYPE: Final = "text/event-stream"
@@ -21,12 +21,12 @@ _HELLO: Final = b"retry: 1000\n\n"
 _END: Final = b"event: end\ndata: {}\n\n"
 
 
-async def of_job(call: Call[None, Nothing]) -> Answer:
+async def of_job(call: RequestContext[None, Nothing]) -> Response:
     """The events of one job; the stream says `end` after the last one of a job that has ended."""
     given = call.headers.get("last-event-id") or "0"
     if not re.fullmatch(r"[0-9]{1,18}", given):
         raise Invalid("Last-Event-ID is not the number of an event", pointer="/last-event-id")
-    job = await call.engine.reads.job(call.who.tenant, call.job_id)
+    job = await call.engine.queries.job(call.who.tenant, call.job_id)
     pages = call.engine.progress.tail(call.who.tenant, job.id, after=int(given))
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -37,37 +37,37 @@ async def of_job(call: Call[None, Nothing]) -> Answer:
     return streamed(call, pieces(), pages)
 
 
-async def of_tenant(call: Call[None, Nothing]) -> Answer:
+async def of_tenant(call: RequestContext[None, Nothing]) -> Response:
     """The events of all jobs of the tenant; the id of each is a place to resume from, sealed for this tenant."""
     cursors, tenant = call.service.cursors, call.who.tenant
     given = cursors.open(tenant, "feed", call.headers.get("last-event-id"))
     progress = call.engine.progress
-    start = await progress.feed_end(tenant) if given is None else Place.parse(str(given[0]))
+    start = await progress.feed_end(tenant) if given is None else FeedPosition.parse(str(given[0]))
     pages = progress.follow(tenant, start)
 
     async def pieces() -> AsyncIterator[bytes]:
         async for page in pages:
             yield (
-                b"".join(_event(cursors.seal(tenant, "feed", [str(fed.place)]), fed.event) for fed in page)
+                b"".join(_event(cursors.signing_key(tenant, "feed", [str(fed.position)]), fed.event) for fed in page)
                 or KEEP_ALIVE
             )
 
     return streamed(call, pieces(), pages)
 
 
-def streamed(call: Call[None, Any], pieces: AsyncIterator[bytes], source: Any) -> Answer:
+def streamed(call: RequestContext[None, Any], pieces: AsyncIterator[bytes], source: Any) -> Response:
     """An answer that goes on; closing `source` ends what `pieces` is made of."""
-    return Answer(
+    return Response(
         200, media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"}, stream=_lasting(call, pieces, source)
     )
 
 
-async def _lasting(call: Call[None, Any], pieces: AsyncIterator[bytes], source: Any) -> AsyncIterator[bytes]:
+async def _lasting(call: RequestContext[None, Any], pieces: AsyncIterator[bytes], source: Any) -> AsyncIterator[bytes]:
     """The pieces with signs of life between them, until the caller has gone or the service stops."""
     next_piece: asyncio.Task[bytes] | None = None
     yield _HELLO
     try:
-        async with patience(call, is_parked=True) as enough:
+        async with waiting(call, is_parked=True) as enough:
             over = asyncio.create_task(enough.wait())
             try:
                 while not enough.is_set():

@@ -9,48 +9,48 @@ from typing import Any, Final
 
 from interlock.api import metrics, openapi, problems, responses
 from interlock.api.problems import Refusal
-from interlock.api.routes import Answer, Call, Nothing, Route, Routes, answer
+from interlock.api.routes import Nothing, RequestContext, Response, Route, RouteTable, respond
 
-routes = Routes()
+routes = RouteTable()
 
 
 @routes.add("GET", "/healthz", needs_credential=False, answers={200: responses.Health})
-async def healthz(call: Call[None, Nothing]) -> Answer:
+async def healthz(call: RequestContext[None, Nothing]) -> Response:
     """Return whether the process responds."""
-    return answer({"status": "ok"})
+    return respond({"status": "ok"})
 
 
 @routes.add("GET", "/readyz", needs_credential=False, answers={200: responses.Readiness})
-async def readyz(call: Call[None, Nothing]) -> Answer:
+async def readyz(call: RequestContext[None, Nothing]) -> Response:
     """Return whether the server is ready: the database responds, its schema matches, no shutdown."""
     if call.service.stopping.is_set():
         raise Refusal("stopping", "the service is being stopped")
-    return answer(await call.service.readiness())
+    return respond(await call.service.readiness())
 
 
 @routes.add("GET", "/metrics", roles=["operate"], answers={200: None}, produces="text/plain")
-async def metrics_text(call: Call[None, Nothing]) -> Answer:
+async def metrics_text(call: RequestContext[None, Nothing]) -> Response:
     """Show the counters of this process and the queues of the caller's tenant to a scraper."""
-    queues, now = await call.engine.reads.queues(call.who.tenant), await call.engine.reads.now()
-    return Answer(200, call.service.metrics.text(queues, now=now), media_type=metrics.CONTENT_TYPE)
+    queues, now = await call.engine.queries.queues(call.who.tenant), await call.engine.queries.now()
+    return Response(200, call.service.metrics.text(queues, now=now), media_type=metrics.CONTENT_TYPE)
 
 
 def pages(document: dict[str, Any]) -> list[Route]:
     """The two pages about the API itself."""
-    made = Routes()
+    made = RouteTable()
     as_json = openapi.encoded(document)
     page = _page(document).encode()
 
     @made.add("GET", "/openapi.json", needs_credential=False, answers={200: None})
-    async def openapi_json(call: Call[None, Nothing]) -> Answer:
+    async def openapi_json(call: RequestContext[None, Nothing]) -> Response:
         """Show the OpenAPI document."""
-        return Answer(200, as_json)
+        return Response(200, as_json)
 
     @made.add("GET", "/docs", needs_credential=False, answers={200: None})
-    async def docs(call: Call[None, Nothing]) -> Answer:
+    async def docs(call: RequestContext[None, Nothing]) -> Response:
         """Show the API to people; the page loads nothing from anywhere."""
         headers = {"content-security-policy": _POLICY}
-        return Answer(200, page, media_type="text/html; charset=utf-8", headers=headers)
+        return Response(200, page, media_type="text/html; charset=utf-8", headers=headers)
 
     return made
 
@@ -77,8 +77,8 @@ def _page(document: dict[str, Any]) -> str:
         for method, operation in methods.items()
     ]
     codes = "".join(
-        f'<tr id="{code}"><th><code>{code}</code></th><td>{status}</td><td>{escape(said)}</td></tr>'
-        for code, (status, said) in sorted(problems.catalogue().items())
+        f'<tr id="{code}"><th><code>{code}</code></th><td>{status}</td><td>{escape(given)}</td></tr>'
+        for code, (status, given) in sorted(problems.catalogue().items())
     )
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Interlock API</title><style>{_STYLE}</style>'

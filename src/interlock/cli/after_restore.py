@@ -36,7 +36,7 @@ def restored(
 
     done = run(common, command)
     if common.json:
-        output.as_json(done._asdict())
+        output.print_json(done._asdict())
     else:
         were = "was" if done.revoked == 1 else "were"
-        output.say(f"epoch {done.epoch}: {output.counted(done.revoked, 'lease')} from before {were} ended")
+        output.print_line(f"epoch {done.epoch}: {output.counted(done.revoked, 'lease')} from before {were} ended")

@@ -34,9 +34,9 @@ def list_(
 
     agents = run(common, command)
     if common.json:
-        output.as_json({"items": [encode.agent_to_dict(agent) for agent in agents]})
+        output.print_json({"items": [encode.agent_to_dict(agent) for agent in agents]})
     elif not agents:
-        output.say("no agents")
+        output.print_line("no agents")
     else:
         output.table(
             ("agent", "max concurrency", "strict", "created by"),
@@ -72,10 +72,10 @@ def set_(
 
     agent = run(common, command)
     if common.json:
-        output.as_json(encode.agent_to_dict(agent))
+        output.print_json(encode.agent_to_dict(agent))
     else:
         limit = "no concurrency limit" if agent.max_concurrency is None else f"max concurrency {agent.max_concurrency}"
-        output.say(f"{agent.kind}/{agent.id}: {limit}")
+        output.print_line(f"{agent.kind}/{agent.id}: {limit}")
 
 
 @app.command
@@ -87,6 +87,6 @@ def delete(kind: str, id: str, *, common: Anywhere = NOTHING) -> None:
 
     run(common, command)
     if common.json:
-        output.as_json({"deleted": f"{kind}/{id}"})
+        output.print_json({"deleted": f"{kind}/{id}"})
     else:
-        output.say(f"{kind}/{id}: deleted")
+        output.print_line(f"{kind}/{id}: deleted")

@@ -9,9 +9,9 @@ from cyclopts import App, Parameter
 from interlock import wire
 from interlock.cli import ids, output
 from interlock.cli.runner import Anywhere, run
-from interlock.domain.approval import Approval, Decision, GateFilter, GateStatus
+from interlock.domain.approval import Approval, ApprovalFilter, ApprovalStatus, Decision
 from interlock.domain.principal import Principal
-from interlock.engine.approvals import Minted
+from interlock.engine.approvals import ApprovalLink
 from interlock.engine.engine import Engine
 from interlock.wire import encode_approval
 
@@ -26,7 +26,7 @@ Digest = Annotated[str | None, Parameter(help="expected digest; fail if the requ
 @app.command(name="list")
 def list_(
     *,
-    status: Annotated[GateStatus | None, Parameter(help="filter by status (default: open)")] = None,
+    status: Annotated[ApprovalStatus | None, Parameter(help="filter by status (default: open)")] = None,
     everything: Annotated[bool, Parameter(name="--all", negative=(), help="any status")] = False,
     job: Annotated[str | None, Parameter(help="only approvals of this job")] = None,
     limit: Annotated[int, Parameter(help="1 to 200")] = 50,
@@ -36,23 +36,25 @@ def list_(
     """List approvals, newest first."""
 
     async def command(engine: Engine, who: Principal) -> list[Approval]:
-        last = None if before is None else await engine.gates.get(who.tenant, await ids.approval(engine, who, before))
+        last = (
+            None if before is None else await engine.approvals.get(who.tenant, await ids.approval(engine, who, before))
+        )
         of = None if job is None else await ids.job(engine, who, job, "job")
         if of is not None:
-            await engine.reads.job(who.tenant, of)  # an unknown job is an error, not an empty list
-        filter = GateFilter(
-            status=None if everything else status or GateStatus.OPEN,
+            await engine.queries.job(who.tenant, of)  # an unknown job is an error, not an empty list
+        filter = ApprovalFilter(
+            status=None if everything else status or ApprovalStatus.OPEN,
             job_id=of,
             before=None if last is None else (last.opened_at, last.id),
             limit=limit,
         )
-        return await engine.gates.list(who.tenant, filter)
+        return await engine.approvals.list(who.tenant, filter)
 
     found = run(common, command)
     if common.json:
-        output.as_json({"items": [encode_approval.approval(gate) for gate in found]})
+        output.print_json({"items": [encode_approval.approval(approval) for approval in found]})
     elif not found:
-        output.say("no approvals")
+        output.print_line("no approvals")
     else:
         output.table(
             ("id", "job", "status", "votes", "risk", "expires", "prompt"),
@@ -69,13 +71,13 @@ def show(approval_id: str, *, common: Anywhere = NOTHING) -> None:
     """Show one approval: prompt, details, payload of the job and votes."""
 
     async def command(engine: Engine, who: Principal) -> tuple[Approval, str | None]:
-        gate = await engine.gates.get(who.tenant, await ids.approval(engine, who, approval_id))
-        return gate, (await engine.reads.job(who.tenant, gate.job_id)).payload
+        approval = await engine.approvals.get(who.tenant, await ids.approval(engine, who, approval_id))
+        return approval, (await engine.queries.job(who.tenant, approval.job_id)).payload
 
-    gate, payload = run(common, command)
-    facts = encode_approval.approval(gate)
+    approval, payload = run(common, command)
+    facts = encode_approval.approval(approval)
     if common.json:
-        output.as_json(facts)
+        output.print_json(facts)
     else:
         output.facts(facts | {"payload": payload})
 
@@ -118,15 +120,17 @@ def link(
         The ID, or its last 8 or more characters.
     """
 
-    async def command(engine: Engine, who: Principal) -> Minted:
-        return await engine.gates.mint(who, await ids.approval(engine, who, approval_id))
+    async def command(engine: Engine, who: Principal) -> ApprovalLink:
+        return await engine.approvals.create_link(who, await ids.approval(engine, who, approval_id))
 
     minted = run(common, command)
     address = f"{(url or _dashboard(common)).rstrip('/')}/approve#{minted.token}"
     if common.json:
-        output.as_json({"link": address, "token": minted.token, "approval": encode_approval.approval(minted.approval)})
+        output.print_json(
+            {"link": address, "token": minted.token, "approval": encode_approval.approval(minted.approval)}
+        )
     else:
-        output.say(address)
+        output.print_line(address)
 
 
 def _dashboard(common: Anywhere) -> str:
@@ -141,16 +145,16 @@ def _decide(
     async def command(engine: Engine, who: Principal) -> Approval:
         kept = None if data is None else data.encode("utf-8", "surrogateescape")
         id = await ids.approval(engine, who, approval_id)
-        return await engine.gates.decide(who, id, decision, comment=comment, data=kept, digest=digest)
+        return await engine.approvals.decide(who, id, decision, comment=comment, data=kept, digest=digest)
 
-    gate = run(common, command)
+    approval = run(common, command)
     if common.json:
-        output.as_json(encode_approval.approval(gate))
-    elif gate.status is GateStatus.OPEN:
-        output.say(f"vote recorded: {_in_favour(gate)} of {output.counted(gate.required, 'vote')}")
+        output.print_json(encode_approval.approval(approval))
+    elif approval.status is ApprovalStatus.OPEN:
+        output.print_line(f"vote recorded: {_in_favour(approval)} of {output.counted(approval.required, 'vote')}")
     else:
-        output.say(str(gate.status))
+        output.print_line(str(approval.status))
 
 
-def _in_favour(gate: Approval) -> int:
-    return sum(vote.decision is Decision.APPROVE for vote in gate.votes)
+def _in_favour(approval: Approval) -> int:
+    return sum(vote.decision is Decision.APPROVE for vote in approval.votes)

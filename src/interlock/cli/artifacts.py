@@ -11,11 +11,11 @@ from cyclopts import App, Parameter
 
 from interlock import wire
 from interlock.cli import ids, output
-from interlock.cli.atomic_file import whole_or_absent
+from interlock.cli.atomic_file import atomic_write
 from interlock.cli.runner import Anywhere, run
 from interlock.domain.artifact import Artifact
 from interlock.domain.principal import Principal
-from interlock.engine.artifacts import LONGEST_PAGE
+from interlock.engine.artifacts import MAX_PAGE_SIZE
 from interlock.engine.engine import Engine
 from interlock.errors import Invalid
 from interlock.wire.encode import artifact_to_dict
@@ -42,9 +42,9 @@ def list_(
 
     found = run(common, command)
     if common.json:
-        output.as_json({"items": [artifact_to_dict(one) for one in found]})
+        output.print_json({"items": [artifact_to_dict(one) for one in found]})
     elif not found:
-        output.say("no artifacts")
+        output.print_line("no artifacts")
     else:
         output.table(
             ("id", "name", "size", "type", "added", "url"),
@@ -77,22 +77,22 @@ def get(
         if to is None:
             await _copy(engine, who.tenant, found, sys.stdout.buffer)
         else:
-            with whole_or_absent(to) as file:
+            with atomic_write(to) as file:
                 await _copy(engine, who.tenant, found, file)
         return found
 
     found = run(common, command)
     if common.json:
-        output.as_json(artifact_to_dict(found) | {"output": str(to)})
+        output.print_json(artifact_to_dict(found) | {"output": str(to)})
     elif to is not None:
-        output.say(f"{to}: {output.counted(found.size or 0, 'byte')}, sha256 {(found.sha256 or b'').hex()}")
+        output.print_line(f"{to}: {output.counted(found.size or 0, 'byte')}, sha256 {(found.sha256 or b'').hex()}")
 
 
 async def _named(engine: Engine, tenant: str, job_id: str, artifact: str) -> Artifact:
     """The artifact with this name or ID, else the only one whose ID ends with these characters."""
     place: tuple[int, str] | None = None
     ending: list[Artifact] = []
-    while page := await engine.artifacts.list(tenant, job_id, before=place, limit=LONGEST_PAGE):
+    while page := await engine.artifacts.list(tenant, job_id, before=place, limit=MAX_PAGE_SIZE):
         for one in page:
             if artifact in (one.name, one.id):
                 return one
@@ -105,10 +105,10 @@ async def _named(engine: Engine, tenant: str, job_id: str, artifact: str) -> Art
 async def _copy(engine: Engine, tenant: str, found: Artifact, file: BinaryIO) -> None:
     done = 0
     download = await engine.artifacts.read(tenant, found.job_id, found.id)
-    with output.progress("fetched", unit="bytes") as tell:
+    with output.progress("fetched", unit="bytes") as report:
         async with aclosing(download.chunks) as chunks:
             async for chunk in chunks:
                 file.write(chunk)
                 done += len(chunk)
-                tell(done)
+                report(done)
     file.flush()

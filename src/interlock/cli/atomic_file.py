@@ -12,7 +12,7 @@ from interlock.errors import Invalid
 
 
 @contextmanager
-def whole_or_absent(path: Path) -> Iterator[BinaryIO]:
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """A file that takes its name, and the place of one that has it, when everything is on disk."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:

@@ -10,12 +10,12 @@ from cyclopts import App, Parameter
 
 from interlock import wire
 from interlock.cli import output
-from interlock.cli.atomic_file import whole_or_absent
+from interlock.cli.atomic_file import atomic_write
 from interlock.cli.runner import BAD_AUDIT, Anywhere, run
 from interlock.domain.audit import VerifiedPart
 from interlock.domain.operator_log import LogRow
 from interlock.domain.principal import Principal
-from interlock.engine.audit import MOST_AT_ONCE, MOST_LOG_ROWS
+from interlock.engine.audit import BATCH_SIZE, MAX_LOG_ROWS
 from interlock.engine.engine import Engine
 from interlock.errors import Invalid
 
@@ -40,50 +40,46 @@ def verify(
         if limit is not None or cursor is not None:
             raise Invalid("--limit and --cursor are for one tenant", pointer="/limit")
         _need_database(common)
-        return await _verify_everybody(engine)
+        return await _verify_all_tenants(engine)
 
-    told = run(common, command)
+    results = run(common, command)
     if common.json:
-        facts = {"ok": told.first_bad is None, **told._asdict()}
-        output.as_json({("next_cursor" if name == "next" else name): value for name, value in facts.items()})
+        facts = {"ok": results.first_bad is None, **results._asdict()}
+        output.print_json({("next_cursor" if name == "next" else name): value for name, value in facts.items()})
     else:
-        seen = f"{output.counted(told.jobs, 'job')}, {output.counted(told.rows, 'row')}"
-        output.say(f"{seen}: {told.first_bad or 'all chains verify'}")
-        if told.next is not None:
-            output.say(f"continue with --cursor {told.next}")
-    if told.first_bad is not None:
+        seen = f"{output.counted(results.jobs, 'job')}, {output.counted(results.rows, 'row')}"
+        output.print_line(f"{seen}: {results.first_bad or 'all chains verify'}")
+        if results.next is not None:
+            output.print_line(f"continue with --cursor {results.next}")
+    if results.first_bad is not None:
         sys.exit(BAD_AUDIT)
 
 
-async def _verify_everybody(engine: Engine) -> VerifiedPart:
+async def _verify_all_tenants(engine: Engine) -> VerifiedPart:
     """Part after part, tenant after tenant."""
     total = VerifiedPart(0, 0, None, None)
-    with output.progress("verified") as tell:
-        async for part in engine.audit.verify_everybody():
+    with output.progress("verified") as report:
+        async for part in engine.audit.verify_all_tenants():
             total = VerifiedPart(
                 total.jobs + part.jobs, total.rows + part.rows, total.first_bad or part.first_bad, None
             )
-            tell(total.jobs)
+            report(total.jobs)
     return total
 
 
 async def _verify(engine: Engine, tenant: str, limit: int | None, cursor: str | None) -> VerifiedPart:
     """Part after part, up to the limit."""
     total = VerifiedPart(0, 0, None, cursor)
-    with output.progress("verified") as tell:
+    with output.progress("verified") as report:
         while True:
-            left = (
-                MOST_AT_ONCE
-                if limit is None
-                else min(wire.whole(limit, "limit", 1, 1 << 62) - total.jobs, MOST_AT_ONCE)
-            )
+            left = BATCH_SIZE if limit is None else min(wire.whole(limit, "limit", 1, 1 << 62) - total.jobs, BATCH_SIZE)
             part = await engine.audit.verify_part(tenant, after=total.next, jobs=left)
             total = VerifiedPart(
                 total.jobs + part.jobs, total.rows + part.rows, total.first_bad or part.first_bad, part.next
             )
             if total.next is None or (limit is not None and total.jobs >= limit):
                 return total
-            tell(total.jobs)
+            report(total.jobs)
 
 
 def _need_database(common: Anywhere) -> None:
@@ -96,13 +92,13 @@ def head(*, common: Anywhere = NOTHING) -> None:
     """Print one hash over the ends of all chains, to be kept elsewhere; of one tenant's with --tenant or --server."""
 
     async def command(engine: Engine, who: Principal) -> str:
-        return await engine.reads.head(common.tenant)
+        return await engine.queries.head(common.tenant)
 
     value = run(common, command)
     if common.json:
-        output.as_json({"head": value})
+        output.print_json({"head": value})
     else:
-        output.say(value)
+        output.print_line(value)
 
 
 @app.command
@@ -119,7 +115,7 @@ def log(
 
     rows = run(common, command)
     if common.json:
-        output.as_json({"items": [wire.log_to_dict(row) for row in rows]})
+        output.print_json({"items": [wire.log_to_dict(row) for row in rows]})
     else:
         columns = ("SEQ", "AT", "ACTOR", "ACTION", "OBJECT", "DETAILS")
         output.table(
@@ -144,7 +140,7 @@ def export(
         tenants = sorted(await engine.store.tenants()) if all_tenants else [who.tenant]
         if to is None:
             return await _export(engine, tenants, sys.stdout.buffer)
-        with whole_or_absent(to) as file:
+        with atomic_write(to) as file:
             return await _export(engine, tenants, file)
 
     jobs, rows = run(common, command)
@@ -153,7 +149,7 @@ def export(
 
 async def _export(engine: Engine, tenants: list[str], file: BinaryIO) -> tuple[int, int]:
     jobs = rows = 0
-    with output.progress("exported") as tell:
+    with output.progress("exported") as report:
         for tenant in tenants:
             async for page in engine.audit.export(tenant):
                 lines: list[dict[str, Any]] = [
@@ -163,7 +159,7 @@ async def _export(engine: Engine, tenants: list[str], file: BinaryIO) -> tuple[i
                 ]
                 file.write("".join(map(output.json_line, lines)).encode())
                 jobs, rows = jobs + len(page), rows + len(lines)
-                tell(jobs)
+                report(jobs)
             rows += await _export_log(engine, tenant, file)
     file.flush()
     return jobs, rows
@@ -172,7 +168,7 @@ async def _export(engine: Engine, tenants: list[str], file: BinaryIO) -> tuple[i
 async def _export_log(engine: Engine, tenant: str, file: BinaryIO) -> int:
     """The audit log of a tenant, behind its histories: lines with a `seq` and no `job_id`."""
     count = after = 0
-    while page := await engine.audit.log(tenant, after=after, limit=MOST_LOG_ROWS):
+    while page := await engine.audit.log(tenant, after=after, limit=MAX_LOG_ROWS):
         lines = [{"tenant": tenant, **wire.log_to_dict(row)} for row in page]
         file.write("".join(map(output.json_line, lines)).encode())
         count, after = count + len(page), page[-1].seq

@@ -29,9 +29,9 @@ from interlock.worker.loop import Worker
 
 NOTHING: Final = Common()
 STARTS: Final = 100
-AT_ONCE: Final = 1000
+BATCH_SIZE: Final = 1000
 APART_SECONDS: Final = 0.02
-LONGEST_START_SECONDS: Final = 60.0
+MAX_START_SECONDS: Final = 60.0
 TEXT: Final = "x" * 71
 
 
@@ -57,7 +57,7 @@ def bench(
     logging.getLogger("interlock").setLevel(logging.ERROR)
     found = guard(common, command, loop_factory=loop_factory())
     if common.json:
-        output.as_json(found)
+        output.print_json(found)
         return
     output.facts(
         {
@@ -112,11 +112,11 @@ async def _measure(client: LocalClient, jobs: int, concurrency: int) -> dict[str
 
 async def _enqueue(noop: Task[..., None], jobs: int) -> float:
     since = time.perf_counter()
-    with output.progress("added") as tell:
-        for first in range(0, jobs, AT_ONCE):
-            numbers = range(first, min(first + AT_ONCE, jobs))
+    with output.progress("added") as report:
+        for first in range(0, jobs, BATCH_SIZE):
+            numbers = range(first, min(first + BATCH_SIZE, jobs))
             await noop.enqueue_many({"number": number, "text": TEXT} for number in numbers)
-            tell(numbers.stop)
+            report(numbers.stop)
     return time.perf_counter() - since
 
 
@@ -130,7 +130,7 @@ async def _starts(app: App, start: Task[..., None], began: asyncio.Queue[float])
             await asyncio.sleep(APART_SECONDS)
             await start.enqueue()
             committed = time.perf_counter()
-            async with asyncio.timeout(LONGEST_START_SECONDS):
+            async with asyncio.timeout(MAX_START_SECONDS):
                 taken.append((await began.get() - committed) * 1000)
     finally:
         worker.stop()
@@ -139,11 +139,11 @@ async def _starts(app: App, start: Task[..., None], began: asyncio.Queue[float])
 
 
 async def _tidy(engine: Engine, who: Principal) -> None:
-    with output.progress("deleted") as tell:
+    with output.progress("deleted") as report:
         deleted = 0
         while True:
-            done = await engine.retention.prune(who, 0, limit=AT_ONCE)
+            done = await engine.retention.prune(who, 0, limit=BATCH_SIZE)
             deleted += done.deleted
-            tell(deleted)
+            report(deleted)
             if not done.more:
                 return

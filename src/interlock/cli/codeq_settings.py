@@ -14,7 +14,7 @@ from interlock.errors import Invalid
 if TYPE_CHECKING:
     from interlock.engine.jwks import Fetch
 
-LONGEST_LIFE_SECONDS: Final = 10 * 365 * 86_400  # codeQ asks for an end, and takes any
+MAX_LIFE_SECONDS: Final = 10 * 365 * 86_400  # codeQ asks for an end, and takes any
 
 
 @asynccontextmanager
@@ -49,7 +49,7 @@ def _provider(table: Mapping[str, Any], fetch: Fetch, stack: AsyncExitStack) -> 
             from interlock.engine.jwt import Issuers  # it loads a cryptography library
 
             (issuer,) = issuers([issuer_table(table)])
-            verifier = Issuers([issuer._replace(longest_life_seconds=LONGEST_LIFE_SECONDS)], fetch=fetch)
+            verifier = Issuers([issuer._replace(longest_life_seconds=MAX_LIFE_SECONDS)], fetch=fetch)
             stack.push_async_callback(verifier.close)
             return SignedCredentials(verifier)
         case _:

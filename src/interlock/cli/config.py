@@ -31,17 +31,17 @@ def show(*, common: Common = NOTHING) -> None:
     flags = {"database": common.database, "tenant": common.tenant}
 
     async def command() -> dict[str, tuple[Any, str]]:
-        values, said = asdict(config.load(flags)), config.sources(flags)
+        values, given = asdict(config.load(flags)), config.sources(flags)
         values["auth"] = values["auth"] or config.OFF
-        return {name: (value, said[name]) for name, value in masked(values).items()}
+        return {name: (value, given[name]) for name, value in masked(values).items()}
 
     settings = guard(common, command)
     if common.json:
-        output.as_json({name: {"value": value, "source": source} for name, (value, source) in settings.items()})
+        output.print_json({name: {"value": value, "source": source} for name, (value, source) in settings.items()})
     else:
         output.table(
             ("setting", "value", "source"),
-            ((name, _said(value), source) for name, (value, source) in settings.items()),
+            ((name, _setting_text(value), source) for name, (value, source) in settings.items()),
         )
 
 
@@ -66,15 +66,15 @@ def _masked_url(url: str) -> str:
         return MASK
     user, at, host = place.rpartition("@")
     name, colon, _ = user.partition(":")
-    wishes = [
+    options = [
         (key, MASK if key.lower() in SECRET else value) for key, value in parse_qsl(query, keep_blank_values=True)
     ]
-    shown = f"{scheme}://{name}{colon}{MASK if colon else ''}{at}{host}{path}"
-    shown += f"?{urlencode(wishes, quote_via=quote, safe='/*')}" if wishes else ""
-    return shown + (f"#{fragment}" if fragment else "")
+    encoded = f"{scheme}://{name}{colon}{MASK if colon else ''}{at}{host}{path}"
+    encoded += f"?{urlencode(options, quote_via=quote, safe='/*')}" if options else ""
+    return encoded + (f"#{fragment}" if fragment else "")
 
 
-def _said(value: Any) -> str:
+def _setting_text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(str(one) for one in value)
     return "" if value is None else str(value)

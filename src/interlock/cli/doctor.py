@@ -18,8 +18,8 @@ from interlock.storage.contract import Store
 from interlock.storage.contract.doctor import RULES, Fault
 
 NOTHING = Common()
-MOST_SKEW_SECONDS: Final = 5.0
-MOST_FAULTS: Final = 100  # of a tenant
+MAX_SKEW_SECONDS: Final = 5.0
+MAX_FAULTS: Final = 100  # of a tenant
 
 # What a store says of itself, where there is one right answer.
 RIGHT: Final = {
@@ -57,7 +57,7 @@ def doctor(
     async def command(engine: Engine, who: Principal) -> tuple[dict[str, str], list[Broken]]:
         broken = await _broken(engine.store, who.actor if repair else None)  # facts are as they are after that
         before = time.time()
-        now = await engine.reads.now() / SECOND
+        now = await engine.queries.now() / SECOND
         after = time.time()
         skew = max(before - now, now - after, 0.0)
         facts = await engine.store.facts()
@@ -69,20 +69,20 @@ def doctor(
     repaired = [f"{row.sentence}: {row.repaired}" for row in broken if row.repaired is not None]
     if common.json:
         rows = [{**row.fault._asdict(), "repaired": row.repaired} for row in broken]
-        told = {"notes": notes(facts), "wrong": wrong, "broken": rows}
-        output.as_json({"interlock": interlock.__version__, **facts, **told})
+        results = {"notes": notes(facts), "wrong": wrong, "broken": rows}
+        output.print_json({"interlock": interlock.__version__, **facts, **results})
     else:
         output.facts({"interlock": interlock.__version__, **facts})
         for note in notes(facts):
-            output.say(f"note: {note}")
+            output.print_line(f"note: {note}")
         for line in repaired:
-            output.say(f"repaired: {line}")
+            output.print_line(f"repaired: {line}")
         for fault in wrong:
-            output.say(f"WRONG: {fault}")
+            output.print_line(f"WRONG: {fault}")
         if any(row.repaired is None for row in broken):
-            output.say("interlock doctor --repair puts rows right, or cancels their jobs")
+            output.print_line("interlock doctor --repair puts rows right, or cancels their jobs")
         if not wrong:
-            output.say("everything is in order")
+            output.print_line("everything is in order")
     if wrong:
         sys.exit(FAILED)
 
@@ -101,11 +101,11 @@ class Broken(NamedTuple):
 
 async def _broken(store: Store, actor: str | None) -> list[Broken]:
     """Rows that break a rule, of all tenants; somebody who is named has them put right, one after another."""
-    found = [fault for tenant in await store.tenants() for fault in await store.faults(tenant, MOST_FAULTS)]
+    found = [fault for tenant in await store.tenants() for fault in await store.faults(tenant, MAX_FAULTS)]
     if actor is None:
         return [Broken(fault) for fault in found]
     done = [Broken(fault, await store.repair(fault, actor)) for fault in found]
-    left = {fault for tenant in {fault.tenant for fault in found} for fault in await store.faults(tenant, MOST_FAULTS)}
+    left = {fault for tenant in {fault.tenant for fault in found} for fault in await store.faults(tenant, MAX_FAULTS)}
     return [row if row.fault not in left else Broken(row.fault) for row in done]
 
 
@@ -116,7 +116,7 @@ def faults(facts: dict[str, str]) -> list[str]:
         wrong.append(
             f"history_partitions: {facts['history_partitions']}; start a server, whose maintenance creates them"
         )
-    if float(facts["clock_skew_seconds"]) > MOST_SKEW_SECONDS:
+    if float(facts["clock_skew_seconds"]) > MAX_SKEW_SECONDS:
         wrong.append(
             f"the clock of the database differs from this machine's by {facts['clock_skew_seconds']} s: set one of them"
         )

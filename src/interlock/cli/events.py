@@ -16,7 +16,7 @@ from interlock.domain.job import Job
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.principal import Principal
 from interlock.domain.progress import EventRow
-from interlock.engine.completion import LONGEST_WAIT_SECONDS
+from interlock.engine.completion import MAX_WAIT_SECONDS
 from interlock.engine.engine import Engine
 from interlock.wire.encode import job_to_dict
 
@@ -60,24 +60,24 @@ def wait(
 
     async def command(engine: Engine, who: Principal) -> tuple[Job, int]:
         id = await ids.job(engine, who, job_id)
-        left = wire.seconds(timeout, "timeout", 0, wire.LONGEST_DELAY_SECONDS)
-        with output.progress("waited", unit="s") as tell:
+        left = wire.seconds(timeout, "timeout", 0, wire.MAX_DELAY_SECONDS)
+        with output.progress("waited", unit="s") as report:
             waited = 0.0
             while True:
-                turn = LONGEST_WAIT_SECONDS if left is None else min(LONGEST_WAIT_SECONDS, left - waited)
+                turn = MAX_WAIT_SECONDS if left is None else min(MAX_WAIT_SECONDS, left - waited)
                 job = await engine.waits.ended(who.tenant, id, wait_seconds=turn)
                 waited += turn
                 if job.status in TERMINAL or (left is not None and waited >= left):
-                    return job, await engine.reads.now()
-                tell(round(waited))
+                    return job, await engine.queries.now()
+                report(round(waited))
 
     job, now = run(common, command)
     if common.json:
-        output.as_json(job_to_dict(job, now=now))
+        output.print_json(job_to_dict(job, now=now))
     elif job.status is Status.SUCCEEDED:
-        output.say(job.result if job.result is not None else "null")
+        output.print_line(job.result if job.result is not None else "null")
     else:
-        print(f"interlock: {output.inert(_ending(job))}", file=sys.stderr)
+        print(f"interlock: {output.escape_control(_ending(job))}", file=sys.stderr)
     if job.status is not Status.SUCCEEDED:
         sys.exit(UNSUCCESSFUL)
 
@@ -96,9 +96,9 @@ def _print(rows: list[EventRow], common: Anywhere, *, with_job: bool) -> None:
         if common.json:
             payload = None if row.payload is None else msgspec.Raw(row.payload.encode())
             times = {"at": wire.when(row.at), "received_at": wire.when(row.received_at)}
-            shown: dict[str, Any] = row._asdict() | {"payload": payload} | times
-            sys.stdout.write(output.json_line(shown))
+            encoded: dict[str, Any] = row._asdict() | {"payload": payload} | times
+            sys.stdout.write(output.json_line(encoded))
         else:
             parts = [wire.when(row.at), *([row.job_id] if with_job else []), f"{row.level:<5}", row.message]
-            output.say(" ".join([*parts, *([row.payload] if row.payload else [])]))
+            output.print_line(" ".join([*parts, *([row.payload] if row.payload else [])]))
     sys.stdout.flush()

@@ -47,11 +47,11 @@ def list_(*, common: Common = NOTHING) -> None:
         for shard, part in guard(common, command)
     ]
     if common.json:
-        output.as_json({"items": found})
+        output.print_json({"items": found})
         return
     columns = ("shard", "name", "first", "before", "bytes", "state")
-    shown = columns if any(part["shard"] for part in found) else columns[1:]
-    output.table(shown, [[part[column] for column in shown] for part in found])
+    encoded = columns if any(part["shard"] for part in found) else columns[1:]
+    output.table(encoded, [[part[column] for column in encoded] for part in found])
 
 
 @app.command
@@ -73,11 +73,11 @@ def partition(
 
     done = guard(common, command)
     if common.json:
-        output.as_json({"items": [{"shard": shard, "new": new} for shard, new in done]})
+        output.print_json({"items": [{"shard": shard, "new": new} for shard, new in done]})
         return
     for shard, new in done:
-        said = "history is partitioned from now on" if new else "history was partitioned already; the width is set"
-        output.say(said if shard is None else f"{shard}: {said}")
+        given = "history is partitioned from now on" if new else "history was partitioned already; the width is set"
+        output.print_line(given if shard is None else f"{shard}: {given}")
 
 
 def _databases(common: Common) -> list[tuple[str | None, str]]:

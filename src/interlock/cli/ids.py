@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final
 
 from interlock import wire
-from interlock.domain.approval import GateFilter
+from interlock.domain.approval import ApprovalFilter
 from interlock.domain.identifiers import id_end, is_shortened
 from interlock.domain.principal import Principal
 from interlock.domain.webhook import DeliveryFilter
@@ -21,7 +21,7 @@ async def job(engine: Engine, who: Principal, text: str, field: str = "id") -> s
     """The ID of one job."""
     if not is_shortened(text):
         return wire.job_id(text, field)
-    found = await engine.reads.search(who.tenant, text, limit=CANDIDATES + 1)
+    found = await engine.queries.search(who.tenant, text, limit=CANDIDATES + 1)
     return only(text, [one.id for one in found if ends(one.id, text)], "job")
 
 
@@ -31,8 +31,8 @@ async def jobs(engine: Engine, who: Principal, texts: Iterable[str]) -> list[str
 
 async def approval(engine: Engine, who: Principal, text: str) -> str:
     async def pages() -> AsyncIterator[Sequence[str]]:
-        filter = GateFilter(limit=PAGE)
-        while page := await engine.gates.list(who.tenant, filter):
+        filter = ApprovalFilter(limit=PAGE)
+        while page := await engine.approvals.list(who.tenant, filter):
             yield [one.id for one in page]
             filter = filter._replace(before=(page[-1].opened_at, page[-1].id))
 

@@ -99,10 +99,12 @@ def cancel(
 
     receipt, below = run(common, command)
     if common.json:
-        output.as_json({"id": receipt.id, "status": receipt.status, "version": receipt.version, "descendants": below})
+        output.print_json(
+            {"id": receipt.id, "status": receipt.status, "version": receipt.version, "descendants": below}
+        )
         return
-    said = "cancel requested" if receipt.status is Status.RUNNING else str(receipt.status)
-    output.say(f"{receipt.id}: {said}" + (f", and {below} descendants" if cascade else ""))
+    given = "cancel requested" if receipt.status is Status.RUNNING else str(receipt.status)
+    output.print_line(f"{receipt.id}: {given}" + (f", and {below} descendants" if cascade else ""))
 
 
 @jobs.app.command
@@ -114,9 +116,9 @@ def revoke(job_id: str, *, reason: Reason = None, common: Anywhere = NOTHING) ->
 
     receipt = run(common, command)
     if common.json:
-        output.as_json({"id": receipt.id, "status": receipt.status, "version": receipt.version})
+        output.print_json({"id": receipt.id, "status": receipt.status, "version": receipt.version})
     else:
-        output.say(f"{receipt.id}: {receipt.status}")
+        output.print_line(f"{receipt.id}: {receipt.status}")
 
 
 @jobs.app.command
@@ -145,13 +147,13 @@ def redrive(
         The jobs, by ID or its last 8 or more characters; without any, those that match the filters. Options
         that change the new job require exactly one.
     """
-    wishes: dict[str, Any] = {
+    options: dict[str, Any] = {
         "priority": priority, "delay_seconds": delay, "run_at": run_at, "max_attempts": max_attempts, "tags": retag,
         "key": key, "payload": payload,
     }  # fmt: skip
-    said = {name: value for name, value in wishes.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
     if len(ids) != 1 or dry_run:
-        if said or origin != START:
+        if given or origin != START:
             _refuse(common, "--from and options that change the new job require exactly one job")
         _many(common, Action.REDRIVE, ids, which, dry_run=dry_run, yes=yes)
         return
@@ -160,15 +162,15 @@ def redrive(
 
     async def command(engine: Engine, who: Principal) -> tuple[Job, bool, int]:
         if payload is not None:
-            said["payload"] = jobs.payload_bytes(payload)
-        told = await engine.operations.redrive(who, await short.job(engine, who, ids[0]), origin=origin, **said)
-        return await engine.reads.job(who.tenant, told.id), told.replayed, await engine.reads.now()
+            given["payload"] = jobs.payload_bytes(payload)
+        results = await engine.operations.redrive(who, await short.job(engine, who, ids[0]), start_from=origin, **given)
+        return await engine.queries.job(who.tenant, results.id), results.replayed, await engine.queries.now()
 
     job, replayed, now = run(common, command)
     if common.json:
-        output.as_json(job_to_dict(job, now=now) | {"replayed": replayed})
+        output.print_json(job_to_dict(job, now=now) | {"replayed": replayed})
     else:
-        output.say(f"{job.id}{' (replayed)' if replayed else ''}")
+        output.print_line(f"{job.id}{' (replayed)' if replayed else ''}")
 
 
 def prune(
@@ -182,12 +184,12 @@ def prune(
 
     async def command(engine: Engine, who: Principal, dry_run: bool) -> Pruned:
         deleted, after_seq = 0, 0
-        with output.progress("counted" if dry_run else "deleted") as tell:
+        with output.progress("counted" if dry_run else "deleted") as report:
             while True:
                 done = await engine.retention.prune(who, days, limit=1000, dry_run=dry_run, after_seq=after_seq)
                 cannot_go_on = dry_run and done.last_seq == after_seq  # a server always counts from the start
                 deleted, after_seq = deleted + done.deleted, done.last_seq
-                tell(deleted)
+                report(deleted)
                 if not done.more or cannot_go_on:
                     return Pruned(deleted, done.more, after_seq)
 
@@ -197,10 +199,10 @@ def prune(
         _confirm(common, f"delete {output.counted(found, 'job')} {whose} permanently")
     done = run(common, lambda engine, who: command(engine, who, dry_run))
     if common.json:
-        output.as_json({"deleted": 0 if dry_run else done.deleted, "matched": done.deleted, "more": done.more})
+        output.print_json({"deleted": 0 if dry_run else done.deleted, "matched": done.deleted, "more": done.more})
     else:
         verb = "would be" if dry_run else "was" if done.deleted == 1 and not done.more else "were"
-        output.say(f"{output.counted(done.deleted, 'job')}{' or more' if done.more else ''} {verb} deleted")
+        output.print_line(f"{output.counted(done.deleted, 'job')}{' or more' if done.more else ''} {verb} deleted")
 
 
 def _many(
@@ -211,7 +213,7 @@ def _many(
     *,
     dry_run: bool,
     yes: bool,
-    **wishes: Any,
+    **options: Any,
 ) -> None:
     """Act on all jobs named or found, a thousand at a time, and tell of each that could not be done."""
 
@@ -221,44 +223,48 @@ def _many(
             raise Invalid(NOT_BOTH)
         if ids:
             named = await short.jobs(engine, who, ids)
-            return await engine.operations.bulk(who, action, ids=named, dry_run=dry_run, **wishes)
+            return await engine.operations.bulk(who, action, ids=named, dry_run=dry_run, **options)
         assert filter is not None
         return await _all_that_fit(
-            filter, lambda f: engine.operations.bulk(who, action, filter=f, dry_run=dry_run, **wishes)
+            filter, lambda f: engine.operations.bulk(who, action, filter=f, dry_run=dry_run, **options)
         )
 
     if not dry_run and not yes:
         found = run(common, lambda engine, who: command(engine, who, True)).matched
         _confirm(common, f"{action} {output.counted(found, 'job')}")
-    told = run(common, lambda engine, who: command(engine, who, dry_run))
+    results = run(common, lambda engine, who: command(engine, who, dry_run))
     if common.json:
-        refused = [{"id": id, **wire.error_to_dict(error)} for id, error in told.refused]
-        output.as_json({"matched": told.matched, "done": told.done, "more": told.more, "refused": refused})
+        refused = [{"id": id, **wire.error_to_dict(error)} for id, error in results.refused]
+        output.print_json({"matched": results.matched, "done": results.done, "more": results.more, "refused": refused})
     else:
-        for _, error in told.refused:
-            print(f"interlock: {output.inert(error)}", file=sys.stderr)
-        output.say(
-            f"{told.matched}{' or more' if told.more else ''} matched"
+        for _, error in results.refused:
+            print(f"interlock: {output.escape_control(error)}", file=sys.stderr)
+        output.print_line(
+            f"{results.matched}{' or more' if results.more else ''} matched"
             if dry_run
-            else f"{told.done} of {told.matched} done"
+            else f"{results.done} of {results.matched} done"
         )
-    if told.refused:
+    if results.refused:
         sys.exit(REFUSED)
 
 
 async def _all_that_fit(filter: Filter, act: Callable[[Filter], Awaitable[Bulk]]) -> Bulk:
     """One call after another, each from where the last one ended; where no place is told, the same call goes on."""
     total = Bulk(0, 0, False)
-    with output.progress("done with") as tell:
+    with output.progress("done with") as report:
         while True:
-            told = await act(filter)
+            results = await act(filter)
             total = Bulk(
-                total.matched + told.matched, total.done + told.done, told.more, None, total.refused + told.refused
+                total.matched + results.matched,
+                total.done + results.done,
+                results.more,
+                None,
+                total.refused + results.refused,
             )
-            tell(total.matched)
-            if not told.more or (told.before_seq is None and not told.done):
+            report(total.matched)
+            if not results.more or (results.before_seq is None and not results.done):
                 return total
-            filter = filter._replace(before_seq=told.before_seq)
+            filter = filter._replace(before_seq=results.before_seq)
 
 
 def _confirm(common: Anywhere, what: str) -> None:

@@ -71,13 +71,13 @@ def add(
             values["parent_id"] = await ids.job(engine, who, parent, "parent")
         request = wire.JobRequest(**{name: value for name, value in values.items() if value is not None})
         enqueued = await engine.jobs.enqueue(who, request)
-        return await engine.reads.job(who.tenant, enqueued.id), enqueued.replayed, await engine.reads.now()
+        return await engine.queries.job(who.tenant, enqueued.id), enqueued.replayed, await engine.queries.now()
 
     job, replayed, now = run(common, command)
     if common.json:
-        output.as_json(job_to_dict(job, now=now) | {"replayed": replayed})
+        output.print_json(job_to_dict(job, now=now) | {"replayed": replayed})
     else:
-        output.say(f"{job.id}{' (replayed)' if replayed else ''}")
+        output.print_line(f"{job.id}{' (replayed)' if replayed else ''}")
 
 
 def agent_name(text: str) -> wire.AgentName:
@@ -115,19 +115,19 @@ def list_(
             parent_id=None if parent is None else await ids.job(engine, who, parent, "parent"),
             tags=tag,
             agent=None if agent is None else (agent_name(agent).kind, agent_name(agent).id),
-            stale_seconds=wire.seconds(stale, "stale", 0, wire.LONGEST_DELAY_SECONDS),
+            stale_seconds=wire.seconds(stale, "stale", 0, wire.MAX_DELAY_SECONDS),
             created_after=wire.instant(created_after, "created_after"),
             created_before=wire.instant(created_before, "created_before"),
             before_seq=None if before is None else wire.whole(before, "before", 0, 2**63 - 1),
             limit=limit,
         )
-        return await engine.reads.jobs(who.tenant, filter), await engine.reads.now()
+        return await engine.queries.jobs(who.tenant, filter), await engine.queries.now()
 
     jobs, now = run(common, command)
     if common.json:
-        output.as_json({"items": [listed_job_to_dict(job, now=now) for job in jobs]})
+        output.print_json({"items": [listed_job_to_dict(job, now=now) for job in jobs]})
     elif not jobs:
-        output.say("no jobs")
+        output.print_line("no jobs")
     else:
         columns = ("seq", "id", "type", "status", "location", "attempt", "priority", "due", "worker")
         output.table(
@@ -140,7 +140,7 @@ def list_(
         )  # fmt: skip
 
 
-class _Shown(NamedTuple):
+class _ShownParts(NamedTuple):
     job: Job
     history: list[HistoryRow]
     steps: list[StepRow]
@@ -163,28 +163,28 @@ def show(
         The ID, or its last 8 or more characters.
     """
 
-    async def command(engine: Engine, who: Principal) -> _Shown:
+    async def command(engine: Engine, who: Principal) -> _ShownParts:
         wire.whole(events, "events", 0, MAX_EVENTS)
         id = await ids.job(engine, who, job_id)
-        job = await engine.reads.job(who.tenant, id)
+        job = await engine.queries.job(who.tenant, id)
         (steps,) = await engine.progress.steps_of(who.tenant, [id])
         newest = await _newest_events(engine, who.tenant, id, events) if events else []
-        return _Shown(job, await engine.reads.history(who.tenant, id), steps, newest, await engine.reads.now())
+        return _ShownParts(job, await engine.queries.history(who.tenant, id), steps, newest, await engine.queries.now())
 
     found = run(common, command)
-    shown = job_to_dict(found.job, now=found.now)
+    encoded = job_to_dict(found.job, now=found.now)
     if found.job.usage is None and (used := summed(found.job.id, found.steps, has_ended=True)):
-        shown["usage"] = used
+        encoded["usage"] = used
     if common.json:
-        output.as_json(
-            shown
+        output.print_json(
+            encoded
             | {"history": [wire.history_to_dict(row) for row in found.history]}
             | {"steps": [_with_json(row, "result") for row in found.steps]}
             | {"events": [_with_json(row, "payload") for row in found.events]}
         )
         return
-    output.facts(shown)
-    output.say("")
+    output.facts(encoded)
+    output.print_line("")
     output.table(
         ("version", "at", "from", "to", "by", "attempt", "fence", "reason"),
         (
@@ -193,13 +193,13 @@ def show(
         ),
     )
     if found.steps:
-        output.say("")
+        output.print_line("")
         output.table(
             ("step", "occurrence", "at", "result"),
             ((r.name, r.occurrence, wire.when(r.at), output.shortened(r.result)) for r in found.steps),
         )
     if found.events:
-        output.say("")
+        output.print_line("")
         output.table(
             ("event", "at", "level", "message", "payload"),
             ((r.seq, wire.when(r.at), r.level, r.message, output.shortened(r.payload)) for r in found.events),
@@ -259,7 +259,7 @@ def edit(
             raise Invalid("nothing to change: give --priority, --run-at, --deadline, --max-attempts or --tag")
         id = await ids.job(engine, who, job_id)
         await engine.jobs.edit(who, id, drop_deadline=no_deadline, **wanted)
-        return await engine.reads.job(who.tenant, id), await engine.reads.now()
+        return await engine.queries.job(who.tenant, id), await engine.queries.now()
 
     _print_waiting(common, *run(common, command))
 
@@ -277,16 +277,16 @@ def run_now(job_id: str, *, common: Anywhere = NOTHING) -> None:
     async def command(engine: Engine, who: Principal) -> tuple[Job, int]:
         id = await ids.job(engine, who, job_id)
         await engine.jobs.run_now(who, id)
-        return await engine.reads.job(who.tenant, id), await engine.reads.now()
+        return await engine.queries.job(who.tenant, id), await engine.queries.now()
 
     _print_waiting(common, *run(common, command))
 
 
 def _print_waiting(common: Anywhere, job: Job, now: int) -> None:
     if common.json:
-        output.as_json(job_to_dict(job, now=now))
+        output.print_json(job_to_dict(job, now=now))
     else:
-        output.say(f"{job.id}: {job.status}, due {wire.when(job.run_at)[:19]}Z, priority {job.priority}")
+        output.print_line(f"{job.id}: {job.status}, due {wire.when(job.run_at)[:19]}Z, priority {job.priority}")
 
 
 @app.command
@@ -296,13 +296,13 @@ def why(job_id: str, *, common: Anywhere = NOTHING) -> None:
     async def command(engine: Engine, who: Principal) -> Why:
         return await engine.why.of(who.tenant, await ids.job(engine, who, job_id))
 
-    told = run(common, command)
+    explanation = run(common, command)
     if common.json:
-        output.as_json(told.to_dict())
+        output.print_json(explanation.to_dict())
         return
-    output.say(f"{told.clause}: {told.reason.message}")
-    for reason in told.also:
-        output.say(f"also {reason.clause}: {reason.message}")
+    output.print_line(f"{explanation.clause}: {explanation.reason.message}")
+    for reason in explanation.also:
+        output.print_line(f"also {reason.clause}: {reason.message}")
 
 
 def payload_bytes(given: str) -> bytes:

@@ -13,13 +13,13 @@ from typing import Any, Final, TextIO
 import msgspec
 import structlog
 
-LONGEST_VALUE: Final = 4_000
+MAX_VALUE_LENGTH: Final = 4_000
 
 
 def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
     """Send our own records and those of the libraries below us the same way."""
     shared: list[Any] = [_stamped, structlog.processors.format_exc_info, _short]
-    lines = Lines(stream)
+    lines = JsonLogHandler(stream)
     structlog.configure(
         processors=[*shared, _as_json],
         wrapper_class=_bound_logger(level, [*shared, _as_json]),
@@ -55,7 +55,7 @@ def _bound_logger(level: int, processors: Sequence[Any]) -> Any:
             record: MutableMapping[str, Any] = {**self._context, **facts, "event": event}
             if "exc_info" not in facts:
                 line = _as_json(self, "info", _stamped(self, "info", record))
-                if len(line) <= LONGEST_VALUE:  # so no value in it is longer
+                if len(line) <= MAX_VALUE_LENGTH:  # so no value in it is longer
                     self._logger.info(line)
                     return
             for process in processors:
@@ -65,7 +65,7 @@ def _bound_logger(level: int, processors: Sequence[Any]) -> Any:
     return Brief
 
 
-class Lines:
+class JsonLogHandler:
     """Where lines go. Those that only tell of something are written together, once in each turn of the loop.
 
     Every write lets another thread have the interpreter, which is far dearer than the write itself.
@@ -118,8 +118,8 @@ def _without_colour(logger: Any, name: str, record: MutableMapping[str, Any]) ->
 def _short(logger: Any, name: str, record: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """No line is endless, whatever somebody managed to get into it."""
     for key, value in record.items():
-        if isinstance(value, str) and len(value) > LONGEST_VALUE:
-            record[key] = value[:LONGEST_VALUE] + "…"
+        if isinstance(value, str) and len(value) > MAX_VALUE_LENGTH:
+            record[key] = value[:MAX_VALUE_LENGTH] + "…"
     return record
 
 

@@ -36,7 +36,7 @@ from interlock.cli import (
     worker,
     workers,
 )
-from interlock.cli.runner import FAILED, NOBODY_READS, USAGE, Common, give_up, guard
+from interlock.cli.runner import BROKEN_PIPE, FAILED, USAGE, Common, give_up, guard
 from interlock.errors import Error
 
 ELSEWHERE = "this command works on a database only: use --database instead of --server"
@@ -56,7 +56,7 @@ def _ours(error: cyclopts.CycloptsError) -> str | None:
 
 app = App(
     name="interlock",
-    console=output.TellingConsole(),
+    console=output.ReportingConsole(),
     error_formatter=in_words,
     help="A durable job queue for AI agents, on SQLite or PostgreSQL.",
     version=interlock.__version__,
@@ -98,9 +98,9 @@ def migrate(*, common: Common = NOTHING) -> None:
 
     applied = guard(common, command)
     if common.json:
-        output.as_json({"applied": applied})
+        output.print_json({"applied": applied})
     else:
-        output.say("applied " + ", ".join(applied) if applied else "nothing to apply, the schema is up to date")
+        output.print_line("applied " + ", ".join(applied) if applied else "nothing to apply, the schema is up to date")
 
 
 def main() -> None:
@@ -108,7 +108,7 @@ def main() -> None:
     _fill_standard_files()
     for_programs = "--json" in sys.argv
     try:
-        with _told_to_somebody():
+        with _errors_printed():
             try:
                 app(exit_on_error=False, print_error=not for_programs)
             except cyclopts.CycloptsError as error:
@@ -121,14 +121,14 @@ def _refuse_usage(error: cyclopts.CycloptsError, *, json: bool) -> NoReturn:
     is_elsewhere = isinstance(error, cyclopts.UnknownOptionError) and "--server" in sys.argv
     if json:
         detail = ELSEWHERE if is_elsewhere else _ours(error) or str(error)
-        output.as_json({"error": {"code": "usage", "detail": detail}})
+        output.print_json({"error": {"code": "usage", "detail": detail}})
     elif is_elsewhere:
         print(f"interlock: {ELSEWHERE}", file=sys.stderr)
     sys.exit(USAGE)
 
 
 @contextmanager
-def _told_to_somebody() -> Iterator[None]:
+def _errors_printed() -> Iterator[None]:
     """Exit with a code if what is told can no longer be written: nobody reads it, or its disk is full."""
     try:
         try:
@@ -143,7 +143,7 @@ def _told_to_somebody() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not is_unread:
             print(f"interlock: cannot write the output: {error.strerror}", file=sys.stderr)
-        sys.exit(NOBODY_READS if is_unread else FAILED)
+        sys.exit(BROKEN_PIPE if is_unread else FAILED)
 
 
 def _fill_standard_files() -> None:

@@ -14,19 +14,19 @@ from cyclopts import App, Parameter
 
 from interlock import assemble
 from interlock.api.adapters import need_mcp
-from interlock.api.mcp.api_client import Ask, Inside, Native, Reply, refused
+from interlock.api.mcp.api_client import Api, ApiRequest, ApiResponse, InProcessApi, refused
 from interlock.api.options import Options
 from interlock.api.routes import JSON
 from interlock.api.service import Service
 from interlock.cli import logs
 from interlock.cli.runner import Common, guard, token_of
-from interlock.client.http.transport import Answer, Call, Calls
+from interlock.client.http.transport import Calls, HttpRequest, HttpResponse
 from interlock.domain.principal import ROLES
 from interlock.errors import Error, Invalid, Unavailable
 
 app = App(name="mcp")
 NOTHING = Common()
-PATIENCE_SECONDS: Final = 20.0  # less than clients wait for a tool
+RETRY_SECONDS: Final = 20.0  # less than clients wait for a tool
 
 
 @app.default
@@ -57,9 +57,9 @@ def mcp(
 async def _on_a_database(common: Common, wanted: frozenset[str]) -> None:
     """Whoever can open the database may do everything with it, so the roles are those that are asked for."""
     async with assemble.engine_of(common.settings, create=False) as engine:
-        engine.upkeep.start()
+        engine.maintenance.start()
         service = Service(engine, Options(tenant=common.settings.tenant))
-        native = Inside(service)
+        native = InProcessApi(service)
         try:
             await _serve(native, wanted, service.stopping)
         finally:
@@ -71,17 +71,17 @@ async def _on_a_database(common: Common, wanted: frozenset[str]) -> None:
 async def _before_a_server(url: str, token: str | None, wanted: frozenset[str]) -> None:
     """The server knows what the token allows; it is asked once, since a token never changes."""
     assemble.check_server(url, token=token)
-    calls = Calls(url, token=token, patience_seconds=PATIENCE_SECONDS)
+    calls = Calls(url, token=token, retry_seconds=RETRY_SECONDS)
     try:
-        me = await calls.send(Call(method="GET", path="/v1/me"))
+        me = await calls.send(HttpRequest(method="GET", path="/v1/me"))
         roles = frozenset(msgspec.json.decode(me.body, type=_Me).roles)
         stop = asyncio.Event()
-        await _serve(Outside(calls, stop), roles & wanted, stop)
+        await _serve(RemoteApi(calls, stop), roles & wanted, stop)
     finally:
         await calls.close()
 
 
-async def _serve(native: Native, roles: frozenset[str], stop: asyncio.Event) -> None:
+async def _serve(native: Api, roles: frozenset[str], stop: asyncio.Event) -> None:
     """Serve until the input ends; SIGTERM ends it in the same good order."""
     from interlock.api.mcp.stdio import serve
 
@@ -90,18 +90,18 @@ async def _serve(native: Native, roles: frozenset[str], stop: asyncio.Event) -> 
     await serve(native, roles, stop)
 
 
-class Outside:
+class RemoteApi:
     """The native API of a server elsewhere."""
 
     def __init__(self, calls: Calls, stop: asyncio.Event) -> None:
         self._calls = calls
         self._stop = stop
 
-    async def ask(self, ask: Ask) -> Reply:
+    async def ask(self, ask: ApiRequest) -> ApiResponse:
         path = ask.route.path
         for name, value in ask.path.items():
             path = path.replace(f"{{{name}}}", quote(value, safe=""))
-        call = Call(
+        call = HttpRequest(
             method=ask.route.method,
             path=path,
             body=ask.body,
@@ -114,9 +114,9 @@ class Outside:
             answer = await self._answer(call)
         except Error as error:
             return refused(error)
-        return Reply(answer.status, answer.headers, answer.body)
+        return ApiResponse(answer.status, answer.headers, answer.body)
 
-    async def _answer(self, call: Call) -> Answer:
+    async def _answer(self, call: HttpRequest) -> HttpResponse:
         """The answer; where the server was asked to wait, we hang up when it is time to stop."""
         if not call.wait_seconds:
             return await self._calls.send(call)

@@ -18,32 +18,32 @@ CELL: Final = 100
 
 def console() -> Console:
     """Made for each use, so that it follows a redirected output; colour only on a terminal."""
-    return TellingConsole(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
+    return ReportingConsole(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
 
 
-class TellingConsole(Console):
+class ReportingConsole(Console):
     """One that does not end the process by itself when nobody reads."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError  # for the command line itself to end with its own code
 
 
-def inert(value: object) -> str:
+def escape_control(value: object) -> str:
     """Text that cannot steer a terminal: control characters are shown as escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in str(value))
 
 
-def as_json(value: object) -> None:
+def print_json(value: object) -> None:
     """One JSON document on standard output."""
-    sys.stdout.write(_inert_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()) + "\n")
+    sys.stdout.write(_escaped_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()) + "\n")
 
 
 def json_line(value: object) -> str:
     """One JSON document on one line, whatever white space is in what people wrote."""
-    return _inert_json(msgspec.json.format(msgspec.json.encode(value), indent=-1).decode()) + "\n"
+    return _escaped_json(msgspec.json.format(msgspec.json.encode(value), indent=-1).decode()) + "\n"
 
 
-def _inert_json(text: str) -> str:
+def _escaped_json(text: str) -> str:
     """The same document: what could steer a terminal stands inside strings only, where an escape says the same."""
     return "".join(c if c.isprintable() or c == "\n" else _escape(c) for c in text)
 
@@ -55,21 +55,21 @@ def _escape(character: str) -> str:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Aligned columns; a dash for what is not there."""
-    shown = Table(box=None, pad_edge=False, header_style="bold")
+    encoded = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        shown.add_column(column, overflow="fold")
+        encoded.add_column(column, overflow="fold")
     for row in rows:
-        shown.add_row(*(Text("-" if value is None or value == "" else inert(value)) for value in row))
+        encoded.add_row(*(Text("-" if value is None or value == "" else escape_control(value)) for value in row))
     wide = console()
     wide.width = max(wide.width, WIDE)  # a narrow terminal wraps whole lines: an id cut into pieces cannot be copied
-    wide.print(shown)
+    wide.print(encoded)
 
 
 def facts(values: Mapping[str, Any]) -> None:
     """One name and value a line; what is not there is left out."""
-    shown = Table(box=None, pad_edge=False, show_header=False)
-    shown.add_column(style="bold")
-    shown.add_column(overflow="fold")
+    encoded = Table(box=None, pad_edge=False, show_header=False)
+    encoded.add_column(style="bold")
+    encoded.add_column(overflow="fold")
     for name, value in values.items():
         if value is None or value == [] or value == ():
             continue
@@ -77,12 +77,12 @@ def facts(values: Mapping[str, Any]) -> None:
             value = msgspec.json.encode(value).decode()
         elif isinstance(value, msgspec.Raw):
             value = bytes(value).decode()
-        shown.add_row(name, Text(inert(value)))
-    console().print(shown)
+        encoded.add_row(name, Text(escape_control(value)))
+    console().print(encoded)
 
 
-def say(message: str) -> None:
-    console().print(Text(inert(message)))
+def print_line(message: str) -> None:
+    console().print(Text(escape_control(message)))
 
 
 def shortened(text: str | None) -> str | None:
@@ -103,12 +103,12 @@ def progress(what: str, *, unit: str = "jobs") -> Iterator[Callable[[int], None]
         with errors.status(f"{what} 0 {unit} …") as status:
             yield lambda number: status.update(f"{what} {number} {unit} …")
         return
-    told = 500
+    reported = 500
 
-    def tell(number: int) -> None:
-        nonlocal told
-        if number >= 2 * told:
-            told = number
+    def report(number: int) -> None:
+        nonlocal reported
+        if number >= 2 * reported:
+            reported = number
             print(f"{what} {number} {unit} …", file=sys.stderr, flush=True)
 
-    yield tell
+    yield report

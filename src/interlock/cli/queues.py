@@ -29,13 +29,13 @@ def list_(
     """List queues by type, with job counts."""
 
     async def command(engine: Engine, who: Principal) -> tuple[list[QueueStats], int]:
-        return await engine.reads.queues(who.tenant, after=after, limit=limit), await engine.reads.now()
+        return await engine.queries.queues(who.tenant, after=after, limit=limit), await engine.queries.now()
 
     stats, now = run(common, command)
     if common.json:
-        output.as_json({"items": [encode.stats_to_dict(s, now=now) for s in stats]})
+        output.print_json({"items": [encode.stats_to_dict(s, now=now) for s in stats]})
     elif not stats:
-        output.say("no queues")
+        output.print_line("no queues")
     else:
         output.table(
             ("type", *COUNTS, "oldest ready", "paused by"),
@@ -48,12 +48,12 @@ def show(type: str, *, common: Anywhere = NOTHING) -> None:
     """Print the counts of one type."""
 
     async def command(engine: Engine, who: Principal) -> tuple[QueueStats, int]:
-        return await engine.reads.queue(who.tenant, type), await engine.reads.now()
+        return await engine.queries.queue(who.tenant, type), await engine.queries.now()
 
     stats, now = run(common, command)
     found = encode.stats_to_dict(stats, now=now)
     if common.json:
-        output.as_json(found)
+        output.print_json(found)
     else:
         output.facts(found)
 
@@ -71,7 +71,7 @@ def pause(
         await engine.jobs.pause(who, type, reason=reason)
 
     run(common, command)
-    _tell(common, type, "paused")
+    _print_result(common, type, "paused")
 
 
 @app.command
@@ -82,15 +82,15 @@ def resume(type: str, *, common: Anywhere = NOTHING) -> None:
         await engine.jobs.resume(who, type)
 
     run(common, command)
-    _tell(common, type, "resumed")
+    _print_result(common, type, "resumed")
 
 
-def _tell(common: Anywhere, type: str, what: str) -> None:
+def _print_result(common: Anywhere, type: str, what: str) -> None:
     encode: dict[str, Any] = {"type": type, "paused": what == "paused"}
     if common.json:
-        output.as_json(encode)
+        output.print_json(encode)
     else:
-        output.say(f"{type}: {what}")
+        output.print_line(f"{type}: {what}")
 
 
 def _age(stats: QueueStats, now: int) -> str:

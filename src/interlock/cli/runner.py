@@ -31,7 +31,7 @@ NOT_REACHABLE: Final = 5
 UNSUCCESSFUL: Final = 6
 BAD_AUDIT: Final = 7
 INTERRUPTED: Final = 130
-NOBODY_READS: Final = 141
+BROKEN_PIPE: Final = 141
 TOKEN: Final = "INTERLOCK_TOKEN"
 
 
@@ -143,9 +143,9 @@ def guard(
 def give_up(error: Error, *, json: bool) -> NoReturn:
     """Say what went wrong, and exit with its code."""
     if json:
-        output.as_json({"error": wire.error_to_dict(error)})
+        output.print_json({"error": wire.error_to_dict(error)})
     else:
-        print(f"interlock: {output.inert(_sentence(error))}", file=sys.stderr)
+        print(f"interlock: {output.escape_control(_sentence(error))}", file=sys.stderr)
     sys.exit(exit_code(error))
 
 

@@ -16,7 +16,7 @@ from cyclopts import App, Parameter
 from interlock import assemble, config, tracing
 from interlock.api.app import create_app
 from interlock.api.codeq.credentials import Credentials
-from interlock.api.middleware import Gate
+from interlock.api.middleware import Middleware
 from interlock.api.options import Options
 from interlock.api.server import Server, check_address, listen, url_of
 from interlock.cli import codeq_settings, doctor, logs, output
@@ -26,13 +26,13 @@ from interlock.dashboard.app import Dashboard
 from interlock.dashboard.sessions import Sessions
 from interlock.domain.webhook_url import Allowance
 from interlock.engine.engine import Engine
-from interlock.engine.outbound_http import Outside
+from interlock.engine.outbound_http import OutboundClient
 from interlock.errors import Invalid
 
 log = logging.getLogger(__name__)
 app = App(name="serve")
 NOTHING = Common()
-NOBODY_ELSE: Final = Credentials()
+NO_CALLERS: Final = Credentials()
 
 
 @app.default
@@ -58,24 +58,24 @@ def serve(
 async def _serve(settings: Settings) -> None:
     logs.configure()
     tracing.configure()
-    keys = Outside(Allowance.of(settings.webhooks_allow))
+    keys = OutboundClient(Allowance.of(settings.webhooks_allow))
     async with (
         _closed_in_the_end(keys),
         codeq_settings.callers(settings, keys.fetch) as callers,
         assemble.engine_of(settings, trust=assemble.trust(settings, keys.fetch)) as engine,
     ):
         warn_of_readers(settings.database)
-        engine.upkeep.start()
+        engine.maintenance.start()
         engine.sender.start()
         service = await application(engine, settings, callers)
         with listen(settings.host, settings.port) as listening:
             server = Server(service, listening)
-            _say_where(url_of(listening), settings)
+            _print_addresses(url_of(listening), settings)
             await server.serve()
 
 
 @contextlib.asynccontextmanager
-async def _closed_in_the_end(outside: Outside) -> AsyncIterator[None]:
+async def _closed_in_the_end(outside: OutboundClient) -> AsyncIterator[None]:
     try:
         yield
     finally:
@@ -91,15 +91,15 @@ def warn_of_readers(database: str) -> None:
             log.warning("%s", fault)
 
 
-async def application(engine: Engine, settings: Settings, callers: Credentials = NOBODY_ELSE) -> Gate:
+async def application(engine: Engine, settings: Settings, callers: Credentials = NO_CALLERS) -> Middleware:
     """Everything that is served: the API, and the dashboard beside it."""
-    key = await engine.reads.seal()
+    key = await engine.queries.signing_key()
     dashboard = Dashboard(engine, auth=bool(settings.auth), tenant=settings.tenant, sessions=Sessions(key))
     meant = replace(options(settings, callers), cursor_key=hmac.digest(key, b"interlock cursors", "sha256"))
     return create_app(engine, meant, mounts=dashboard.mounts)
 
 
-def options(settings: Settings, callers: Credentials = NOBODY_ELSE) -> Options:
+def options(settings: Settings, callers: Credentials = NO_CALLERS) -> Options:
     """What the settings mean for the service."""
     return Options(
         auth=bool(settings.auth),
@@ -121,16 +121,16 @@ def only_server_of(database: str) -> Iterator[None]:
         return
     import fcntl
 
-    with Path(database.removeprefix(assemble.SQLITE) + ".serving").open("ab") as held:
+    with Path(database.removeprefix(assemble.SQLITE) + ".serving").open("ab") as lock_file:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             busy = f"another process already serves {database}: stop it, or use another file with --database"
             raise Invalid(busy, pointer="/database") from None
         yield
 
 
-def _say_where(url: str, settings: Settings) -> None:
+def _print_addresses(url: str, settings: Settings) -> None:
     open_to_all = "" if settings.auth else " without authentication: every local user has full access"
-    output.say(f"interlock serves {url}{open_to_all}")
+    output.print_line(f"interlock serves {url}{open_to_all}")
     sys.stdout.flush()

@@ -44,14 +44,14 @@ def list_(*, common: Common = NOTHING) -> None:
 
     shards, moving = guard(common, command)
     if common.json:
-        output.as_json({"shards": shards, "moves": moving})
+        output.print_json({"shards": shards, "moves": moving})
         return
     output.table(
         ("shard", "number", "tenants", "state"),
         [(s["name"], s["number"], s["tenants"], s["trouble"] or "answers") for s in shards],
     )
     for move in moving:
-        output.say(
+        output.print_line(
             f"{move['tenant']}: on {move['shard']}, {move['phase']} "
             f"({'to' if move['phase'] == 'copying' else 'from'} {move['other']}); "
             "if no move is running, start it again to finish it"
@@ -69,9 +69,9 @@ def add(name: str, *, common: Common = NOTHING) -> None:
 
     number = guard(common, command)
     if common.json:
-        output.as_json({"name": name, "number": number})
+        output.print_json({"name": name, "number": number})
     else:
-        output.say(f"{name} is shard {number}")
+        output.print_line(f"{name} is shard {number}")
 
 
 @app.command
@@ -95,23 +95,23 @@ def move(
                 "directory can be moved",
                 pointer="/shard_supplier",
             )
-        with output.progress("copied", unit="steps") as tell:
+        with output.progress("copied", unit="steps") as report:
             steps = 0
 
             def at(point: str) -> None:
                 nonlocal steps
                 steps += 1
-                tell(steps)
+                report(steps)
 
             return (await Mover(_addresses(common), at=at).move(tenant, shard))._asdict()
 
     done = guard(common, command)
     if common.json:
-        output.as_json(done)
+        output.print_json(done)
     else:
         moved = f"{output.counted(done['jobs'], 'job')} and {output.counted(done['rows'], 'row')} of history"
         along = f", moved {moved}" if done["jobs"] else ""
-        output.say(f"{done['tenant']}: on {done['target']}{along}")
+        output.print_line(f"{done['tenant']}: on {done['target']}{along}")
 
 
 def _addresses(common: Common) -> Mapping[str, str]:

@@ -47,14 +47,14 @@ def create(
     )
 
     async def command(engine: Engine, who: Principal) -> tuple[Created, int]:
-        return await engine.webhooks.subscribe(who, request), await engine.reads.now()
+        return await engine.webhooks.subscribe(who, request), await engine.queries.now()
 
     made, now = run(common, command)
     if common.json:
-        shown = subscription_to_dict(made.subscription, now=now)
-        output.as_json(shown | {"secret": made.secret, "replayed": made.replayed})
+        encoded = subscription_to_dict(made.subscription, now=now)
+        output.print_json(encoded | {"secret": made.secret, "replayed": made.replayed})
     else:
-        output.say(f"{made.subscription.id} {made.secret or '(replayed)'}")
+        output.print_line(f"{made.subscription.id} {made.secret or '(replayed)'}")
 
 
 @app.default
@@ -69,13 +69,13 @@ def list_(
 
     async def command(engine: Engine, who: Principal) -> tuple[list[Subscription], int]:
         last = None if before is None else await ids.subscription(engine, who, before)
-        return await engine.webhooks.subscriptions(who, before=last, limit=limit), await engine.reads.now()
+        return await engine.webhooks.subscriptions(who, before=last, limit=limit), await engine.queries.now()
 
     found, now = run(common, command)
     if common.json:
-        output.as_json({"items": [subscription_to_dict(one, now=now) for one in found]})
+        output.print_json({"items": [subscription_to_dict(one, now=now) for one in found]})
     elif not found:
-        output.say("no subscriptions")
+        output.print_line("no subscriptions")
     else:
         output.table(
             ("id", "url", "events", "types", "group", "active", "expires"),
@@ -94,9 +94,9 @@ def show(subscription_id: str, *, common: Anywhere = NOTHING) -> None:
 
     async def command(engine: Engine, who: Principal) -> tuple[Subscription, int]:
         id = await ids.subscription(engine, who, subscription_id)
-        return await engine.webhooks.subscription(who, id), await engine.reads.now()
+        return await engine.webhooks.subscription(who, id), await engine.queries.now()
 
-    _tell(common, *run(common, command))
+    _print_result(common, *run(common, command))
 
 
 @app.command
@@ -110,9 +110,9 @@ def delete(subscription_id: str, *, common: Anywhere = NOTHING) -> None:
 
     id = run(common, command)
     if common.json:
-        output.as_json({"deleted": id})
+        output.print_json({"deleted": id})
     else:
-        output.say(f"{id}: deleted")
+        output.print_line(f"{id}: deleted")
 
 
 @app.command
@@ -122,9 +122,9 @@ def renew(subscription_id: str, *, expires_in: ExpiresIn = None, common: Anywher
     async def command(engine: Engine, who: Principal) -> tuple[Subscription, int]:
         id = await ids.subscription(engine, who, subscription_id)
         renewed = await engine.webhooks.renew(who, id, expires_in_seconds=expires_in)
-        return renewed, await engine.reads.now()
+        return renewed, await engine.queries.now()
 
-    _tell(common, *run(common, command))
+    _print_result(common, *run(common, command))
 
 
 @app.command
@@ -136,9 +136,9 @@ def rotate(subscription_id: str, *, common: Anywhere = NOTHING) -> None:
 
     secret = run(common, command)
     if common.json:
-        output.as_json({"secret": secret})
+        output.print_json({"secret": secret})
     else:
-        output.say(secret)
+        output.print_line(secret)
 
 
 @app.command
@@ -157,15 +157,15 @@ def deliveries(
         to = None if subscription_id is None else await ids.subscription(engine, who, subscription_id)
         about = None if job is None else await ids.job(engine, who, job, "job")
         if about is not None:
-            await engine.reads.job(who.tenant, about)  # an unknown job is an error, not an empty list
+            await engine.queries.job(who.tenant, about)  # an unknown job is an error, not an empty list
         last = None if before is None else await ids.delivery(engine, who, before)
         return await engine.webhooks.deliveries(who, DeliveryFilter(to, about, status, last, limit))
 
     found = run(common, command)
     if common.json:
-        output.as_json({"items": [delivery_to_dict(one) for one in found]})
+        output.print_json({"items": [delivery_to_dict(one) for one in found]})
     elif not found:
-        output.say("no deliveries")
+        output.print_line("no deliveries")
     else:
         output.table(
             ("id", "event", "job", "status", "attempts", "response", "error"),
@@ -182,14 +182,14 @@ def redeliver(delivery_id: str, *, common: Anywhere = NOTHING) -> None:
 
     sent = run(common, command)
     if common.json:
-        output.as_json(delivery_to_dict(sent))
+        output.print_json(delivery_to_dict(sent))
     else:
-        output.say(f"{sent.id}: {sent.status}")
+        output.print_line(f"{sent.id}: {sent.status}")
 
 
-def _tell(common: Anywhere, found: Subscription, now: int) -> None:
-    shown = subscription_to_dict(found, now=now)
+def _print_result(common: Anywhere, found: Subscription, now: int) -> None:
+    encoded = subscription_to_dict(found, now=now)
     if common.json:
-        output.as_json(shown)
+        output.print_json(encoded)
     else:
-        output.facts(shown)
+        output.facts(encoded)

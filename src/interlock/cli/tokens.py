@@ -12,7 +12,7 @@ from interlock.cli.runner import Anywhere, run
 from interlock.domain.principal import Principal
 from interlock.domain.token import Token
 from interlock.engine.engine import Engine
-from interlock.engine.tokens import Minted
+from interlock.engine.tokens import CreatedToken
 from interlock.wire import encode
 
 app = App(name="tokens", help="Create, list and revoke bearer tokens.")
@@ -50,15 +50,15 @@ def create(
         key=key,
     )
 
-    async def command(engine: Engine, who: Principal) -> Minted:
+    async def command(engine: Engine, who: Principal) -> CreatedToken:
         return await engine.tokens.create(who, request)
 
     # The first token of a server that requires one is created before its first start.
     minted = run(common, command, create=True)
     if common.json:
-        output.as_json({"token": minted.text, **encode.token_to_dict(minted.token)})
+        output.print_json({"token": minted.text, **encode.token_to_dict(minted.token)})
     else:
-        output.say(minted.text)
+        output.print_line(minted.text)
 
 
 @app.default
@@ -73,13 +73,13 @@ def list_(
 
     async def command(engine: Engine, who: Principal) -> tuple[list[Token], int]:
         last = None if before is None else await ids.token(engine, who, before)
-        return await engine.tokens.list(who, before=last, limit=limit), await engine.reads.now()
+        return await engine.tokens.list(who, before=last, limit=limit), await engine.queries.now()
 
     tokens, now = run(common, command)
     if common.json:
-        output.as_json({"items": [encode.token_to_dict(token) for token in tokens]})
+        output.print_json({"items": [encode.token_to_dict(token) for token in tokens]})
     elif not tokens:
-        output.say("no tokens")
+        output.print_line("no tokens")
     else:
         output.table(
             ("id", "roles", "worker", "state", "expires", "last used", "description"),
@@ -100,9 +100,9 @@ def revoke(token_id: str, *, common: Anywhere = NOTHING) -> None:
 
     token = run(common, command)
     if common.json:
-        output.as_json(encode.token_to_dict(token))
+        output.print_json(encode.token_to_dict(token))
     else:
-        output.say(f"revoked {token.id}")
+        output.print_line(f"revoked {token.id}")
 
 
 def _state(token: Token, now: int) -> str:

@@ -13,55 +13,55 @@ from interlock.domain import json_text
 from interlock.domain.job import Filter, HistoryRow, Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.retry import SECOND
-from interlock.engine.queries import Reads
+from interlock.engine.queries import Queries
 from interlock.errors import NotFound, Unavailable
 
 LOOK_SECONDS: Final = 0.25
 NEWEST: Final = Filter(limit=200)
 
 
-class Narrator:
+class TransitionPrinter:
     """Follows the newest jobs of a tenant; `command` writes what it advises as it can be copied."""
 
-    def __init__(self, reads: Reads, tenant: str, command: Callable[[str], str]) -> None:
-        self._reads, self._tenant, self._command = reads, tenant, command
-        self._told: dict[str, int] = {}  # versions by job
+    def __init__(self, queries: Queries, tenant: str, command: Callable[[str], str]) -> None:
+        self._reads, self._tenant, self._command = queries, tenant, command
+        self._printed: dict[str, int] = {}  # versions by job
 
-    async def tell(self) -> None:
+    async def report(self) -> None:
         """Until cancelled; of what was there before, only what changes."""
         for job in await self._reads.jobs(self._tenant, NEWEST):
-            self._told[job.id] = job.version
+            self._printed[job.id] = job.version
             self._advise(job)
         while True:
             with contextlib.suppress(Unavailable):  # whoever works on the jobs will say so
-                await self._tell_news()
+                await self._print_new()
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _tell_news(self) -> None:
+    async def _print_new(self) -> None:
         newest = await self._reads.jobs(self._tenant, NEWEST)
-        self._told = {job.id: self._told.get(job.id, 0) for job in newest}
-        moves = [move for job in newest if job.version > self._told[job.id] for move in await self._moves(job.id)]
+        self._printed = {job.id: self._printed.get(job.id, 0) for job in newest}
+        moves = [move for job in newest if job.version > self._printed[job.id] for move in await self._moves(job.id)]
         for row, job in sorted(moves, key=lambda move: (move[0].at, move[0].job_id, move[0].version)):
-            output.say(line(row, job))
+            output.print_line(line(row, job))
             if row.version == job.version:
                 self._advise(job)
 
     async def _moves(self, job_id: str) -> list[tuple[HistoryRow, Job]]:
         """What was not told yet of a job, with the job as it is after all of it, or later."""
-        told = self._told[job_id]
+        printed = self._printed[job_id]
         try:
-            rows = [row for row in await self._reads.history(self._tenant, job_id) if row.version > told]
+            rows = [row for row in await self._reads.history(self._tenant, job_id) if row.version > printed]
             job = await self._reads.job(self._tenant, job_id)
         except NotFound:  # pruned a moment ago
             return []
-        self._told[job_id] = max((row.version for row in rows), default=told)
+        self._printed[job_id] = max((row.version for row in rows), default=printed)
         return [(row, job) for row in rows]
 
     def _advise(self, job: Job) -> None:
         if job.status is Status.WAITING_FOR_APPROVAL:
-            output.say(f"          {self._command(f'approvals approve {job.gate_id}')}")
+            output.print_line(f"          {self._command(f'approvals approve {job.approval_id}')}")
         elif job.status is Status.DEAD_LETTER:
-            output.say(f"          {self._command(f'jobs why {job.id}')}")
+            output.print_line(f"          {self._command(f'jobs why {job.id}')}")
 
 
 def line(row: HistoryRow, job: Job) -> str:

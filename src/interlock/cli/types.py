@@ -31,9 +31,9 @@ def list_(*, common: Anywhere = NOTHING) -> None:
 
     types = run(common, command)
     if common.json:
-        output.as_json({"items": [encode.type_to_dict(type) for type in types]})
+        output.print_json({"items": [encode.type_to_dict(type) for type in types]})
     elif not types:
-        output.say("no types")
+        output.print_line("no types")
     else:
         output.table(
             ("type", "schema", "requires", "defaults"),
@@ -58,7 +58,7 @@ def show(name: str, *, common: Anywhere = NOTHING) -> None:
 
     found = encode.type_to_dict(run(common, command))
     if common.json:
-        output.as_json(found)
+        output.print_json(found)
     else:
         output.facts(found)
 
@@ -81,9 +81,9 @@ def set_(
 
     type = run(common, command)
     if common.json:
-        output.as_json(encode.type_to_dict(type))
+        output.print_json(encode.type_to_dict(type))
     else:
-        output.say(f"{type.name}: registered")
+        output.print_line(f"{type.name}: registered")
 
 
 @app.command
@@ -95,9 +95,9 @@ def delete(name: str, *, common: Anywhere = NOTHING) -> None:
 
     run(common, command)
     if common.json:
-        output.as_json({"deleted": name})
+        output.print_json({"deleted": name})
     else:
-        output.say(f"{name}: deleted")
+        output.print_line(f"{name}: deleted")
 
 
 def _text(value: str) -> str:

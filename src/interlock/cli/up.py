@@ -20,7 +20,7 @@ from interlock.api import adapters
 from interlock.api.server import Server, listen, url_of
 from interlock.cli import logs, output, serve
 from interlock.cli.runner import Common, guard, loop_factory
-from interlock.cli.transition_printer import Narrator
+from interlock.cli.transition_printer import TransitionPrinter
 from interlock.cli.worker import find
 from interlock.client.local import LocalClient
 from interlock.config import Settings
@@ -76,7 +76,7 @@ async def _up(settings: Settings, tasks: Tasks) -> None:
     tracing.configure()
     async with assemble.engine_of(settings) as engine:
         serve.warn_of_readers(settings.database)
-        engine.upkeep.start()
+        engine.maintenance.start()
         engine.sender.start()
 
         async def client() -> LocalClient:
@@ -87,8 +87,10 @@ async def _up(settings: Settings, tasks: Tasks) -> None:
         with listen(settings.host, settings.port) as listening:
             server = Server(await serve.application(engine, settings), listening)
             _introduce(url_of(listening), settings, command)
-            await _serve_beside(server, Narrator(engine.reads, settings.tenant, command).tell(), _work(tasks, settings))
-    output.say("stopped; unfinished jobs resume at the next start")
+            await _serve_beside(
+                server, TransitionPrinter(engine.queries, settings.tenant, command).report(), _work(tasks, settings)
+            )
+    output.print_line("stopped; unfinished jobs resume at the next start")
 
 
 async def _serve_beside(server: Server, *others: Coroutine[Any, Any, None]) -> None:
@@ -115,11 +117,11 @@ async def _work(tasks: Tasks, settings: Settings) -> None:
     """Run jobs until cancelled; what runs then gets a moment to end, and is handed back if it does not."""
     if tasks is demo:
         await seed.play(settings.database, settings.tenant)
-    await Worker(tasks, name="up", grace_seconds=GRACE_SECONDS).run()
+    await Worker(tasks, name="up", shutdown_grace=GRACE_SECONDS).run()
 
 
 def _introduce(url: str, settings: Settings, command: Command) -> None:
-    file = output.inert(settings.database.removeprefix(assemble.SQLITE))
+    file = output.escape_control(settings.database.removeprefix(assemble.SQLITE))
     commands = "\n".join(f"  {command(words)}" for words in TO_TRY)
     print(INTRODUCTION.format(url=url, file=file, commands=commands), flush=True)
 
@@ -140,4 +142,4 @@ class Command:
         self._where = "" if is_default else f" --database {shlex.quote(database)}"
 
     def __call__(self, words: str) -> str:
-        return output.inert(f"{self._name} {words}{self._where}")
+        return output.escape_control(f"{self._name} {words}{self._where}")

@@ -14,20 +14,20 @@ from cyclopts import App, Parameter
 
 from interlock import assemble, config, tracing
 from interlock.cli import logs
-from interlock.cli.output import inert
+from interlock.cli.output import escape_control
 from interlock.cli.runner import NOT_REACHABLE, REFUSED, USAGE, Anywhere, exit_code, loop_factory, token_of
 from interlock.errors import Error, Invalid
 from interlock.sdk.app import App as Tasks
 from interlock.worker.log import logger
 from interlock.worker.loop import Worker
-from interlock.worker.supervisor import Fleet
+from interlock.worker.supervisor import Supervisor
 
 app = App(name="worker", help="Run the tasks of an app.")
 NOTHING = Anywhere()
 
 
 @dataclass(frozen=True)
-class Order:
+class WorkerOptions:
     """What one worker process is told."""
 
     target: str
@@ -69,7 +69,7 @@ def worker(
 
     The worker uses the database or server of the app unless one is given. Its log is JSON lines on standard error.
     """
-    order = Order(
+    order = WorkerOptions(
         target, concurrency, prefetch, lease, grace, name, type, capability, affinity, drain, once, processes > 1,
         common.server, common.token_file, common.database, common.tenant,
     )  # fmt: skip
@@ -80,12 +80,12 @@ def worker(
             refuse("--name requires --processes 1: worker names are unique")
         logs.configure()
         hopeless = (USAGE, REFUSED, NOT_REACHABLE) if drain or once else (USAGE, REFUSED)
-        sys.exit(Fleet(serve, (order,), processes, hopeless=hopeless).run())
+        sys.exit(Supervisor(serve, (order,), processes, hopeless=hopeless).run())
     else:
         serve(order)
 
 
-def serve(order: Order) -> None:
+def serve(order: WorkerOptions) -> None:
     """One worker, in this process, until it is done or told to stop."""
     logs.configure()
     try:
@@ -99,8 +99,8 @@ def serve(order: Order) -> None:
             tasks,
             concurrency=order.concurrency,
             prefetch=order.prefetch,
-            lease_seconds=order.lease_seconds,
-            grace_seconds=order.grace_seconds,
+            lease=order.lease_seconds,
+            shutdown_grace=order.grace_seconds,
             name=order.name,
             types=order.types or None,
             capabilities=order.capabilities,
@@ -116,7 +116,7 @@ def serve(order: Order) -> None:
         sys.exit(exit_code(error))
 
 
-def work_for(tasks: Tasks, order: Order) -> None:
+def work_for(tasks: Tasks, order: WorkerOptions) -> None:
     """Let the app find its jobs on the server or in the database that was named, if one was."""
     if order.server is None:
         if order.token_file is not None:
@@ -134,7 +134,7 @@ def work_for(tasks: Tasks, order: Order) -> None:
     tasks.connect_by(lambda: assemble.open_client(server, token=token))
 
 
-async def _run(one: Worker, tasks: Tasks, order: Order) -> None:
+async def _run(one: Worker, tasks: Tasks, order: WorkerOptions) -> None:
     loop = asyncio.get_running_loop()
     signals = 0
 
@@ -177,5 +177,5 @@ def find(target: str) -> Tasks:
 
 
 def refuse(why: str) -> NoReturn:
-    print(f"interlock: {inert(why)}", file=sys.stderr)
+    print(f"interlock: {escape_control(why)}", file=sys.stderr)
     sys.exit(USAGE)

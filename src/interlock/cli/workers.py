@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from interlock import wire
 from interlock.cli import output
 from interlock.cli.runner import Anywhere, run
-from interlock.domain.policy import ClaimAsk, Names
+from interlock.domain.policy import ClaimFilter, Names
 from interlock.domain.principal import Principal
 from interlock.domain.worker_presence import Presence
 from interlock.engine.engine import Engine
@@ -34,9 +34,9 @@ def list_(
 
     workers = run(common, command)
     if common.json:
-        output.as_json({"items": [encode.worker_to_dict(worker) for worker in workers]})
+        output.print_json({"items": [encode.worker_to_dict(worker) for worker in workers]})
     elif not workers:
-        output.say("no workers")
+        output.print_line("no workers")
     else:
         columns = ("worker", "last polled", "running", "types", "capabilities", "repositories", "affinity keys")
         output.table(columns, [row for worker in workers for row in _rows(worker)])
@@ -49,7 +49,7 @@ def _rows(worker: Presence) -> list[tuple[object, ...]]:
     return [(worker.name, asked, worker.running, *takes[0])] + [("", "", "", *more) for more in takes[1:]]
 
 
-def _takes(ask: ClaimAsk) -> tuple[str, ...]:
+def _takes(ask: ClaimFilter) -> tuple[str, ...]:
     return _names(ask.types), _names(ask.capabilities), _names(ask.repositories), _names(ask.affinity_keys)
 
 

@@ -9,14 +9,24 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Final
 
 from interlock import wire
-from interlock.client.protocol import Grant
+from interlock.client.protocol import LeasedJob
 from interlock.client.tracing import claiming, enqueueing
-from interlock.domain.approval import OpenGate
+from interlock.domain.approval import RequestApproval
 from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.decide import Finish
-from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, Pulse, Receipt, Refused
+from interlock.domain.job import (
+    Checkpoint,
+    Enqueued,
+    Filter,
+    Heartbeat,
+    HeartbeatReply,
+    HistoryRow,
+    Job,
+    Receipt,
+    Rejected,
+)
 from interlock.domain.lifecycle import TERMINAL
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal
 from interlock.domain.progress import EventRow, Report, Step, StepRow
 from interlock.domain.registry import QueueStats
@@ -24,15 +34,15 @@ from interlock.engine.engine import Engine
 from interlock.wire import JobRequest
 
 SHORTEST_LOOK_SECONDS: Final = 0.01
-LONGEST_LOOK_SECONDS: Final = 0.5
-MOST_CHILDREN: Final = 200
-MOST_PER_CLAIM: Final = 500  # beyond what a request may ask for: a commit costs as much for a hundred as for these
+MAX_LOOK_SECONDS: Final = 0.5
+MAX_CHILDREN: Final = 200
+MAX_PER_CLAIM: Final = 500  # beyond what a request may ask for: a commit costs as much for a hundred as for these
 
 
 class LocalClient:
     """What a producer, a watcher and a worker ask, answered by an engine of this process."""
 
-    most_per_claim = MOST_PER_CLAIM
+    most_per_claim = MAX_PER_CLAIM
 
     def __init__(self, engine: Engine, who: Principal) -> None:
         self.engine = engine
@@ -47,10 +57,10 @@ class LocalClient:
             return await jobs.enqueue_batch(self._who, requests, within=within, traceparent=trace)
 
     async def get(self, job_id: str) -> Job:
-        return await self.engine.reads.job(self._tenant, wire.job_id(job_id))
+        return await self.engine.queries.job(self._tenant, wire.job_id(job_id))
 
     async def find(self, filter: Filter) -> list[Job]:
-        return await self.engine.reads.jobs(self._tenant, filter)
+        return await self.engine.queries.jobs(self._tenant, filter)
 
     async def wait(self, job_id: str, *, seconds: float) -> Job:
         """Looks when something has changed, yet ever less often, so that many who wait cost little."""
@@ -64,9 +74,9 @@ class LocalClient:
                 return job
             await asyncio.sleep(min(pause, left))
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(LONGEST_LOOK_SECONDS, max(left - pause, 0))):
+                async with asyncio.timeout(min(MAX_LOOK_SECONDS, max(left - pause, 0))):
                     await changed.wait()
-            pause = min(pause * 1.5, LONGEST_LOOK_SECONDS)
+            pause = min(pause * 1.5, MAX_LOOK_SECONDS)
 
     async def cancel(
         self, job_id: str, *, reason: str | None = None, force: bool = False, cascade: bool = False
@@ -75,21 +85,23 @@ class LocalClient:
             return (await self.engine.operations.cancel_tree(self._who, job_id, reason=reason, force=force)).receipt
         return await self.engine.jobs.cancel(self._who, job_id, reason=reason, force=force)
 
-    async def redrive(self, job_id: str, *, origin: str = "start", key: str | None = None) -> Enqueued:
-        return await self.engine.operations.redrive(self._who, job_id, origin=origin, key=key)
+    async def redrive(self, job_id: str, *, start_from: str = "start", idempotency_key: str | None = None) -> Enqueued:
+        return await self.engine.operations.redrive(
+            self._who, job_id, start_from=start_from, idempotency_key=idempotency_key
+        )
 
     async def revoke(self, job_id: str, *, reason: str | None = None) -> Receipt:
         return await self.engine.jobs.revoke(self._who, job_id, reason=reason)
 
     async def queue(self, type: str) -> QueueStats:
-        return await self.engine.reads.queue(self._tenant, wire.name(type, "type"))
+        return await self.engine.queries.queue(self._tenant, wire.name(type, "type"))
 
     async def history(self, job_id: str) -> list[HistoryRow]:
-        return await self.engine.reads.history(self._tenant, wire.job_id(job_id))
+        return await self.engine.queries.history(self._tenant, wire.job_id(job_id))
 
     async def children(self, job_id: str) -> list[Job]:
         found: list[Job] = []
-        filter = Filter(parent_id=wire.job_id(job_id), limit=MOST_CHILDREN)
+        filter = Filter(parent_id=wire.job_id(job_id), limit=MAX_CHILDREN)
         while page := await self.find(filter):
             found += page
             filter = filter._replace(before_seq=page[-1].seq)
@@ -107,22 +119,22 @@ class LocalClient:
         (steps,) = await self.engine.progress.steps_of(self._tenant, [wire.job_id(job_id)])
         return steps
 
-    async def claim(self, ask: ClaimAsk, *, wait_seconds: float = 0.0) -> list[Grant]:
-        with claiming() as granted:
+    async def claim(self, ask: ClaimFilter, *, wait_seconds: float = 0.0) -> list[LeasedJob]:
+        with claiming() as leased:
             jobs = await self.engine.leases.claim(
                 self._tenant, ask, wait_seconds=wait_seconds, most=self.most_per_claim
             )
-            granted(len(jobs))
+            leased(len(jobs))
         # A job that was never run before has left nothing behind, unless it was redriven from another.
         again = [job.id for job in jobs if job.version > 2 or job.redrive_of is not None]
         if not again:
-            return [Grant(job) for job in jobs]
+            return [LeasedJob(job) for job in jobs]
         steps = dict(zip(again, await self.engine.progress.steps_of(self._tenant, again), strict=True))
         approvals = await self.engine.store.decisions(self._tenant, again)
-        return [Grant(job, steps.get(job.id, ()), approvals.get(job.id, ())) for job in jobs]
+        return [LeasedJob(job, steps.get(job.id, ()), approvals.get(job.id, ())) for job in jobs]
 
-    async def heartbeats(self, beats: Sequence[Beat]) -> list[Pulse | Refused]:
-        return await self.engine.leases.heartbeats(self._tenant, beats)
+    async def heartbeats(self, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply | Rejected]:
+        return await self.engine.leases.heartbeats(self._tenant, heartbeats)
 
     async def interrupted(self, leases: Sequence[tuple[str, int]], *, wait_seconds: float = 0.0) -> list[str]:
         return await self.engine.leases.interrupted(self._tenant, leases, wait_seconds=wait_seconds)
@@ -130,7 +142,7 @@ class LocalClient:
     async def roles(self) -> frozenset[str] | None:
         return None
 
-    async def finishes(self, orders: Sequence[Finish]) -> list[Receipt | Refused]:
+    async def finishes(self, orders: Sequence[Finish]) -> list[Receipt | Rejected]:
         return await self.engine.leases.finishes(self._tenant, orders)
 
     async def checkpoint(self, checkpoint: Checkpoint) -> int:
@@ -139,11 +151,11 @@ class LocalClient:
     async def save_step(self, step: Step) -> StepRow:
         return await self.engine.progress.save_step(self._tenant, step)
 
-    async def add_events(self, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
+    async def add_events(self, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
         return await self.engine.progress.reports(self._tenant, reports)
 
-    async def open_gate(self, gate: OpenGate) -> Receipt:
-        return (await self.engine.gates.open(self._who, gate)).receipt
+    async def request_approval(self, approval: RequestApproval) -> Receipt:
+        return (await self.engine.approvals.open(self._who, approval)).receipt
 
     async def attach(self, holder: Holder, thing: File | Link) -> str:
         return (await self.engine.artifacts.add(self._tenant, holder, thing)).id
@@ -153,13 +165,13 @@ class LocalClient:
         await self.engine.registry.set_type(
             self._who,
             name,
-            schema=None if schema is None else wire.encode(schema, what="schema").decode(),
+            schema=None if schema is None else wire.encode_json(schema, what="schema").decode(),
             requires=definition.get("requires", ()),
             defaults=definition.get("defaults"),
         )
 
-    def start_chores(self) -> None:
-        self.engine.upkeep.start()
+    def start_maintenance(self) -> None:
+        self.engine.maintenance.start()
 
     async def close(self) -> None:
         await self.engine.close()

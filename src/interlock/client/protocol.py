@@ -5,19 +5,29 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from interlock.domain.approval import Approval, OpenGate
+from interlock.domain.approval import Approval, RequestApproval
 from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.decide import Finish
-from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, Pulse, Receipt, Refused
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.job import (
+    Checkpoint,
+    Enqueued,
+    Filter,
+    Heartbeat,
+    HeartbeatReply,
+    HistoryRow,
+    Job,
+    Receipt,
+    Rejected,
+)
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.progress import EventRow, Report, Step, StepRow
 from interlock.domain.registry import QueueStats
 from interlock.wire import AgentName, JobRequest, error_body
 
-__all__ = ["AgentName", "Client", "Grant", "JobRequest", "error_body"]
+__all__ = ["AgentName", "Client", "JobRequest", "LeasedJob", "error_body"]
 
 
-class Grant(NamedTuple):
+class LeasedJob(NamedTuple):
     """A job handed out, with what earlier runs of it have left behind."""
 
     job: Job
@@ -51,7 +61,7 @@ class Client(Protocol):
         """Stop a job; with `cascade` also everything below it."""
         ...
 
-    async def redrive(self, job_id: str, *, origin: str = "start", key: str | None = None) -> Enqueued:
+    async def redrive(self, job_id: str, *, start_from: str = "start", idempotency_key: str | None = None) -> Enqueued:
         """Do an ended job again by a new one: from the start, from its checkpoint, or after a named step."""
         ...
 
@@ -77,11 +87,11 @@ class Client(Protocol):
 
     async def steps(self, job_id: str) -> list[StepRow]: ...
 
-    async def claim(self, ask: ClaimAsk, *, wait_seconds: float = 0.0) -> list[Grant]:
+    async def claim(self, ask: ClaimFilter, *, wait_seconds: float = 0.0) -> list[LeasedJob]:
         """Up to ask.limit jobs, waiting that long for the first; repeated with its claim_id it grants nothing new."""
         ...
 
-    async def heartbeats(self, beats: Sequence[Beat]) -> list[Pulse | Refused]: ...
+    async def heartbeats(self, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply | Rejected]: ...
 
     async def interrupted(self, leases: Sequence[tuple[str, int]], *, wait_seconds: float = 0.0) -> list[str]:
         """Return the IDs of those leased jobs (by ID and fence) that must stop, waiting that long for the first."""
@@ -91,7 +101,7 @@ class Client(Protocol):
         """Return the roles of the credential; None if there are no limits."""
         ...
 
-    async def finishes(self, orders: Sequence[Finish]) -> list[Receipt | Refused]: ...
+    async def finishes(self, orders: Sequence[Finish]) -> list[Receipt | Rejected]: ...
 
     async def checkpoint(self, checkpoint: Checkpoint) -> int: ...
 
@@ -99,11 +109,11 @@ class Client(Protocol):
         """The step as it is kept: the first one that was saved under its name and occurrence."""
         ...
 
-    async def add_events(self, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
+    async def add_events(self, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
         """The numbers that the events of each report have got."""
         ...
 
-    async def open_gate(self, gate: OpenGate) -> Receipt:
+    async def request_approval(self, approval: RequestApproval) -> Receipt:
         """Ask people; the job waits for them and the grant is over. The id of the gate is given by the engine."""
         ...
 
@@ -115,7 +125,7 @@ class Client(Protocol):
         """Keep the schema, the needs and the defaults of a type."""
         ...
 
-    def start_chores(self) -> None:
+    def start_maintenance(self) -> None:
         """Do what the clock demands in the background, if no server does it for this client."""
         ...
 

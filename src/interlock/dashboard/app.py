@@ -157,7 +157,7 @@ class _RequestHandler:
                 form = await self._form()
                 if not self._board._sessions.is_form_token(form.raw("form_token"), self._session):
                     raise Forbidden("this form has expired: reload the page and submit it again")
-            now = await self._board._engine.reads.now()
+            now = await self._board._engine.queries.now()
             request = PageRequest(self._board._engine, self._who, now, parameters, self._query, form)
             result = await self._handle(page, request, path)
             response = self._view(result, now) if isinstance(result, View) else self._with_session(page, result)

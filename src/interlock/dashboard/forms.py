@@ -14,7 +14,7 @@ from interlock.dashboard.lossless_json import LosslessNumber, decode, encode
 from interlock.dashboard.render import escape_control
 from interlock.domain.json_text import loads
 from interlock.engine.schemas import fits
-from interlock.errors import Fault, Invalid
+from interlock.errors import FieldError, Invalid
 
 DATA: Final = "data"
 MAX_INPUTS: Final = 40
@@ -118,7 +118,7 @@ def data(schema: str | None, form: Fields, proposed: str | None = None) -> str |
     fields = inputs(schema, proposed)
     if not fields:
         return None
-    faults: list[Fault] = []
+    faults: list[FieldError] = []
     text = _value(fields[0], form, faults) if fields[0].name == DATA else _object(fields, form, faults)
     if faults:
         raise Invalid(f"{len(faults)} fields are invalid: {faults[0].message}", faults=faults)
@@ -249,12 +249,12 @@ def _represents(field: Input, given: Any) -> bool:
     return field.kind == "json"
 
 
-def _object(fields: Sequence[Input], form: Fields, faults: list[Fault]) -> str:
+def _object(fields: Sequence[Input], form: Fields, faults: list[FieldError]) -> str:
     parts = [(field.key, _value(field, form, faults)) for field in fields]
     return "{" + ", ".join(f"{json.dumps(key)}: {text}" for key, text in parts if text is not None) + "}"
 
 
-def _value(field: Input, form: Fields, faults: list[Fault]) -> str | None:
+def _value(field: Input, form: Fields, faults: list[FieldError]) -> str | None:
     """Return the JSON of one field, None if it is left out."""
     if field.kind == "group":
         return _group_value(field, form, faults)
@@ -265,16 +265,16 @@ def _value(field: Input, form: Fields, faults: list[Fault]) -> str | None:
         return "true" if sent else "false"
     if sent is None or not sent.strip():
         if field.required_in_group and not field.nullable:
-            faults.append(Fault(field.pointer, REQUIRED.get(field.kind, "required: enter a value")))
+            faults.append(FieldError(field.pointer, REQUIRED.get(field.kind, "required: enter a value")))
         return "null" if field.required_in_group and sent is not None else None
     try:
         return _encode(field, sent)
     except ValueError as error:
-        faults.append(Fault(field.pointer, str(error)))
+        faults.append(FieldError(field.pointer, str(error)))
         return None
 
 
-def _group_value(field: Input, form: Fields, faults: list[Fault]) -> str | None:
+def _group_value(field: Input, form: Fields, faults: list[FieldError]) -> str | None:
     """Return the JSON of an object; an optional one is left out if none of its fields is filled in."""
     filled = any((_submitted(one, form) or "").strip() for one in _leaves(field.fields))
     needs_values = any(one.required_in_group for one in field.fields)
@@ -284,7 +284,7 @@ def _group_value(field: Input, form: Fields, faults: list[Fault]) -> str | None:
         return "null" if field.required_in_group else None
     if not filled and not field.required:
         if field.required_in_group:
-            faults.append(Fault(field.pointer, "required: enter a value"))
+            faults.append(FieldError(field.pointer, "required: enter a value"))
         return None
     return _object(field.fields, form, faults)
 

@@ -14,7 +14,7 @@ from interlock import wire
 from interlock.dashboard.navigation import READ_ROLES
 from interlock.domain.principal import Principal
 from interlock.engine.engine import Engine
-from interlock.errors import Fault, Invalid, TooLarge
+from interlock.errors import FieldError, Invalid, TooLarge
 
 MAX_FIELDS: Final = 2_000
 MAX_INTEGER: Final = 2**63 - 1
@@ -211,7 +211,7 @@ class Pages(list[Page]):
 def field_errors(error: Invalid | TooLarge, names: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the messages of an error by form field; `names` maps request members to fields."""
     found: dict[str, str] = {}
-    for fault in error.faults if isinstance(error, Invalid) else [Fault(f"/{error.what}", str(error))]:
+    for fault in error.faults if isinstance(error, Invalid) else [FieldError(f"/{error.what}", str(error))]:
         member = fault.pointer.lstrip("/").partition("/")[0]
         name = (names or {}).get(member, member)
         found[name] = f"{found[name]}\n{fault.message}" if name in found else fault.message

@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 
 from interlock.domain import json_text
 from interlock.domain.progress import EventRow
-from interlock.engine.progress import LONGEST_PAGE, Progress
+from interlock.engine.progress import MAX_PAGE_SIZE, Progress
 
-MAX_EVENTS: Final = LONGEST_PAGE // 2
+MAX_EVENTS: Final = MAX_PAGE_SIZE // 2
 
 
 class JobProgress(NamedTuple):
@@ -21,14 +21,14 @@ class JobProgress(NamedTuple):
 
 async def latest_events(progress: Progress, tenant: str, job_id: str, first: Sequence[EventRow]) -> Sequence[EventRow]:
     """Return the last events, found by binary search over their numbers from the first page on."""
-    if len(first) < LONGEST_PAGE:
+    if len(first) < MAX_PAGE_SIZE:
         return first[-MAX_EVENTS:]
 
     async def next_after(seq: int) -> int | None:
         found = await progress.events(tenant, job_id, after=seq, limit=1)
         return found[0].seq if found else None
 
-    last_known, step = first[-1].seq, LONGEST_PAGE
+    last_known, step = first[-1].seq, MAX_PAGE_SIZE
     while (further := await next_after(last_known + step)) is not None:
         last_known, step = further, step * 2
     end = last_known + step
@@ -36,7 +36,7 @@ async def latest_events(progress: Progress, tenant: str, job_id: str, first: Seq
         middle = (last_known + end) // 2
         further = await next_after(middle)
         last_known, end = (further, end) if further is not None else (last_known, middle)
-    last = await progress.events(tenant, job_id, after=max(last_known - MAX_EVENTS, 0), limit=LONGEST_PAGE)
+    last = await progress.events(tenant, job_id, after=max(last_known - MAX_EVENTS, 0), limit=MAX_PAGE_SIZE)
     return last[-MAX_EVENTS:]
 
 

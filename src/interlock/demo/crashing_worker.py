@@ -23,7 +23,7 @@ async def work(database: str, tenant: str) -> None:
     tasks.power_cut = die
     tasks.app.connect_by(lambda: assemble.open_client(database, tenant=tenant))
     async with tasks.app:
-        await Worker(tasks.app, name="doomed", types=["report"], lease_seconds=LEASE_SECONDS).run(once=True)
+        await Worker(tasks.app, name="doomed", types=["report"], lease=LEASE_SECONDS).run(once=True)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,13 @@ from interlock.demo import tasks
 
 async def play(database: str, tenant: str) -> None:
     """Enqueue the jobs of the demo; when this returns, the first worker of the report is dead."""
-    report = await tasks.report.options(key="demo-report").enqueue(topic="tides")
+    report = await tasks.report.options(idempotency_key="demo-report").enqueue(topic="tides")
     if not report.replayed:
         await lose_a_worker(database, tenant)
-    await tasks.plan.options(key="demo-plan").enqueue(topic="tides")
-    await tasks.publish.options(key="demo-publish").enqueue(title="What moves the sea")
-    await tasks.summarize.options(key="demo-summarize").enqueue(topic="tides")
-    await tasks.import_feed.options(key="demo-import").enqueue(url="https://feed.example/tides")
+    await tasks.plan.options(idempotency_key="demo-plan").enqueue(topic="tides")
+    await tasks.publish.options(idempotency_key="demo-publish").enqueue(title="What moves the sea")
+    await tasks.summarize.options(idempotency_key="demo-summarize").enqueue(topic="tides")
+    await tasks.import_feed.options(idempotency_key="demo-import").enqueue(url="https://feed.example/tides")
 
 
 async def lose_a_worker(database: str, tenant: str) -> None:

@@ -62,7 +62,7 @@ async def publish(ctx: interlock.Context, title: str) -> dict[str, object]:
 async def summarize(ctx: interlock.Context, topic: str) -> str:
     """Meets a provider that is busy at first and says when to come back."""
     if ctx.attempt == 1:
-        raise interlock.Retry("429 from the model provider", after=1.0)
+        raise interlock.Retry("429 from the model provider", delay=1.0)
     return f"{topic}, in one sentence"
 
 

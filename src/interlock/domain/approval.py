@@ -8,28 +8,28 @@ from hashlib import sha256
 from hmac import compare_digest
 from typing import Final, NamedTuple
 
-from interlock.domain.expiry import expire_gate, pass_deadline
+from interlock.domain.expiry import expire_approval, pass_deadline
 from interlock.domain.job import Checkpoint
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.principal import Principal
-from interlock.domain.transition import Change, Standing, error_text, move
+from interlock.domain.transition import JobState, Transition, error_text, transition
 from interlock.errors import (
     AlreadyDecided,
+    ApprovalExpired,
+    ApprovalVoid,
     DigestMismatch,
     Error,
     Forbidden,
-    GateExpired,
-    GateVoid,
     Invalid,
     NotFound,
 )  # fmt: skip
 
 DEFAULT_EXPIRY_SECONDS: Final = 86_400.0
-LONGEST_EXPIRY_SECONDS: Final = 7 * 86_400.0
-MOST_VOTES: Final = 100
+MAX_EXPIRY_SECONDS: Final = 7 * 86_400.0
+MAX_VOTES: Final = 100
 
 
-class GateStatus(StrEnum):
+class ApprovalStatus(StrEnum):
     OPEN = "open"
     APPROVED = "approved"
     DENIED = "denied"
@@ -49,13 +49,13 @@ class OnDeny(StrEnum):
     RESUME = "resume"
 
 
-class OpenGate(NamedTuple):
+class RequestApproval(NamedTuple):
     """A worker gives up its lease until people have decided; details and schema are JSON."""
 
     id: str
     fence: int
     worker: str
-    gate_id: str
+    approval_id: str
     prompt: str
     details: str | None = None
     risk: str | None = None
@@ -68,7 +68,7 @@ class OpenGate(NamedTuple):
     sanitized: bool = False
     name: str | None = None  # by which a later run finds the decision
     occurrence: int | None = None  # of the name in a run, from 1; None: the next of this job
-    verb: Verb = Verb.OPEN_GATE
+    verb: Verb = Verb.REQUEST_APPROVAL
 
 
 class Vote(NamedTuple):
@@ -87,7 +87,7 @@ class Approval(NamedTuple):
     id: str
     job_id: str
     fence: int
-    status: GateStatus
+    status: ApprovalStatus
     prompt: str
     details: str | None
     risk: str | None
@@ -105,17 +105,17 @@ class Approval(NamedTuple):
     comment: str | None
     data: str | None
     token_sha256: bytes | None
-    token_minted_by: str | None
-    token_minted_at: int | None
+    link_created_by: str | None
+    link_created_at: int | None
     votes: Sequence[Vote]
 
     @property
     def decision(self) -> Decision | None:
         """How it was decided, if it was."""
-        return {GateStatus.APPROVED: Decision.APPROVE, GateStatus.DENIED: Decision.DENY}.get(self.status)
+        return {ApprovalStatus.APPROVED: Decision.APPROVE, ApprovalStatus.DENIED: Decision.DENY}.get(self.status)
 
 
-class Ballot(NamedTuple):
+class CastVote(NamedTuple):
     """A decision about the gate with this id; data is JSON. A bearer of a link proves it by the hash of its token."""
 
     id: str
@@ -127,7 +127,7 @@ class Ballot(NamedTuple):
     token_sha256: bytes | None = None
 
 
-class Mint(NamedTuple):
+class CreateApprovalLink(NamedTuple):
     """A new link token for the gate with this id; the one before is void."""
 
     id: str
@@ -135,22 +135,22 @@ class Mint(NamedTuple):
     token_sha256: bytes
 
 
-class GateFilter(NamedTuple):
+class ApprovalFilter(NamedTuple):
     """Which gates a list shows: newest first, from the place (opened_at, id) on; if urgent, open ones by their end."""
 
-    status: GateStatus | None = None
+    status: ApprovalStatus | None = None
     job_id: str | None = None
     fence: int | None = None  # with a job: the gate that its grant with this fence opened
     before: tuple[int, str] | None = None
     limit: int = 50
     urgent: bool = False  # open ones, those that end first, from the place (expires_at, id) on
 
-    def place_of(self, gate: Approval) -> tuple[int, str]:
+    def cursor_of(self, approval: Approval) -> tuple[int, str]:
         """Where a page that ends with this gate is gone on from."""
-        return (gate.expires_at if self.urgent else gate.opened_at), gate.id
+        return (approval.expires_at if self.urgent else approval.opened_at), approval.id
 
 
-class Ruling(NamedTuple):
+class VoteOutcome(NamedTuple):
     """What a ballot does: the approval as it is afterwards, the vote and the change of the job to write, if any.
 
     A refusal beside a change means that the clock had closed the gate already.
@@ -158,7 +158,7 @@ class Ruling(NamedTuple):
 
     approval: Approval
     vote: Vote | None = None
-    change: Change | None = None
+    change: Transition | None = None
     refusal: Error | None = None
 
 
@@ -187,73 +187,77 @@ def refuse_link(approval: Approval, actor: str, now: int) -> Error | None:
         )
     if approval.decision is not None:
         return AlreadyDecided(approval.id, approval.status)
-    if approval.status is GateStatus.VOID:
-        return GateVoid(approval.id)
-    if approval.status is GateStatus.EXPIRED or approval.expires_at <= now:
-        return GateExpired(approval.id)
+    if approval.status is ApprovalStatus.VOID:
+        return ApprovalVoid(approval.id)
+    if approval.status is ApprovalStatus.EXPIRED or approval.expires_at <= now:
+        return ApprovalExpired(approval.id)
     return None
 
 
-def judge(ballot: Ballot, approval: Approval, job: Standing, now: int) -> Ruling | Error:
+def judge(command: CastVote, approval: Approval, job: JobState, now: int) -> VoteOutcome | Error:
     """What a ballot does to a gate and its job, both read under the lock of the job."""
-    if (fault := _fault(ballot, approval)) is not None:
+    if (fault := _fault(command, approval)) is not None:
         return fault
-    mine = next((vote for vote in approval.votes if vote.voter == ballot.actor), None)
-    if approval.status is not GateStatus.OPEN:
-        return _judge_closed(ballot, approval, mine)
+    mine = next((vote for vote in approval.votes if vote.voter == command.actor), None)
+    if approval.status is not ApprovalStatus.OPEN:
+        return _judge_closed(command, approval, mine)
     if mine is not None:
-        return Ruling(approval) if mine.decision is ballot.decision else AlreadyDecided(approval.id, "you have voted")
-    if job.gate_id != approval.id:
-        return GateVoid(approval.id)
+        return (
+            VoteOutcome(approval)
+            if mine.decision is command.decision
+            else AlreadyDecided(approval.id, "you have voted")
+        )
+    if job.approval_id != approval.id:
+        return ApprovalVoid(approval.id)
     for overdue, status, refusal in (
-        (pass_deadline, GateStatus.VOID, GateVoid(approval.id)),
-        (expire_gate, GateStatus.EXPIRED, GateExpired(approval.id)),
+        (pass_deadline, ApprovalStatus.VOID, ApprovalVoid(approval.id)),
+        (expire_approval, ApprovalStatus.EXPIRED, ApprovalExpired(approval.id)),
     ):
-        if isinstance(change := overdue(job, now), Change):
-            return Ruling(approval._replace(status=status, closed_at=now), change=change, refusal=refusal)
-    vote = Vote(ballot.actor, ballot.decision, ballot.comment, now)
-    return _counted(ballot, approval._replace(votes=(*approval.votes, vote)), vote, job, now)
+        if isinstance(change := overdue(job, now), Transition):
+            return VoteOutcome(approval._replace(status=status, closed_at=now), change=change, refusal=refusal)
+    vote = Vote(command.actor, command.decision, command.comment, now)
+    return _counted(command, approval._replace(votes=(*approval.votes, vote)), vote, job, now)
 
 
-def _fault(ballot: Ballot, approval: Approval) -> Error | None:
+def _fault(command: CastVote, approval: Approval) -> Error | None:
     """What is wrong with a ballot whatever the gate has become."""
-    if ballot.token_sha256 is not None and not compare_digest(ballot.token_sha256, approval.token_sha256 or b""):
+    if command.token_sha256 is not None and not compare_digest(command.token_sha256, approval.token_sha256 or b""):
         return NotFound("", what="approval")
-    if ballot.actor == approval.opened_by:
+    if command.actor == approval.opened_by:
         return Forbidden("the principal that requested an approval cannot decide it")
-    if ballot.digest is not None and not compare_digest(
-        ballot.digest.lower().encode(errors="replace"), approval.digest.encode()
+    if command.digest is not None and not compare_digest(
+        command.digest.lower().encode(errors="replace"), approval.digest.encode()
     ):
         return DigestMismatch(approval.id)
-    if ballot.data is not None and (approval.required > 1 or ballot.decision is Decision.DENY):
+    if command.data is not None and (approval.required > 1 or command.decision is Decision.DENY):
         return Invalid("data goes with an approval by one person alone; use the comment", pointer="/data")
     return None
 
 
-def _judge_closed(ballot: Ballot, approval: Approval, mine: Vote | None) -> Ruling | Error:
-    if approval.status is GateStatus.EXPIRED:
-        return GateExpired(approval.id)
-    if approval.status is GateStatus.VOID:
-        return GateVoid(approval.id)
-    same = mine is not None and mine.decision is ballot.decision and ballot.data == approval.data
-    return Ruling(approval) if same else AlreadyDecided(approval.id, approval.status)
+def _judge_closed(command: CastVote, approval: Approval, mine: Vote | None) -> VoteOutcome | Error:
+    if approval.status is ApprovalStatus.EXPIRED:
+        return ApprovalExpired(approval.id)
+    if approval.status is ApprovalStatus.VOID:
+        return ApprovalVoid(approval.id)
+    same = mine is not None and mine.decision is command.decision and command.data == approval.data
+    return VoteOutcome(approval) if same else AlreadyDecided(approval.id, approval.status)
 
 
-def _counted(ballot: Ballot, approval: Approval, vote: Vote, job: Standing, now: int) -> Ruling:
+def _counted(command: CastVote, approval: Approval, vote: Vote, job: JobState, now: int) -> VoteOutcome:
     """One denial decides; approvals decide when there are enough."""
     in_favour = sum(v.decision is Decision.APPROVE for v in approval.votes)
     if vote.decision is Decision.APPROVE and in_favour < approval.required:
-        return Ruling(approval, vote)
-    status = GateStatus.APPROVED if vote.decision is Decision.APPROVE else GateStatus.DENIED
+        return VoteOutcome(approval, vote)
+    status = ApprovalStatus.APPROVED if vote.decision is Decision.APPROVE else ApprovalStatus.DENIED
     closed = approval._replace(
-        status=status, closed_by=ballot.actor, closed_at=now, comment=ballot.comment, data=ballot.data
+        status=status, closed_by=command.actor, closed_at=now, comment=command.comment, data=command.data
     )
-    facts = {"gate_id": approval.id, "decision": str(ballot.decision)}
-    if status is GateStatus.DENIED and approval.on_deny is OnDeny.FAIL:
-        error = error_text(f"denied by {ballot.actor}", "approval_denied")
-        change = move(job, Status.FAILED, Verb.DECIDE, ballot.actor, ballot.comment, error=error, facts=facts)
+    facts = {"approval_id": approval.id, "decision": str(command.decision)}
+    if status is ApprovalStatus.DENIED and approval.on_deny is OnDeny.FAIL:
+        error = error_text(f"denied by {command.actor}", "approval_denied")
+        change = transition(job, Status.FAILED, Verb.DECIDE, command.actor, command.comment, error=error, facts=facts)
     else:
-        change = move(
-            job, Status.QUEUED, Verb.DECIDE, ballot.actor, ballot.comment, run_at=now, facts=facts | {"run_at": now}
+        change = transition(
+            job, Status.QUEUED, Verb.DECIDE, command.actor, command.comment, run_at=now, facts=facts | {"run_at": now}
         )
-    return Ruling(closed, vote, change)
+    return VoteOutcome(closed, vote, change)

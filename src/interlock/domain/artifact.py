@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from interlock.domain.job import Refused
+from interlock.domain.job import Rejected
 from interlock.errors import Error, Invalid, TooLarge, Unavailable, Unsatisfiable
 
 UPLOAD_SECONDS: Final = 3600.0
@@ -19,7 +19,7 @@ STALLED_SECONDS: Final = 60.0
 UNFINISHED_KEPT_SECONDS: Final = 2 * UPLOAD_SECONDS  # longer than any upload may take
 REPLACED_KEPT_SECONDS: Final = 3600.0  # so that a download under way may come to its end
 COLLECT_AGAIN_SECONDS: Final = 300.0
-LONGEST_URL: Final = 2048
+MAX_URL_LENGTH: Final = 2048
 PLAIN_BYTES: Final = "application/octet-stream"
 # What no browser runs or renders as a page of ours; anything else leaves as plain bytes, whatever a worker called it.
 INERT: Final = frozenset(
@@ -112,8 +112,8 @@ class Orphan(NamedTuple):
 class Arrangement(NamedTuple):
     """What a batch of new artifacts comes to."""
 
-    answers: list[Artifact | Refused]
-    shown: list[Artifact]
+    answers: list[Artifact | Rejected]
+    visible: list[Artifact]
     spare: list[str]  # keys that were written in vain
     replaced: list[str]  # keys whose artifact made room
     growth: int
@@ -126,14 +126,14 @@ def admit(
     there: Iterable[Artifact],
     used: int,
     quota: int | None,
-) -> list[Refused | None]:
+) -> list[Rejected | None]:
     """Refuse uploads that could not be shown anyway, before a byte of them is taken."""
     sizes = {(artifact.job_id, artifact.name): artifact.size or 0 for artifact in there}
-    answers: list[Refused | None] = []
+    answers: list[Rejected | None] = []
     for holder, name, _, size in openings:
         more = size - sizes.get((holder.job_id, name), 0)
         if holder in faults:
-            answers.append(Refused(faults[holder]))
+            answers.append(Rejected(faults[holder]))
         elif _exceeds(quota, used, more):
             answers.append(_over_quota(quota, used + more))
         else:
@@ -158,18 +158,18 @@ def arrange(
     """
     before = {(artifact.job_id, artifact.name): artifact for artifact in there}
     after = dict(before)
-    answers: list[Artifact | Refused] = []
+    answers: list[Artifact | Rejected] = []
     growth = 0
     for new in items:
         old = after.get((new.job_id, new.name))
         more = (new.size or 0) - ((old.size or 0) if old else 0)
         if new.holder in faults:
-            answers.append(Refused(faults[new.holder]))
+            answers.append(Rejected(faults[new.holder]))
         elif old is not None and old.id == new.id:  # this very call, repeated after its answer was lost
             answers.append(old)
         elif new.key is not None and new.key not in safe:
             answers.append(
-                Refused(Unavailable(f"the bytes of {new.name!r} were given up meanwhile; upload them again"))
+                Rejected(Unavailable(f"the bytes of {new.name!r} were given up meanwhile; upload them again"))
             )
         elif old is not None and _same_content(old, new):
             answers.append(old)
@@ -179,14 +179,14 @@ def arrange(
             growth += more
             after[new.job_id, new.name] = artifact = Artifact(*new, now)
             answers.append(artifact)
-    refusal = next((answer for answer in answers if isinstance(answer, Refused)), None)
+    refusal = next((answer for answer in answers if isinstance(answer, Rejected)), None)
     if whole and refusal is not None:
-        answers, after, growth = [a if isinstance(a, Refused) else refusal for a in answers], before, 0
-    shown = [artifact for place, artifact in after.items() if artifact is not before.get(place)]
+        answers, after, growth = [a if isinstance(a, Rejected) else refusal for a in answers], before, 0
+    visible = [artifact for key, artifact in after.items() if artifact is not before.get(key)]
     taken = {artifact.key for artifact in after.values()}
     return Arrangement(
         answers,
-        shown,
+        visible,
         spare=[new.key for new in items if new.key is not None and new.key in safe and new.key not in taken],
         replaced=[old.key for old in before.values() if old.key is not None and old.key not in taken],
         growth=growth,
@@ -202,8 +202,8 @@ def _exceeds(quota: int | None, used: int, more: int) -> bool:
     return quota is not None and more > 0 and used + more > quota
 
 
-def _over_quota(quota: int | None, size: int) -> Refused:
-    return Refused(TooLarge("the tenant's store of artifacts", size, quota or 0))
+def _over_quota(quota: int | None, size: int) -> Rejected:
+    return Rejected(TooLarge("the tenant's store of artifacts", size, quota or 0))
 
 
 def content_type(value: str | None) -> str:
@@ -223,8 +223,8 @@ def served_as(content_type: str | None) -> str:
 
 def link_url(value: str) -> str:
     """A plain http or https address; what browsers and parsers read differently is refused."""
-    if len(value) > LONGEST_URL:
-        raise Invalid(f"url has {len(value)} characters: the limit is {LONGEST_URL}", pointer="/url")
+    if len(value) > MAX_URL_LENGTH:
+        raise Invalid(f"url has {len(value)} characters: the limit is {MAX_URL_LENGTH}", pointer="/url")
     try:
         parts = urlsplit(value) if _URL_CHARACTERS.fullmatch(value) else None
         good = parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

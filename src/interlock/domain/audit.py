@@ -10,7 +10,7 @@ from typing import NamedTuple
 from interlock.domain.job import HistoryRow
 
 
-class Chronicle(NamedTuple):
+class HistoryExport(NamedTuple):
     """The whole history of one job, and its place in the order of arrival."""
 
     seq: int
@@ -55,7 +55,7 @@ def origin(tenant: str, job_id: str) -> bytes:
     return _tenant_field(tenant) + _field(job_id)
 
 
-def hash_alike(
+def hash_batch(
     befores: Iterable[bytes], metadatas: Iterable[str | None] | None, at: int, *first: object
 ) -> list[bytes]:
     """The same for rows that differ in metadata only, from the hash before each or its origin; none has a reason.

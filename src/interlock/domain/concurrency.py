@@ -8,11 +8,11 @@ the agent is no longer strict; then it has to line up again, even if the agent i
 from __future__ import annotations
 
 
-def keeps(origin: str, *, strict: bool, placed: bool) -> bool:
+def keeps_slot(origin: str, *, strict: bool, has_slot: bool) -> bool:
     """Whether a job that leaves this status unfinished still has its place; placed: it had one while it waited."""
-    return strict if origin == "running" else placed
+    return strict if origin == "running" else has_slot
 
 
-def gives_back(origin: str, *, ended: bool, strict: bool, placed: bool) -> bool:
+def frees_slot(origin: str, *, ended: bool, strict: bool, has_slot: bool) -> bool:
     """Whether a job that leaves this status frees a place."""
-    return ended or not strict if origin == "running" else ended and placed
+    return ended or not strict if origin == "running" else ended and has_slot

@@ -6,7 +6,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-MOST_JOBS: Final = 500  # what is further away is not looked at: the wait is allowed
+MAX_JOBS: Final = 500  # what is further away is not looked at: the wait is allowed
 
 
 class Look(StrEnum):
@@ -39,7 +39,7 @@ def starved_child(
     new = set(children)
     while new:
         seen |= new
-        if len(seen) > MOST_JOBS:
+        if len(seen) > MAX_JOBS:
             return None
         waiting: list[str] = []
         for id, is_waiting, agent in (yield Question(Look.JOBS, sorted(new))):

@@ -10,20 +10,20 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from interlock.domain import json_text, principal
-from interlock.domain.approval import OpenGate
-from interlock.domain.edit import Edit, edit
-from interlock.domain.expiry import SWEEP, expire_gate, pass_deadline
+from interlock.domain.approval import RequestApproval
+from interlock.domain.edit import EditJob, edit
+from interlock.domain.expiry import SWEEP, expire_approval, pass_deadline
 from interlock.domain.job import ANY_FENCE, MAX_RELEASES, HistoryRow, Receipt
 from interlock.domain.lifecycle import TERMINAL, Status, Verb
 from interlock.domain.retry import DEFAULT_BACKOFF, SECOND, Backoff, after_expiry, after_failure
 from interlock.domain.timestamps import micros
-from interlock.domain.transition import Change, Standing, Unchanged, error_text, move
+from interlock.domain.transition import JobState, NoChange, Transition, error_text, transition
 from interlock.errors import AlreadyFinished, CancelRequested, Error, LeaseLost, NoCancelRequested, NotRunning
 
-MOST_CHILDREN: Final = 1000  # that a job waits for at a time: each is named by it until it has ended
+MAX_CHILDREN: Final = 1000  # that a job waits for at a time: each is named by it until it has ended
 
 
-class Complete(NamedTuple):
+class CompleteJob(NamedTuple):
     """A worker's success report; result and usage are JSON."""
 
     id: str
@@ -36,7 +36,7 @@ class Complete(NamedTuple):
     verb: Verb = Verb.COMPLETE
 
 
-class Fail(NamedTuple):
+class FailJob(NamedTuple):
     """A worker's failure report; error is JSON with message, kind and details.
 
     A final one may leave a result too, JSON as well: what there is to keep of a run that did not succeed.
@@ -53,7 +53,7 @@ class Fail(NamedTuple):
     verb: Verb = Verb.FAIL
 
 
-class Release(NamedTuple):
+class ReleaseJob(NamedTuple):
     """A worker hands the job back on purpose: now, at a time, after a delay, or when named children have ended."""
 
     id: str
@@ -66,7 +66,7 @@ class Release(NamedTuple):
     verb: Verb = Verb.RELEASE
 
 
-class CancelAck(NamedTuple):
+class AcknowledgeCancel(NamedTuple):
     """A worker has stopped because a cancel was requested."""
 
     id: str
@@ -75,7 +75,7 @@ class CancelAck(NamedTuple):
     verb: Verb = Verb.CANCEL_ACK
 
 
-class Cancel(NamedTuple):
+class CancelJob(NamedTuple):
     """Somebody wants the job stopped: at once unless it runs, and then by request or by force."""
 
     id: str
@@ -85,7 +85,7 @@ class Cancel(NamedTuple):
     verb: Verb = Verb.CANCEL
 
 
-class Revoke(NamedTuple):
+class RevokeLease(NamedTuple):
     """Somebody ends a lease now, as if it had expired; with `below` only one whose fence is lower."""
 
     id: str
@@ -95,60 +95,62 @@ class Revoke(NamedTuple):
     verb: Verb = Verb.REVOKE
 
 
-class Expire(NamedTuple):
+class ExpireLease(NamedTuple):
     """The clock says that a lease, or a gate, has run out."""
 
     id: str
     verb: Verb = Verb.EXPIRE
 
 
-class PassDeadline(NamedTuple):
+class EnforceDeadline(NamedTuple):
     """The clock says that a job may no longer start."""
 
     id: str
     verb: Verb = Verb.PASS_DEADLINE
 
 
-Finish = Complete | Fail | Release | CancelAck
-Ending = Finish | OpenGate  # whatever a worker ends its grant with
-Order = Ending | Cancel | Revoke | Expire | PassDeadline | Edit
-STOPS: Final = (Cancel, Revoke)  # orders that a running job must hear of before its next heartbeat
+Finish = CompleteJob | FailJob | ReleaseJob | AcknowledgeCancel
+WorkerCommand = Finish | RequestApproval  # whatever a worker ends its grant with
+Command = WorkerCommand | CancelJob | RevokeLease | ExpireLease | EnforceDeadline | EditJob
+STOPS: Final = (CancelJob, RevokeLease)  # orders that a running job must hear of before its next heartbeat
 
 
-def decide(order: Order, job: Standing, *, now: int, chance: float) -> Change | Unchanged | Error:
+def decide(order: Command, job: JobState, *, now: int, chance: float) -> Transition | NoChange | Error:
     """What the order does to a job in this standing; chance is a random number in [0, 1)."""
     match order:
-        case Complete() | Fail() | Release() | CancelAck() | OpenGate():
+        case CompleteJob() | FailJob() | ReleaseJob() | AcknowledgeCancel() | RequestApproval():
             if not holds(job, order.fence, order.worker):
                 return LeaseLost(order.id, order.fence)
             return _finish(order, job, now, chance)
-        case Cancel():
+        case CancelJob():
             return _cancel(order, job, now)
-        case Revoke():
+        case RevokeLease():
             if job.status is not Status.RUNNING:
                 return AlreadyFinished(job.id, f"it is {job.status}, no worker holds its lease")
             if order.below is not None and job.fence >= order.below:
-                return Unchanged()
+                return NoChange()
             return _lose_lease(order.verb, order.actor, "revoked", order.reason, job, now)
-        case Expire():
+        case ExpireLease():
             if job.status is Status.WAITING_FOR_APPROVAL:
-                return expire_gate(job, now)
+                return expire_approval(job, now)
             if job.status is not Status.RUNNING or job.lease_expires_at is None or job.lease_expires_at > now:
-                return Unchanged()
+                return NoChange()
             kind = "timeout" if _timed_out(job, job.lease_expires_at) else "lease_expired"
             return _lose_lease(order.verb, SWEEP, kind, kind, job, now)
-        case PassDeadline():
+        case EnforceDeadline():
             return pass_deadline(job, now)
-        case Edit():
+        case EditJob():
             return edit(order, job, now)
 
 
-def holds(job: Standing, fence: int, worker: str) -> bool:
+def holds(job: JobState, fence: int, worker: str) -> bool:
     """Whether this worker's grant is the current one."""
     return job.status is Status.RUNNING and fence in (job.fence, ANY_FENCE) and job.worker == worker
 
 
-def answer_repeat(ended: HistoryRow | None, verb: Verb | None, job_id: str, fence: int, worker: str) -> Receipt | Error:
+def result_of_repeat(
+    ended: HistoryRow | None, verb: Verb | None, job_id: str, fence: int, worker: str
+) -> Receipt | Error:
     """What to say to a worker whose grant is over: the row that ended it decides.
 
     The same verb again gets the same receipt; verb None means a heartbeat or checkpoint.
@@ -177,33 +179,33 @@ def receipt_of(row: HistoryRow) -> Receipt:
     )
 
 
-def _finish(order: Ending, job: Standing, now: int, chance: float) -> Change | Error:
+def _finish(order: WorkerCommand, job: JobState, now: int, chance: float) -> Transition | Error:
     actor = principal.worker(order.worker)
-    if isinstance(order, Complete):
-        return move(job, Status.SUCCEEDED, order.verb, actor)._replace(
+    if isinstance(order, CompleteJob):
+        return transition(job, Status.SUCCEEDED, order.verb, actor)._replace(
             result=order.result, result_summary=order.result_summary, usage=order.usage, sanitized=order.sanitized
         )
-    if isinstance(order, CancelAck):
+    if isinstance(order, AcknowledgeCancel):
         if job.cancel_requested_at is None:
             return NoCancelRequested(job.id)
         return _cancelled(job, order.verb, actor)
-    if isinstance(order, Fail) and not order.retryable:
-        change = move(job, Status.FAILED, order.verb, actor, error=order.error, sanitized=order.sanitized)
+    if isinstance(order, FailJob) and not order.retryable:
+        change = transition(job, Status.FAILED, order.verb, actor, error=order.error, sanitized=order.sanitized)
         return change._replace(result=order.result)
     if job.cancel_requested_at is not None:
-        if isinstance(order, OpenGate):
+        if isinstance(order, RequestApproval):
             return CancelRequested(job.id)
-        if isinstance(order, Fail):
+        if isinstance(order, FailJob):
             return _cancelled(job, order.verb, actor, order.error)._replace(sanitized=order.sanitized)
         return _cancelled(job, order.verb, actor)
-    if isinstance(order, OpenGate):
-        change = move(
+    if isinstance(order, RequestApproval):
+        change = transition(
             job, Status.WAITING_FOR_APPROVAL, order.verb, actor,
-            facts={"gate_id": order.gate_id}, sanitized=order.sanitized,
+            facts={"approval_id": order.approval_id}, sanitized=order.sanitized,
         )  # fmt: skip
-        return change._replace(gate_id=order.gate_id)
+        return change._replace(approval_id=order.approval_id)
     backoff = Backoff.from_text(job.backoff) if job.backoff else DEFAULT_BACKOFF
-    if isinstance(order, Fail):
+    if isinstance(order, FailJob):
         delay = after_failure(backoff, job.attempt, chance, order.retry_after_seconds)
         change = _try_again(job, order.verb, actor, None, order.error, now + delay)
         return change._replace(sanitized=order.sanitized)
@@ -214,35 +216,35 @@ def _finish(order: Ending, job: Standing, now: int, chance: float) -> Change | E
         run_at = now + round(order.delay_seconds * SECOND)
     else:
         run_at = now if order.run_at is None else max(order.run_at, now)
-    change = move(job, Status.QUEUED, order.verb, actor, order.reason, run_at=run_at, facts={"run_at": run_at})
+    change = transition(job, Status.QUEUED, order.verb, actor, order.reason, run_at=run_at, facts={"run_at": run_at})
     return change._replace(releases=job.releases + 1, children=order.children)
 
 
-def _cancel(order: Cancel, job: Standing, now: int) -> Change | Unchanged | Error:
+def _cancel(order: CancelJob, job: JobState, now: int) -> Transition | NoChange | Error:
     if job.status is Status.CANCELLED:
-        return Unchanged()
+        return NoChange()
     if job.status in TERMINAL:
         return AlreadyFinished(job.id, f"it has ended as {job.status}")
     if job.status is not Status.RUNNING or order.force:
-        return move(
+        return transition(
             job, Status.CANCELLED, order.verb, order.actor, order.reason,
             facts={"why": order.reason}, cancel_requested_at=job.cancel_requested_at or now,
             cancel_reason=order.reason or job.cancel_reason,
         )  # fmt: skip
     if job.cancel_requested_at is not None:
-        return Unchanged()
-    return move(
+        return NoChange()
+    return transition(
         job, Status.RUNNING, order.verb, order.actor, order.reason,
         facts={"why": order.reason}, cancel_requested_at=now, cancel_reason=order.reason,
     )  # fmt: skip
 
 
-def _cancelled(job: Standing, verb: Verb, actor: str, error: str | None = None) -> Change:
+def _cancelled(job: JobState, verb: Verb, actor: str, error: str | None = None) -> Transition:
     facts = {"why": job.cancel_reason}
-    return move(job, Status.CANCELLED, verb, actor, job.cancel_reason, facts=facts, error=error)
+    return transition(job, Status.CANCELLED, verb, actor, job.cancel_reason, facts=facts, error=error)
 
 
-def _lose_lease(verb: Verb, actor: str, kind: str, reason: str | None, job: Standing, now: int) -> Change:
+def _lose_lease(verb: Verb, actor: str, kind: str, reason: str | None, job: JobState, now: int) -> Transition:
     if job.cancel_requested_at is not None:
         return _cancelled(job, verb, actor)
     message = {
@@ -254,15 +256,15 @@ def _lose_lease(verb: Verb, actor: str, kind: str, reason: str | None, job: Stan
     return _try_again(job, verb, actor, reason, error_text(message, kind), run_at)
 
 
-def _try_again(job: Standing, verb: Verb, actor: str, reason: str | None, error: str, run_at: int) -> Change:
+def _try_again(job: JobState, verb: Verb, actor: str, reason: str | None, error: str, run_at: int) -> Transition:
     if job.attempt >= job.max_attempts:
-        return move(job, Status.DEAD_LETTER, verb, actor, reason, error=error)
+        return transition(job, Status.DEAD_LETTER, verb, actor, reason, error=error)
     facts = {"attempt": job.attempt + 1, "run_at": run_at}
-    change = move(job, Status.RETRY, verb, actor, reason, error=error, run_at=run_at, facts=facts)
+    change = transition(job, Status.RETRY, verb, actor, reason, error=error, run_at=run_at, facts=facts)
     return change._replace(attempt=job.attempt + 1)
 
 
-def _timed_out(job: Standing, lease_expires_at: int) -> bool:
+def _timed_out(job: JobState, lease_expires_at: int) -> bool:
     """Whether a lease lasted until its run's time was up; who fell silent before was lost, however late it is seen."""
     if job.timeout_seconds is None or job.run_started_at is None:
         return False

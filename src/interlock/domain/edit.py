@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from interlock.domain.lifecycle import CLAIMABLE, TERMINAL, Verb
-from interlock.domain.transition import Change, Edited, Standing, Unchanged, move
+from interlock.domain.transition import EditedFields, JobState, NoChange, Transition, transition
 from interlock.errors import AlreadyFinished, Error, Invalid, NotEditable, PreconditionFailed
 
 
-class Edit(NamedTuple):
+class EditJob(NamedTuple):
     """Somebody changes a waiting job; None leaves a field as it is."""
 
     id: str
@@ -25,7 +25,7 @@ class Edit(NamedTuple):
     verb: Verb = Verb.EDIT
 
 
-def edit(order: Edit, job: Standing, now: int) -> Change | Unchanged | Error:
+def edit(order: EditJob, job: JobState, now: int) -> Transition | NoChange | Error:
     """The job with what was asked for, or why not; what is so already leaves no trace."""
     if order.expected_version is not None and order.expected_version != job.version:
         return PreconditionFailed(job.id, order.expected_version, job.version)
@@ -37,15 +37,15 @@ def edit(order: Edit, job: Standing, now: int) -> Change | Unchanged | Error:
         return Invalid(f"max_attempts cannot be below the attempt, {job.attempt}", pointer="/max_attempts")
     if order.deadline is not None and order.deadline <= now:
         return Invalid("the deadline has passed already", pointer="/deadline")
-    current = Edited(job.priority, job.run_at, job.deadline, job.max_attempts, job.tags)
-    wanted = {name: value for name in Edited._fields if (value := getattr(order, name)) is not None}
+    current = EditedFields(job.priority, job.run_at, job.deadline, job.max_attempts, job.tags)
+    wanted = {name: value for name in EditedFields._fields if (value := getattr(order, name)) is not None}
     if order.due_now and job.run_at > now:
         wanted["run_at"] = now
     if order.drop_deadline:
         wanted["deadline"] = None
     edited = current._replace(**wanted)
     if edited == current:
-        return Unchanged()
+        return NoChange()
     facts = {name: value for name, value in edited._asdict().items() if value != getattr(current, name)}
-    change = move(job, job.status, order.verb, order.actor, facts=facts)
+    change = transition(job, job.status, order.verb, order.actor, facts=facts)
     return change._replace(edited=edited, run_at=None if edited.run_at == job.run_at else edited.run_at)

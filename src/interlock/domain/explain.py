@@ -8,14 +8,14 @@ from typing import Any, Final, NamedTuple
 
 from interlock.domain import json_text
 from interlock.domain.lifecycle import TERMINAL, Status
-from interlock.domain.policy import ClaimAsk, fits
+from interlock.domain.policy import ClaimFilter, fits
 from interlock.domain.timestamps import when
-from interlock.domain.worker_presence import LATELY_SECONDS, Crew
+from interlock.domain.worker_presence import LATELY_SECONDS, EligibleWorkers
 
 _SEEN: Final = f"in the last {LATELY_SECONDS:.0f} s"
 
 
-class Clause(StrEnum):
+class ReasonCode(StrEnum):
     """What can keep a job from running, in the order in which it decides."""
 
     ENDED = "ended"
@@ -33,7 +33,7 @@ class Clause(StrEnum):
     READY = "ready"
 
 
-class Circumstances(NamedTuple):
+class JobSnapshot(NamedTuple):
     """A job and what is around it, read in one snapshot. Fields of a gate, a pause or a line are None without one."""
 
     now: int
@@ -55,24 +55,24 @@ class Circumstances(NamedTuple):
     agent_id: str | None
     awaiting: Sequence[str]
     blocked: bool
-    gate_id: str | None = None
+    approval_id: str | None = None
     votes: int | None = None
     votes_required: int | None = None
     asked_at: int | None = None
-    gate_expires_at: int | None = None
+    approval_expires_at: int | None = None
     paused_at: int | None = None
     paused_by: str | None = None
     pause_reason: str | None = None
-    places: int | None = None
+    slots: int | None = None
     busy_with: Sequence[str] = ()
     ahead: int = 0
-    crews: Sequence[Crew] = ()
+    eligible_workers: Sequence[EligibleWorkers] = ()
 
 
 class Reason(NamedTuple):
     """One clause that holds, as a stable code, a sentence and its facts; times are RFC 3339."""
 
-    clause: Clause
+    clause: ReasonCode
     message: str
     details: Mapping[str, Any]
 
@@ -87,7 +87,7 @@ class Why(NamedTuple):
     also: tuple[Reason, ...]
 
     @property
-    def clause(self) -> Clause:
+    def clause(self) -> ReasonCode:
         return self.reason.clause
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,25 +95,27 @@ class Why(NamedTuple):
         return self.reason.to_dict() | {"also": [reason.to_dict() for reason in self.also]}
 
 
-def explain(job: Circumstances) -> Why:
+def explain(job: JobSnapshot) -> Why:
     """Why a job does not run now. It is ready when a worker that fits would be granted it."""
     first, *others = _reasons(job)
     return Why(first, tuple(others))
 
 
-def _reasons(job: Circumstances) -> Iterator[Reason]:
+def _reasons(job: JobSnapshot) -> Iterator[Reason]:
     final = _final(job)
     if final is not None:
         yield final
         return
-    holding = [reason for clause in (_approval, _children, _time, _pause, _line) if (reason := clause(job)) is not None]
-    yield from holding
+    waiting = [
+        reason for clause in (_approval, _children, _time, _pause, _concurrency) if (reason := clause(job)) is not None
+    ]
+    yield from waiting
     lacking = _worker(job)
-    if lacking.clause is not Clause.READY or not holding:
+    if lacking.clause is not ReasonCode.READY or not waiting:
         yield lacking
 
 
-def _final(job: Circumstances) -> Reason | None:
+def _final(job: JobSnapshot) -> Reason | None:
     """What leaves no question open: the job has ended, runs, or will be ended as soon as somebody looks."""
     if job.status in TERMINAL:
         return _ended(job)
@@ -121,11 +123,11 @@ def _final(job: Circumstances) -> Reason | None:
         return _running(job)
     if job.deadline is not None and job.deadline <= job.now:
         message = f"its deadline passed at {when(job.deadline)}; it never starts again and will be ended"
-        return Reason(Clause.DEADLINE_PASSED, message, {"deadline": when(job.deadline)})
+        return Reason(ReasonCode.DEADLINE_PASSED, message, {"deadline": when(job.deadline)})
     return None
 
 
-def _ended(job: Circumstances) -> Reason:
+def _ended(job: JobSnapshot) -> Reason:
     details: dict[str, Any] = {"status": str(job.status), "finished_at": when(job.finished_at or 0)}
     message = f"it has ended: {job.status}"
     if job.status is Status.CANCELLED:
@@ -135,10 +137,10 @@ def _ended(job: Circumstances) -> Reason:
         error = json_text.loads(job.error)
         details["error"] = {name: error.get(name) for name in ("message", "kind")} if isinstance(error, dict) else error
         message += f" ({error['message']})" if isinstance(error, dict) and error.get("message") else ""
-    return Reason(Clause.ENDED, message, details)
+    return Reason(ReasonCode.ENDED, message, details)
 
 
-def _running(job: Circumstances) -> Reason:
+def _running(job: JobSnapshot) -> Reason:
     expires = job.lease_expires_at or 0
     details: dict[str, Any] = {"worker": job.worker, "lease_expires_at": when(expires), "cancel_requested_at": None}
     message = f"it runs on worker {job.worker}, whose lease holds until {when(expires)}"
@@ -147,34 +149,34 @@ def _running(job: Circumstances) -> Reason:
     if job.cancel_requested_at is not None:
         details |= {"cancel_requested_at": when(job.cancel_requested_at), "cancel_reason": job.cancel_reason}
         message += "; cancellation is pending"
-    return Reason(Clause.RUNNING, message, details)
+    return Reason(ReasonCode.RUNNING, message, details)
 
 
-def _approval(job: Circumstances) -> Reason | None:
+def _approval(job: JobSnapshot) -> Reason | None:
     if job.status is not Status.WAITING_FOR_APPROVAL:
         return None
-    asked, expires = when(job.asked_at or 0), when(job.gate_expires_at or 0)
+    asked, expires = when(job.asked_at or 0), when(job.approval_expires_at or 0)
     message = f"it has {job.votes} of {job.votes_required} approvals, asked for since {asked}; it fails at {expires}"
-    if (job.gate_expires_at or 0) <= job.now:
+    if (job.approval_expires_at or 0) <= job.now:
         message = f"the approval expired at {expires}; the job will fail"
     details = {
-        "approval_id": job.gate_id,
+        "approval_id": job.approval_id,
         "votes": job.votes,
         "required": job.votes_required,
         "opened_at": asked,
         "expires_at": expires,
     }
-    return Reason(Clause.WAITING_FOR_APPROVAL, message, details)
+    return Reason(ReasonCode.WAITING_FOR_APPROVAL, message, details)
 
 
-def _children(job: Circumstances) -> Reason | None:
+def _children(job: JobSnapshot) -> Reason | None:
     if not job.awaiting:
         return None
     message = f"it waits until {_some(job.awaiting, 'child', 'children')} ended"
-    return Reason(Clause.WAITING_FOR_CHILDREN, message, {"children": list(job.awaiting)})
+    return Reason(ReasonCode.WAITING_FOR_CHILDREN, message, {"children": list(job.awaiting)})
 
 
-def _time(job: Circumstances) -> Reason | None:
+def _time(job: JobSnapshot) -> Reason | None:
     if job.run_at <= job.now or job.status is Status.WAITING_FOR_APPROVAL:
         return None
     message = f"it is due at {when(job.run_at)}"
@@ -182,24 +184,24 @@ def _time(job: Circumstances) -> Reason | None:
         message = f"its last attempt failed; the next one is due at {when(job.run_at)}"
     if job.deadline is not None and job.deadline <= job.run_at:
         message += f", but its deadline at {when(job.deadline)} comes first and will end it"
-    return Reason(Clause.DUE_LATER, message, {"run_at": when(job.run_at)})
+    return Reason(ReasonCode.DUE_LATER, message, {"run_at": when(job.run_at)})
 
 
-def _pause(job: Circumstances) -> Reason | None:
+def _pause(job: JobSnapshot) -> Reason | None:
     if job.paused_at is None:
         return None
     message = f"jobs of type {job.type} were paused by {job.paused_by} at {when(job.paused_at)}"
     message += f": {job.pause_reason}" if job.pause_reason else ""
     details = {"type": job.type, "by": job.paused_by, "since": when(job.paused_at), "reason": job.pause_reason}
-    return Reason(Clause.PAUSED, message, details)
+    return Reason(ReasonCode.PAUSED, message, details)
 
 
-def _line(job: Circumstances) -> Reason | None:
+def _concurrency(job: JobSnapshot) -> Reason | None:
     """A job that is not due, or waits for something else, has not joined the line yet."""
     if not job.blocked or job.run_at > job.now:
         return None
     agent = f"agent {job.agent_kind}/{job.agent_id}"
-    message = f"{agent} is at its concurrency limit ({job.places})" + (
+    message = f"{agent} is at its concurrency limit ({job.slots})" + (
         f": waiting for job {job.busy_with[0]}" if job.busy_with else ""
     )
     others = len(job.busy_with) - 1
@@ -207,23 +209,23 @@ def _line(job: Circumstances) -> Reason | None:
     message += f"; {job.ahead} jobs ahead" if job.ahead else "; it is next"
     details = {
         "agent": {"kind": job.agent_kind, "id": job.agent_id},
-        "max_concurrency": job.places,
+        "max_concurrency": job.slots,
         "busy_with": list(job.busy_with),
         "ahead": job.ahead,
     }
-    return Reason(Clause.AGENT_BUSY, message, details)
+    return Reason(ReasonCode.AGENT_BUSY, message, details)
 
 
-def _worker(job: Circumstances) -> Reason:
+def _worker(job: JobSnapshot) -> Reason:
     """Workers are sieved need by need: the first need after which nobody is left is the clause."""
-    asks = [(ask, crew) for crew in job.crews for ask in crew.asks]
-    here = sum(crew.size for crew in job.crews)
+    asks = [(ask, workers) for workers in job.eligible_workers for ask in workers.asks]
+    here = sum(workers.size for workers in job.eligible_workers)
     none = f"no worker seen {_SEEN}"
 
     left = [one for one in asks if one[0].types is None or job.type in one[0].types]
     if not left:
         message = f"{none} takes jobs of type {job.type}"
-        return Reason(Clause.NO_WORKER_FOR_TYPE, message, {"type": job.type, "workers_seen": here})
+        return Reason(ReasonCode.NO_WORKER_FOR_TYPE, message, {"type": job.type, "workers_seen": here})
     those = f"{none} that takes {job.type}"
 
     able = [one for one in left if one[0].capabilities.issuperset(job.requires)]
@@ -231,7 +233,7 @@ def _worker(job: Circumstances) -> Reason:
         missing = sorted(set(job.requires).difference(*(ask.capabilities for ask, _ in left)))
         lack = f"can do {', '.join(missing)}" if missing else f"can do all of {', '.join(job.requires)}"
         details: dict[str, Any] = {"requires": list(job.requires), "missing": missing}
-        return Reason(Clause.NO_WORKER_WITH_CAPABILITIES, f"{those} {lack}", details)
+        return Reason(ReasonCode.NO_WORKER_WITH_CAPABILITIES, f"{those} {lack}", details)
     those += " and can do what it requires" if job.requires else ""
 
     allowed = [one for one in able if one[0].repositories is None or job.repository in one[0].repositories]
@@ -239,26 +241,26 @@ def _worker(job: Circumstances) -> Reason:
         message = f"{those} may have repository {job.repository}"
         if job.repository is None:
             message = f"{those} may have a job without a repository: each is bound to repositories"
-        return Reason(Clause.NO_WORKER_FOR_REPOSITORY, message, {"repository": job.repository})
+        return Reason(ReasonCode.NO_WORKER_FOR_REPOSITORY, message, {"repository": job.repository})
 
     fitting = [one for one in allowed if _fits(one[0], job)]
     if not fitting:
         message = f"{those} names affinity key {job.affinity_key}"
-        return Reason(Clause.NO_WORKER_FOR_AFFINITY_KEY, message, {"affinity_key": job.affinity_key})
-    return _ready(job, {crew for _, crew in fitting})
+        return Reason(ReasonCode.NO_WORKER_FOR_AFFINITY_KEY, message, {"affinity_key": job.affinity_key})
+    return _ready(job, {workers for _, workers in fitting})
 
 
-def _ready(job: Circumstances, crews: Iterable[Crew]) -> Reason:
-    newest = sorted(crews, key=lambda crew: (-crew.last_seen_at, crew.names))
-    count, seen = sum(crew.size for crew in newest), newest[0].last_seen_at
+def _ready(job: JobSnapshot, eligible_workers: Iterable[EligibleWorkers]) -> Reason:
+    newest = sorted(eligible_workers, key=lambda workers: (-workers.last_seen_at, workers.names))
+    count, seen = sum(workers.size for workers in newest), newest[0].last_seen_at
     details = {"workers": list(newest[0].names), "workers_count": count, "last_seen_at": when(seen)}
     message = f"it is ready for the next eligible worker; {newest[0].names[0]} polled at {when(seen)}"
     if seen <= job.now - round(LATELY_SECONDS * 1_000_000):
         message = f"it is ready, but eligible workers are busy: {newest[0].names[0]} last polled at {when(seen)}"
-    return Reason(Clause.READY, message, details)
+    return Reason(ReasonCode.READY, message, details)
 
 
-def _fits(ask: ClaimAsk, job: Circumstances) -> bool:
+def _fits(ask: ClaimFilter, job: JobSnapshot) -> bool:
     return fits(ask, type=job.type, requires=job.requires, repository=job.repository, affinity_key=job.affinity_key)
 
 

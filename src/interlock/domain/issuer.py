@@ -17,13 +17,13 @@ ALGORITHMS: Final[Mapping[str, str]] = {
     "Ed25519": "OKP",
 }
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-LONGEST_LIFE_SECONDS: Final = 86_400
+MAX_LIFE_SECONDS: Final = 86_400
 DISCOVERY: Final = "/.well-known/openid-configuration"
 
 Path = tuple[str, ...]
 
 
-class Claims(NamedTuple):
+class JwtClaims(NamedTuple):
     """Where in a token each thing stands: the names to follow from its outermost object on."""
 
     tenant: Path = ("tenant",)
@@ -43,7 +43,7 @@ class Issuer(NamedTuple):
     jwks_uri: str | None = None
     jwks: Mapping[str, Any] | None = None
     typ: frozenset[str] = frozenset({"at+jwt"})
-    claims: Claims = Claims()
+    claims: JwtClaims = JwtClaims()
     roles: Mapping[str, str] | None = None
     tenants: frozenset[str] | None = None
     name: str | None = None
@@ -162,10 +162,10 @@ def _address(value: object, what: str, *, loopback: bool = True) -> str:
     return text
 
 
-def _claims(value: object) -> Claims:
+def _claims(value: object) -> JwtClaims:
     if not isinstance(value, Mapping):
         raise Invalid("claims must be a table", pointer="/claims")
-    if unknown := sorted(value.keys() - set(Claims._fields)):
+    if unknown := sorted(value.keys() - set(JwtClaims._fields)):
         raise Invalid(f"there is no claim for {unknown[0]!r}", pointer=f"/claims/{unknown[0]}")
     paths = {}
     for name, path in value.items():
@@ -176,7 +176,7 @@ def _claims(value: object) -> Claims:
                 pointer=f"/claims/{name}",
             )
         paths[name] = tuple(steps)
-    return Claims(**paths)
+    return JwtClaims(**paths)
 
 
 def _roles(value: object) -> Mapping[str, str] | None:
@@ -198,8 +198,8 @@ def _name(value: object) -> str:
 
 
 def _life(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LONGEST_LIFE_SECONDS:
-        raise Invalid(f"longest_life_seconds must be from 1 to {LONGEST_LIFE_SECONDS}", pointer="/longest_life_seconds")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_LIFE_SECONDS:
+        raise Invalid(f"longest_life_seconds must be from 1 to {MAX_LIFE_SECONDS}", pointer="/longest_life_seconds")
     return value
 
 

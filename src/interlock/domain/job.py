@@ -54,7 +54,7 @@ class Job(NamedTuple):
     fence: int
     lease_expires_at: int | None
     heartbeat_at: int | None
-    gate_id: str | None
+    approval_id: str | None
     awaiting: Sequence[str]
     cancel_requested_at: int | None
     cancel_reason: str | None
@@ -113,18 +113,18 @@ class NewJob(NamedTuple):
     requested_by: str | None = None
     fault: Error | None = None  # why it is refused, unless its key answers with a job that is there
 
-    def born(self, tenant: str, told: Enqueued) -> Job | None:
+    def created(self, tenant: str, enqueued: Enqueued) -> Job | None:
         """The job as it is right after its enqueue; None where only the database can tell."""
-        if told.at is None or self.agent_kind is not None or self.delay_seconds is not None:
+        if enqueued.at is None or self.agent_kind is not None or self.delay_seconds is not None:
             return None
         # In the order of the fields: to name each of them costs more than all the rest of an enqueue.
         return Job._make((
-            tenant, self.id, told.seq, self.type, Status.QUEUED, self.priority, self.payload, self.headers,
+            tenant, self.id, enqueued.seq, self.type, Status.QUEUED, self.priority, self.payload, self.headers,
             self.traceparent, self.tags, None, None, self.affinity_key, self.repository, self.requires,
             self.idempotency_key, self.webhook, self.parent_id, self.redrive_of, self.created_by, self.requested_by,
-            told.at if self.run_at is None else self.run_at, self.deadline, self.timeout_seconds, self.backoff,
+            enqueued.at if self.run_at is None else self.run_at, self.deadline, self.timeout_seconds, self.backoff,
             self.expiry_delay_seconds, 1, self.max_attempts, None, 0, None, None, None, (), None, None, None, None,
-            None, None, None, None, False, 1, 0, told.at, told.at, None, None, None, False,
+            None, None, None, None, False, 1, 0, enqueued.at, enqueued.at, None, None, None, False,
         ))  # fmt: skip
 
 
@@ -155,7 +155,7 @@ class Checkpoint(NamedTuple):
     sanitized: bool = False
 
 
-class Beat(NamedTuple):
+class Heartbeat(NamedTuple):
     """A sign of life; without lease_seconds the lease is extended by its own length."""
 
     id: str
@@ -166,7 +166,7 @@ class Beat(NamedTuple):
     events: tuple[Event, ...] = ()
 
 
-class Pulse(NamedTuple):
+class HeartbeatReply(NamedTuple):
     """The answer to a heartbeat: how long the lease holds, and whether somebody wants the work stopped."""
 
     id: str
@@ -218,7 +218,7 @@ class HistoryRow(NamedTuple):
         return self.verb in FINISHES
 
 
-class Refused(NamedTuple):
+class Rejected(NamedTuple):
     """One item of a batch that was not done, and why."""
 
     error: Error

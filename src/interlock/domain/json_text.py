@@ -49,36 +49,36 @@ _UNSEEN = frozenset({"Cf", "Co", "Cn", "Zs"})
 _Path = list[str | int | None]
 
 
-class _Refused(ValueError):
+class _Rejected(ValueError):
     """A value that the JSON module reads but this module does not take."""
 
 
 def _pairs(pairs: list[tuple[str, object]]) -> None:
     """Refuse an object in which two keys are equal."""
     if len(dict(pairs)) != len(pairs):
-        raise _Refused
+        raise _Rejected
 
 
-def _mendable_pairs(pairs: list[tuple[str, object]]) -> None:
+def _sanitizable_pairs(pairs: list[tuple[str, object]]) -> None:
     """Refuse an object in which two keys are equal, unless mending can have made them so."""
     if len(dict(pairs)) == len(pairs):
         return
     seen: set[str] = set()
     for key, _ in pairs:
         if key in seen and _REPLACEMENT not in key:
-            raise _Refused
+            raise _Rejected
         seen.add(key)
 
 
 def _constant(name: str) -> NoReturn:
     """Refuse NaN and the infinities, which are not JSON."""
-    raise _Refused
+    raise _Rejected
 
 
 # Only the verdict is wanted: objects are freed while the text is read, and numbers, which may have any size, stay text.
 _STRICT = json.JSONDecoder(object_pairs_hook=_pairs, parse_int=str, parse_float=str, parse_constant=_constant)
-_MENDABLE = json.JSONDecoder(
-    object_pairs_hook=_mendable_pairs, parse_int=str, parse_float=str, parse_constant=_constant
+_SANITIZABLE = json.JSONDecoder(
+    object_pairs_hook=_sanitizable_pairs, parse_int=str, parse_float=str, parse_constant=_constant
 )
 _SYNTAX = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 
@@ -99,32 +99,32 @@ def measured(text: bytes, *, what: str, limit: int) -> str:
     return text.decode()
 
 
-def mend(text: str | bytes, *, what: str, limit: int) -> tuple[str, bool]:
+def sanitize(text: str | bytes, *, what: str, limit: int) -> tuple[str, bool]:
     """Check like `check`, but replace lone surrogates by U+FFFD and tell whether there were any."""
     # Keys are compared as sent: those that only mending makes equal all stay in the text, in their order, and
     # most readers take the last. Refusing would lose a finish, and renaming would change more than surrogates
     # and could push the text over its limit; as it is, each replacement has the size of what it replaces. A text
     # that was mended may be mended again on its way, so equal keys are let through where they hold a replacement.
-    known, odd = _read(text, what, limit, mends=True)
+    known, odd = _read(text, what, limit, sanitizes=True)
     _judge(known, what, lone=False)
-    mended = odd
+    sanitized = odd
     if _has_lone_escape(known):
-        mended = True
+        sanitized = True
         pieces: list[str] = []
         start = 0
         for match in _LONE_ESCAPE.finditer(_flatten(known)):
             pieces += known[start : match.start()], "\\ufffd"
             start = match.end()
         known = "".join(pieces) + known[start:]
-    return (_SURROGATE.sub(_REPLACEMENT, known) if odd else known), mended
+    return (_SURROGATE.sub(_REPLACEMENT, known) if odd else known), sanitized
 
 
-def mend_text(value: str) -> tuple[str, bool]:
+def sanitize_text(value: str) -> tuple[str, bool]:
     """Replace the lone surrogates of a plain string by U+FFFD and tell whether there were any."""
     if value.isascii():
         return value, False
-    mended, times = _SURROGATE.subn(_REPLACEMENT, value)
-    return mended, times > 0
+    sanitized, times = _SURROGATE.subn(_REPLACEMENT, value)
+    return sanitized, times > 0
 
 
 def loads(text: str | bytes) -> Any:
@@ -208,7 +208,7 @@ def _is_visible(value: str) -> bool:
     return categories.isdisjoint(_NO_NAME) and not categories <= _UNSEEN
 
 
-def _read(text: str | bytes, what: str, limit: int, *, mends: bool = False) -> tuple[str, bool]:
+def _read(text: str | bytes, what: str, limit: int, *, sanitizes: bool = False) -> tuple[str, bool]:
     """Return the text as a string and whether it has raw surrogates, having measured it in UTF-8."""
     odd = False
     if isinstance(text, bytes) or text.isascii():
@@ -222,18 +222,18 @@ def _read(text: str | bytes, what: str, limit: int, *, mends: bool = False) -> t
     if size > limit:
         raise TooLarge(what, size, limit)
     if isinstance(text, bytes):
-        text, odd = _decoded(text, what, mends=mends)
+        text, odd = _decoded(text, what, sanitizes=sanitizes)
     if text.startswith("\ufeff"):
         raise Malformed(f"{what} starts with a byte order mark")
     return text, odd
 
 
-def _decoded(data: bytes, what: str, *, mends: bool) -> tuple[str, bool]:
+def _decoded(data: bytes, what: str, *, sanitizes: bool) -> tuple[str, bool]:
     """Return the bytes as a string and whether it has surrogates, which are no UTF-8 and only stay to be mended."""
     try:
         return data.decode(), False
     except UnicodeDecodeError as error:
-        if mends:
+        if sanitizes:
             with suppress(UnicodeDecodeError):
                 return data.decode(errors="surrogatepass"), True
         raise Malformed(f"{what} is not UTF-8: {error.reason} at byte {error.start}") from None
@@ -247,7 +247,7 @@ def _judge(text: str, what: str, *, lone: bool) -> None:
     body = text.strip(_SPACE)
     try:
         # Faster than decode(), whose two searches for whitespace cost as much as reading a small object.
-        _, end = (_STRICT if lone else _MENDABLE).raw_decode(body)
+        _, end = (_STRICT if lone else _SANITIZABLE).raw_decode(body)
     except ValueError:
         raise _explain(text, what, lone=lone) from None
     if end != len(body):
@@ -314,10 +314,10 @@ def _at(kind: type[Malformed | Invalid], message: str, path: _Path) -> Malformed
     pointer = ""
     for step in path:
         # The pointer goes into an answer, which has to be UTF-8 itself.
-        part, _ = mend_text("/" + str(step).replace("~", "~0").replace("/", "~1"))
+        part, _ = sanitize_text("/" + str(step).replace("~", "~0").replace("/", "~1"))
         if len(pointer) + len(part) > _POINTER_MAX:
             break
         pointer += part
     # The message may end up in a terminal or a log, where raw control characters of a key would do harm.
-    place = pointer if pointer.isprintable() else json.dumps(pointer)
-    return kind(f"{message} at {place or 'the top'}", pointer=pointer)
+    position = pointer if pointer.isprintable() else json.dumps(pointer)
+    return kind(f"{message} at {position or 'the top'}", pointer=pointer)

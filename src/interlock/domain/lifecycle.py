@@ -25,7 +25,7 @@ class Verb(StrEnum):
     COMPLETE = "complete"
     FAIL = "fail"
     RELEASE = "release"
-    OPEN_GATE = "open_gate"
+    REQUEST_APPROVAL = "request_approval"
     DECIDE = "decide"
     CANCEL = "cancel"
     CANCEL_ACK = "cancel_ack"
@@ -50,7 +50,7 @@ TERMINAL: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.DEAD_LETTER
 CLAIMABLE: Final = frozenset({Status.QUEUED, Status.RETRY})
 
 # The verbs by which a worker itself ends its grant; any other end means that the lease was taken away.
-FINISHES: Final = frozenset({Verb.COMPLETE, Verb.FAIL, Verb.RELEASE, Verb.OPEN_GATE, Verb.CANCEL_ACK})
+FINISHES: Final = frozenset({Verb.COMPLETE, Verb.FAIL, Verb.RELEASE, Verb.REQUEST_APPROVAL, Verb.CANCEL_ACK})
 
 EDGES: Final[dict[tuple[Status | None, Status], frozenset[Verb]]] = {
     (None, Status.QUEUED): frozenset({Verb.ENQUEUE}),
@@ -67,7 +67,7 @@ EDGES: Final[dict[tuple[Status | None, Status], frozenset[Verb]]] = {
     (Status.RUNNING, Status.RETRY): frozenset({Verb.FAIL, Verb.RELEASE, Verb.EXPIRE, Verb.REVOKE}),
     (Status.RUNNING, Status.DEAD_LETTER): frozenset({Verb.FAIL, Verb.RELEASE, Verb.EXPIRE, Verb.REVOKE}),
     (Status.RUNNING, Status.QUEUED): frozenset({Verb.RELEASE}),
-    (Status.RUNNING, Status.WAITING_FOR_APPROVAL): frozenset({Verb.OPEN_GATE}),
+    (Status.RUNNING, Status.WAITING_FOR_APPROVAL): frozenset({Verb.REQUEST_APPROVAL}),
     (Status.RUNNING, Status.CANCELLED): frozenset(
         {Verb.CANCEL_ACK, Verb.CANCEL, Verb.FAIL, Verb.RELEASE, Verb.EXPIRE, Verb.REVOKE}
     ),

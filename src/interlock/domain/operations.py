@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from interlock.domain.job import NewJob
 from interlock.domain.lifecycle import TERMINAL, Status
-from interlock.errors import Error, Invalid, NotEnded
+from interlock.errors import Error, Invalid, NotTerminal
 
 START: Final = "start"
 CHECKPOINT: Final = "checkpoint"
@@ -106,7 +106,7 @@ class Child(NamedTuple):
     asked_to_stop: bool
 
 
-class PruneOrder(NamedTuple):
+class PruneCommand(NamedTuple):
     """Delete what ended before the cutoff, at most `most` of so many jobs after a place in the order of arrival."""
 
     id: str  # of the row that tells of it
@@ -142,7 +142,7 @@ class Prune(NamedTuple):
 def redriven(order: Redrive, past: Past, *, under_parent: bool) -> NewJob | Error:
     """The job that does an ended one again, due now unless said otherwise; why not, if it cannot be done."""
     if past.status not in TERMINAL:
-        return NotEnded(past.id, past.status)
+        return NotTerminal(past.id, past.status)
     if order.origin == CHECKPOINT and not past.has_checkpoint:
         return Invalid(f"job {past.id} has no checkpoint to start from", pointer="/from")
     if order.step is not None and not past.has_step:

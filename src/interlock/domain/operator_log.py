@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from interlock.domain.audit import fields
 from interlock.domain.digests import of_text
-from interlock.domain.operations import PruneOrder
+from interlock.domain.operations import PruneCommand
 from interlock.domain.registry import Agent, JobType
 from interlock.domain.timestamps import when
 from interlock.domain.token import NewToken
@@ -120,11 +120,11 @@ def rotate(actor: str, id: str | None, keep_seconds: float) -> Entry:
     return _entry(actor, "secret.rotate", "jobs" if id is None else id, keep_seconds=keep_seconds)
 
 
-def prune(order: PruneOrder, jobs: int, cutoff: int) -> Entry:
+def prune(order: PruneCommand, jobs: int, cutoff: int) -> Entry:
     return _entry(order.actor, "jobs.prune", order.id, jobs=jobs, ended_before=when(cutoff))
 
 
 def _entry(actor: str, action: str, object: str, **details: Any) -> Entry:
-    said = {name: value for name, value in details.items() if value is not None}
-    text = json.dumps(said, separators=(",", ":"), sort_keys=True, ensure_ascii=False) if said else None
+    given = {name: value for name, value in details.items() if value is not None}
+    text = json.dumps(given, separators=(",", ":"), sort_keys=True, ensure_ascii=False) if given else None
     return Entry(actor, action, object, text)

@@ -12,9 +12,9 @@ from interlock.errors import Invalid
 Names = frozenset[str]
 ANY = "*"
 DEFAULT_LEASE_SECONDS = 60.0
-LONGEST_LEASE_SECONDS = 3600.0
-MOST_NAMES: Final = 1000
-MOST_NEED_BYTES: Final = 1800  # what an index of either engine can hold, beside the longest name of a tenant
+MAX_LEASE_SECONDS = 3600.0
+MAX_NAMES: Final = 1000
+MAX_NEED_BYTES: Final = 1800  # what an index of either engine can hold, beside the longest name of a tenant
 
 
 class Policy(NamedTuple):
@@ -28,7 +28,7 @@ class Policy(NamedTuple):
     capabilities: Names = frozenset()
 
 
-class ClaimAsk(NamedTuple):
+class ClaimFilter(NamedTuple):
     """One request for work, already narrowed to what the worker's policy allows."""
 
     worker: str
@@ -41,7 +41,7 @@ class ClaimAsk(NamedTuple):
     claim_id: str | None = None
 
 
-def narrow(ask: ClaimAsk, policy: Policy) -> ClaimAsk:
+def narrow(ask: ClaimFilter, policy: Policy) -> ClaimFilter:
     """The ask cut down to the policy: a claim narrows, never widens."""
     return ask._replace(
         types=_within(ask.types, policy.types),
@@ -51,7 +51,7 @@ def narrow(ask: ClaimAsk, policy: Policy) -> ClaimAsk:
 
 
 def fits(
-    ask: ClaimAsk, *, type: str, requires: Iterable[str], repository: str | None, affinity_key: str | None
+    ask: ClaimFilter, *, type: str, requires: Iterable[str], repository: str | None, affinity_key: str | None
 ) -> bool:
     """Whether this ask may be given a job with these needs."""
     return (
@@ -68,8 +68,8 @@ def names(values: Iterable[str], *, what: str) -> tuple[str, ...]:
         raise Invalid(f"{what} is a list of names, not {values!r}", pointer=f"/{what}")
     cleaned: set[str] = set()
     for value in values:
-        if len(cleaned) == MOST_NAMES:
-            raise Invalid(f"{what} has too many entries: the limit is {MOST_NAMES}", pointer=f"/{what}")
+        if len(cleaned) == MAX_NAMES:
+            raise Invalid(f"{what} has too many entries: the limit is {MAX_NAMES}", pointer=f"/{what}")
         name = value.strip()
         if not is_visible_name(name):
             raise Invalid(f"{what} must each be {NAME_RULE}, not {value!r}", pointer=f"/{what}")
@@ -86,9 +86,9 @@ def check_needs(
     size = sum(
         len(name.encode()) + 8 for name in (*requires, *requires[:1], type, repository or "", affinity_key or "")
     )
-    if size > MOST_NEED_BYTES:
+    if size > MAX_NEED_BYTES:
         message = (
-            f"type, requires, repository and affinity_key are {size} bytes together: the limit is {MOST_NEED_BYTES}"
+            f"type, requires, repository and affinity_key are {size} bytes together: the limit is {MAX_NEED_BYTES}"
         )
         raise Invalid(message, pointer="/requires" if requires else "/affinity_key" if affinity_key else "/repository")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from interlock.domain.policy import ClaimAsk, Policy, narrow
+from interlock.domain.policy import ClaimFilter, Policy, narrow
 from interlock.errors import Forbidden, Invalid
 
 ROLES: Final = frozenset({"read", "produce", "work", "operate", "approve", "admin"})
@@ -51,7 +51,7 @@ class Principal(NamedTuple):
             return asked
         raise Forbidden(f"this credential belongs to worker {self.worker}")
 
-    def narrowed(self, ask: ClaimAsk) -> ClaimAsk:
+    def narrowed(self, ask: ClaimFilter) -> ClaimFilter:
         """An ask cut down to what the credential allows."""
         return ask if self.policy is None else narrow(ask, self.policy)
 
@@ -72,8 +72,8 @@ def bearer(name: str) -> str:
     return f"bearer:{name}"
 
 
-def system(chore: str) -> str:
-    return f"system:{chore}"
+def system(task: str) -> str:
+    return f"system:{task}"
 
 
 def local(tenant: str = DEFAULT_TENANT) -> Principal:

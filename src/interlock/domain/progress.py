@@ -88,7 +88,7 @@ class Report(NamedTuple):
     events: tuple[Event, ...]
 
 
-class Telling(Protocol):
+class EventAppend(Protocol):
     """Whatever carries events under a grant: a report or a heartbeat."""
 
     @property
@@ -115,35 +115,35 @@ class EventRow(NamedTuple):
     sanitized: bool
 
 
-class Place(NamedTuple):
+class FeedPosition(NamedTuple):
     """A place in the feed of all events of a tenant: everything up to it has been seen.
 
     `turn` orders the transactions that wrote; `epoch` is raised by a restore, after which turns may start again.
     """
 
     epoch: int
-    turn: int
+    commit_seq: int
     job_id: str
     seq: int
 
     def __str__(self) -> str:
-        return f"{self.epoch}.{self.turn}.{self.job_id}.{self.seq}"
+        return f"{self.epoch}.{self.commit_seq}.{self.job_id}.{self.seq}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """The place that a client was given as text; Invalid if it is none of ours."""
         try:
-            epoch, turn, job_id, seq = text.split(".")
-            place = cls(_number(epoch), _number(turn), str(UUID(job_id)), _number(seq))
+            epoch, commit_seq, job_id, seq = text.split(".")
+            position = cls(_number(epoch), _number(commit_seq), str(UUID(job_id)), _number(seq))
         except ValueError:
             raise Invalid(f"{text[:100]!r} is not a place in a feed of events", pointer="/cursor") from None
-        return place
+        return position
 
 
-class Fed(NamedTuple):
+class FeedEvent(NamedTuple):
     """One event of the feed and the place to go on from."""
 
-    place: Place
+    position: FeedPosition
     event: EventRow
 
 

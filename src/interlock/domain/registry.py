@@ -20,13 +20,13 @@ class Defaults(NamedTuple):
         """These, and where they say nothing the others."""
         if self is NO_DEFAULTS:
             return other
-        said = {name: value for name, value in self._asdict().items() if value is not None}
-        return other._replace(**said)
+        given = {name: value for name, value in self._asdict().items() if value is not None}
+        return other._replace(**given)
 
     def to_text(self) -> str | None:
         """What is said, as the JSON text that is stored; None where nothing is."""
-        said = {name: value for name, value in self._asdict().items() if value is not None}
-        return json.dumps(said, separators=(",", ":")) if said else None
+        given = {name: value for name, value in self._asdict().items() if value is not None}
+        return json.dumps(given, separators=(",", ":")) if given else None
 
     @classmethod
     def from_text(cls, text: str | None) -> Defaults:

@@ -10,7 +10,7 @@ from interlock.errors import Invalid
 SECOND: Final = 1_000_000
 DAY: Final = 86_400 * SECOND
 SHORTEST_DELAY: Final = SECOND // 10
-LONGEST_RETRY_AFTER_SECONDS: Final = 30 * 86_400
+MAX_RETRY_AFTER_SECONDS: Final = 30 * 86_400
 
 KINDS: Final = ("fixed", "linear", "exponential", "full_jitter", "equal_jitter")
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Awaitable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-MOST_SHARDS: Final = 1024
+MAX_SHARDS: Final = 1024
 ENTRY_POINTS: Final = "interlock.shards"
 
 
@@ -43,12 +43,12 @@ COPYING: Final = "copying"
 CLEARING: Final = "clearing"
 
 
-def birth_shard(id: str) -> int:
+def shard_of_id(id: str) -> int:
     """The number of the shard that an id was made on: ten bits after the variant of the UUID. A hint, no more."""
-    return int(id[19:22], 16) & (MOST_SHARDS - 1)
+    return int(id[19:22], 16) & (MAX_SHARDS - 1)
 
 
-def first_home(tenant: str, shards: Sequence[str]) -> str:
+def first_shard(tenant: str, shards: Sequence[str]) -> str:
     """Return the shard of a new tenant: evenly distributed, and the same on every server."""
     number = int.from_bytes(hashlib.sha256(tenant.encode()).digest()[:8])
     return shards[number % len(shards)]
@@ -56,5 +56,5 @@ def first_home(tenant: str, shards: Sequence[str]) -> str:
 
 def next_number(after: int, shard: int) -> int:
     """The first number above another that only this shard gives out: numbers of shards never meet."""
-    number = after // MOST_SHARDS * MOST_SHARDS + shard
-    return number if number > after else number + MOST_SHARDS
+    number = after // MAX_SHARDS * MAX_SHARDS + shard
+    return number if number > after else number + MAX_SHARDS

@@ -18,7 +18,7 @@ from interlock.errors import Invalid
 
 PREFIX: Final = "ilk_"
 SECRET_BYTES: Final = 32
-LONGEST_LIFE_SECONDS: Final = 10 * 365 * 86_400
+MAX_LIFE_SECONDS: Final = 10 * 365 * 86_400
 WORKER_ROLES: Final = frozenset({"work", "produce", "read"})
 
 _DIGITS: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
@@ -75,16 +75,16 @@ class Token(NamedTuple):
         return Principal(self.tenant, actor, frozenset(self.roles), worker, allowed)
 
 
-class Sighting(NamedTuple):
+class TokenUse(NamedTuple):
     """What a store knows of a token that somebody showed: the hash it is kept under, and the time there."""
 
     token: Token
     hash: bytes
     now: int
 
-    def admits(self, shown: bytes) -> bool:
+    def admits(self, hash: bytes) -> bool:
         """Whether the text with this hash lets its bearer in now."""
-        return hmac.compare_digest(self.hash, shown) and self.token.lives(self.now)
+        return hmac.compare_digest(self.hash, hash) and self.token.lives(self.now)
 
 
 def spell(secret: bytes) -> str:
@@ -177,8 +177,8 @@ def _checksum(body: str) -> str:
 
 
 def _base62(number: int, digits: int) -> str:
-    places = []
+    spelled = []
     for _ in range(digits):
-        number, place = divmod(number, len(_DIGITS))
-        places.append(_DIGITS[place])
-    return "".join(reversed(places))
+        number, digit = divmod(number, len(_DIGITS))
+        spelled.append(_DIGITS[digit])
+    return "".join(reversed(spelled))

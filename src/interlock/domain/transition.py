@@ -10,7 +10,7 @@ from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.timestamps import when
 
 
-class Standing(NamedTuple):
+class JobState(NamedTuple):
     """The part of a job that decisions look at."""
 
     id: str
@@ -33,11 +33,11 @@ class Standing(NamedTuple):
     error: str | None
     priority: int = 0
     tags: tuple[str, ...] = ()
-    gate_id: str | None = None
-    gate_expires_at: int | None = None
+    approval_id: str | None = None
+    approval_expires_at: int | None = None
 
 
-class Edited(NamedTuple):
+class EditedFields(NamedTuple):
     """What can be edited of a job, as it is to be."""
 
     priority: int
@@ -47,7 +47,7 @@ class Edited(NamedTuple):
     tags: tuple[str, ...]
 
 
-class Change(NamedTuple):
+class Transition(NamedTuple):
     """A decided move; None leaves a field as it is."""
 
     id: str
@@ -68,11 +68,11 @@ class Change(NamedTuple):
     result_summary: str | None = None
     usage: str | None = None  # JSON
     sanitized: bool = False
-    gate_id: str | None = None  # the gate it is to wait for; any other change leaves the gate
-    edited: Edited | None = None
+    approval_id: str | None = None  # the gate it is to wait for; any other change leaves the gate
+    edited: EditedFields | None = None
 
 
-class Unchanged(NamedTuple):
+class NoChange(NamedTuple):
     """Nothing to do: the job already is as the order wants it, or the clock was wrong."""
 
 
@@ -84,8 +84,8 @@ def error_text(message: str, kind: str) -> str:
 _TIMES: Final = frozenset({"run_at", "deadline"})
 
 
-def move(
-    job: Standing,
+def transition(
+    job: JobState,
     status: Status,
     verb: Verb,
     actor: str,
@@ -97,13 +97,15 @@ def move(
     cancel_requested_at: int | None = None,
     cancel_reason: str | None = None,
     sanitized: bool = False,
-) -> Change:
+) -> Transition:
     """A change whose metadata is the facts, with the error in front as it was reported; times are told as text."""
     parts = [] if error is None else [f'"error":{error}']
     if facts:
-        told = {name: when(fact) if name in _TIMES and isinstance(fact, int) else fact for name, fact in facts.items()}
-        parts.append(json.dumps(told, separators=(",", ":"))[1:-1])
-    return Change(
+        encoded = {
+            name: when(fact) if name in _TIMES and isinstance(fact, int) else fact for name, fact in facts.items()
+        }
+        parts.append(json.dumps(encoded, separators=(",", ":"))[1:-1])
+    return Transition(
         id=job.id,
         version=job.version,
         status=status,

@@ -13,18 +13,18 @@ from interlock.errors import Invalid
 
 USAGE: Final = "interlock.usage"  # the name under which runs keep it
 LARGEST: Final = 8 * 1024  # bytes of JSON: it stands in every list of jobs
-LONGEST_NAME: Final = 200
+MAX_NAME_LENGTH: Final = 200
 
 
-def mended(said: str) -> tuple[str, bool]:
+def sanitized(given: str) -> tuple[str, bool]:
     """What a worker says its job has used up, fit to be kept, and whether odd text in it was replaced."""
-    kept, changed = json_text.mend(said, what="usage", limit=LARGEST)
+    kept, changed = json_text.sanitize(given, what="usage", limit=LARGEST)
     amounts = json_text.loads(kept)
     if not isinstance(amounts, dict):
         raise Invalid("usage is an object of amounts by name", pointer="/usage")
     for name, amount in amounts.items():
         if not is_name(name):
-            raise Invalid(f"usage goes by names of 1 to {LONGEST_NAME} characters", pointer="/usage")
+            raise Invalid(f"usage goes by names of 1 to {MAX_NAME_LENGTH} characters", pointer="/usage")
         if not is_amount(amount):
             raise Invalid(f"usage[{name!r}] must be a number >= 0", pointer="/usage")
     return kept, changed
@@ -32,7 +32,7 @@ def mended(said: str) -> tuple[str, bool]:
 
 def is_name(value: str) -> bool:
     """Whether something used up can be called so; a finish is not refused for odd text."""
-    return 1 <= len(value) <= LONGEST_NAME
+    return 1 <= len(value) <= MAX_NAME_LENGTH
 
 
 def is_amount(value: Any) -> bool:
@@ -40,9 +40,9 @@ def is_amount(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value <= sys.float_info.max
 
 
-def kept_by(job_id: str, *, is_told_again: bool) -> str:
+def kept_by(job_id: str, *, is_repeated: bool) -> str:
     """Whose usage a step holds: a redriven job has steps of another, and what was told beside steps is told again."""
-    return f"{'retold' if is_told_again else 'run'} {job_id}"
+    return f"{'retold' if is_repeated else 'run'} {job_id}"
 
 
 def summed(job_id: str, steps: Iterable[StepRow], *, has_ended: bool) -> dict[str, float]:
@@ -50,9 +50,9 @@ def summed(job_id: str, steps: Iterable[StepRow], *, has_ended: bool) -> dict[st
     counted: list[str] = []
     last: str | None = None
     for step in steps:
-        if step.name == USAGE and step.function == kept_by(job_id, is_told_again=False):
+        if step.name == USAGE and step.function == kept_by(job_id, is_repeated=False):
             counted.append(step.result)
-        elif step.name == USAGE and step.function == kept_by(job_id, is_told_again=True):
+        elif step.name == USAGE and step.function == kept_by(job_id, is_repeated=True):
             last = step.result
     if last is not None and has_ended:
         counted.append(last)

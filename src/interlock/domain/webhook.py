@@ -26,10 +26,10 @@ TOLERANCE_SECONDS: Final = 300
 # After the first try; the last one is about two days after it.
 DELAYS_SECONDS: Final = (5, 30, 120, 600, 1800, 7200, 18_000, 36_000, 50_400, 50_400)
 JITTER: Final = 0.2
-LONGEST_RETRY_AFTER_SECONDS: Final = 3600.0
+MAX_RETRY_AFTER_SECONDS: Final = 3600.0
 GONE: Final = 410
-MOST_SUBSCRIPTIONS: Final = 200  # that have not ended: each is looked at whenever a job moves
-MOST_KEPT: Final = 1000  # with those that have: they are kept for a while, so that they can be renewed
+MAX_SUBSCRIPTIONS: Final = 200  # that have not ended: each is looked at whenever a job moves
+MAX_KEPT: Final = 1000  # with those that have: they are kept for a while, so that they can be renewed
 
 
 class Mode(StrEnum):
@@ -142,7 +142,7 @@ class Dispatch(NamedTuple):
     secrets: Sequence[str]
 
 
-class Reply(NamedTuple):
+class WebhookResponse(NamedTuple):
     """What came back from a receiver: a status code, or the reason why there is none."""
 
     status_code: int | None = None
@@ -158,7 +158,7 @@ class Outcome(NamedTuple):
     ends_subscription: bool = False
 
 
-class Settlement(NamedTuple):
+class DeliveryResult(NamedTuple):
     """The end of a try, as it is written down."""
 
     id: str
@@ -187,7 +187,7 @@ class DeliveryFilter(NamedTuple):
 
 
 def too_many_subscriptions() -> Invalid:
-    return Invalid(f"a tenant has at most {MOST_SUBSCRIPTIONS} active subscriptions; delete one first")
+    return Invalid(f"a tenant has at most {MAX_SUBSCRIPTIONS} active subscriptions; delete one first")
 
 
 def check_events(events: Sequence[str]) -> tuple[str, ...]:
@@ -257,7 +257,7 @@ def verify(secret: str, headers: Mapping[str, str], content: bytes, *, now_secon
     return any(hmac.compare_digest(expected, one.encode()) for one in given.split(" "))
 
 
-def outcome(attempts: int, reply: Reply, chance: float) -> Outcome:
+def outcome(attempts: int, reply: WebhookResponse, chance: float) -> Outcome:
     """What becomes of a delivery that was tried `attempts` times before this reply; chance is from 0 to 1."""
     if reply.status_code is not None and 200 <= reply.status_code < 300:
         return Outcome(DeliveryStatus.DELIVERED)
@@ -266,11 +266,11 @@ def outcome(attempts: int, reply: Reply, chance: float) -> Outcome:
     if attempts >= len(DELAYS_SECONDS):
         return Outcome(DeliveryStatus.DEAD)
     delay = DELAYS_SECONDS[attempts] * (1 - JITTER + 2 * JITTER * chance)
-    asked = min(reply.retry_after_seconds or 0.0, LONGEST_RETRY_AFTER_SECONDS)
+    asked = min(reply.retry_after_seconds or 0.0, MAX_RETRY_AFTER_SECONDS)
     return Outcome(DeliveryStatus.FAILED, max(delay, asked))
 
 
-def fault_of(reply: Reply) -> str | None:
+def fault_of(reply: WebhookResponse) -> str | None:
     """Why a try failed, in a word of ours: nothing that a receiver says is repeated."""
     code = reply.status_code
     if code is None or reply.error is not None:

@@ -14,7 +14,7 @@ def address(dialect: str, url: str) -> str:
     return url if dialect == STANDARD else f"{dialect}+{url}"
 
 
-def spoken(address: str) -> tuple[str, str]:
+def format_of(address: str) -> tuple[str, str]:
     """The format that a stored address names, and the URL itself."""
     named = _NAMED.fullmatch(address)
     return (STANDARD, address) if named is None else (named[1], named[2])

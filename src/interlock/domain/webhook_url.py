@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from interlock.errors import Invalid
 
-LONGEST_URL: Final = 2048
+MAX_URL_LENGTH: Final = 2048
 DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 PORTS: Final = frozenset({443, 8443})
 
@@ -93,8 +93,8 @@ def parse(url: str, field: str = "url") -> Destination:
     def refuse(why: str) -> Invalid:
         return Invalid(f"{field} {why}", pointer=f"/{field}")
 
-    if not 1 <= len(url) <= LONGEST_URL:
-        raise refuse(f"must have 1 to {LONGEST_URL} characters")
+    if not 1 <= len(url) <= MAX_URL_LENGTH:
+        raise refuse(f"must have 1 to {MAX_URL_LENGTH} characters")
     if not _CHARACTERS.fullmatch(url):
         raise refuse("has a character that a URL cannot have here; percent-encode it")
     try:
@@ -106,8 +106,8 @@ def parse(url: str, field: str = "url") -> Destination:
         raise refuse("must start with https://")
     if "@" in parts.netloc:
         raise refuse("must not carry a user name or password")
-    shown = f"[{host}]" if ":" in host else host
-    netloc = shown if port is None else f"{shown}:{port}"
+    bracketed = f"[{host}]" if ":" in host else host
+    netloc = bracketed if port is None else f"{bracketed}:{port}"
     query = f"?{parts.query}" if parts.query else ""
     rebuilt = f"{parts.scheme}://{netloc}{parts.path}{query}"
     if rebuilt != url or port == 0 or (query and not parts.path):

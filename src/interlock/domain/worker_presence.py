@@ -6,52 +6,52 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from interlock.domain.policy import ClaimAsk, Names
+from interlock.domain.policy import ClaimFilter, Names
 
 # A worker counts as there for this long after it asked, and for as long as it holds a lease that has not run out.
 LATELY_SECONDS: Final = 60.0
 
 
-class Sighting(NamedTuple):
+class WorkerSeen(NamedTuple):
     """A worker that has just asked for work, and everything it has asked for lately."""
 
     worker: str
-    asks: tuple[ClaimAsk, ...]
+    asks: tuple[ClaimFilter, ...]
 
 
 class Presence(NamedTuple):
     """A worker as it was last seen, and what it runs now; one that only leases tell of was never seen asking."""
 
     name: str
-    asks: tuple[ClaimAsk, ...]
+    asks: tuple[ClaimFilter, ...]
     first_seen_at: int | None
     last_seen_at: int | None
     running: int
     job_ids: Sequence[str]  # the first of them
 
 
-class Crew(NamedTuple):
+class EligibleWorkers(NamedTuple):
     """Workers that are there and ask for the same."""
 
-    asks: tuple[ClaimAsk, ...]
+    asks: tuple[ClaimFilter, ...]
     names: tuple[str, ...]  # some of them, the last seen first
     size: int
     last_seen_at: int
 
 
-def wanted(ask: ClaimAsk) -> ClaimAsk:
+def wanted(ask: ClaimFilter) -> ClaimFilter:
     """What an ask says of jobs, without who asks, how many and for how long."""
-    return ClaimAsk("", ask.types, ask.repositories, ask.capabilities, ask.affinity_keys)
+    return ClaimFilter("", ask.types, ask.repositories, ask.capabilities, ask.affinity_keys)
 
 
-def asks_to_text(asks: Iterable[ClaimAsk]) -> str:
+def filters_to_text(asks: Iterable[ClaimFilter]) -> str:
     """Asks as JSON; the same asks always give the same text."""
-    return json.dumps(sorted((ask_to_dict(ask) for ask in asks), key=json.dumps), separators=(",", ":"))
+    return json.dumps(sorted((filter_to_dict(ask) for ask in asks), key=json.dumps), separators=(",", ":"))
 
 
-def asks_from_text(text: str) -> tuple[ClaimAsk, ...]:
+def filters_from_text(text: str) -> tuple[ClaimFilter, ...]:
     return tuple(
-        ClaimAsk(
+        ClaimFilter(
             "", _names(one["types"]), _names(one["repositories"]), frozenset(one["capabilities"]),
             _names(one["affinity_keys"]),
         )
@@ -59,7 +59,7 @@ def asks_from_text(text: str) -> tuple[ClaimAsk, ...]:
     )  # fmt: skip
 
 
-def ask_to_dict(ask: ClaimAsk) -> dict[str, list[str] | None]:
+def filter_to_dict(ask: ClaimFilter) -> dict[str, list[str] | None]:
     """What an ask says of jobs, as JSON shows it; null means any."""
     return {
         "types": _list(ask.types),

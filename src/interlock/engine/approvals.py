@@ -11,16 +11,16 @@ from typing import Final, NamedTuple
 from interlock import wire
 from interlock.domain import json_text, principal
 from interlock.domain.approval import (
-    LONGEST_EXPIRY_SECONDS,
-    MOST_VOTES,
+    MAX_EXPIRY_SECONDS,
+    MAX_VOTES,
     Approval,
-    Ballot,
+    ApprovalFilter,
+    ApprovalStatus,
+    CastVote,
+    CreateApprovalLink,
     Decision,
-    GateFilter,
-    GateStatus,
-    Mint,
     OnDeny,
-    OpenGate,
+    RequestApproval,
     refuse_approver,
 )  # fmt: skip
 from interlock.domain.job import Checkpoint, Job, Receipt
@@ -32,7 +32,7 @@ from interlock.errors import Conflict, Forbidden, Gone, Invalid, NotFound
 from interlock.storage.contract import Store
 from interlock.wire import Limits
 
-LONGEST_PAGE: Final = 200
+MAX_PAGE_SIZE: Final = 200
 SHORTEST_EXPIRY_SECONDS: Final = 1.0
 LINK_PREFIX: Final = "ilg_"
 RESUMED_VERSION: Final = 5  # enqueue, claim, open, decide, claim: no job that was decided about has less
@@ -41,7 +41,7 @@ RESUMED_VERSION: Final = 5  # enqueue, claim, open, decide, claim: no job that w
 Decided = list[Approval]  # of one job, oldest first
 
 
-class Opened(NamedTuple):
+class RequestedApproval(NamedTuple):
     """What opening a gate did."""
 
     receipt: Receipt
@@ -49,21 +49,21 @@ class Opened(NamedTuple):
     token: str | None = None  # only with auth off; else it is for people, and minted by one of them
 
 
-class Minted(NamedTuple):
+class ApprovalLink(NamedTuple):
     """A new link token; its text is shown here and never again."""
 
     approval: Approval
     token: str
 
 
-class Gates:
+class Approvals:
     """What is asked of people, and what they answer."""
 
     def __init__(self, store: Store, limits: Limits) -> None:
         self._store = store
         self._limits = limits
 
-    async def open(self, who: Principal, order: OpenGate, *, link: bool = True) -> Opened:
+    async def open(self, who: Principal, order: RequestApproval, *, link: bool = True) -> RequestedApproval:
         """Let a job wait for a decision; the same grant again gets the same receipt and gate.
 
         Where the answer carries a link token, a repeated call gets a new one: the text of the first is kept nowhere.
@@ -71,23 +71,23 @@ class Gates:
         """
         checked = await self._checked(who, order)
         receipt = answered((await self._store.carry_out(who.tenant, [checked]))[0])
-        opened_here = GateFilter(job_id=checked.id, fence=checked.fence, limit=1)
+        opened_here = ApprovalFilter(job_id=checked.id, fence=checked.fence, limit=1)
         (approval,) = await self._store.find_approvals(who.tenant, opened_here)
-        if link and who.unchecked and approval.required == 1 and approval.status is GateStatus.OPEN:
+        if link and who.unchecked and approval.required == 1 and approval.status is ApprovalStatus.OPEN:
             with suppress(Conflict, Gone):  # somebody was quicker: then nobody needs a link
-                minted = await self.mint(who, approval.id)
-                return Opened(receipt, minted.approval, minted.token)
-        return Opened(receipt, approval)
+                minted = await self.create_link(who, approval.id)
+                return RequestedApproval(receipt, minted.approval, minted.token)
+        return RequestedApproval(receipt, approval)
 
-    async def get(self, tenant: str, gate_id: str) -> Approval:
-        (approval,) = await self._store.approvals(tenant, [_gate_id(gate_id)])
+    async def get(self, tenant: str, approval_id: str) -> Approval:
+        (approval,) = await self._store.approvals(tenant, [_approval_id(approval_id)])
         if approval is None:
-            raise NotFound(gate_id, what="approval")
+            raise NotFound(approval_id, what="approval")
         return approval
 
-    async def list(self, tenant: str, filter: GateFilter) -> list[Approval]:
+    async def list(self, tenant: str, filter: ApprovalFilter) -> list[Approval]:
         """Newest first."""
-        wire.whole(filter.limit, "limit", 1, LONGEST_PAGE)
+        wire.whole(filter.limit, "limit", 1, MAX_PAGE_SIZE)
         return await self._store.find_approvals(tenant, filter)
 
     async def decisions(self, tenant: str, jobs: Sequence[Job]) -> dict[str, Decided]:
@@ -95,17 +95,19 @@ class Gates:
         again = [job.id for job in jobs if job.version >= RESUMED_VERSION]
         return await self._store.decisions(tenant, again) if again else {}
 
-    async def mint(self, who: Principal, gate_id: str) -> Minted:
+    async def create_link(self, who: Principal, approval_id: str) -> ApprovalLink:
         """A link token that decides about one gate; the one before is void."""
         _may_approve(who)
         token = LINK_PREFIX + secrets.token_urlsafe(32)
-        (answer,) = await self._store.mint(who.tenant, [Mint(_gate_id(gate_id), who.actor, _hash(token))])
-        return Minted(answered(answer), token)
+        (answer,) = await self._store.create_link(
+            who.tenant, [CreateApprovalLink(_approval_id(approval_id), who.actor, _hash(token))]
+        )
+        return ApprovalLink(answered(answer), token)
 
     async def decide(
         self,
         who: Principal,
-        gate_id: str,
+        approval_id: str,
         decision: Decision,
         *,
         comment: str | None = None,
@@ -114,8 +116,8 @@ class Gates:
     ) -> Approval:
         """Vote as oneself; the same vote again answers the same."""
         _may_approve(who)
-        approval = await self.get(who.tenant, gate_id)
-        return await self._vote(approval, Ballot(approval.id, who.actor, decision, comment, digest=digest), data)
+        approval = await self.get(who.tenant, approval_id)
+        return await self._vote(approval, CastVote(approval.id, who.actor, decision, comment, digest=digest), data)
 
     async def decide_by_token(
         self,
@@ -131,26 +133,26 @@ class Gates:
         if who is not None and who.may("work") and not who.unchecked:
             raise Forbidden("a credential that works cannot approve")
         approval = await self.of_token(token)
-        actor = principal.bearer(approval.token_minted_by or "")
-        vote = Ballot(approval.id, actor, decision, comment, digest=digest, token_sha256=_hash(token))
+        actor = principal.bearer(approval.link_created_by or "")
+        vote = CastVote(approval.id, actor, decision, comment, digest=digest, token_sha256=_hash(token))
         return await self._vote(approval, vote, data)
 
     async def of_token(self, token: str) -> Approval:
         """The gate that a link is about; looking at it decides nothing."""
-        found = await self._store.gate_of_token(_hash(token))
+        found = await self._store.approval_of_token(_hash(token))
         if found is None:
             raise NotFound("", what="approval")
         return await self.get(*found)
 
-    async def _vote(self, approval: Approval, ballot: Ballot, data: str | bytes | None) -> Approval:
+    async def _vote(self, approval: Approval, command: CastVote, data: str | bytes | None) -> Approval:
         kept = None if data is None else json_text.check(data, what="data", limit=self._limits.payload)
         if kept is not None and approval.schema is not None:
             await schemas.check(approval.schema, kept, what="data")
-        vote = ballot._replace(comment=wire.remark(ballot.comment, "comment"), data=kept)
+        vote = command._replace(comment=wire.remark(command.comment, "comment"), data=kept)
         (answer,) = await self._store.decide(approval.tenant, [vote])
         return answered(answer)
 
-    async def _checked(self, who: Principal, order: OpenGate) -> OpenGate:
+    async def _checked(self, who: Principal, order: RequestApproval) -> RequestApproval:
         """The order within all limits; like any report of a worker it is never refused for odd characters."""
         id, worker = wire.job_id(order.id), wire.name(order.worker, "worker")
         prompt = wire.remark(order.prompt, "prompt")
@@ -158,37 +160,37 @@ class Gates:
             raise Invalid("prompt must not be empty", pointer="/prompt")
         if order.required > 1 and order.schema is not None:
             raise Invalid("with several votes there is no data, and so no schema", pointer="/schema")
-        details, mended = order.details, order.sanitized or prompt != order.prompt
+        details, sanitized = order.details, order.sanitized or prompt != order.prompt
         if details is not None:
-            details, more = json_text.mend(details, what="details", limit=self._limits.payload)
-            mended = mended or more
+            details, more = json_text.sanitize(details, what="details", limit=self._limits.payload)
+            sanitized = sanitized or more
         if order.schema is not None:
             await schemas.register(json_text.check(order.schema, what="schema", limit=self._limits.payload))
         seconds = order.expires_in_seconds
-        wire.seconds(seconds, "expires_in_seconds", SHORTEST_EXPIRY_SECONDS, LONGEST_EXPIRY_SECONDS)
+        wire.seconds(seconds, "expires_in_seconds", SHORTEST_EXPIRY_SECONDS, MAX_EXPIRY_SECONDS)
         return order._replace(
             id=id,
             worker=worker,
-            gate_id=wire.new_id(),
+            approval_id=wire.new_id(),
             prompt=prompt,
             details=details,
             risk=None if order.risk is None else wire.name(order.risk, "risk"),
-            required=wire.whole(order.required, "required", 1, MOST_VOTES),
+            required=wire.whole(order.required, "required", 1, MAX_VOTES),
             on_deny=OnDeny(order.on_deny),
             opened_by=principal.worker(worker) if who.unchecked else who.asks_as,
-            checkpoint=self._mended(order, id, worker),
-            sanitized=mended,
+            checkpoint=self._sanitized(order, id, worker),
+            sanitized=sanitized,
             name=None if order.name is None else wire.name(order.name, "name"),
             occurrence=_occurrence(order.occurrence),
         )
 
-    def _mended(self, order: OpenGate, id: str, worker: str) -> Checkpoint | None:
+    def _sanitized(self, order: RequestApproval, id: str, worker: str) -> Checkpoint | None:
         """The checkpoint that comes along; it is saved under the very grant that asks."""
         if order.checkpoint is None:
             return None
         sent = order.checkpoint
-        data, mended = json_text.mend(sent.data, what="checkpoint", limit=self._limits.checkpoint)
-        return Checkpoint(id, order.fence, worker, sent.seq, data, sent.sanitized or mended)
+        data, sanitized = json_text.sanitize(sent.data, what="checkpoint", limit=self._limits.checkpoint)
+        return Checkpoint(id, order.fence, worker, sent.seq, data, sent.sanitized or sanitized)
 
 
 def _occurrence(value: int | None) -> int | None:
@@ -201,7 +203,7 @@ def _may_approve(who: Principal) -> None:
         raise fault
 
 
-def _gate_id(value: str) -> str:
+def _approval_id(value: str) -> str:
     try:
         return wire.job_id(value)
     except NotFound:

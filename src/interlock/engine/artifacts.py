@@ -17,16 +17,16 @@ from interlock.domain import artifact as rules
 from interlock.domain.artifact import Artifact, File, Holder, Link, NewArtifact, Opening
 from interlock.domain.json_text import is_visible_name
 from interlock.engine.results import answered
-from interlock.engine.upload import Intake
+from interlock.engine.upload import UploadReader
 from interlock.errors import ArtifactLost, ArtifactsNotConfigured, Error, Invalid, NotFound
 from interlock.storage.contract import Objects, Store
 from interlock.wire import Limits
 
 log = logging.getLogger(__name__)
 
-LONGEST_PAGE: Final = 200
-MOST_AT_ONCE: Final = 100
-COLLECT_AT_ONCE: Final = 500
+MAX_PAGE_SIZE: Final = 200
+BATCH_SIZE: Final = 100
+COLLECT_BATCH_SIZE: Final = 500
 COLLECT_EVERY_SECONDS: Final = 60.0
 MAX_NAME_LENGTH: Final = 200
 MAX_NAME_BYTES: Final = 1800  # what an index of PostgreSQL can hold, beside the longest name of a tenant
@@ -63,7 +63,7 @@ class Download(NamedTuple):
 class _Incoming(NamedTuple):
     name: str
     content_type: str
-    intake: Intake
+    intake: UploadReader
     chunks: AsyncIterable[bytes]
 
 
@@ -98,7 +98,7 @@ class Artifacts:
         elif not is_visible_name(name, limit=max_name_length) or len(name.encode()) > MAX_NAME_BYTES:
             raise Invalid(f"name must be 1 to {max_name_length} visible characters", pointer="/name")
         kind = rules.content_type(content_type)
-        intake = Intake(self._limits.artifact, size=size, sha256=_hash(sha256))
+        intake = UploadReader(self._limits.artifact, size=size, sha256=_hash(sha256))
         return (await self._write(tenant, holder, [_Incoming(name, kind, intake, chunks)], []))[0]
 
     async def attach(
@@ -109,8 +109,8 @@ class Artifacts:
         With `any_url` the URLs of links are stored as they are: relative, of any scheme and length.
         """
         holder = _checked(holder)
-        if len(things) > MOST_AT_ONCE:
-            raise Invalid(f"too many artifacts: the limit per call is {MOST_AT_ONCE}", pointer="/artifacts")
+        if len(things) > BATCH_SIZE:
+            raise Invalid(f"too many artifacts: the limit per call is {BATCH_SIZE}", pointer="/artifacts")
         if len({thing.name for thing in things}) < len(things):
             raise Invalid("two artifacts have the same name", pointer="/artifacts")
         parts = []
@@ -148,7 +148,7 @@ class Artifacts:
         self, tenant: str, job_id: str, *, before: tuple[int, str] | None = None, limit: int = 50
     ) -> list[Artifact]:
         """Newest first; go on with the time and id of the last one."""
-        wire.whole(limit, "limit", 1, LONGEST_PAGE)
+        wire.whole(limit, "limit", 1, MAX_PAGE_SIZE)
         id = wire.job_id(job_id)
         found = await self._store.artifacts(tenant, id, before=before, limit=limit)
         if not found and await self._store.get(tenant, [id]) == [None]:
@@ -170,7 +170,7 @@ class Artifacts:
         first = await anext(pieces, None)
         return Download(found, start, end, Stream(first, pieces), partial=part is not None)
 
-    async def collect_orphans(self, limit: int = COLLECT_AT_ONCE) -> int:
+    async def collect_orphans(self, limit: int = COLLECT_BATCH_SIZE) -> int:
         """Delete bytes that are nobody's, once they are due; may be run by anybody, at any time, twice."""
         if self._objects is None:
             return 0
@@ -192,7 +192,7 @@ class Artifacts:
 
     async def _collect_all(self) -> None:
         try:
-            while await self.collect_orphans() == COLLECT_AT_ONCE:
+            while await self.collect_orphans() == COLLECT_BATCH_SIZE:
                 pass
         except Exception as error:
             log.warning("cannot collect artifact bytes, retrying: %s", error)
@@ -210,7 +210,7 @@ class Artifacts:
         name = wire.name(thing.name, "name")
         if isinstance(thing, Link):
             return Link(name, thing.url if any_url else rules.link_url(thing.url))
-        intake = Intake(self._limits.artifact, size=len(thing.content))
+        intake = UploadReader(self._limits.artifact, size=len(thing.content))
         return _Incoming(name, rules.content_type(thing.content_type), intake, _once(thing.content))
 
     async def _write_parts(self, tenant: str, holder: Holder, parts: Sequence[_Incoming | Link]) -> Sequence[Artifact]:
@@ -226,7 +226,7 @@ class Artifacts:
         keys = [secrets.token_hex(16) for _ in files]
         try:
             if files:
-                objects = self._place()
+                objects = self._object_store()
                 openings = [
                     Opening(holder, file.name, key, file.intake.announced)
                     for file, key in zip(files, keys, strict=True)
@@ -236,8 +236,8 @@ class Artifacts:
                 for (name, kind, intake, chunks), key in zip(files, keys, strict=True):
                     await objects.put(key, intake.of(chunks))
                     new.append(NewArtifact(*holder, wire.new_id(), name, intake.size, intake.digest, kind, key))
-            shown = await self._store.show_artifacts(tenant, new, quota=quota, whole=True)
-            return [answered(artifact) for artifact in shown]
+            encoded = await self._store.show_artifacts(tenant, new, quota=quota, whole=True)
+            return [answered(artifact) for artifact in encoded]
         except BaseException:
             # Harmless where the artifact is shown after all: its key is then no longer among the orphans.
             if keys:
@@ -250,22 +250,22 @@ class Artifacts:
         assert artifact.key is not None
         whole = (start, end) == (0, artifact.size)
         sum_of_all = hashlib.sha256()
-        held = b""
+        pending = b""
         try:
-            async with aclosing(self._place().get(artifact.key, start, end)) as pieces:
+            async with aclosing(self._object_store().get(artifact.key, start, end)) as pieces:
                 async for piece in pieces:
-                    if held:
-                        yield held
-                    held = piece
+                    if pending:
+                        yield pending
+                    pending = piece
                     sum_of_all.update(piece)
         except FileNotFoundError:
             raise ArtifactLost(artifact.id, "its bytes are not there") from None
         if whole and sum_of_all.digest() != artifact.sha256:
             raise ArtifactLost(artifact.id, "its bytes are not those that were stored")
-        if held:
-            yield held
+        if pending:
+            yield pending
 
-    def _place(self) -> Objects:
+    def _object_store(self) -> Objects:
         if self._objects is None:
             raise ArtifactsNotConfigured
         return self._objects

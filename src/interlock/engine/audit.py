@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from interlock import wire
-from interlock.domain.audit import Chronicle, VerifiedPart
+from interlock.domain.audit import HistoryExport, VerifiedPart
 from interlock.domain.operator_log import LogRow
 from interlock.storage.contract import Store
 
-MOST_AT_ONCE: Final = 10_000
-EXPORT_AT_ONCE: Final = 200
-MOST_LOG_ROWS: Final = 1_000
+BATCH_SIZE: Final = 10_000
+EXPORT_BATCH_SIZE: Final = 200
+MAX_LOG_ROWS: Final = 1_000
 
 
 class Audit:
@@ -23,10 +23,10 @@ class Audit:
 
     async def verify_part(self, tenant: str, *, after: str | None = None, jobs: int | None = None) -> VerifiedPart:
         """Recompute the chains of so many jobs, from where the part before has ended."""
-        most = MOST_AT_ONCE if jobs is None else wire.whole(jobs, "jobs", 1, MOST_AT_ONCE)
+        most = BATCH_SIZE if jobs is None else wire.whole(jobs, "jobs", 1, BATCH_SIZE)
         return await self._store.verify_part(tenant, after=after, jobs=most)
 
-    async def verify_everybody(self) -> AsyncIterator[VerifiedPart]:
+    async def verify_all_tenants(self) -> AsyncIterator[VerifiedPart]:
         """The same for every tenant, one part after another; what a part is bounded by, memory is."""
         for tenant in await self._store.tenants():
             part = await self.verify_part(tenant)
@@ -37,10 +37,10 @@ class Audit:
 
     async def log(self, tenant: str, *, after: int = 0, limit: int = 50) -> list[LogRow]:
         """What operators did, oldest first, from the row after a number on."""
-        return await self._store.log(tenant, after=after, limit=wire.whole(limit, "limit", 1, MOST_LOG_ROWS))
+        return await self._store.log(tenant, after=after, limit=wire.whole(limit, "limit", 1, MAX_LOG_ROWS))
 
-    async def export(self, tenant: str, *, after: int = 0) -> AsyncIterator[list[Chronicle]]:
+    async def export(self, tenant: str, *, after: int = 0) -> AsyncIterator[list[HistoryExport]]:
         """Every history of a tenant in the order of arrival, some jobs at a time."""
-        while page := await self._store.histories(tenant, after=after, jobs=EXPORT_AT_ONCE):
+        while page := await self._store.histories(tenant, after=after, jobs=EXPORT_BATCH_SIZE):
             yield page
             after = page[-1].seq

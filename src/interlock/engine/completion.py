@@ -13,8 +13,8 @@ from interlock.errors import Fatal, NotFound
 from interlock.storage.contract import Store
 
 LOOK_EVERY_SECONDS: Final = 0.2
-AT_ONCE: Final = 200
-LONGEST_WAIT_SECONDS: Final = 60.0
+BATCH_SIZE: Final = 200
+MAX_WAIT_SECONDS: Final = 60.0
 
 
 async def first_of(*events: asyncio.Event | None, seconds: float) -> None:
@@ -30,7 +30,7 @@ async def first_of(*events: asyncio.Event | None, seconds: float) -> None:
             one.cancel()
 
 
-class Waits:
+class Completion:
     """Who waits for which job; the store is asked for all of them together."""
 
     def __init__(self, store: Store) -> None:
@@ -43,7 +43,7 @@ class Waits:
         self, tenant: str, job_id: str, *, wait_seconds: float = 0.0, enough: asyncio.Event | None = None
     ) -> Job:
         """The job when it has ended, or as it is when the time is up or `enough` is set."""
-        wire.seconds(wait_seconds, "wait_seconds", 0, LONGEST_WAIT_SECONDS)
+        wire.seconds(wait_seconds, "wait_seconds", 0, MAX_WAIT_SECONDS)
         job_id = wire.job_id(job_id)
         job = await self._job(tenant, job_id)
         if job.status in TERMINAL or not wait_seconds:
@@ -92,8 +92,8 @@ class Waits:
         for tenant, job_id in self._waiting:
             by_tenant[tenant].append(job_id)
         for tenant, job_ids in by_tenant.items():
-            for start in range(0, len(job_ids), AT_ONCE):
-                some = job_ids[start : start + AT_ONCE]
+            for start in range(0, len(job_ids), BATCH_SIZE):
+                some = job_ids[start : start + BATCH_SIZE]
                 for job_id, job in zip(some, await self._store.get(tenant, some), strict=True):
                     ended = self._ended.get((tenant, job_id))
                     if ended is not None and (job is None or job.status in TERMINAL):

@@ -14,7 +14,7 @@ RESOLVERS: Final = 64
 RESOLVERS_OF_ONE: Final = 4
 
 
-class Lookups:
+class Dns:
     """Threads apart from all others, and of those a few for each owner.
 
     A lookup that hangs keeps its thread after whoever asked has given up, and for so long it counts.

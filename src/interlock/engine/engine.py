@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from interlock.engine.approvals import Gates
+from interlock.engine.approvals import Approvals
 from interlock.engine.artifacts import COLLECT_EVERY_SECONDS, Artifacts
 from interlock.engine.audit import Audit
-from interlock.engine.completion import Waits
-from interlock.engine.explain import Whys
+from interlock.engine.completion import Completion
+from interlock.engine.explain import Explainer
 from interlock.engine.jobs import Jobs
-from interlock.engine.lease_holders import Holders
+from interlock.engine.lease_holders import LeaseHolders
 from interlock.engine.leases import Leases
-from interlock.engine.maintenance import Chore, Upkeep
-from interlock.engine.metrics import Counts, counted
+from interlock.engine.maintenance import Maintenance, MaintenanceTask
+from interlock.engine.metrics import EngineMetrics, counted
 from interlock.engine.operations import Operations
-from interlock.engine.outbound_http import Outside
+from interlock.engine.outbound_http import OutboundClient
 from interlock.engine.progress import Progress
-from interlock.engine.queries import Reads
-from interlock.engine.registry import Registers
+from interlock.engine.queries import Queries
+from interlock.engine.registry import TypeRegistry
 from interlock.engine.restore import Restore
 from interlock.engine.retention import EXTEND_EVERY_SECONDS, RETAIN_EVERY_SECONDS, Retention
 from interlock.engine.tokens import OWN, Tokens, Trust
@@ -42,46 +42,46 @@ class Engine:
         trust: Trust = OWN,
         strict_types: bool = False,
         implicit_agents: bool = True,
-        outside: Outside | None = None,
+        outside: OutboundClient | None = None,
         webhook_formats: Mapping[str, WebhookFormat] | None = None,
         retention_days: float | None = None,
     ) -> None:
         self.limits = limits
-        self.counts = Counts(store)
+        self.counts = EngineMetrics(store)
         self.store = store = counted(store, self.counts)
         self.objects = objects
         self.artifacts = Artifacts(store, objects, limits)
-        self.registry = Registers(store, limits, strict_types=strict_types, implicit_agents=implicit_agents)
+        self.registry = TypeRegistry(store, limits, strict_types=strict_types, implicit_agents=implicit_agents)
         self.jobs = Jobs(store, limits, self.registry)
         self.operations = Operations(store, limits, strict_types=strict_types, implicit_agents=implicit_agents)
         self.retention = Retention(store, retention_days)
         self.workers = Workers(store)
         self.leases = Leases(store, limits, noticed=self.workers.note)
-        self.gates = Gates(store, limits)
+        self.approvals = Approvals(store, limits)
         self.progress = Progress(store, limits)
-        self.reads = Reads(store)
+        self.queries = Queries(store)
         self.audit = Audit(store)
         self.restore = Restore(store)
         self.tokens = Tokens(store, trust)
-        self.why = Whys(store)
-        self.outside = outside or Outside(limits.webhooks)
+        self.why = Explainer(store)
+        self.outside = outside or OutboundClient(limits.webhooks)
         self.webhooks = Webhooks(store, self.outside)
         self.sender = Sender(store, self.outside, formats=webhook_formats)
-        self.upkeep = Upkeep(
+        self.maintenance = Maintenance(
             store,
             [
-                Chore("artifacts", COLLECT_EVERY_SECONDS, self.artifacts.collect_aside),
-                Chore("subscriptions", SWEEP_EVERY_SECONDS, self.webhooks.sweep_subscriptions),
-                Chore("workers", FORGET_EVERY_SECONDS, self.workers.forget),
-                Chore("retention", RETAIN_EVERY_SECONDS, self.retention.retain_aside),
-                Chore("history", EXTEND_EVERY_SECONDS, store.extend_history),
+                MaintenanceTask("artifacts", COLLECT_EVERY_SECONDS, self.artifacts.collect_aside),
+                MaintenanceTask("subscriptions", SWEEP_EVERY_SECONDS, self.webhooks.sweep_subscriptions),
+                MaintenanceTask("workers", FORGET_EVERY_SECONDS, self.workers.forget),
+                MaintenanceTask("retention", RETAIN_EVERY_SECONDS, self.retention.retain_aside),
+                MaintenanceTask("history", EXTEND_EVERY_SECONDS, store.extend_history),
             ],
         )
-        self.waits = Waits(store)
-        self.holders = Holders(store)
+        self.waits = Completion(store)
+        self.holders = LeaseHolders(store)
 
     async def close(self) -> None:
-        await self.upkeep.stop()
+        await self.maintenance.stop()
         await self.artifacts.stop()
         await self.retention.stop()
         await self.sender.stop()

@@ -8,7 +8,7 @@ from interlock.errors import NotFound
 from interlock.storage.contract import Store
 
 
-class Whys:
+class Explainer:
     """The clauses that keep jobs from running."""
 
     def __init__(self, store: Store) -> None:
@@ -16,7 +16,7 @@ class Whys:
 
     async def of(self, tenant: str, job_id: str) -> Why:
         """The clause that decides, from one snapshot of the job and what is around it."""
-        found = await self._store.circumstances(tenant, wire.job_id(job_id))
+        found = await self._store.job_snapshot(tenant, wire.job_id(job_id))
         if found is None:
             raise NotFound(job_id)
         return explain(found)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from interlock import wire
-from interlock.domain.decide import Cancel, Order, Revoke
-from interlock.domain.edit import Edit
-from interlock.domain.job import MAX_ATTEMPTS, Added, Enqueued, Receipt, Refused
+from interlock.domain.decide import CancelJob, Command, RevokeLease
+from interlock.domain.edit import EditJob
+from interlock.domain.job import MAX_ATTEMPTS, Added, Enqueued, Receipt, Rejected
 from interlock.domain.principal import Principal
 from interlock.domain.webhook_format import STANDARD
 from interlock.engine.queries import NO_QUEUE
-from interlock.engine.registry import Accepted, Registers
+from interlock.engine.registry import Accepted, TypeRegistry
 from interlock.engine.results import answered
 from interlock.errors import Error, Invalid, NotFound
 from interlock.storage.contract import Store
@@ -22,7 +22,7 @@ from interlock.wire import JobRequest, Limits
 class Jobs:
     """What is asked of jobs from outside their runs."""
 
-    def __init__(self, store: Store, limits: Limits, registers: Registers) -> None:
+    def __init__(self, store: Store, limits: Limits, registers: TypeRegistry) -> None:
         self._store = store
         self._limits = limits
         self._registers = registers
@@ -33,16 +33,21 @@ class Jobs:
         request: JobRequest,
         *,
         traceparent: str | None = None,
-        told_in: str = STANDARD,
+        webhook_format: str = STANDARD,
     ) -> Enqueued:
         """Add one job; the same idempotency key with the same body answers the job that is there.
 
         The trace of the call goes along where the request names none; it is no part of what must be the same.
         """
         (answer,) = await self._registers.enqueue(
-            who, [request], whole=False, now=await self._now([request]), traceparent=traceparent, told_in=told_in
+            who,
+            [request],
+            whole=False,
+            now=await self._now([request]),
+            traceparent=traceparent,
+            webhook_format=webhook_format,
         )
-        return answered(answer).told
+        return answered(answer).enqueued
 
     async def enqueue_batch(
         self,
@@ -53,7 +58,7 @@ class Jobs:
         traceparent: str | None = None,
     ) -> list[Enqueued]:
         """Add all jobs or none, with `within` inside a transaction of the caller's; a refusal names the item."""
-        return [one.told for one in await self._enqueue_whole(who, requests, traceparent, within=within)]
+        return [one.enqueued for one in await self._enqueue_whole(who, requests, traceparent, within=within)]
 
     async def add(self, who: Principal, request: JobRequest, *, traceparent: str | None = None) -> Added:
         """Enqueue one job whose text was judged as a whole before, and show it."""
@@ -61,14 +66,14 @@ class Jobs:
         (answer,) = await self._registers.enqueue(
             who, [request], whole=False, now=now, traceparent=traceparent, judged=True
         )
-        (added,) = await self._shown(who.tenant, [answered(answer)])
+        (added,) = await self._with_jobs(who.tenant, [answered(answer)])
         return added
 
     async def add_batch(
         self, who: Principal, requests: Sequence[JobRequest], *, traceparent: str | None = None
     ) -> list[Added]:
         """Enqueue all jobs or none, whose text was judged as a whole before, and show them."""
-        return await self._shown(who.tenant, await self._enqueue_whole(who, requests, traceparent, judged=True))
+        return await self._with_jobs(who.tenant, await self._enqueue_whole(who, requests, traceparent, judged=True))
 
     async def _enqueue_whole(
         self,
@@ -90,21 +95,21 @@ class Jobs:
             judged=judged,
         )
         for i, answer in enumerate(answers):
-            if isinstance(answer, Refused):
+            if isinstance(answer, Rejected):
                 raise _named(answer.error, f"/jobs/{i}")
         return [answer for answer in answers if isinstance(answer, Accepted)]
 
-    async def _shown(self, tenant: str, accepted: Sequence[Accepted]) -> list[Added]:
+    async def _with_jobs(self, tenant: str, accepted: Sequence[Accepted]) -> list[Added]:
         """The jobs as they are; only what cannot be known without looking is looked up."""
-        jobs = [new.born(tenant, told) for new, told in accepted]
-        unknown = list({told.id: None for (_, told), job in zip(accepted, jobs, strict=True) if job is None})
+        jobs = [new.created(tenant, enqueued) for new, enqueued in accepted]
+        unknown = list({enqueued.id: None for (_, enqueued), job in zip(accepted, jobs, strict=True) if job is None})
         found = dict(zip(unknown, await self._store.get(tenant, unknown), strict=True)) if unknown else {}
         added = []
-        for (_, told), job in zip(accepted, jobs, strict=True):
-            shown = job or found[told.id]
-            if shown is None:  # pruned since, or its transaction is not over
-                raise NotFound(told.id)
-            added.append(Added(shown, told.replayed))
+        for (_, enqueued), job in zip(accepted, jobs, strict=True):
+            found_job = job or found[enqueued.id]
+            if found_job is None:  # pruned since, or its transaction is not over
+                raise NotFound(enqueued.id)
+            added.append(Added(found_job, enqueued.replayed))
         return added
 
     async def edit(
@@ -123,7 +128,7 @@ class Jobs:
         """Change a job that waits for a worker; None leaves a field as it is."""
         if deadline is not None and drop_deadline:
             raise Invalid("give a deadline or drop it, not both", pointer="/deadline")
-        order = Edit(
+        order = EditJob(
             id=wire.job_id(job_id),
             actor=who.actor,
             priority=None if priority is None else wire.whole(priority, "priority", -1000, 1000),
@@ -138,11 +143,11 @@ class Jobs:
 
     async def run_now(self, who: Principal, job_id: str) -> Receipt:
         """Make a queued or retrying job due; one that is due already keeps its order."""
-        return await self._order(who, Edit(id=wire.job_id(job_id), actor=who.actor, due_now=True))
+        return await self._order(who, EditJob(id=wire.job_id(job_id), actor=who.actor, due_now=True))
 
     async def cancel(self, who: Principal, job_id: str, *, reason: str | None = None, force: bool = False) -> Receipt:
         """Stop a job: at once unless it runs, then by request, or by force."""
-        order = Cancel(wire.job_id(job_id), who.actor, wire.remark(reason, "reason"), force)
+        order = CancelJob(wire.job_id(job_id), who.actor, wire.remark(reason, "reason"), force)
         return await self._order(who, order)
 
     async def revoke(self, who: Principal, job_id: str, *, reason: str | None = None) -> Receipt:
@@ -150,7 +155,9 @@ class Jobs:
         (job,) = await self._store.get(who.tenant, [wire.job_id(job_id)])
         if job is None:
             raise NotFound(job_id)
-        return await self._order(who, Revoke(job.id, who.actor, wire.remark(reason, "reason"), below=job.fence + 1))
+        return await self._order(
+            who, RevokeLease(job.id, who.actor, wire.remark(reason, "reason"), below=job.fence + 1)
+        )
 
     async def pause(self, who: Principal, type: str, *, reason: str | None = None) -> None:
         """Stop leasing jobs of this type."""
@@ -169,7 +176,7 @@ class Jobs:
             raise NotFound(type, what="queue", hint=NO_QUEUE)
         return type
 
-    async def _order(self, who: Principal, order: Order) -> Receipt:
+    async def _order(self, who: Principal, order: Command) -> Receipt:
         (answer,) = await self._store.carry_out(who.tenant, [order])
         return answered(answer)
 

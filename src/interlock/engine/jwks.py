@@ -26,7 +26,7 @@ LOOK_AGAIN_SECONDS: Final = 150.0  # then the keys are fetched again while they 
 LOOK_FIRST_SECONDS: Final = 300.0  # then they are fetched again before they are used
 LAST_GOOD_SECONDS: Final = 86_400.0
 LARGEST_DOCUMENT: Final = 256 * 1024
-MOST_KEYS: Final = 100
+MAX_KEYS: Final = 100
 LARGEST_RSA_BITS: Final = 8192
 NEVER: Final = float("-inf")
 
@@ -98,9 +98,9 @@ class KeyRing:
 
     async def _address(self) -> str:
         """Where the keys are; an issuer that says so itself is asked every time, for it may move them."""
-        told_at = self._issuer.discovery_uri
-        if told_at is not None:
-            return self._issuer.discovered(await self._document(told_at, "discovery document"))
+        discovery_uri = self._issuer.discovery_uri
+        if discovery_uri is not None:
+            return self._issuer.discovered(await self._document(discovery_uri, "discovery document"))
         assert self._issuer.jwks_uri is not None
         return self._issuer.jwks_uri
 
@@ -119,7 +119,7 @@ def _given_keys(issuer: Issuer) -> _Keys:
 def read_keys(key_set: object) -> _Keys:
     """The keys of a set that can verify a signature; a set without any, unless it is empty, is no key set."""
     listed = key_set.get("keys") if isinstance(key_set, Mapping) else None
-    if not isinstance(listed, list) or len(listed) > MOST_KEYS:
+    if not isinstance(listed, list) or len(listed) > MAX_KEYS:
         raise ValueError("this is not a key set")
     keys: dict[tuple[str, str], Key] = {}
     for entry in listed:

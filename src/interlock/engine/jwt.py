@@ -21,14 +21,14 @@ from interlock.domain.json_text import is_visible_name
 from interlock.domain.policy import Policy
 from interlock.domain.principal import Principal
 from interlock.engine.jwks import Fetch, KeyRing
-from interlock.engine.ttl_cache import FRESH_SECONDS, MOST_REMEMBERED, Recent
+from interlock.engine.ttl_cache import FRESH_SECONDS, MAX_REMEMBERED, TtlCache
 from interlock.errors import Error, Invalid, Unauthenticated
 
 log = logging.getLogger(__name__)
 
 LARGEST_TOKEN: Final = 8 * 1024
-LONGEST_KID: Final = 200
-LONGEST_SUBJECT: Final = 255
+MAX_KID_LENGTH: Final = 200
+MAX_SUBJECT_LENGTH: Final = 255
 LEEWAY_SECONDS: Final = 60
 
 _COMPACT: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")  # signed: three parts, all there
@@ -38,7 +38,7 @@ _IGNORED: Final = frozenset(
 )  # where keys come from is not for a token to say
 
 
-class _Refused(Exception):
+class _Rejected(Exception):
     """Why a token does not count: for the log, never for whoever sent it."""
 
 
@@ -55,14 +55,14 @@ class Issuers:
     ) -> None:
         self._now = now
         self._ticks = ticks
-        self._known: Recent[bytes, Principal] = Recent(MOST_REMEMBERED)
+        self._known: TtlCache[bytes, Principal] = TtlCache(MAX_REMEMBERED)
         self._trusted = {one.issuer: (one, KeyRing(one, fetch, ticks), _registry(one)) for one in issuers}
 
     async def authenticate(self, credential: str) -> Principal:
         """The caller behind a token, or Unauthenticated whatever is wrong with it."""
-        with _told_apart_only_in_the_log():
+        with _one_error_for_callers():
             if len(credential) > LARGEST_TOKEN or not credential.isascii():
-                raise _Refused("it is too large, or no token at all")
+                raise _Rejected("it is too large, or no token at all")
             hash, start = token.fingerprint(credential), self._ticks()
             if (known := self._known.get(hash, start)) is not None:
                 return known
@@ -72,9 +72,9 @@ class Issuers:
 
     async def claims(self, credential: str) -> Mapping[str, Any]:
         """What a good token says, for those who read its claims in a way of their own; else Unauthenticated."""
-        with _told_apart_only_in_the_log():
+        with _one_error_for_callers():
             if len(credential) > LARGEST_TOKEN or not credential.isascii():
-                raise _Refused("it is too large, or no token at all")
+                raise _Rejected("it is too large, or no token at all")
             claims, _, _ = await self._verified(credential)
             return claims
 
@@ -88,35 +88,35 @@ class Issuers:
         try:
             return _principal(claims, issuer), seconds_left
         except Invalid as error:
-            raise _Refused(f"issuer {issuer.issuer}: invalid roles: {error}") from None
+            raise _Rejected(f"issuer {issuer.issuer}: invalid roles: {error}") from None
 
     async def _verified(self, credential: str) -> tuple[dict[str, Any], Issuer, float]:
         """What a token says, whose it is, and for how much longer it counts."""
         parts = _COMPACT.fullmatch(credential)
         if parts is None:
-            raise _Refused("it is not three parts of a signed token")
+            raise _Rejected("it is not three parts of a signed token")
         header, claims = _object(parts[1]), _object(parts[2])
         issuer, keys, registry = self._trusted.get(_str(claims.get("iss")), (None, None, None))
         if issuer is None or keys is None or registry is None:
-            raise _Refused("its issuer is not trusted")
+            raise _Rejected("its issuer is not trusted")
         algorithm, kid = _checked_header(header, issuer)
         key = await keys.find(kid, algorithm)
         if key is None:
-            raise _Refused(f"issuer {issuer.issuer} has no such key for its algorithm")
+            raise _Rejected(f"issuer {issuer.issuer} has no such key for its algorithm")
         try:
             jws.deserialize_compact(credential, key, registry=registry)
         except (JoseError, ValueError, TypeError):
-            raise _Refused(f"it was not signed by issuer {issuer.issuer}") from None
+            raise _Rejected(f"it was not signed by issuer {issuer.issuer}") from None
         return claims, issuer, _check_claims(claims, issuer, self._now())
 
 
 @contextlib.contextmanager
-def _told_apart_only_in_the_log() -> Iterator[None]:
+def _one_error_for_callers() -> Iterator[None]:
     """Whatever is wrong with a token, whoever sent it hears the same."""
     try:
         yield
         return
-    except _Refused as refused:
+    except _Rejected as refused:
         log.info("a token was refused: %s", refused)
     except Error as error:
         log.info("a token was refused: %s in its text", error.code)
@@ -134,24 +134,24 @@ def _object(part: str) -> dict[str, Any]:
     try:
         decoded = base64.b64decode(part + "=" * (-len(part) % 4), altchars=b"-_", validate=True)
     except ValueError:
-        raise _Refused("it is not base64") from None
+        raise _Rejected("it is not base64") from None
     value = json.loads(json_text.check(decoded, what="token", limit=LARGEST_TOKEN))
     if not isinstance(value, dict):
-        raise _Refused("its parts are not objects")
+        raise _Rejected("its parts are not objects")
     return value
 
 
 def _checked_header(header: Mapping[str, Any], issuer: Issuer) -> tuple[str, str]:
     """The algorithm and the id of the key, if nothing in the header asks for what is not done here."""
     if not header.keys() <= _USED | _IGNORED:
-        raise _Refused("its header has a parameter that is not understood")
+        raise _Rejected("its header has a parameter that is not understood")
     algorithm, kid = _str(header.get("alg")), _str(header.get("kid"))
     if algorithm not in issuer.algorithms:
-        raise _Refused(f"its algorithm is not one of issuer {issuer.issuer}")
-    if not 1 <= len(kid) <= LONGEST_KID:
-        raise _Refused("it names no key")
+        raise _Rejected(f"its algorithm is not one of issuer {issuer.issuer}")
+    if not 1 <= len(kid) <= MAX_KID_LENGTH:
+        raise _Rejected("it names no key")
     if _str(header.get("typ", "")).lower().removeprefix("application/") not in issuer.typ:
-        raise _Refused(f"its typ is not one of issuer {issuer.issuer}")
+        raise _Rejected(f"its typ is not one of issuer {issuer.issuer}")
     return algorithm, kid
 
 
@@ -159,16 +159,16 @@ def _check_claims(claims: Mapping[str, Any], issuer: Issuer, now: float) -> floa
     """For how many more seconds a token for this audience counts."""
     audience = claims.get("aud")
     if issuer.audience.isdisjoint(audience if _is_list(audience) else [_str(audience)]):
-        raise _Refused("audience mismatch")
+        raise _Rejected("audience mismatch")
     expires, not_before, issued = (_moment(claims, name) for name in ("exp", "nbf", "iat"))
     if expires is None or expires + LEEWAY_SECONDS <= now:
-        raise _Refused("it has expired, or never would")
+        raise _Rejected("it has expired, or never would")
     if not_before is not None and not_before - LEEWAY_SECONDS > now:
-        raise _Refused("it does not count yet")
+        raise _Rejected("it does not count yet")
     if issued is not None and issued - LEEWAY_SECONDS > now:
-        raise _Refused("it comes from the future")
+        raise _Rejected("it comes from the future")
     if expires - (now if issued is None else issued) > issuer.longest_life_seconds:
-        raise _Refused("it lives too long")
+        raise _Rejected("it lives too long")
     return expires + LEEWAY_SECONDS - now
 
 
@@ -178,16 +178,16 @@ def _moment(claims: Mapping[str, Any], name: str) -> int | None:
         return None
     value = claims[name]
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _Refused(f"its {name} is not a valid time")
+        raise _Rejected(f"its {name} is not a valid time")
     return value
 
 
 def _principal(claims: Mapping[str, Any], issuer: Issuer) -> Principal:
     tenant, subject = _str(_at(claims, issuer.claims.tenant)), _str(claims.get("sub"))
     if not is_visible_name(tenant) or (issuer.tenants is not None and tenant not in issuer.tenants):
-        raise _Refused("it names no tenant of this issuer")
-    if not is_visible_name(subject, limit=LONGEST_SUBJECT):
-        raise _Refused("it names no subject")
+        raise _Rejected("it names no tenant of this issuer")
+    if not is_visible_name(subject, limit=MAX_SUBJECT_LENGTH):
+        raise _Rejected("it names no subject")
     actor = principal.user(issuer.actor(subject))
     roles = issuer.roles_of(_words(_at(claims, issuer.claims.roles)))
     if not roles:
@@ -223,14 +223,14 @@ def _words(value: Any) -> list[str]:
         return value.split()
     if _is_list(value):
         return list(value)
-    raise _Refused("its roles are not strings")
+    raise _Rejected("its roles are not strings")
 
 
 def _names(claims: Mapping[str, Any], path: Path) -> list[str] | None:
     value = _at(claims, path)
     if value is None or _is_list(value):
         return value
-    raise _Refused(f"its {path[-1]} is not a list of names")
+    raise _Rejected(f"its {path[-1]} is not a list of names")
 
 
 def _str(value: Any) -> str:

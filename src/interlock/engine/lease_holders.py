@@ -9,7 +9,7 @@ from interlock.storage.contract import Store
 _WORKER = "worker:"
 
 
-class Holders:
+class LeaseHolders:
     """Finds the worker of a grant, also after it has ended."""
 
     def __init__(self, store: Store) -> None:

@@ -9,12 +9,12 @@ from typing import Final
 
 from interlock import wire
 from interlock.domain import json_text, usage
-from interlock.domain.decide import MOST_CHILDREN, CancelAck, Complete, Fail, Finish, Release
-from interlock.domain.job import ANY_FENCE, Beat, Checkpoint, Job, LeaseState, Pulse, Receipt, Refused
-from interlock.domain.policy import ClaimAsk, Names
-from interlock.domain.retry import LONGEST_RETRY_AFTER_SECONDS
+from interlock.domain.decide import MAX_CHILDREN, AcknowledgeCancel, CompleteJob, FailJob, Finish, ReleaseJob
+from interlock.domain.job import ANY_FENCE, Checkpoint, Heartbeat, HeartbeatReply, Job, LeaseState, Receipt, Rejected
+from interlock.domain.policy import ClaimFilter, Names
+from interlock.domain.retry import MAX_RETRY_AFTER_SECONDS
 from interlock.engine.completion import first_of
-from interlock.engine.progress import mended_events
+from interlock.engine.progress import sanitized_events
 from interlock.engine.results import answered, each
 from interlock.errors import Invalid
 from interlock.storage.contract import Store, cancels_of
@@ -22,11 +22,11 @@ from interlock.wire import Limits
 
 POLL_SECONDS: Final = 0.5
 # Of hints in quick succession that led to nothing, as the work was for others, the first are followed at once.
-FOLLOWED_AT_ONCE: Final = 4
+FOLLOW_BATCH_SIZE: Final = 4
 SHORTEST_PAUSE_SECONDS: Final = 0.005
-LONGEST_PAUSE_SECONDS: Final = 0.1
+MAX_PAUSE_SECONDS: Final = 0.1
 REST_FOR_EACH_LOOK: Final = 20
-LONGEST_WAIT_SECONDS: Final = 60.0
+MAX_WAIT_SECONDS: Final = 60.0
 LOOK_FOR_CANCELS_SECONDS: Final = 5.0
 WATCH_AGAIN_SECONDS: Final = 2.0
 
@@ -36,7 +36,7 @@ OrderedTypes = Callable[[], Awaitable[Sequence[Names]]]
 class Leases:
     """What a worker does with jobs; every call carries the fence of its grant."""
 
-    def __init__(self, store: Store, limits: Limits, *, noticed: Callable[[str, ClaimAsk], None]) -> None:
+    def __init__(self, store: Store, limits: Limits, *, noticed: Callable[[str, ClaimFilter], None]) -> None:
         self._store = store
         self._limits = limits
         self._noticed = noticed
@@ -44,7 +44,7 @@ class Leases:
     async def claim(
         self,
         tenant: str,
-        ask: ClaimAsk,
+        ask: ClaimFilter,
         *,
         wait_seconds: float = 0.0,
         enough: asyncio.Event | None = None,
@@ -62,7 +62,7 @@ class Leases:
         of this process may ask for `most` at once, whatever the limit of a request is.
         """
         self._check(ask, most or self._limits.claim, max_lease)
-        wire.seconds(wait_seconds, "wait_seconds", 0, LONGEST_WAIT_SECONDS)
+        wire.seconds(wait_seconds, "wait_seconds", 0, MAX_WAIT_SECONDS)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
         in_vain = 0
@@ -80,29 +80,29 @@ class Leases:
                 return jobs
             await first_of(changed, enough, seconds=min(left, POLL_SECONDS))
             since = loop.time() - looked
-            in_vain = in_vain + 1 if since < LONGEST_PAUSE_SECONDS else 0
+            in_vain = in_vain + 1 if since < MAX_PAUSE_SECONDS else 0
             if (pause := _pause(in_vain, looked - began)) > since:
                 await first_of(enough, seconds=min(pause - since, left))
 
-    async def _claim_in_order(self, tenant: str, ask: ClaimAsk, types: Sequence[Names]) -> list[Job]:
+    async def _claim_in_order(self, tenant: str, ask: ClaimFilter, types: Sequence[Names]) -> list[Job]:
         jobs: list[Job] = []
         for some in dict.fromkeys(types):
             if len(jobs) < ask.limit:
                 jobs += await self._store.claim(tenant, ask._replace(types=some, limit=ask.limit - len(jobs)))
         return jobs
 
-    async def heartbeat(self, tenant: str, beat: Beat, *, max_lease: float | None = None) -> Pulse:
+    async def heartbeat(self, tenant: str, heartbeat: Heartbeat, *, max_lease: float | None = None) -> HeartbeatReply:
         """Extend a lease, with the checkpoint and the events that came along; tells of cancel requests and pauses."""
-        (answer,) = await self.heartbeats(tenant, [beat], max_lease=max_lease)
+        (answer,) = await self.heartbeats(tenant, [heartbeat], max_lease=max_lease)
         return answered(answer)
 
     async def heartbeats(
-        self, tenant: str, beats: Sequence[Beat], *, max_lease: float | None = None
-    ) -> list[Pulse | Refused]:
+        self, tenant: str, heartbeats: Sequence[Heartbeat], *, max_lease: float | None = None
+    ) -> list[HeartbeatReply | Rejected]:
         """Many signs of life at once, each with its own answer."""
-        wire.check_batch(beats, self._limits)
-        check = partial(self._checked_beat, max_lease=max_lease or self._limits.lease_seconds)
-        return await each(beats, check, lambda good: self._store.heartbeat(tenant, good))
+        wire.check_batch(heartbeats, self._limits)
+        check = partial(self._checked_heartbeat, max_lease=max_lease or self._limits.lease_seconds)
+        return await each(heartbeats, check, lambda good: self._store.heartbeat(tenant, good))
 
     async def interrupted(
         self,
@@ -119,7 +119,7 @@ class Leases:
         the look at intervals is for hints that were lost.
         """
         wire.check_batch(leases, self._limits)
-        wire.seconds(wait_seconds, "wait_seconds", 0, LONGEST_WAIT_SECONDS)
+        wire.seconds(wait_seconds, "wait_seconds", 0, MAX_WAIT_SECONDS)
         fences = {wire.job_id(id): fence for id, fence in leases}
         deadline = asyncio.get_running_loop().time() + wait_seconds
         while True:
@@ -144,22 +144,22 @@ class Leases:
 
     async def checkpoint(self, tenant: str, checkpoint: Checkpoint) -> int:
         """Save progress under the current fence; the number must rise."""
-        (answer,) = await self._store.checkpoint(tenant, [self._mended(checkpoint)])
+        (answer,) = await self._store.checkpoint(tenant, [self._sanitized(checkpoint)])
         return answered(answer)
 
-    async def complete(self, tenant: str, order: Complete) -> Receipt:
+    async def complete(self, tenant: str, order: CompleteJob) -> Receipt:
         return await self._finished(tenant, order)
 
-    async def fail(self, tenant: str, order: Fail) -> Receipt:
+    async def fail(self, tenant: str, order: FailJob) -> Receipt:
         return await self._finished(tenant, order)
 
-    async def release(self, tenant: str, order: Release) -> Receipt:
+    async def release(self, tenant: str, order: ReleaseJob) -> Receipt:
         return await self._finished(tenant, order)
 
-    async def cancel_ack(self, tenant: str, order: CancelAck) -> Receipt:
+    async def cancel_ack(self, tenant: str, order: AcknowledgeCancel) -> Receipt:
         return await self._finished(tenant, order)
 
-    async def finishes(self, tenant: str, orders: Sequence[Finish]) -> list[Receipt | Refused]:
+    async def finishes(self, tenant: str, orders: Sequence[Finish]) -> list[Receipt | Rejected]:
         """Many finishes at once, each with its own answer."""
         wire.check_batch(orders, self._limits)
         return await each(orders, self._checked_finish, lambda good: self._store.carry_out(tenant, good))
@@ -168,66 +168,66 @@ class Leases:
         (answer,) = await self.finishes(tenant, [order])
         return answered(answer)
 
-    def _check(self, ask: ClaimAsk, most: int, max_lease: float | None) -> None:
+    def _check(self, ask: ClaimFilter, most: int, max_lease: float | None) -> None:
         wire.name(ask.worker, "worker")
         wire.whole(ask.limit, "limit", 1, most)
         wire.seconds(ask.lease_seconds, "lease_seconds", 1, max_lease or self._limits.lease_seconds)
         if ask.claim_id is not None:
             wire.name(ask.claim_id, "claim_id")
 
-    def _checked_beat(self, beat: Beat, *, max_lease: float) -> Beat:
-        wire.seconds(beat.lease_seconds, "lease_seconds", 1, max_lease)
-        if beat.fence == ANY_FENCE and (beat.checkpoint is not None or beat.events):
+    def _checked_heartbeat(self, heartbeat: Heartbeat, *, max_lease: float) -> Heartbeat:
+        wire.seconds(heartbeat.lease_seconds, "lease_seconds", 1, max_lease)
+        if heartbeat.fence == ANY_FENCE and (heartbeat.checkpoint is not None or heartbeat.events):
             raise Invalid("fence must be that of a lease", pointer="/fence")
-        checkpoint = None if beat.checkpoint is None else self._mended(beat.checkpoint)
-        id, worker = wire.job_id(beat.id), wire.name(beat.worker, "worker")
-        events = mended_events(beat.events, self._limits)
-        return beat._replace(id=id, worker=worker, checkpoint=checkpoint, events=events)
+        checkpoint = None if heartbeat.checkpoint is None else self._sanitized(heartbeat.checkpoint)
+        id, worker = wire.job_id(heartbeat.id), wire.name(heartbeat.worker, "worker")
+        events = sanitized_events(heartbeat.events, self._limits)
+        return heartbeat._replace(id=id, worker=worker, checkpoint=checkpoint, events=events)
 
-    def _mended(self, checkpoint: Checkpoint) -> Checkpoint:
-        data, mended = json_text.mend(checkpoint.data, what="checkpoint", limit=self._limits.checkpoint)
+    def _sanitized(self, checkpoint: Checkpoint) -> Checkpoint:
+        data, changed = json_text.sanitize(checkpoint.data, what="checkpoint", limit=self._limits.checkpoint)
         id, worker = wire.job_id(checkpoint.id), wire.name(checkpoint.worker, "worker")
-        return checkpoint._replace(id=id, worker=worker, data=data, sanitized=checkpoint.sanitized or mended)
+        return checkpoint._replace(id=id, worker=worker, data=data, sanitized=checkpoint.sanitized or changed)
 
     def _checked_finish(self, order: Finish) -> Finish:
         """The order with its text mended: a finish is refused for its size or its numbers, never for odd characters."""
         id, worker = wire.job_id(order.id), wire.name(order.worker, "worker")
         match order:
-            case Complete():
+            case CompleteJob():
                 if order.result is order.result_summary is order.usage is None and id == order.id:
                     return order
                 summary, result = wire.remark(order.result_summary, "result_summary"), order.result
-                mended = order.sanitized or summary != order.result_summary
+                changed = order.sanitized or summary != order.result_summary
                 if result is not None:
-                    result, more = json_text.mend(result, what="result", limit=self._limits.result)
-                    mended = mended or more
+                    result, more = json_text.sanitize(result, what="result", limit=self._limits.result)
+                    changed = changed or more
                 used = order.usage
                 if used is not None:
-                    used, more = usage.mended(used)
-                    mended = mended or more
+                    used, more = usage.sanitized(used)
+                    changed = changed or more
                 return order._replace(
-                    id=id, worker=worker, result=result, result_summary=summary, usage=used, sanitized=mended
+                    id=id, worker=worker, result=result, result_summary=summary, usage=used, sanitized=changed
                 )
-            case Fail():
-                wire.seconds(order.retry_after_seconds, "retry_after_seconds", 0, LONGEST_RETRY_AFTER_SECONDS)
-                error, mended = json_text.mend(order.error, what="error", limit=self._limits.error)
+            case FailJob():
+                wire.seconds(order.retry_after_seconds, "retry_after_seconds", 0, MAX_RETRY_AFTER_SECONDS)
+                error, changed = json_text.sanitize(order.error, what="error", limit=self._limits.error)
                 result = order.result
                 if result is not None:
-                    result, more = json_text.mend(result, what="result", limit=self._limits.result)
-                    mended = mended or more
-                sanitized = order.sanitized or mended
+                    result, more = json_text.sanitize(result, what="result", limit=self._limits.result)
+                    changed = changed or more
+                sanitized = order.sanitized or changed
                 return order._replace(id=id, worker=worker, error=error, result=result, sanitized=sanitized)
-            case Release():
+            case ReleaseJob():
                 if sum(x is not None for x in (order.run_at, order.delay_seconds, order.children or None)) > 1:
                     raise Invalid("release at a time, after a delay or when children have ended, not several")
-                wire.seconds(order.delay_seconds, "delay_seconds", 0, wire.LONGEST_DELAY_SECONDS)
-                if len(order.children) > MOST_CHILDREN:
-                    raise Invalid(f"a job waits for at most {MOST_CHILDREN} children at a time", pointer="/children")
+                wire.seconds(order.delay_seconds, "delay_seconds", 0, wire.MAX_DELAY_SECONDS)
+                if len(order.children) > MAX_CHILDREN:
+                    raise Invalid(f"a job waits for at most {MAX_CHILDREN} children at a time", pointer="/children")
                 children = tuple(wire.job_id(child, "children") for child in order.children)
                 return order._replace(
                     id=id, worker=worker, reason=wire.remark(order.reason, "reason"), children=children
                 )
-            case CancelAck():
+            case AcknowledgeCancel():
                 return order._replace(id=id, worker=worker)
 
 
@@ -237,7 +237,7 @@ def _must_stop(state: LeaseState, fence: int, is_own: Callable[[str], bool]) -> 
 
 def _pause(in_vain: int, took: float) -> float:
     """How long to leave a queue alone that was looked at so often in vain; longer where looking takes long."""
-    if in_vain < FOLLOWED_AT_ONCE:
+    if in_vain < FOLLOW_BATCH_SIZE:
         return 0.0
-    usual = min(SHORTEST_PAUSE_SECONDS * (1 << min(in_vain - FOLLOWED_AT_ONCE, 10)), LONGEST_PAUSE_SECONDS)
+    usual = min(SHORTEST_PAUSE_SECONDS * (1 << min(in_vain - FOLLOW_BATCH_SIZE, 10)), MAX_PAUSE_SECONDS)
     return min(max(usual, REST_FOR_EACH_LOOK * took), POLL_SECONDS)

@@ -11,23 +11,23 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
-from interlock.domain.decide import Expire, Order, PassDeadline
-from interlock.domain.job import Refused
+from interlock.domain.decide import Command, EnforceDeadline, ExpireLease
+from interlock.domain.job import Rejected
 from interlock.errors import Error, Fatal, TenantMoved
 from interlock.storage.contract import Due, Store
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 0.5
-AT_ONCE: Final = 500
+BATCH_SIZE: Final = 500
 CLAIMS_KEPT_SECONDS: Final = 3600.0
 LOOSE_COUNTS: Final = 64
-MOST_FOLDINGS: Final = 100
-STRETCH: Final = 256  # the jobs that a list of something rare reads at a time
-MOST_STEPS: Final = 40
+MAX_FOLDINGS: Final = 100
+JOBS_PER_BLOCK: Final = 256  # the jobs that a list of something rare reads at a time
+MAX_STEPS: Final = 40
 
 
-class Chore(NamedTuple):
+class MaintenanceTask(NamedTuple):
     """Something to be done again and again: bounded, and harmless when another process does it too."""
 
     name: str
@@ -35,21 +35,21 @@ class Chore(NamedTuple):
     run: Callable[[], Awaitable[object]]
 
 
-class Swept(NamedTuple):
+class SweepCounts(NamedTuple):
     """How many jobs a sweep moved."""
 
     leases: int
     deadlines: int
-    gates: int
+    approvals: int
 
 
-async def in_steps(step: Callable[[], Awaitable[int]]) -> int:
+async def repeat_until_empty(step: Callable[[], Awaitable[int]]) -> int:
     """Repeat a bounded step until it finds nothing, within reason; how much it found in all.
 
     A step that takes less than it might is not the last: it may be divided among shards, one of which has all there is.
     """
     done = 0
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         some = await step()
         if not some:
             break
@@ -57,43 +57,43 @@ async def in_steps(step: Callable[[], Awaitable[int]]) -> int:
     return done
 
 
-class Upkeep:
+class Maintenance:
     """The chores of the clock, run once or again and again."""
 
-    def __init__(self, store: Store, more: Sequence[Chore] = ()) -> None:
+    def __init__(self, store: Store, more: Sequence[MaintenanceTask] = ()) -> None:
         self._store = store
         self._task: asyncio.Task[None] | None = None
-        self.chores = [
-            Chore("sweep", TICK_SECONDS, self.sweep),
-            Chore("lines", TICK_SECONDS, lambda: store.join_lines(AT_ONCE)),
-            Chore("counts", 10.0, self.fold_counts),
-            Chore("stretches", 5.0, self.note_stretches),
-            Chore("claims", 60.0, self.forget_claims),
+        self.tasks = [
+            MaintenanceTask("sweep", TICK_SECONDS, self.sweep),
+            MaintenanceTask("lines", TICK_SECONDS, lambda: store.fill_slots(BATCH_SIZE)),
+            MaintenanceTask("counts", 10.0, self.fold_counts),
+            MaintenanceTask("stretches", 5.0, self.index_job_blocks),
+            MaintenanceTask("claims", 60.0, self.forget_claims),
             *more,
         ]
 
-    async def sweep(self) -> Swept:
+    async def sweep(self) -> SweepCounts:
         """End what the clock has ended, until nothing is due."""
-        return Swept(
-            await self._until_none_due(self._store.due_leases, Expire),
-            await self._until_none_due(self._store.due_deadlines, PassDeadline),
-            await self._until_none_due(self._store.due_gates, Expire),
+        return SweepCounts(
+            await self._until_none_due(self._store.due_leases, ExpireLease),
+            await self._until_none_due(self._store.due_deadlines, EnforceDeadline),
+            await self._until_none_due(self._store.due_approvals, ExpireLease),
         )
 
     async def fold_counts(self) -> None:
         """Sum up what was counted; a busy tenant has more than one folding takes."""
-        for _ in range(MOST_FOLDINGS):
-            if not await self._store.fold_tallies(LOOSE_COUNTS, AT_ONCE):
+        for _ in range(MAX_FOLDINGS):
+            if not await self._store.fold_counters(LOOSE_COUNTS, BATCH_SIZE):
                 return
 
-    async def note_stretches(self) -> None:
+    async def index_job_blocks(self) -> None:
         """Note where lists find what is rare, until nothing is left to note."""
-        for _ in range(MOST_FOLDINGS):
-            if not await self._store.note_stretches(STRETCH, AT_ONCE):
+        for _ in range(MAX_FOLDINGS):
+            if not await self._store.index_job_blocks(JOBS_PER_BLOCK, BATCH_SIZE):
                 return
 
     async def forget_claims(self) -> int:
-        return await in_steps(lambda: self._store.forget_claims(CLAIMS_KEPT_SECONDS, AT_ONCE))
+        return await repeat_until_empty(lambda: self._store.forget_claims(CLAIMS_KEPT_SECONDS, BATCH_SIZE))
 
     def start(self) -> None:
         """Do the chores in the background until stopped."""
@@ -109,43 +109,43 @@ class Upkeep:
     async def _run(self) -> None:
         """Each chore at its own pace: one that takes long holds up no other."""
         async with asyncio.TaskGroup() as group:
-            for chore in self.chores:
-                group.create_task(self._repeat(chore))
+            for task in self.tasks:
+                group.create_task(self._repeat(task))
 
-    async def _repeat(self, chore: Chore) -> None:
+    async def _repeat(self, task: MaintenanceTask) -> None:
         while True:
-            await self._do(chore)
-            await asyncio.sleep(chore.every_seconds)
+            await self._do(task)
+            await asyncio.sleep(task.every_seconds)
 
-    async def _do(self, chore: Chore) -> None:
+    async def _do(self, task: MaintenanceTask) -> None:
         """One chore that fails stops no other, and is done again when its time comes."""
         try:
-            await chore.run()
+            await task.run()
         except Fatal:
             log.critical("maintenance stopped: storage is broken", exc_info=True)
             raise
         except Error as error:
-            log.warning("maintenance task %s failed, retrying: %s", chore.name, error)
+            log.warning("maintenance task %s failed, retrying: %s", task.name, error)
         except Exception:
-            log.exception("maintenance task %s failed, retrying", chore.name)
+            log.exception("maintenance task %s failed, retrying", task.name)
 
-    async def _until_none_due(self, due: Callable[[int], Awaitable[list[Due]]], order: Callable[[str], Order]) -> int:
+    async def _until_none_due(self, due: Callable[[int], Awaitable[list[Due]]], order: Callable[[str], Command]) -> int:
         moved = 0
-        while found := await due(AT_ONCE):
-            by_tenant: dict[str, list[Order]] = defaultdict(list)
+        while found := await due(BATCH_SIZE):
+            by_tenant: dict[str, list[Command]] = defaultdict(list)
             for tenant, job_id in found:
                 by_tenant[tenant].append(order(job_id))
             done = sum([await self._carry_out(tenant, orders) for tenant, orders in by_tenant.items()])
             moved += done
-            if len(found) < AT_ONCE or not done:
+            if len(found) < BATCH_SIZE or not done:
                 break
         return moved
 
-    async def _carry_out(self, tenant: str, orders: Sequence[Order]) -> int:
+    async def _carry_out(self, tenant: str, orders: Sequence[Command]) -> int:
         """One bad row never stops the rest: a batch that fails is taken apart."""
         try:
             answers = await self._store.carry_out(tenant, orders)
-            return sum(not isinstance(answer, Refused) for answer in answers)
+            return sum(not isinstance(answer, Rejected) for answer in answers)
         except (Fatal, asyncio.CancelledError):
             raise
         except TenantMoved as error:  # it was waited for already: not again for each of its jobs

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
-from interlock.domain.decide import Order
-from interlock.domain.job import Enqueued, Job, NewJob, Receipt, Refused
+from interlock.domain.decide import Command
+from interlock.domain.job import Enqueued, Job, NewJob, Receipt, Rejected
 from interlock.domain.lifecycle import Status, Verb
-from interlock.domain.policy import ClaimAsk
-from interlock.domain.webhook import Settlement
+from interlock.domain.policy import ClaimFilter
+from interlock.domain.webhook import DeliveryResult
 from interlock.storage.contract import NO_TERMS, Outbox, Store, Terms
 
 
@@ -23,7 +23,7 @@ class Merging(Protocol):
         ...
 
 
-class Counts:
+class EngineMetrics:
     """Only ever rising; no tenant and no job is told."""
 
     def __init__(self, store: Store) -> None:
@@ -38,7 +38,7 @@ class Counts:
     @property
     def moved(self) -> Counter[tuple[str, str]]:
         """By verb and the status it led to, whether somebody ordered it or a claim found it due."""
-        return self.ordered + self._store.swept
+        return self.ordered + self._store.expired
 
     @property
     def expired_leases(self) -> int:
@@ -50,13 +50,13 @@ class Counts:
         return {} if self._merging is None else self._merging.shared()
 
 
-def counted(store: Store, counts: Counts) -> Store:
+def counted(store: Store, counts: EngineMetrics) -> Store:
     """The same store, with what it does counted."""
     return cast(Store, _Counted(store, counts))
 
 
 class _Counted:
-    def __init__(self, store: Store, counts: Counts) -> None:
+    def __init__(self, store: Store, counts: EngineMetrics) -> None:
         self._store, self._counts = store, counts
         self.outbox = cast(Outbox, _CountedOutbox(store.outbox, counts))
 
@@ -66,22 +66,22 @@ class _Counted:
 
     async def enqueue(
         self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False, terms: Terms = NO_TERMS
-    ) -> list[Enqueued | Refused]:
+    ) -> list[Enqueued | Rejected]:
         answers = await self._store.enqueue(tenant, jobs, whole=whole, terms=terms)
         taken = [answer for answer in answers if isinstance(answer, Enqueued)]
         if not whole or len(taken) == len(answers):
             self._counts.enqueued += len(taken) - sum([answer.replayed for answer in taken])
         return answers
 
-    async def claim(self, tenant: str, ask: ClaimAsk, *, takers: Sequence[str] = ()) -> list[Job]:
-        jobs = await self._store.claim(tenant, ask, takers=takers)
+    async def claim(self, tenant: str, ask: ClaimFilter, *, claimants: Sequence[str] = ()) -> list[Job]:
+        jobs = await self._store.claim(tenant, ask, claimants=claimants)
         self._counts.claimed += len(jobs)
         return jobs
 
-    async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
+    async def carry_out(self, tenant: str, orders: Sequence[Command]) -> list[Receipt | Rejected]:
         answers = await self._store.carry_out(tenant, orders)
         for order, answer in zip(orders, answers, strict=True):
-            if isinstance(answer, Refused):
+            if isinstance(answer, Rejected):
                 self._counts.refused[order.verb, answer.error.code] += 1
             else:
                 self._counts.ordered[order.verb, answer.status] += 1
@@ -89,13 +89,13 @@ class _Counted:
 
 
 class _CountedOutbox:
-    def __init__(self, outbox: Outbox, counts: Counts) -> None:
+    def __init__(self, outbox: Outbox, counts: EngineMetrics) -> None:
         self._outbox, self._counts = outbox, counts
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._outbox, name)
 
-    async def settle(self, tenant: str, settlement: Settlement) -> bool:
+    async def settle(self, tenant: str, settlement: DeliveryResult) -> bool:
         settled = await self._outbox.settle(tenant, settlement)
         if settled:
             self._counts.delivered[str(settlement.outcome.status)] += 1

@@ -11,21 +11,21 @@ import msgspec
 
 from interlock import wire
 from interlock.domain import json_text, policy
-from interlock.domain.decide import Cancel, receipt_of
-from interlock.domain.job import MAX_ATTEMPTS, Enqueued, Filter, Job, Receipt, Refused
+from interlock.domain.decide import CancelJob, receipt_of
+from interlock.domain.job import MAX_ATTEMPTS, Enqueued, Filter, Job, Receipt, Rejected
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.operations import START, Action, Child, Needs, Overrides, Redrive
 from interlock.domain.principal import Principal
 from interlock.domain.registry import JobType
 from interlock.engine import schemas
 from interlock.engine.results import answered
-from interlock.errors import AlreadyFinished, Error, Invalid, NotEnded, NotFound, UnknownType
+from interlock.errors import AlreadyFinished, Error, Invalid, NotFound, NotTerminal, UnknownType
 from interlock.storage.contract import RegistryChanged, Store
-from interlock.wire import LONGEST_DELAY_SECONDS, Limits
+from interlock.wire import MAX_DELAY_SECONDS, Limits
 
-MOST_AT_ONCE: Final = 1000
-MOST_PAGES: Final = 100  # of a thousand jobs each: with many that are done already, a call ends before it takes long
-FAMILY_AT_ONCE: Final = 500
+BATCH_SIZE: Final = 1000
+MAX_PAGES: Final = 100  # of a thousand jobs each: with many that are done already, a call ends before it takes long
+FAMILY_BATCH_SIZE: Final = 500
 TRIES: Final = 20
 LIVE: Final = tuple(status for status in Status if status not in TERMINAL)
 ENDED: Final = tuple(status for status in Status if status in TERMINAL)
@@ -69,14 +69,14 @@ class Operations:
         self._implicit_agents = implicit_agents
 
     async def _new_id(self, tenant: str) -> str:
-        return wire.new_id(await self._store.birth_shard(tenant))
+        return wire.new_id(await self._store.new_job_shard(tenant))
 
     async def redrive(
         self,
         who: Principal,
         job_id: str,
         *,
-        origin: str = START,
+        start_from: str = START,
         priority: int | None = None,
         run_at: datetime | None = None,
         delay_seconds: float | None = None,
@@ -84,7 +84,7 @@ class Operations:
         tags: Sequence[str] | None = None,
         payload: bytes | None = None,
         needs: Needs | None = None,
-        key: str | None = None,
+        idempotency_key: str | None = None,
     ) -> Enqueued:
         """Do an ended job again by a new one: from the start, from its checkpoint, or after a step; due now.
 
@@ -97,7 +97,7 @@ class Operations:
             overrides = Overrides(
                 None if priority is None else wire.whole(priority, "priority", -1000, 1000),
                 wire.instant(run_at, "run_at"),
-                wire.seconds(delay_seconds, "delay_seconds", 0, LONGEST_DELAY_SECONDS),
+                wire.seconds(delay_seconds, "delay_seconds", 0, MAX_DELAY_SECONDS),
                 None if max_attempts is None else wire.whole(max_attempts, "max_attempts", 1, MAX_ATTEMPTS),
                 None if tags is None else wire.tags(tags),
                 None if payload is None else json_text.check(payload, what="payload", limit=self._limits.payload),
@@ -106,9 +106,9 @@ class Operations:
         except Invalid as error:
             raise error.within("/overrides") from None
         new = await self._new_id(who.tenant)
-        order = Redrive(wire.job_id(job_id), new, who.actor, wire.name(origin, "from"), overrides)
-        if key is not None:
-            order = order._replace(key=wire.name(key, "idempotency_key"), body_sha256=_digest(order))
+        order = Redrive(wire.job_id(job_id), new, who.actor, wire.name(start_from, "from"), overrides)
+        if idempotency_key is not None:
+            order = order._replace(key=wire.name(idempotency_key, "idempotency_key"), body_sha256=_digest(order))
         (answer,) = await self._redrive(who.tenant, [order])
         return answered(answer)
 
@@ -120,18 +120,18 @@ class Operations:
         A job takes no more children once it is cancelled or asked to stop, so each level is closed before it is read.
         """
         id, remark = wire.job_id(job_id), wire.remark(reason, "reason")
-        (answer,) = await self._store.carry_out(who.tenant, [Cancel(id, who.actor, remark, force)])
-        if isinstance(answer, Refused) and not isinstance(answer.error, AlreadyFinished):
+        (answer,) = await self._store.carry_out(who.tenant, [CancelJob(id, who.actor, remark, force)])
+        if isinstance(answer, Rejected) and not isinstance(answer.error, AlreadyFinished):
             raise answer.error
         stopped = 0
         async for family in self._descendants(who.tenant, id):
             orders = [
-                Cancel(child.id, who.actor, remark, force)
+                CancelJob(child.id, who.actor, remark, force)
                 for child in family
                 if child.live and (force or not child.asked_to_stop)
             ]
-            told = await self._store.carry_out(who.tenant, orders) if orders else []
-            stopped += sum(isinstance(one, Receipt) for one in told)
+            results = await self._store.carry_out(who.tenant, orders) if orders else []
+            stopped += sum(isinstance(one, Receipt) for one in results)
         if isinstance(answer, Receipt):
             return Cascade(answer, stopped)
         if not stopped:
@@ -146,7 +146,7 @@ class Operations:
         ids: Sequence[str] | None = None,
         filter: Filter | None = None,
         dry_run: bool = False,
-        limit: int = MOST_AT_ONCE,
+        limit: int = BATCH_SIZE,
         reason: str | None = None,
         force: bool = False,
     ) -> Bulk:
@@ -156,7 +156,7 @@ class Operations:
         repeated, and goes on where it ended; or from `before_seq`, which does not pass over them again.
         """
         who.need("operate")
-        wire.whole(limit, "limit", 1, MOST_AT_ONCE)
+        wire.whole(limit, "limit", 1, BATCH_SIZE)
         remark = wire.remark(reason, "reason")
         if (ids is None) == (filter is None):
             raise Invalid("give ids or a filter, and not both", pointer="/ids")
@@ -169,8 +169,8 @@ class Operations:
         if dry_run or not found:
             return Bulk(len(found), 0, more, before_seq, tuple(refused), tuple(job.id for job in found))
         if action is Action.CANCEL:
-            answers: Sequence[Receipt | Enqueued | Refused] = await self._store.carry_out(
-                who.tenant, [Cancel(job.id, who.actor, remark, force) for job in found]
+            answers: Sequence[Receipt | Enqueued | Rejected] = await self._store.carry_out(
+                who.tenant, [CancelJob(job.id, who.actor, remark, force) for job in found]
             )
         else:
             answers = await self._redrive(
@@ -178,12 +178,12 @@ class Operations:
                 [Redrive(job.id, await self._new_id(who.tenant), who.actor, once=True) for job in found],
             )
         for job, answer in zip(found, answers, strict=True):
-            if isinstance(answer, Refused):
+            if isinstance(answer, Rejected):
                 refused.append((job.id, answer.error))
-        done = sum(not isinstance(answer, Refused) for answer in answers)
+        done = sum(not isinstance(answer, Rejected) for answer in answers)
         return Bulk(len(found), done, more, before_seq, tuple(refused), tuple(job.id for job in found))
 
-    async def _redrive(self, tenant: str, orders: Sequence[Redrive]) -> list[Enqueued | Refused]:
+    async def _redrive(self, tenant: str, orders: Sequence[Redrive]) -> list[Enqueued | Rejected]:
         """Redrive against the registry as it is; only what is new about a job is checked anew."""
         for _ in range(TRIES):
             registry = await self._store.registry(tenant)
@@ -203,7 +203,7 @@ class Operations:
                 )
             except RegistryChanged:
                 continue
-            return [Refused(order) if isinstance(order, Error) else next(answers) for order in checked]
+            return [Rejected(order) if isinstance(order, Error) else next(answers) for order in checked]
         raise Invalid("the registry of types changes faster than a job can be checked against it; try again")
 
     async def _checked(self, order: Redrive, job: Job, type: JobType | None) -> Redrive | Error:
@@ -227,11 +227,11 @@ class Operations:
         waiting: list[tuple[Sequence[str], tuple[str, int] | None]] = [((job_id,), None)]
         while waiting:
             parents, after = waiting.pop()
-            family = await self._store.children_after(tenant, parents, after, limit=FAMILY_AT_ONCE)
+            family = await self._store.children_after(tenant, parents, after, limit=FAMILY_BATCH_SIZE)
             if not family:
                 continue
             yield family
-            if len(family) == FAMILY_AT_ONCE:
+            if len(family) == FAMILY_BATCH_SIZE:
                 waiting.append((parents, (family[-1].parent_id, family[-1].seq)))
             waiting.append(([child.id for child in family], None))
 
@@ -254,7 +254,7 @@ class Operations:
             elif action is Action.CANCEL and job.status in TERMINAL and job.status is not Status.CANCELLED:
                 refused.append((id, AlreadyFinished(id, f"it has ended as {job.status}")))
             elif action is Action.REDRIVE and job.status not in TERMINAL:
-                refused.append((id, NotEnded(id, job.status)))
+                refused.append((id, NotTerminal(id, job.status)))
             else:
                 found.append(job)
         return found, refused, None
@@ -266,14 +266,14 @@ class Operations:
         wanted = LIVE if action is Action.CANCEL else ENDED
         statuses = tuple(status for status in filter.statuses or wanted if status in wanted)
         found: list[Job] = []
-        page = filter._replace(statuses=statuses, limit=MOST_AT_ONCE)
-        for _ in range(MOST_PAGES if statuses else 0):
+        page = filter._replace(statuses=statuses, limit=BATCH_SIZE)
+        for _ in range(MAX_PAGES if statuses else 0):
             jobs = await self._store.find(tenant, page)
             for job in await self._not_done(tenant, action, jobs, force):
                 if len(found) == limit:
                     return found, [], found[-1].seq
                 found.append(job)
-            if len(jobs) < MOST_AT_ONCE:
+            if len(jobs) < BATCH_SIZE:
                 return found, [], None
             page = page._replace(before_seq=jobs[-1].seq)
         return found, [], page.before_seq if statuses else None

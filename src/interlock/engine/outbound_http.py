@@ -13,16 +13,16 @@ from typing import Any, Final, NamedTuple
 
 import httpx2
 
-from interlock.domain.webhook import Reply
+from interlock.domain.webhook import WebhookResponse
 from interlock.domain.webhook_url import Allowance, Destination, admitted
-from interlock.engine.dns import Lookups
+from interlock.engine.dns import Dns
 from interlock.errors import Invalid, Unavailable
 
 DEADLINE_SECONDS: Final = 10.0
 ANSWER_BYTES: Final = 4 * 1024
 DOCUMENT_BYTES: Final = 256 * 1024
 OURS: Final = ""  # the owner of names that the settings say; no tenant has this name
-MOST_ADDRESSES: Final = 3
+MAX_ADDRESSES: Final = 3
 USER_AGENT: Final = "interlock-webhooks"
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -35,7 +35,7 @@ class Unreachable(Exception):
     """No answer came; why, in a word that says nothing of what is behind the address."""
 
 
-class Answer(NamedTuple):
+class OutboundResponse(NamedTuple):
     """What came back, cut off at the limit and not decoded."""
 
     status_code: int
@@ -44,7 +44,7 @@ class Answer(NamedTuple):
     whole: bool
 
 
-class Outside:
+class OutboundClient:
     """What the engine may reach of the world, for as long as it takes and no longer."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Outside:
         self._tls = tls
         self._transport: httpx2.AsyncHTTPTransport | None = None
         self._making = asyncio.Lock()
-        self._lookups = Lookups()
+        self._lookups = Dns()
 
     async def admit(self, url: str, field: str = "url", *, owner: str = OURS) -> None:
         """Refuse a URL that leads where nothing may be sent; a name that nobody knows yet is fine."""
@@ -75,13 +75,13 @@ class Outside:
 
     async def post(
         self, url: str, headers: Mapping[str, str], content: bytes, at: Stage | None = None, *, owner: str = OURS
-    ) -> Reply:
+    ) -> WebhookResponse:
         """Send and tell how it was taken; whatever goes wrong is part of the reply."""
         try:
             answer = await self._request("POST", url, headers, content, ANSWER_BYTES, at, owner)
         except Unreachable as error:
-            return Reply(error=str(error))
-        return Reply(answer.status_code, retry_after_seconds=_seconds(answer.headers.get("retry-after", "")))
+            return WebhookResponse(error=str(error))
+        return WebhookResponse(answer.status_code, retry_after_seconds=_seconds(answer.headers.get("retry-after", "")))
 
     async def fetch(self, url: str, *, limit: int = DOCUMENT_BYTES) -> bytes:
         """A small document, whole; anything but 200 is no document."""
@@ -109,7 +109,7 @@ class Outside:
         limit: int,
         at: Stage | None = None,
         owner: str = OURS,
-    ) -> Answer:
+    ) -> OutboundResponse:
         try:
             destination = admitted(url, self._allowance)
         except Invalid:
@@ -144,7 +144,7 @@ class Outside:
                 raise Unreachable("cannot_resolve") from None
         if not all(self._allowance.permits(destination, address) for address in addresses):
             raise Unreachable("destination_refused")
-        return addresses[:MOST_ADDRESSES]
+        return addresses[:MAX_ADDRESSES]
 
     async def _ask(
         self,
@@ -155,7 +155,7 @@ class Outside:
         content: bytes | None,
         limit: int,
         at: Stage | None,
-    ) -> Answer:
+    ) -> OutboundResponse:
         extensions: dict[str, Any] = {
             "sni_hostname": destination.host,
             "target": destination.target.encode(),
@@ -180,7 +180,7 @@ class Outside:
                     break
         finally:
             await response.aclose()
-        return Answer(response.status_code, response.headers, body[:limit], len(body) <= limit)
+        return OutboundResponse(response.status_code, response.headers, body[:limit], len(body) <= limit)
 
     async def _wire(self) -> httpx2.AsyncHTTPTransport:
         """A bare transport: unlike a client it keeps no cookies, follows nothing and reads no environment."""

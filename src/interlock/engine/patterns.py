@@ -159,16 +159,16 @@ def _times(part: _Part, least: float, most: float) -> _Part:
 def _joined(parts: list[_Part]) -> _Part:
     """Parts one after the other: after one of varying length, a part can be entered at several places."""
     size = low = high = active = 0.0
-    places = 1.0
+    positions = 1.0
     run_size = run_active = 0.0
     for part in parts:
         size, low, high = size + part.size, low + part.low, high + part.high
         if part.low == part.high:
             run_size, run_active = run_size + part.size, max(run_active, part.active)
             continue
-        active += min(run_size, places * run_active) if run_size else 0
+        active += min(run_size, positions * run_active) if run_size else 0
         run_size = run_active = 0.0
-        active += min(part.size, places * part.active)
-        places += part.high - part.low
-    active += min(run_size, places * run_active) if run_size else 0
+        active += min(part.size, positions * part.active)
+        positions += part.high - part.low
+    active += min(run_size, positions * run_active) if run_size else 0
     return _Part(size, low, high, max(active, 1.0), bool(parts) and parts[0].anchored)

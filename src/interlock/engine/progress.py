@@ -13,15 +13,15 @@ import msgspec
 
 from interlock import wire
 from interlock.domain import json_text
-from interlock.domain.job import Refused
+from interlock.domain.job import Rejected
 from interlock.domain.progress import (
     LARGEST_NUMBER,
     LARGEST_OCCURRENCE,
     Event,
     EventRow,
-    Fed,
+    FeedEvent,
+    FeedPosition,
     Level,
-    Place,
     Report,
     Step,
     StepRow,
@@ -32,7 +32,7 @@ from interlock.errors import Invalid, NotFound
 from interlock.storage.contract import Store
 from interlock.wire import Limits
 
-LONGEST_PAGE: Final = 200
+MAX_PAGE_SIZE: Final = 200
 POLL_SECONDS: Final = 0.5
 GATHER_SECONDS: Final = 0.02
 QUIET_SECONDS: Final = 15.0
@@ -51,12 +51,12 @@ class Progress:
         (answer,) = await self.save_steps(tenant, [step])
         return answered(answer)
 
-    async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Refused]:
+    async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Rejected]:
         """Many steps at once, each with its own answer."""
         wire.check_batch(steps, self._limits)
-        return await each(steps, self._mended_step, lambda good: self._store.save_steps(tenant, good))
+        return await each(steps, self._sanitized_step, lambda good: self._store.save_steps(tenant, good))
 
-    async def steps(self, tenant: str, job_id: str, *, after: int = 0, limit: int = LONGEST_PAGE) -> list[StepRow]:
+    async def steps(self, tenant: str, job_id: str, *, after: int = 0, limit: int = MAX_PAGE_SIZE) -> list[StepRow]:
         """The steps of a job after a number, oldest first."""
         id = _page_of(job_id, after, limit)
         (found,) = await self._store.steps(tenant, [id], after=after, limit=limit)
@@ -64,11 +64,11 @@ class Progress:
 
     async def steps_of(self, tenant: str, job_ids: Sequence[str]) -> list[list[StepRow]]:
         """All steps of jobs just claimed: their workers have to know what not to do again."""
-        found = await self._store.steps(tenant, job_ids, limit=LONGEST_PAGE)
+        found = await self._store.steps(tenant, job_ids, limit=MAX_PAGE_SIZE)
         for id, steps in zip(job_ids, found, strict=True):
             more = steps
-            while len(more) == LONGEST_PAGE:
-                (more,) = await self._store.steps(tenant, [id], after=steps[-1].seq, limit=LONGEST_PAGE)
+            while len(more) == MAX_PAGE_SIZE:
+                (more,) = await self._store.steps(tenant, [id], after=steps[-1].seq, limit=MAX_PAGE_SIZE)
                 steps += more
         return found
 
@@ -82,33 +82,33 @@ class Progress:
 
     async def reports(
         self, tenant: str, reports: Sequence[Report], *, max_bytes: int | None = None
-    ) -> list[tuple[int, ...] | Refused]:
+    ) -> list[tuple[int, ...] | Rejected]:
         """Events of many jobs at once, each report with its own answer."""
         wire.check_batch(reports, self._limits)
         limits = self._limits if max_bytes is None else msgspec.structs.replace(self._limits, event=max_bytes)
-        check = partial(self._mended_report, limits=limits)
+        check = partial(self._sanitized_report, limits=limits)
         return await each(reports, check, lambda good: self._store.add_events(tenant, good))
 
     async def events(
-        self, tenant: str, job_id: str, *, after: int = 0, since: int | None = None, limit: int = LONGEST_PAGE
+        self, tenant: str, job_id: str, *, after: int = 0, since: int | None = None, limit: int = MAX_PAGE_SIZE
     ) -> list[EventRow]:
         """The events of a job after a number, and if a time is given later than that, oldest first."""
         id = _page_of(job_id, after, limit)
         found = await self._store.events(tenant, id, after=after, since=since, limit=limit)
         return found or await self._nothing(tenant, id)
 
-    async def feed(self, tenant: str, after: Place, *, limit: int = LONGEST_PAGE) -> list[Fed]:
+    async def feed(self, tenant: str, after: FeedPosition, *, limit: int = MAX_PAGE_SIZE) -> list[FeedEvent]:
         """The events of all jobs after a place: those of one job in their order, none left out."""
-        wire.whole(limit, "limit", 1, LONGEST_PAGE)
+        wire.whole(limit, "limit", 1, MAX_PAGE_SIZE)
         return await self._store.feed(tenant, after, limit=limit)
 
-    async def feed_end(self, tenant: str) -> Place:
+    async def feed_end(self, tenant: str) -> FeedPosition:
         """The place before whatever is told from now on."""
         return await self._store.feed_end(tenant)
 
     async def tail(self, tenant: str, job_id: str, *, after: int = 0) -> AsyncIterator[list[EventRow]]:
         """Pages of a job's events as they are told, until it has ended; an empty one when it has long been quiet."""
-        id = _page_of(job_id, after, LONGEST_PAGE)
+        id = _page_of(job_id, after, MAX_PAGE_SIZE)
         seen = after
 
         async def look() -> list[EventRow] | None:
@@ -116,34 +116,34 @@ class Progress:
             ended = await self._store.has_ended(tenant, id)  # before the events: none can be told after it
             if ended is None:
                 raise NotFound(id)
-            page = await self._store.events(tenant, id, after=seen, limit=LONGEST_PAGE)
+            page = await self._store.events(tenant, id, after=seen, limit=MAX_PAGE_SIZE)
             if page:
                 seen = page[-1].seq
             return None if ended and not page else page
 
-        async for page in self._as_told(look):
+        async for page in self._prepared(look):
             yield page
 
-    async def follow(self, tenant: str, after: Place) -> AsyncIterator[list[Fed]]:
+    async def follow(self, tenant: str, after: FeedPosition) -> AsyncIterator[list[FeedEvent]]:
         """Pages of the feed as it grows, without end; an empty one when it has long been quiet."""
         seen = after
 
-        async def look() -> list[Fed] | None:
+        async def look() -> list[FeedEvent] | None:
             nonlocal seen
-            page = await self._store.feed(tenant, seen, limit=LONGEST_PAGE)
+            page = await self._store.feed(tenant, seen, limit=MAX_PAGE_SIZE)
             if page:
-                seen = page[-1].place
+                seen = page[-1].position
             return page
 
-        async for page in self._as_told(look):
+        async for page in self._prepared(look):
             yield page
 
-    async def _as_told(self, look: Callable[[], Awaitable[list[T] | None]]) -> AsyncIterator[list[T]]:
+    async def _prepared(self, look: Callable[[], Awaitable[list[T] | None]]) -> AsyncIterator[list[T]]:
         """Look whenever something was told here, and every now and then for what was told elsewhere; None ends it."""
         clock = asyncio.get_running_loop().time
         heard = clock()
         while True:
-            told = self._store.watch_events()
+            results = self._store.watch_events()
             page = await look()
             if page is None:
                 return
@@ -153,7 +153,7 @@ class Progress:
             if not page:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(POLL_SECONDS):
-                        await told.wait()
+                        await results.wait()
                         await asyncio.sleep(GATHER_SECONDS)  # where much is told, fewer and fuller pages
 
     async def _nothing(self, tenant: str, job_id: str) -> list[T]:
@@ -162,11 +162,11 @@ class Progress:
             raise NotFound(job_id)
         return []
 
-    def _mended_step(self, step: Step) -> Step:
+    def _sanitized_step(self, step: Step) -> Step:
         """The step with its result mended: it is refused for its size or its numbers, never for odd characters."""
         wire.whole(step.fence, "fence", 0, LARGEST_NUMBER)
         wire.whole(step.occurrence, "occurrence", 0, LARGEST_OCCURRENCE)
-        result, mended = json_text.mend(step.result, what="result", limit=self._limits.step)
+        result, sanitized = json_text.sanitize(step.result, what="result", limit=self._limits.step)
         function = wire.remark(step.function, "function")
         return step._replace(
             id=wire.job_id(step.id),
@@ -174,44 +174,44 @@ class Progress:
             name=wire.name(step.name, "name"),
             result=result,
             function=function,
-            sanitized=step.sanitized or mended or function != step.function,
+            sanitized=step.sanitized or sanitized or function != step.function,
         )
 
-    def _mended_report(self, report: Report, *, limits: Limits) -> Report:
+    def _sanitized_report(self, report: Report, *, limits: Limits) -> Report:
         wire.whole(report.fence, "fence", 0, LARGEST_NUMBER)
         if not report.events:
             raise Invalid("there are no events to add", pointer="/events")
         id, worker = wire.job_id(report.id), wire.name(report.worker, "worker")
-        return report._replace(id=id, worker=worker, events=mended_events(report.events, limits))
+        return report._replace(id=id, worker=worker, events=sanitized_events(report.events, limits))
 
 
-def mended_events(events: Sequence[Event], limits: Limits) -> tuple[Event, ...]:
+def sanitized_events(events: Sequence[Event], limits: Limits) -> tuple[Event, ...]:
     """Events fit to be kept, as many as a batch may have."""
     wire.whole(len(events), "events", 0, limits.batch)
-    return tuple(_mended_event(event, f"/events/{i}", limits.event) for i, event in enumerate(events))
+    return tuple(_sanitized_event(event, f"/events/{i}", limits.event) for i, event in enumerate(events))
 
 
-def _mended_event(event: Event, pointer: str, limit: int) -> Event:
+def _sanitized_event(event: Event, pointer: str, limit: int) -> Event:
     """The event with its text mended, and its message cut where it is too long."""
     try:
         id, level = str(UUID(event.id)), Level(event.level)
     except (ValueError, TypeError, AttributeError):
         raise Invalid("an event needs a UUID as its id, and a level: info, warn or error", pointer=pointer) from None
-    payload, mended = event.payload, event.sanitized
+    payload, sanitized = event.payload, event.sanitized
     if payload is not None:
-        payload, replaced = json_text.mend(payload, what="event", limit=limit)
-        mended = mended or replaced
-    message, replaced = json_text.mend_text(event.message)
-    mended = mended or replaced or "\x00" in message
+        payload, replaced = json_text.sanitize(payload, what="event", limit=limit)
+        sanitized = sanitized or replaced
+    message, replaced = json_text.sanitize_text(event.message)
+    sanitized = sanitized or replaced or "\x00" in message
     message = message.replace("\x00", "\ufffd")
     if json_text.is_blank(message):
         raise Invalid(f"message is {message[:20]!r}: expected text that people can read", pointer=f"{pointer}/message")
     if event.at is not None:
         wire.whole(event.at, "at", wire.FIRST_INSTANT, wire.LAST_INSTANT)
-    return Event(id, level, fitted(message, payload, limit), payload, mended, event.at)
+    return Event(id, level, fitted(message, payload, limit), payload, sanitized, event.at)
 
 
 def _page_of(job_id: str, after: int, limit: int) -> str:
     wire.whole(after, "after", 0, LARGEST_NUMBER)
-    wire.whole(limit, "limit", 1, LONGEST_PAGE)
+    wire.whole(limit, "limit", 1, MAX_PAGE_SIZE)
     return wire.job_id(job_id)

@@ -8,14 +8,14 @@ from interlock.domain.identifiers import id_end
 from interlock.domain.job import Filter, HistoryRow, Job
 from interlock.domain.registry import Minute, QueueStats
 from interlock.errors import Invalid, NotFound
-from interlock.storage.contract import Fitness, Store, Verdict
+from interlock.storage.contract import ChainVerification, Fitness, Store
 
-LONGEST_PAGE = 200
-LONGEST_SEARCH = 200
+MAX_PAGE_SIZE = 200
+MAX_SEARCH = 200
 NO_QUEUE = "the type is not registered and never had a job"
 
 
-class Reads:
+class Queries:
     """What can be seen without changing anything."""
 
     def __init__(self, store: Store) -> None:
@@ -37,16 +37,16 @@ class Reads:
 
     async def jobs(self, tenant: str, filter: Filter) -> list[Job]:
         """Newest first, without payloads."""
-        if not 1 <= filter.limit <= LONGEST_PAGE:
-            raise Invalid(f"limit must be from 1 to {LONGEST_PAGE}", pointer="/limit")
+        if not 1 <= filter.limit <= MAX_PAGE_SIZE:
+            raise Invalid(f"limit must be from 1 to {MAX_PAGE_SIZE}", pointer="/limit")
         return await self._store.find(tenant, filter)
 
     async def search(self, tenant: str, text: str, *, limit: int = 50) -> list[Job]:
         """Jobs by ID, by its last 8 or more characters, or by idempotency key, newest first."""
-        if not 1 <= limit <= LONGEST_PAGE:
-            raise Invalid(f"limit must be from 1 to {LONGEST_PAGE}", pointer="/limit")
-        if not 1 <= len(text) <= LONGEST_SEARCH or "\x00" in text:
-            raise Invalid(f"search must have 1 to {LONGEST_SEARCH} characters", pointer="/search")
+        if not 1 <= limit <= MAX_PAGE_SIZE:
+            raise Invalid(f"limit must be from 1 to {MAX_PAGE_SIZE}", pointer="/limit")
+        if not 1 <= len(text) <= MAX_SEARCH or "\x00" in text:
+            raise Invalid(f"search must have 1 to {MAX_SEARCH} characters", pointer="/search")
         ids = await self._store.search(tenant, text, id_end(text), limit)
         return [job for job in await self._store.get(tenant, ids) if job is not None] if ids else []
 
@@ -56,8 +56,8 @@ class Reads:
 
     async def queues(self, tenant: str, *, after: str = "", limit: int | None = None) -> list[QueueStats]:
         """Return the job counts of each type, by type, as of one moment; `after` and `limit` select a page."""
-        if limit is not None and not 1 <= limit <= LONGEST_PAGE + 1:  # one more tells whether a page is the last
-            raise Invalid(f"limit must be from 1 to {LONGEST_PAGE}", pointer="/limit")
+        if limit is not None and not 1 <= limit <= MAX_PAGE_SIZE + 1:  # one more tells whether a page is the last
+            raise Invalid(f"limit must be from 1 to {MAX_PAGE_SIZE}", pointer="/limit")
         found = sorted(await self._store.stats(tenant), key=lambda one: one.type)
         return [one for one in found if one.type > after][:limit]
 
@@ -79,7 +79,7 @@ class Reads:
             raise NotFound(type, what="queue", hint=NO_QUEUE)
         return stats[0]
 
-    async def verify(self, tenant: str | None = None) -> Verdict:
+    async def verify(self, tenant: str | None = None) -> ChainVerification:
         return await self._store.verify(tenant)
 
     async def head(self, tenant: str | None = None) -> str:
@@ -93,9 +93,9 @@ class Reads:
         """The shards that do not answer, by name, and why."""
         return await self._store.unreachable()
 
-    async def seal(self) -> bytes:
+    async def signing_key(self) -> bytes:
         """What the servers of this database seal cookies and cursors with; nobody else may see it."""
-        return await self._store.seal()
+        return await self._store.signing_key()
 
     async def fitness(self) -> Fitness:
         """Whether the database can be worked on."""

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from interlock import wire
-from interlock.domain.job import Enqueued, NewJob, Refused
+from interlock.domain.job import Enqueued, NewJob, Rejected
 from interlock.domain.json_text import is_visible_name
 from interlock.domain.principal import Principal
 from interlock.domain.registry import NO_DEFAULTS, Agent, Defaults, JobType, Registry
@@ -19,19 +19,19 @@ from interlock.storage.contract import RegistryChanged, Store, Terms
 from interlock.wire import JobRequest, Limits
 
 TRIES: Final = 20
-LONGEST_PAGE: Final = 200
-MOST_AGENTS: Final = 10_000
-LONGEST_HOLD_SECONDS: Final = 0.01  # of the event loop, while a batch is checked
+MAX_PAGE_SIZE: Final = 200
+MAX_AGENTS: Final = 10_000
+MAX_HOLD_SECONDS: Final = 0.01  # of the event loop, while a batch is checked
 
 
 class Accepted(NamedTuple):
     """A request that was taken: the job it became, and what the store said of it."""
 
     new: NewJob
-    told: Enqueued
+    enqueued: Enqueued
 
 
-class Registers:
+class TypeRegistry:
     """What may be registered, and every enqueue, since each is checked against it."""
 
     def __init__(
@@ -41,8 +41,10 @@ class Registers:
         self._limits = limits
         self._strict_types = strict_types
         self._implicit_agents = implicit_agents
-        self._known: dict[str, _Known] = {}
-        self._birth_shard = store.birth_shard  # found once: the way through the layers of a store costs more than it
+        self._known: dict[str, _TypeCache] = {}
+        self._new_job_shard = (
+            store.new_job_shard
+        )  # found once: the way through the layers of a store costs more than it
 
     async def enqueue(
         self,
@@ -52,10 +54,10 @@ class Registers:
         whole: bool,
         now: int,
         traceparent: str | None = None,
-        told_in: str = STANDARD,
+        webhook_format: str = STANDARD,
         within: object = None,
         judged: bool = False,
-    ) -> list[Accepted | Refused]:
+    ) -> list[Accepted | Rejected]:
         """Check the requests against the registry as it is, and add them; a fault of one is its own answer.
 
         With `judged` the text of the payloads was found sound as part of a whole, and only its size is looked at.
@@ -66,11 +68,11 @@ class Registers:
             await known.meet_agents(self._store, who.tenant, requests)
             checked, began = [], monotonic()
             for request in requests:
-                if monotonic() - began > LONGEST_HOLD_SECONDS:
+                if monotonic() - began > MAX_HOLD_SECONDS:
                     await asyncio.sleep(0)
                     began = monotonic()
-                checked.append(await self._checked(known, request, who, now, traceparent, told_in, judged))
-            jobs = await self._born(who.tenant, checked)
+                checked.append(await self._checked(known, request, who, now, traceparent, webhook_format, judged))
+            jobs = await self._new_jobs(who.tenant, checked)
             good = [job for job in jobs if isinstance(job, NewJob)]
             faulty = len(good) < len(jobs) or any(job.fault is not None for job in good)
             if faulty and not refused:  # nothing is refused by what the registry was a while ago
@@ -78,7 +80,7 @@ class Registers:
                 continue
             if not good or (whole and len(good) < len(jobs)):
                 return [
-                    Refused(job) if isinstance(job, Error) else Accepted(job, Enqueued(job.id, 0, False))
+                    Rejected(job) if isinstance(job, Error) else Accepted(job, Enqueued(job.id, 0, False))
                     for job in jobs
                 ]
             try:
@@ -91,7 +93,7 @@ class Registers:
             except RegistryChanged:
                 self._known.pop(who.tenant, None)
                 continue
-            return [Refused(job) if isinstance(job, Error) else _accepted(job, next(answers)) for job in jobs]
+            return [Rejected(job) if isinstance(job, Error) else _accepted(job, next(answers)) for job in jobs]
         raise Invalid("the registry of types changes faster than a job can be checked against it; try again")
 
     async def set_type(
@@ -138,20 +140,20 @@ class Registers:
         """Register an agent or change it; a new limit acts at once, a lower one as its jobs end."""
         if max_concurrency is not None:
             wire.whole(max_concurrency, "max_concurrency", 1, 1_000_000)
-        said = wire.defaults(defaults, self._limits)
+        given = wire.defaults(defaults, self._limits)
         if backoff is not None:
-            said = said._replace(backoff=wire.backoff(backoff))
-        agent = Agent(wire.name(kind, "kind"), wire.name(id, "id"), max_concurrency, strict, said)
+            given = given._replace(backoff=wire.backoff(backoff))
+        agent = Agent(wire.name(kind, "kind"), wire.name(id, "id"), max_concurrency, strict, given)
         return await self._store.set_agent(who.tenant, agent, actor=who.actor)
 
     async def agents(self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 50) -> list[Agent]:
         """By kind and id, from one on."""
-        wire.whole(limit, "limit", 1, LONGEST_PAGE)
+        wire.whole(limit, "limit", 1, MAX_PAGE_SIZE)
         return await self._store.agents(tenant, after, limit)
 
     async def stalled_agents(self, tenant: str, *, limit: int = 50) -> list[Agent]:
         """Strict agents all of whose slots are held by jobs that wait, by kind and id."""
-        wire.whole(limit, "limit", 1, LONGEST_PAGE)
+        wire.whole(limit, "limit", 1, MAX_PAGE_SIZE)
         return await self._store.stalled_agents(tenant, limit=limit)
 
     async def agent(self, tenant: str, kind: str, id: str) -> Agent:
@@ -165,29 +167,31 @@ class Registers:
         if not await self._store.delete_agent(who.tenant, kind, id, actor=who.actor):
             raise NotFound(f"{kind}/{id}", what="agent")
 
-    async def _learn(self, tenant: str) -> _Known:
-        known = self._known[tenant] = _Known(await self._store.registry(tenant))
+    async def _learn(self, tenant: str) -> _TypeCache:
+        known = self._known[tenant] = _TypeCache(await self._store.registry(tenant))
         return known
 
-    async def _born(self, tenant: str, jobs: Sequence[NewJob | Error]) -> list[NewJob | Error]:
+    async def _new_jobs(self, tenant: str, jobs: Sequence[NewJob | Error]) -> list[NewJob | Error]:
         """The same jobs, with ids that name the shard they go to."""
         types = {job.type for job in jobs if isinstance(job, NewJob)}
-        births = {type: shard for type in types if (shard := await self._birth_shard(tenant, type))}
-        if not births:
+        requests = {type: shard for type in types if (shard := await self._new_job_shard(tenant, type))}
+        if not requests:
             return list(jobs)
         return [
-            job._replace(id=wire.new_id(births[job.type])) if isinstance(job, NewJob) and job.type in births else job
+            job._replace(id=wire.new_id(requests[job.type]))
+            if isinstance(job, NewJob) and job.type in requests
+            else job
             for job in jobs
         ]
 
     async def _checked(
         self,
-        known: _Known,
+        known: _TypeCache,
         request: JobRequest,
         who: Principal,
         now: int,
         traceparent: str | None,
-        told_in: str,
+        webhook_format: str,
         judged: bool,
     ) -> NewJob | Error:
         try:
@@ -203,7 +207,7 @@ class Registers:
                 await schemas.check(type.schema, job.payload, what="payload")
         except Error as error:
             return _only_known(request, error) or error
-        return job if job.webhook is None else job._replace(webhook=address(told_in, job.webhook))
+        return job if job.webhook is None else job._replace(webhook=address(webhook_format, job.webhook))
 
 
 def _only_known(request: JobRequest, error: Error) -> NewJob | None:
@@ -218,11 +222,11 @@ def _only_known(request: JobRequest, error: Error) -> NewJob | None:
     return NewJob(wire.new_id(), request.type, idempotency_key=key, body_sha256=digest, fault=error)
 
 
-def _accepted(new: NewJob, told: Enqueued | Refused) -> Accepted | Refused:
-    return told if isinstance(told, Refused) else Accepted(new, told)
+def _accepted(new: NewJob, enqueued: Enqueued | Rejected) -> Accepted | Rejected:
+    return enqueued if isinstance(enqueued, Rejected) else Accepted(new, enqueued)
 
 
-class _Known:
+class _TypeCache:
     """One tenant's registry as this process knows it; an enqueue under an old version is refused and done again."""
 
     def __init__(self, registry: Registry) -> None:
@@ -236,7 +240,7 @@ class _Known:
         new = {name for name in named if all(map(is_visible_name, name))} - self._agents.keys()
         if not new:
             return
-        if len(self._agents) + len(new) > MOST_AGENTS:
+        if len(self._agents) + len(new) > MAX_AGENTS:
             self._agents.clear()
         found = await store.agents_named(tenant, sorted(new))
         self._agents |= {name: found[name].defaults if name in found else NO_DEFAULTS for name in new}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from interlock.domain import principal
-from interlock.domain.decide import Revoke
+from interlock.domain.decide import RevokeLease
 from interlock.domain.job import Filter, Receipt
 from interlock.domain.lifecycle import Status
 from interlock.domain.principal import Principal
 from interlock.domain.retry import SECOND
 from interlock.storage.contract import Store
 
-AT_ONCE: Final = 500
+BATCH_SIZE: Final = 500
 REASON: Final = "the database was restored"
 
 # Epochs follow the calendar, so that a backup that is restored twice does not get the same one twice. In these steps
@@ -47,10 +47,10 @@ class Restore:
     async def _revoke_all(self, tenant: str, *, below: int) -> int:
         """The line is drawn by the fence: a lease that was granted since is left alone."""
         revoked = 0
-        page = Filter(statuses=(Status.RUNNING,), limit=AT_ONCE)
+        page = Filter(statuses=(Status.RUNNING,), limit=BATCH_SIZE)
         while jobs := await self._store.find(tenant, page):
             old = [job for job in jobs if job.fence < below]
-            orders = [Revoke(job.id, principal.system("restored"), REASON, below) for job in old]
+            orders = [RevokeLease(job.id, principal.system("restored"), REASON, below) for job in old]
             answers = await self._store.carry_out(tenant, orders) if orders else []
             revoked += sum(isinstance(answer, Receipt) and answer.fence < below for answer in answers)
             page = page._replace(before_seq=jobs[-1].seq)

@@ -5,33 +5,33 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from interlock.domain.job import Refused
+from interlock.domain.job import Rejected
 from interlock.errors import Error
 
 T = TypeVar("T")
 A = TypeVar("A")
 
 
-def answered(answer: T | Refused) -> T:
+def answered(answer: T | Rejected) -> T:
     """The answer itself; a refusal is raised."""
-    if isinstance(answer, Refused):
+    if isinstance(answer, Rejected):
         raise answer.error
     return answer
 
 
 async def each(
-    items: Sequence[T], check: Callable[[T], T], verb: Callable[[Sequence[T]], Awaitable[Sequence[A | Refused]]]
-) -> list[A | Refused]:
+    items: Sequence[T], check: Callable[[T], T], verb: Callable[[Sequence[T]], Awaitable[Sequence[A | Rejected]]]
+) -> list[A | Rejected]:
     """The verb over all items that pass the check; an item that does not is refused alone, at its place."""
     good: list[T] = []
-    refused: dict[int, Refused] = {}
+    refused: dict[int, Rejected] = {}
     for i, item in enumerate(items):
         try:
             good.append(check(item))
         except Error as error:
-            refused[i] = Refused(error)
-    told = await verb(good) if good else ()
+            refused[i] = Rejected(error)
+    results = await verb(good) if good else ()
     if not refused:
-        return list(told)
-    answers = iter(told)
+        return list(results)
+    answers = iter(results)
     return [refused[i] if i in refused else next(answers) for i in range(len(items))]

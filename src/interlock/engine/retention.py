@@ -8,19 +8,19 @@ from typing import Final, NamedTuple
 
 from interlock import wire
 from interlock.domain import principal
-from interlock.domain.operations import Prune, PruneOrder
+from interlock.domain.operations import Prune, PruneCommand
 from interlock.domain.principal import Principal
 from interlock.domain.retry import SECOND
-from interlock.engine.maintenance import in_steps
+from interlock.engine.maintenance import repeat_until_empty
 from interlock.errors import Invalid, TenantMoved, Unavailable
 from interlock.storage.contract import Store
 
 log = logging.getLogger(__name__)
 
 DAY: Final = 86_400 * SECOND
-LONGEST_DAYS: Final = 36_500
+MAX_DAYS: Final = 36_500
 STEP: Final = 500
-MOST_AT_ONCE: Final = 10_000
+BATCH_SIZE: Final = 10_000
 RETAIN_EVERY_SECONDS: Final = 3600.0
 EXTEND_EVERY_SECONDS: Final = 600.0
 
@@ -42,7 +42,7 @@ class Retention:
         self._retaining: asyncio.Task[None] | None = None
 
     async def prune(
-        self, who: Principal, days: float, *, limit: int = MOST_AT_ONCE, dry_run: bool = False, after_seq: int = 0
+        self, who: Principal, days: float, *, limit: int = BATCH_SIZE, dry_run: bool = False, after_seq: int = 0
     ) -> Pruned:
         """Delete jobs that ended more than so many days ago with all they own, in steps, until `limit` are gone.
 
@@ -80,7 +80,7 @@ class Retention:
         if self._days is None:
             return 0
         seconds = self._days * DAY / SECOND
-        return await in_steps(lambda: self._store.forget_tokens(seconds, STEP))
+        return await repeat_until_empty(lambda: self._store.forget_tokens(seconds, STEP))
 
     async def retain_aside(self) -> None:
         """Retain without keeping the caller waiting: the first time there may be a lot to delete."""
@@ -106,7 +106,7 @@ class Retention:
         deleted = 0
         while limit is None or deleted < limit:
             left = None if limit is None else limit - deleted
-            order = PruneOrder(wire.new_id(), actor, cutoff, after_seq, STEP, dry_run, left)
+            order = PruneCommand(wire.new_id(), actor, cutoff, after_seq, STEP, dry_run, left)
             done = await self._store.prune(tenant, order)
             deleted, after_seq = deleted + done.deleted, done.last_seq
             if done.at_end:
@@ -115,6 +115,6 @@ class Retention:
 
 
 def checked_days(value: float, field: str) -> float:
-    if not 0 <= value <= LONGEST_DAYS:
-        raise Invalid(f"{field} must be from 0 to {LONGEST_DAYS}", pointer=f"/{field}")
+    if not 0 <= value <= MAX_DAYS:
+        raise Invalid(f"{field} must be from 0 to {MAX_DAYS}", pointer=f"/{field}")
     return value

@@ -11,7 +11,7 @@ from interlock.engine import patterns
 from interlock.errors import Invalid
 
 DEEPEST: Final = 200
-MOST_STEPS: Final = 100_000
+MAX_STEPS: Final = 100_000
 
 _LISTS: Final = ("allOf", "anyOf", "oneOf")
 _ONES: Final = ("not", "if", "then", "else")
@@ -48,7 +48,7 @@ class Texts(NamedTuple):
     size: int
 
 
-class Effort:
+class SchemaCost:
     """What a schema may cost, known before anything is spent."""
 
     def __init__(self, root: Any, *, extreme: bool = False) -> None:
@@ -57,7 +57,7 @@ class Effort:
         self._anchors: dict[str, Any] | None = None
         self._loads: dict[int, Load | None] = {}
         self._own: dict[int, tuple[float, float, float]] = {}
-        self._in_place: dict[int, list[Any]] = {}
+        self._subschemas: dict[int, list[Any]] = {}
         self.load = self._sum(root, 0)
         """The load of all rules with every reference written out; None if there is no end to that."""
 
@@ -73,7 +73,7 @@ class Effort:
             kept = isinstance(part, (dict, list))
             if kept and key in known:
                 return known[key]
-            if depth >= DEEPEST or len(known) > MOST_STEPS:
+            if depth >= DEEPEST or len(known) > MAX_STEPS:
                 return most + 1
             if kept:
                 known[key] = most + 1  # until it is known: whoever comes back here goes round in a circle
@@ -87,8 +87,8 @@ class Effort:
                 total += by_key * _texts(part).size
             elif isinstance(part, list) and schema.get("uniqueItems"):
                 total += _PER_ITEM * size(part, sizes)
-            for child, held, number in self._applied(schema, part, times):
-                total += count(child, held, number, depth + 1)
+            for child, part_value, number in self._applied(schema, part, times):
+                total += count(child, part_value, number, depth + 1)
                 if total > most:
                     break
             if kept:
@@ -158,9 +158,9 @@ class Effort:
 
     def _same(self, schema: Mapping[str, Any]) -> list[Any]:
         """The parts that apply to the very value the whole applies to."""
-        if id(schema) not in self._in_place:
-            self._in_place[id(schema)] = list(self._beside(schema))
-        return self._in_place[id(schema)]
+        if id(schema) not in self._subschemas:
+            self._subschemas[id(schema)] = list(self._beside(schema))
+        return self._subschemas[id(schema)]
 
     def _beside(self, schema: Mapping[str, Any]) -> Iterator[Any]:
         for name in _REFERENCES:
@@ -190,8 +190,8 @@ class Effort:
                 yield part, names, names.number
         elif isinstance(value, list):
             for name in ("prefixItems", "items"):
-                for part, held in zip(_list(schema.get(name)), value, strict=False):
-                    yield from _each([part], [held])
+                for part, part_value in zip(_list(schema.get(name)), value, strict=False):
+                    yield from _each([part], [part_value])
             yield from _each(_ones(schema, ("items", *_OF_ITEMS)), value)
 
     def _referred(self, reference: str) -> Any:

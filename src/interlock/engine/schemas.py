@@ -13,32 +13,32 @@ from typing import Any, Final, NamedTuple
 
 import jsonschema_rs
 
-from interlock.engine.schema_cost import Effort, size
-from interlock.errors import Fault, Invalid
+from interlock.engine.schema_cost import SchemaCost, size
+from interlock.errors import FieldError, Invalid
 
-MOST_FAULTS: Final = 20
+MAX_FAULTS: Final = 20
 LIGHT_LENGTH: Final = 16 * 1024  # compiled, a schema takes some thirty times as much as its text
 LIGHT_BYTES: Final = 1024 * 1024
 HEAVY_BYTES: Final = 6 * 1024 * 1024
-MOST_LIGHT: Final = 256
-MOST_HEAVY: Final = 16
-MOST_PATTERNS: Final = 500
-LONGEST_PATTERNS: Final = 32 * 1024
+MAX_LIGHT: Final = 256
+MAX_HEAVY: Final = 16
+MAX_PATTERNS: Final = 500
+MAX_PATTERNS_LENGTH: Final = 32 * 1024
 
 # What a comparison may cost, in units of ten nanoseconds: at most, and where it does not leave the event loop for it.
-MOST_COST: Final = 3_000_000
+MAX_COST: Final = 3_000_000
 COST_ON_LOOP: Final = 100_000
 LENGTH_ON_LOOP: Final = 32 * 1024
 # To explain is much dearer than to judge: every fault carries copies of the value and of the rule that it broke.
-MOST_RULES_EXPLAINED: Final = 20_000  # rules times values
-MOST_EXPLAINED: Final = 5_000_000  # rules times bytes
-MOST_COMPARED: Final = 50_000_000  # bytes of the schema times bytes of the text
+MAX_RULES_EXPLAINED: Final = 20_000  # rules times values
+MAX_EXPLAINED: Final = 5_000_000  # rules times bytes
+MAX_COMPARED: Final = 50_000_000  # bytes of the schema times bytes of the text
 
 # Numbers that take bignum arithmetic; where one stands within a string no harm is done.
 _EXTREME: Final = re.compile(r"\d{40}|\d[eE][+-]?\d{2}")
 _NOT_ZERO: Final = re.compile(r"-?[0.]*[1-9]")
-_MOST_DIGITS: Final = 200
-_MOST_EXPONENT: Final = 400
+_MAX_DIGITS: Final = 200
+_MAX_EXPONENT: Final = 400
 
 _ADVICE: Final = (
     "simplify the patterns of the schema (start them with ^, use maxLength instead of repetitions such as {0,3000}), "
@@ -50,7 +50,7 @@ class Compiled(NamedTuple):
     """A schema that is ready to judge."""
 
     validator: jsonschema_rs.Validator
-    effort: Effort
+    effort: SchemaCost
     size: int
 
 
@@ -82,7 +82,7 @@ def compiled(schema: str) -> Compiled:
     with _lock:
         kept = _light if light else _heavy
         kept[schema] = made
-        while len(kept) > (MOST_LIGHT if light else MOST_HEAVY):
+        while len(kept) > (MAX_LIGHT if light else MAX_HEAVY):
             kept.popitem(last=False)
     return made
 
@@ -103,14 +103,16 @@ def _made(schema: str, room: int) -> Compiled:
         if isinstance(parsed, str):  # which would be taken for the text of a schema
             raise TypeError("a string is none")
         number, length = _patterns(parsed)
-        if number > MOST_PATTERNS or length > LONGEST_PATTERNS:
-            raise ValueError(f"at most {MOST_PATTERNS} patterns of {LONGEST_PATTERNS} characters together are accepted")
+        if number > MAX_PATTERNS or length > MAX_PATTERNS_LENGTH:
+            raise ValueError(
+                f"at most {MAX_PATTERNS} patterns of {MAX_PATTERNS_LENGTH} characters together are accepted"
+            )
         options = jsonschema_rs.RegexOptions(size_limit=room // max(number, 1))
         validator = jsonschema_rs.validator_for(parsed, pattern_options=options, offline=True, validate_formats=True)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError, TypeError) as error:
         message = getattr(error, "message", None) or str(error)
         raise Invalid(f"this is not a JSON Schema that can be used: {message[:1000]}", pointer="/schema") from None
-    return Compiled(validator, Effort(parsed, extreme=extreme), len(schema))
+    return Compiled(validator, SchemaCost(parsed, extreme=extreme), len(schema))
 
 
 def _patterns(schema: Any) -> tuple[int, int]:
@@ -144,20 +146,20 @@ def judge(schema: str, text: str, *, what: str) -> None:
     known = compiled(schema)
     value, extreme = _value(text)
     cost = _at_most(known, text)
-    if cost > MOST_COST or extreme:
-        cost = known.effort.cost(value, MOST_COST, extreme=extreme)
-    if cost > MOST_COST:
+    if cost > MAX_COST or extreme:
+        cost = known.effort.cost(value, MAX_COST, extreme=extreme)
+    if cost > MAX_COST:
         raise Invalid(f"{what} takes too long to compare with its schema: {_ADVICE}", pointer=f"/{what}")
     if known.validator.is_valid(value):
         return
-    faults = [Fault(f"/{what}", "it is not what the schema asks for")]
+    faults = [FieldError(f"/{what}", "it is not what the schema asks for")]
     load = known.effort.load
     rules = cost if load is None else load.rules
     if (
-        cost <= MOST_COST // 4
-        and (cost if load is None else load.rules * size(value)) <= MOST_RULES_EXPLAINED
-        and rules * len(text) <= MOST_EXPLAINED
-        and known.size * len(text) <= MOST_COMPARED
+        cost <= MAX_COST // 4
+        and (cost if load is None else load.rules * size(value)) <= MAX_RULES_EXPLAINED
+        and rules * len(text) <= MAX_EXPLAINED
+        and known.size * len(text) <= MAX_COMPARED
     ):
         faults = _faults(known, value, what)
     raise Invalid(
@@ -192,7 +194,7 @@ def _value(text: str) -> tuple[Any, bool]:
 
 def _whole(digits: str) -> int:
     """An integer; of one beyond all bounds the first and the last digits, which is as large for every purpose."""
-    return int(digits if len(digits) <= 2 * _MOST_DIGITS else digits[:_MOST_DIGITS] + digits[-_MOST_DIGITS:])
+    return int(digits if len(digits) <= 2 * _MAX_DIGITS else digits[:_MAX_DIGITS] + digits[-_MAX_DIGITS:])
 
 
 def _decimal(digits: str) -> Decimal | float:
@@ -201,14 +203,14 @@ def _decimal(digits: str) -> Decimal | float:
     if math.isfinite(value) and (value or not _NOT_ZERO.match(digits)):
         return value
     sign = "-" if digits[0] == "-" else ""
-    return Decimal(f"{sign}1e{-_MOST_EXPONENT if value == 0 else _MOST_EXPONENT}")
+    return Decimal(f"{sign}1e{-_MAX_EXPONENT if value == 0 else _MAX_EXPONENT}")
 
 
-def _faults(known: Compiled, value: Any, what: str) -> list[Fault]:
+def _faults(known: Compiled, value: Any, what: str) -> list[FieldError]:
     faults = []
     for error in known.validator.iter_errors(value):
         path = "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in error.instance_path)
-        faults.append(Fault(f"/{what}{path}", error.message[:500]))
-        if len(faults) == MOST_FAULTS:
+        faults.append(FieldError(f"/{what}{path}", error.message[:500]))
+        if len(faults) == MAX_FAULTS:
             break
     return faults

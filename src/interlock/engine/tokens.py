@@ -13,9 +13,9 @@ from interlock import wire
 from interlock.domain import token as shape
 from interlock.domain.principal import Principal
 from interlock.domain.retry import SECOND
-from interlock.domain.token import NewToken, Sighting, Token
+from interlock.domain.token import NewToken, Token, TokenUse
 from interlock.engine.results import answered
-from interlock.engine.ttl_cache import FRESH_SECONDS, MOST_REMEMBERED, Recent
+from interlock.engine.ttl_cache import FRESH_SECONDS, MAX_REMEMBERED, TtlCache
 from interlock.errors import Error, NotFound, Unauthenticated
 from interlock.storage.contract import Store
 from interlock.wire import TokenRequest
@@ -25,12 +25,12 @@ if TYPE_CHECKING:  # it loads a cryptography library, which only those who use i
 
 log = logging.getLogger(__name__)
 
-MOST_REFUSALS_REMEMBERED: Final = 1_000
+MAX_REFUSALS_REMEMBERED: Final = 1_000
 NOTE_USE_EVERY_SECONDS: Final = 60.0
-LONGEST_PAGE: Final = 200
+MAX_PAGE_SIZE: Final = 200
 
 
-class Minted(NamedTuple):
+class CreatedToken(NamedTuple):
     """A new token, and its text: the only time it is shown."""
 
     token: Token
@@ -50,7 +50,7 @@ class Trust(NamedTuple):
 OWN: Final = Trust()
 
 
-class _Known(NamedTuple):
+class _TokenCache(NamedTuple):
     token_id: str
     principal: Principal
 
@@ -67,22 +67,22 @@ class Tokens:
         self._store = store
         self._trust = trust
         self._ticks = ticks
-        self._known: Recent[bytes, _Known] = Recent(MOST_REMEMBERED)
-        self._unknown: Recent[bytes, bool] = Recent(MOST_REFUSALS_REMEMBERED)
+        self._known: TtlCache[bytes, _TokenCache] = TtlCache(MAX_REMEMBERED)
+        self._unknown: TtlCache[bytes, bool] = TtlCache(MAX_REFUSALS_REMEMBERED)
         self._asking: dict[bytes, _Asking] = {}
         self._noting: dict[str, asyncio.Task[None]] = {}
 
-    async def create(self, who: Principal, request: TokenRequest, *, prefix: str | None = None) -> Minted:
+    async def create(self, who: Principal, request: TokenRequest, *, prefix: str | None = None) -> CreatedToken:
         """Make a token for the caller's tenant; its text is in this answer and nowhere else."""
         who.need("admin")
         text = _spelled() if prefix is None else prefix + secrets.token_hex(24)
         (answer,) = await self._store.create_tokens(who.tenant, [_new(request, text, who.actor)])
-        return Minted(answered(answer), text)
+        return CreatedToken(answered(answer), text)
 
     async def list(self, who: Principal, *, before: str | None = None, limit: int = 50) -> list[Token]:
         """Newest first, from the one after `before` on, with those that have ended."""
         who.need("admin")
-        wire.whole(limit, "limit", 1, LONGEST_PAGE)
+        wire.whole(limit, "limit", 1, MAX_PAGE_SIZE)
         after = None if before is None else wire.job_id(before, "before")
         return await self._store.tokens(who.tenant, before=after, limit=limit)
 
@@ -137,17 +137,17 @@ class Tokens:
         return await asyncio.shield(asking.answer)
 
     async def _ask(self, hash: bytes, now: float) -> Principal | None:
-        sighting = await self._store.find_token(hash)
+        seen = await self._store.find_token(hash)
         until = now + FRESH_SECONDS
-        if sighting is None or not sighting.admits(hash):
+        if seen is None or not seen.admits(hash):
             self._unknown.put(hash, True, until)
             return None
-        token = sighting.token
+        token = seen.token
         principal = token.principal()
         if token.expires_at is not None:
-            until = min(until, now + (token.expires_at - sighting.now) / SECOND)
-        self._known.put(hash, _Known(token.id, principal), until)
-        self._note_use(sighting)
+            until = min(until, now + (token.expires_at - seen.now) / SECOND)
+        self._known.put(hash, _TokenCache(token.id, principal), until)
+        self._note_use(seen)
         return principal
 
     def _asked(self, hash: bytes, task: asyncio.Task[Principal | None]) -> None:
@@ -156,9 +156,9 @@ class Tokens:
         if not task.cancelled():
             task.exception()  # whoever waited has it; nobody may be waiting any more
 
-    def _note_use(self, sighting: Sighting) -> None:
+    def _note_use(self, seen: TokenUse) -> None:
         """Write down now and then that a token is in use, without making its bearer wait."""
-        token, now = sighting.token, sighting.now
+        token, now = seen.token, seen.now
         stale = token.last_used_at is None or now - token.last_used_at >= NOTE_USE_EVERY_SECONDS * SECOND
         if stale and token.id not in self._noting:
             task = self._noting[token.id] = asyncio.create_task(self._write_use(token))
@@ -188,7 +188,7 @@ def _new(request: TokenRequest, text: str, created_by: str) -> NewToken:
         repositories=shape.repositories(request.repositories),
         capabilities=shape.capabilities(request.capabilities),
         expires_in_seconds=wire.seconds(
-            request.expires_in_seconds, "expires_in_seconds", 0.001, shape.LONGEST_LIFE_SECONDS
+            request.expires_in_seconds, "expires_in_seconds", 0.001, shape.MAX_LIFE_SECONDS
         ),
         key=None if request.key is None else wire.name(request.key, "key"),
     )

@@ -7,13 +7,13 @@ from typing import Final, Generic, TypeVar
 
 # A revoked credential is refused everywhere within a second: this long an answer may be old, the rest is for the way.
 FRESH_SECONDS: Final = 0.75
-MOST_REMEMBERED: Final = 10_000
+MAX_REMEMBERED: Final = 10_000
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Recent(Generic[K, V]):
+class TtlCache(Generic[K, V]):
     """A bounded map whose entries each end at a time of their own; when it is full, the oldest entry makes room."""
 
     def __init__(self, most: int) -> None:

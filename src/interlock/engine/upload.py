@@ -13,7 +13,7 @@ from interlock.errors import Invalid, TooLarge, Unavailable
 PIECE: Final = 256 * 1024  # hashed at one go; small enough not to hold up the loop
 
 
-class Intake:
+class UploadReader:
     """One upload. Its size and digest are true once the stream has come to its end."""
 
     def __init__(self, limit: int, *, size: int | None = None, sha256: bytes | None = None) -> None:

@@ -11,8 +11,8 @@ from interlock.domain import webhook
 from interlock.domain.artifact import Artifact
 from interlock.domain.job import Job
 from interlock.domain.registry import QueueStats
-from interlock.domain.webhook import Dispatch, Outcome, Reply
-from interlock.domain.webhook_format import spoken
+from interlock.domain.webhook import Dispatch, Outcome, WebhookResponse
+from interlock.domain.webhook_format import format_of
 from interlock.storage.contract import Store
 
 
@@ -21,7 +21,7 @@ class Message(NamedTuple):
 
     headers: dict[str, str]
     content: bytes
-    outcome: Callable[[Reply], Outcome]
+    outcome: Callable[[WebhookResponse], Outcome]
 
 
 class Reads(Protocol):
@@ -51,7 +51,7 @@ class Messages:
 
     async def of(self, tenant: str, dispatch: Dispatch, now: float) -> Message:
         """The message for a delivery that is sent now, in seconds since 1970."""
-        if (other := self._formats.get(spoken(dispatch.url)[0])) is not None:
+        if (other := self._formats.get(format_of(dispatch.url)[0])) is not None:
             return await other.message(self._store, tenant, dispatch, now)
         content = webhook.body(dispatch, wire.when(dispatch.at))
         headers = webhook.headers(dispatch.secrets, dispatch.id, int(now), content)

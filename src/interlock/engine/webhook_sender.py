@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from interlock.domain import webhook, webhook_url
-from interlock.domain.webhook import Channel, Dispatch, Settlement
-from interlock.domain.webhook_format import spoken
-from interlock.engine.outbound_http import Outside
+from interlock.domain.webhook import Channel, DeliveryResult, Dispatch
+from interlock.domain.webhook_format import format_of
+from interlock.engine.outbound_http import OutboundClient
 from interlock.engine.webhook_messages import Messages, WebhookFormat
 from interlock.errors import Error, Fatal, Invalid
 from interlock.storage.contract import Store
@@ -50,7 +50,7 @@ class Sender:
     def __init__(
         self,
         store: Store,
-        outside: Outside,
+        outside: OutboundClient,
         *,
         pace: Pace | None = None,
         lease_seconds: float = LEASE_SECONDS,
@@ -71,7 +71,7 @@ class Sender:
         self._by_channel: Counter[Channel] = Counter()
         self._by_host: Counter[str] = Counter()
         self._served: dict[str, int] = {}
-        self._rounds = 0
+        self._passes = 0
         self._landed = asyncio.Event()
 
     def start(self) -> None:
@@ -94,7 +94,7 @@ class Sender:
     async def deliver_due(self) -> int:
         """Deliver until nothing is due and nothing under way; how many were tried."""
         tried = 0
-        while (taken := await self._round()) or self._under_way:
+        while (taken := await self._send_round()) or self._under_way:
             tried += taken
             if self._under_way:
                 await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
@@ -106,7 +106,7 @@ class Sender:
             self._landed.clear()
             taken = 0
             try:
-                taken = await self._round()
+                taken = await self._send_round()
                 if troubled:
                     log.info("webhooks are sent again")
                 troubled = False
@@ -126,17 +126,17 @@ class Sender:
                     async with asyncio.timeout(POLL_SECONDS):
                         await self._landed.wait()
 
-    async def _round(self) -> int:
+    async def _send_round(self) -> int:
         """Take what there is room for and set it on its way; how many."""
         if len(self._under_way) >= self._pace.total:
             return 0
-        self._rounds += 1
+        self._passes += 1
         shares = self._share_out(await self._outbox.due_channels(LOOK_AT_CHANNELS))
         taken = 0
         for tenant, wants in shares.items():
             fresh = webhook.secret_of(secrets.token_bytes(webhook.SECRET_BYTES))
             dispatches = await self._outbox.take(tenant, wants, lease_seconds=self._lease_seconds, fresh_secret=fresh)
-            self._served[tenant] = self._rounds
+            self._served[tenant] = self._passes
             for dispatch in dispatches:
                 self._set_off(Channel(tenant, dispatch.channel), dispatch)
             taken += len(dispatches)
@@ -145,16 +145,16 @@ class Sender:
     def _share_out(self, due: Sequence[Channel]) -> dict[str, list[tuple[str, int]]]:
         """How many to take of each channel: one each, turn by turn, whoever was served longest ago first."""
         seen: Counter[str] = Counter()
-        places = []
+        ranked = []
         for channel in due:
-            places.append((seen[channel.tenant], self._served.get(channel.tenant, 0), channel))
+            ranked.append((seen[channel.tenant], self._served.get(channel.tenant, 0), channel))
             seen[channel.tenant] += 1
-        self._served = {tenant: round for tenant, round in self._served.items() if tenant in seen}
+        self._served = {tenant: last_pass for tenant, last_pass in self._served.items() if tenant in seen}
         room = self._pace.total - len(self._under_way)
         share: Counter[Channel] = Counter()
         of_tenant = Counter({tenant: self._by_tenant[tenant] for tenant in seen})
         for _ in range(self._pace.channel):
-            for *_, channel in sorted(places, key=lambda place: place[:2]):
+            for *_, channel in sorted(ranked, key=lambda rank: rank[:2]):
                 busy = self._by_channel[channel] + share[channel]
                 if room and busy < self._pace.channel and of_tenant[channel.tenant] < self._pace.tenant:
                     room -= 1
@@ -183,7 +183,7 @@ class Sender:
 
     async def _deliver(self, tenant: str, dispatch: Dispatch) -> None:
         self._at("taken")
-        _, url = spoken(dispatch.url)
+        _, url = format_of(dispatch.url)
         host = _host(url)
         if self._by_host[host] >= self._pace.host:
             await self._outbox.give_back(tenant, dispatch.id, dispatch.grab, HOST_IS_BUSY_SECONDS)
@@ -196,7 +196,7 @@ class Sender:
             self._by_host -= Counter({host: 1})
         self._at("answered")
         outcome, fault = message.outcome(reply), webhook.fault_of(reply)
-        await self._outbox.settle(tenant, Settlement(dispatch.id, dispatch.grab, outcome, reply.status_code, fault))
+        await self._outbox.settle(tenant, DeliveryResult(dispatch.id, dispatch.grab, outcome, reply.status_code, fault))
         self._at("settled")
 
 

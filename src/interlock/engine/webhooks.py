@@ -13,19 +13,19 @@ from interlock import wire
 from interlock.domain import token, webhook
 from interlock.domain.principal import Principal
 from interlock.domain.webhook import Delivery, DeliveryFilter, Mode, NewSubscription, Subscription
-from interlock.domain.webhook_format import address, spoken
-from interlock.engine.maintenance import in_steps
-from interlock.engine.outbound_http import Outside
+from interlock.domain.webhook_format import address, format_of
+from interlock.engine.maintenance import repeat_until_empty
+from interlock.engine.outbound_http import OutboundClient
 from interlock.errors import Invalid, NotFound
 from interlock.storage.contract import Store
 
-LONGEST_PAGE: Final = 200
-LONGEST_INTERVAL_SECONDS: Final = 86_400.0
-LONGEST_LIFE_SECONDS: Final = 10 * 365 * 86_400.0
+MAX_PAGE_SIZE: Final = 200
+MAX_INTERVAL_SECONDS: Final = 86_400.0
+MAX_LIFE_SECONDS: Final = 10 * 365 * 86_400.0
 OLD_SECRET_SECONDS: Final = 86_400.0
 ENDED_KEPT_SECONDS: Final = 86_400.0
 DELIVERIES_KEPT_SECONDS: Final = 7 * 86_400.0
-AT_ONCE: Final = 500
+BATCH_SIZE: Final = 500
 SWEEP_EVERY_SECONDS: Final = 60.0
 
 
@@ -61,7 +61,7 @@ def subscription_request(values: Mapping[str, Any]) -> SubscriptionRequest:
 class Webhooks:
     """Subscriptions and deliveries of one tenant, for those who operate it."""
 
-    def __init__(self, store: Store, outside: Outside) -> None:
+    def __init__(self, store: Store, outside: OutboundClient) -> None:
         self._outbox = store.outbox
         self._now = store.now
         self._outside = outside
@@ -94,7 +94,7 @@ class Webhooks:
     async def renew(self, who: Principal, id: str, *, expires_in_seconds: float | None = None) -> Subscription:
         """Go on listening, for so long or without end; also after it had ended."""
         who.need("operate")
-        life = wire.seconds(expires_in_seconds, "expires_in_seconds", 1, LONGEST_LIFE_SECONDS)
+        life = wire.seconds(expires_in_seconds, "expires_in_seconds", 1, MAX_LIFE_SECONDS)
         return _found(await self._outbox.renew(who.tenant, _id(id), life, actor=who.actor), id)
 
     async def rotate(self, who: Principal, id: str, *, keep_seconds: float = OLD_SECRET_SECONDS) -> str:
@@ -114,25 +114,27 @@ class Webhooks:
             raise NotFound(str(id), what="subscription")
         return secret
 
-    async def call_for_work(self, who: Principal, request: SubscriptionRequest, told_in: str) -> Subscription:
+    async def call_for_work(self, who: Principal, request: SubscriptionRequest, webhook_format: str) -> Subscription:
         """Let a worker be told when there is work for it; the same request again goes on with what is there."""
         who.need("work")
         await self._outside.admit(request.url, owner=who.tenant)
-        url = address(told_in, request.url)
+        url = address(webhook_format, request.url)
         named = hashlib.sha256(f"{who.actor}\n{url}\n".encode() + _sent(request, life=False)).hexdigest()
-        request = msgspec.structs.replace(request, url=url, events=[webhook.QUEUE_READY], key=f"{told_in} {named}")
+        request = msgspec.structs.replace(
+            request, url=url, events=[webhook.QUEUE_READY], key=f"{webhook_format} {named}"
+        )
         new = _checked(request, _new_secret(), who.actor)._replace(body_sha256=bytes.fromhex(named))
         subscription, replayed = await self._outbox.subscribe(who.tenant, new)
         if not replayed:
             return subscription
         return _found(await self._outbox.renew(who.tenant, subscription.id, new.expires_in_seconds), subscription.id)
 
-    async def keep_calling(self, who: Principal, id: str, told_in: str, *, seconds: float) -> Subscription:
+    async def keep_calling(self, who: Principal, id: str, webhook_format: str, *, seconds: float) -> Subscription:
         """Go on telling a worker of work, if it is still being told; others do not know of its subscription."""
         who.need("work")
-        life = wire.seconds(seconds, "expires_in_seconds", 1, LONGEST_LIFE_SECONDS)
+        life = wire.seconds(seconds, "expires_in_seconds", 1, MAX_LIFE_SECONDS)
         found = _found(await self._outbox.subscription(who.tenant, _id(id)), id)
-        ours = found.created_by == who.actor and spoken(found.url)[0] == told_in
+        ours = found.created_by == who.actor and format_of(found.url)[0] == webhook_format
         if not ours or not found.is_active(await self._now()):
             raise NotFound(id, what="subscription")
         return _found(await self._outbox.renew(who.tenant, found.id, life), id)
@@ -164,27 +166,29 @@ class Webhooks:
 
     async def sweep_subscriptions(self) -> int:
         """Delete what ended a day ago, and deliveries settled a week ago; for upkeep."""
-        swept = await in_steps(lambda: self._outbox.sweep_subscriptions(ENDED_KEPT_SECONDS, AT_ONCE))
-        return swept + await in_steps(lambda: self._outbox.forget_deliveries(DELIVERIES_KEPT_SECONDS, AT_ONCE))
+        expired = await repeat_until_empty(lambda: self._outbox.sweep_subscriptions(ENDED_KEPT_SECONDS, BATCH_SIZE))
+        return expired + await repeat_until_empty(
+            lambda: self._outbox.forget_deliveries(DELIVERIES_KEPT_SECONDS, BATCH_SIZE)
+        )
 
 
 def subscription_to_dict(subscription: Subscription, *, now: int) -> dict[str, Any]:
     """A subscription as the API shows it; its secret is no part of it."""
-    shown = subscription._asdict()
+    encoded = subscription._asdict()
     for field in ("expires_at", "ended_at", "created_at"):
-        if shown[field] is not None:
-            shown[field] = wire.when(shown[field])
-    shown["active"] = subscription.is_active(now)
-    return shown
+        if encoded[field] is not None:
+            encoded[field] = wire.when(encoded[field])
+    encoded["active"] = subscription.is_active(now)
+    return encoded
 
 
 def delivery_to_dict(delivery: Delivery) -> dict[str, Any]:
     """A delivery as the API shows it."""
-    shown = delivery._asdict()
+    encoded = delivery._asdict()
     for field in ("created_at", "next_try_at", "last_tried_at", "settled_at"):
-        if shown[field] is not None:
-            shown[field] = wire.when(shown[field])
-    return shown
+        if encoded[field] is not None:
+            encoded[field] = wire.when(encoded[field])
+    return encoded
 
 
 def _new_secret() -> str:
@@ -205,11 +209,9 @@ def _checked(request: SubscriptionRequest, secret: str, actor: str) -> NewSubscr
         types=token.types(request.types),
         mode=mode,
         group_id=None if request.group_id is None else wire.name(request.group_id, "group_id"),
-        min_interval_seconds=wire.seconds(
-            request.min_interval_seconds, "min_interval_seconds", 0, LONGEST_INTERVAL_SECONDS
-        )
+        min_interval_seconds=wire.seconds(request.min_interval_seconds, "min_interval_seconds", 0, MAX_INTERVAL_SECONDS)
         or 0.0,
-        expires_in_seconds=wire.seconds(request.expires_in_seconds, "expires_in_seconds", 1, LONGEST_LIFE_SECONDS),
+        expires_in_seconds=wire.seconds(request.expires_in_seconds, "expires_in_seconds", 1, MAX_LIFE_SECONDS),
         created_by=actor,
         key=None if request.key is None else wire.name(request.key, "key"),
         body_sha256=None if request.key is None else hashlib.sha256(_sent(request)).digest(),
@@ -246,4 +248,4 @@ def _found(subscription: Subscription | None, id: str) -> Subscription:
 
 
 def _page(limit: int) -> int:
-    return wire.whole(limit, "limit", 1, LONGEST_PAGE)
+    return wire.whole(limit, "limit", 1, MAX_PAGE_SIZE)

@@ -12,7 +12,7 @@ from interlock.client.protocol import Client
 from interlock.domain.json_text import NAME_RULE, is_visible_name
 from interlock.sdk.context import Context
 from interlock.sdk.handle import JobHandle
-from interlock.sdk.sync import background_loop, blocking
+from interlock.sdk.sync import background_loop, sync_version
 from interlock.sdk.tasks import Options, Task
 
 P = ParamSpec("P")
@@ -83,8 +83,8 @@ class App:
         if not connecting.cancelled() and connecting.exception() is None:
             await connecting.result().close()
 
-    register_sync = blocking(register)
-    close_sync = blocking(close)
+    register_sync = sync_version(register)
+    close_sync = sync_version(close)
 
     async def __aenter__(self) -> Self:
         await self.client()

@@ -6,7 +6,7 @@ import itertools
 import secrets
 
 
-class Claims:
+class ClaimIds:
     """Claim IDs of one claimer; an ID is reused once all jobs of its claim are finished."""
 
     def __init__(self) -> None:
@@ -18,9 +18,9 @@ class Claims:
         """A name under which nothing is granted now."""
         return self._free.pop() if self._free else next(self._new)
 
-    def granted(self, name: str | None, count: int) -> Claim:
+    def leased(self, name: str | None, count: int) -> ClaimId:
         """Record how many jobs the claim with this ID returned."""
-        claim = Claim(self, name or "", count)
+        claim = ClaimId(self, name or "", count)
         if not count:
             self.free(claim.name)
         return claim
@@ -30,12 +30,12 @@ class Claims:
         self._free.append(name or "")
 
 
-class Claim:
+class ClaimId:
     """What was granted under one name."""
 
     __slots__ = ("_claims", "left", "name")
 
-    def __init__(self, claims: Claims, name: str, left: int) -> None:
+    def __init__(self, claims: ClaimIds, name: str, left: int) -> None:
         self._claims = claims
         self.name = name
         self.left = left

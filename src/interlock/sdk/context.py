@@ -13,8 +13,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar, overload
 
-from interlock.client.protocol import Client, Grant, JobRequest
-from interlock.domain.approval import DEFAULT_EXPIRY_SECONDS, OnDeny, OpenGate
+from interlock.client.protocol import Client, JobRequest, LeasedJob
+from interlock.domain.approval import DEFAULT_EXPIRY_SECONDS, OnDeny, RequestApproval
 from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.job import Checkpoint, Enqueued, Job
 from interlock.domain.json_text import is_blank, is_visible_name
@@ -26,8 +26,8 @@ from interlock.sdk import serialization
 from interlock.sdk.clock import ServerClock
 from interlock.sdk.exceptions import AwaitsApproval, AwaitsChildren, StepMismatch, in_seconds
 from interlock.sdk.handle import JobHandle, outcome
-from interlock.sdk.replay import APPROVAL, PATCHED, Answer, Memory, check_name, identity_of
-from interlock.sdk.sync import blocking
+from interlock.sdk.replay import APPROVAL, PATCHED, ApprovalResult, StepReplay, check_name, identity_of
+from interlock.sdk.sync import sync_version
 from interlock.sdk.threads import Threads
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-MOST_AT_ONCE: Final = 1000  # children, or events, in one call
+BATCH_SIZE: Final = 1000  # children, or events, in one call
 LARGEST_EVENT_PAYLOAD: Final = 6 * 1024  # so that there is room for the message
 FIRST_PAUSE_SECONDS: Final = 0.05
-LONGEST_PAUSE_SECONDS: Final = 2.0
-MOST_UPLOADS: Final = 5  # of one file, each as patient as its client
+MAX_PAUSE_SECONDS: Final = 2.0
+MAX_UPLOADS: Final = 5  # of one file, each as patient as its client
 
 
 class Context:
@@ -47,29 +47,29 @@ class Context:
 
     def __init__(
         self,
-        grant: Grant,
+        lease: LeasedJob,
         client: Client,
         loop: asyncio.AbstractEventLoop,
         threads: Threads,
         received: int | None = None,
     ) -> None:
-        self.job: Job = grant.job
+        self.job: Job = lease.job
         self.cancelled = False  # an asynchronous task is interrupted, a blocking one must look here
         self._client = client
         self._loop = loop
         self._threads = threads
-        self._memory = Memory(grant.job.id, grant.steps, grant.approvals)
+        self._memory = StepReplay(lease.job.id, lease.steps, lease.approvals)
         # Where earlier code may have begun, that code is gone on with.
-        self._is_new = grant.job.started_at == grant.job.run_started_at and not grant.steps and not grant.job.checkpoint
+        self._is_new = lease.job.started_at == lease.job.run_started_at and not lease.steps and not lease.job.checkpoint
         self._patches: dict[str, bool] = {}
         self._unsaved: list[str] = []
-        self._usages = [step for step in grant.steps if step.name == USAGE]
-        self._checkpoint_seq = grant.job.checkpoint_seq or 0
+        self._usages = [step for step in lease.steps if step.name == USAGE]
+        self._checkpoint_seq = lease.job.checkpoint_seq or 0
         self._saving, self._asking, self._patching = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
-        self._is_gated = False
+        self._is_waiting_for_approval = False
         self._events: list[Event] = []
-        self._clock = ServerClock(grant.job.run_started_at, received)
-        self._said: Counter[tuple[str, str, str | None]] = Counter()
+        self._clock = ServerClock(lease.job.run_started_at, received)
+        self._given: Counter[tuple[str, str, str | None]] = Counter()
         self._usage: defaultdict[str, float] = defaultdict(int)
         self._children = 0
         self._named_children: Counter[str] = Counter()
@@ -84,7 +84,7 @@ class Context:
         return self.job.attempt
 
     @property
-    def saved(self) -> Any:
+    def checkpoint(self) -> Any:
         """What the last checkpoint of an earlier run holds, or None."""
         return serialization.decode(self.job.checkpoint)
 
@@ -109,7 +109,7 @@ class Context:
             self._clock.observe(kept.at)
         return serialization.decode(kept.result, _returned_by(function))
 
-    async def checkpoint(self, value: Any) -> None:
+    async def save_checkpoint(self, value: Any) -> None:
         """Save one progress value, replacing the previous one; a later run reads it from `saved`."""
         data = serialization.encode(value)
         await self.keep_patches()
@@ -123,13 +123,13 @@ class Context:
 
         A resumed run emits its earlier events under the same IDs, so that each is stored once.
         """
-        told = _shown(payload) if payload else None
+        results = _payload_text(payload) if payload else None
         message = _text(message)
-        said = (level, message, told)
-        self._said[said] += 1
-        name = repr((self.id, self.attempt, self._said[said], *said))
+        given = (level, message, results)
+        self._given[given] += 1
+        name = repr((self.id, self.attempt, self._given[given], *given))
         id = uuid.UUID(bytes=hashlib.sha256(name.encode()).digest()[:16], version=5)
-        self._events.append(Event(str(id), Level(level), message, told, at=self._clock.now()))
+        self._events.append(Event(str(id), Level(level), message, results, at=self._clock.now()))
 
     def progress(self, done: float, message: str = "progress") -> None:
         """Emit how much is done, from 0 to 1."""
@@ -155,29 +155,29 @@ class Context:
         required: int = 1,
         on_deny: Literal["fail", "resume"] = "fail",
         expires_in: float | timedelta | None = None,
-    ) -> Answer:
+    ) -> ApprovalResult:
         """Wait for a decision of people, without a worker; a later run finds it by its name and occurrence alone.
 
         Requests without a name are numbered in the order in which a run comes to them.
         """
         key = APPROVAL if name is None else check_name(name, "an approval")
         occurrence = self._memory.next(key)
-        shown = None if details is None else serialization.encode(details)
+        encoded = None if details is None else serialization.encode(details)
         form = None if schema is None else serialization.encode(schema)
         seconds = in_seconds(expires_in)
         expiry = DEFAULT_EXPIRY_SECONDS if seconds is None else seconds
         async with self._asking:  # one after another: opening one ends the lease
             answer, is_kept = self._memory.decision(key, occurrence)
-            if answer is None and not self._is_gated:
+            if answer is None and not self._is_waiting_for_approval:
                 await self.keep_patches()
                 await self._send_events()
                 await self.keep_usage()
-                gate = OpenGate(
-                    *self._holder(), "", prompt, shown, risk, form, required, OnDeny(on_deny), expiry,
+                approval = RequestApproval(
+                    *self._holder(), "", prompt, encoded, risk, form, required, OnDeny(on_deny), expiry,
                     name=name, occurrence=occurrence,
                 )  # fmt: skip
-                await self._insist(lambda: self._client.open_gate(gate))
-                self._is_gated = True
+                await self._insist(lambda: self._client.request_approval(approval))
+                self._is_waiting_for_approval = True
             if answer is None:
                 raise AwaitsApproval(prompt)
             if not is_kept:  # among the steps, so that a job redriven from one of them has it too
@@ -206,7 +206,7 @@ class Context:
         elif not isinstance(content, (bytes, bytearray, memoryview)):
             raise TypeError(f"content is {type(content).__name__}: expected bytes or str")
         file = File(name, content, content_type)
-        return await self._insist(lambda: self._client.attach(Holder(*self._holder()), file), most_unsure=MOST_UPLOADS)
+        return await self._insist(lambda: self._client.attach(Holder(*self._holder()), file), most_unsure=MAX_UPLOADS)
 
     async def link(self, name: str, url: str) -> str:
         """Store a link of the job and return its ID; it is never fetched."""
@@ -223,17 +223,17 @@ class Context:
         children with `enqueue_many`.
         """
         name = None if task.signature.takes("name") else kwargs.pop("name", None)
-        (child,) = await self._enqueue(task, [self._birth(task, name, args, kwargs)])
+        (child,) = await self._enqueue(task, [self._child_request(task, name, args, kwargs)])
         return child
 
     async def enqueue_many(
         self, task: Task[..., R], calls: Iterable[Mapping[str, Any]], /, *, name: str | None = None
     ) -> list[Child[R]]:
         """Enqueue a child for each call, given as its named arguments."""
-        births = [self._birth(task, name, (), call, number) for number, call in enumerate(calls)]
+        requests = [self._child_request(task, name, (), call, number) for number, call in enumerate(calls)]
         children: list[Child[R]] = []
-        for start in range(0, len(births), MOST_AT_ONCE):
-            children += await self._enqueue(task, births[start : start + MOST_AT_ONCE])
+        for start in range(0, len(requests), BATCH_SIZE):
+            children += await self._enqueue(task, requests[start : start + BATCH_SIZE])
         return children
 
     async def results(self, children: Iterable[Child[R]], /) -> list[R]:
@@ -244,18 +244,18 @@ class Context:
             raise AwaitsChildren(pending)
         return [outcome(job, child.returns) for job, child in zip(jobs, wanted, strict=True)]
 
-    step_sync = blocking(step)
-    checkpoint_sync = blocking(checkpoint)
-    approve_sync = blocking(approve)
-    attach_sync = blocking(attach)
-    link_sync = blocking(link)
-    enqueue_sync = blocking(enqueue)
-    enqueue_many_sync = blocking(enqueue_many)
-    results_sync = blocking(results)
+    step_sync = sync_version(step)
+    save_checkpoint_sync = sync_version(save_checkpoint)
+    approve_sync = sync_version(approve)
+    attach_sync = sync_version(attach)
+    link_sync = sync_version(link)
+    enqueue_sync = sync_version(enqueue)
+    enqueue_many_sync = sync_version(enqueue_many)
+    results_sync = sync_version(results)
 
     def take_events(self) -> tuple[Event, ...]:
         """Take the events since the last call, at most as many as one call may carry."""
-        taken = tuple(self._events[:MOST_AT_ONCE])
+        taken = tuple(self._events[:BATCH_SIZE])
         del self._events[: len(taken)]  # in place: a blocking task goes on telling from its thread meanwhile
         return taken
 
@@ -274,7 +274,7 @@ class Context:
         """Save the usage of a run without a result as a step, which later runs add up."""
         if not self._usage:
             return
-        whose = kept_by(self.id, is_told_again=self._memory.was_met or self._children > 0 or bool(self._named_children))
+        whose = kept_by(self.id, is_repeated=self._memory.was_met or self._children > 0 or bool(self._named_children))
         used = serialization.encode(dict(self._usage))
         step = Step(*self._holder(), USAGE, len(self._usages) + 1, used, whose)
         self._usages.append(await self._insist(lambda: self._client.save_step(step)))
@@ -295,7 +295,7 @@ class Context:
                 await self._insist(partial(self._client.save_step, step))
                 self._unsaved.remove(name)
 
-    def _birth(
+    def _child_request(
         self,
         task: Task[..., Any],
         name: str | None,
@@ -317,34 +317,34 @@ class Context:
             fields["idempotency_key"] = key
         return task.request(args, kwargs, number, **fields)
 
-    async def _enqueue(self, task: Task[..., R], births: Sequence[JobRequest]) -> list[Child[R]]:
+    async def _enqueue(self, task: Task[..., R], requests: Sequence[JobRequest]) -> list[Child[R]]:
         await self.keep_patches()
         try:
-            born = await self._insist(lambda: self._client.enqueue(births, within=task._within))
+            created = await self._insist(lambda: self._client.enqueue(requests, within=task._within))
         except IdempotencyKeyReuse as error:
-            born = await self._found_again(task, births, error)
-        return [Child(one.id, self, task.signature.returns, replayed=one.replayed) for one in born]
+            created = await self._found_again(task, requests, error)
+        return [Child(one.id, self, task.signature.returns, replayed=one.replayed) for one in created]
 
     async def _found_again(
-        self, task: Task[..., Any], births: Sequence[JobRequest], error: IdempotencyKeyReuse
+        self, task: Task[..., Any], requests: Sequence[JobRequest], error: IdempotencyKeyReuse
     ) -> list[Enqueued]:
         """The children of an earlier run, whatever they were called with, and new ones where there was none."""
         earlier = {job.idempotency_key: job for job in await self._insist(lambda: self._client.children(self.id))}
-        if not any(birth.idempotency_key in earlier for birth in births):
+        if not any(child_request.idempotency_key in earlier for child_request in requests):
             raise error  # the key is the caller's own, and belongs to a job that is no child of this one
-        for birth in births:
-            known = earlier.get(birth.idempotency_key)
-            if known is not None and known.type != birth.type:
+        for child_request in requests:
+            known = earlier.get(child_request.idempotency_key)
+            if known is not None and known.type != child_request.type:
                 name, _, occurrence = (known.idempotency_key or "").removeprefix(f"child/{self.id}/").rpartition("/")
-                recorded, asked = f"a child of type {known.type}", f"a child of type {birth.type}"
+                recorded, asked = f"a child of type {known.type}", f"a child of type {child_request.type}"
                 place = int(occurrence) if occurrence.isdecimal() else 1
                 raise StepMismatch(self.id, name or "child", place, recorded, asked) from error
-        new = [birth for birth in births if birth.idempotency_key not in earlier]
-        born = await self._insist(lambda: self._client.enqueue(new, within=task._within)) if new else []
-        made = iter(born)
+        new = [child_request for child_request in requests if child_request.idempotency_key not in earlier]
+        created = await self._insist(lambda: self._client.enqueue(new, within=task._within)) if new else []
+        made = iter(created)
         return [
             next(made) if known is None else Enqueued(known.id, known.seq, replayed=True)
-            for known in (earlier.get(birth.idempotency_key) for birth in births)
+            for known in (earlier.get(child_request.idempotency_key) for child_request in requests)
         ]
 
     async def _send_events(self) -> None:
@@ -366,7 +366,7 @@ class Context:
                 if unsure == most_unsure:
                     raise
                 await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+                pause = min(pause * 2, MAX_PAUSE_SECONDS)
 
     async def _given_client(self) -> Client:
         return self._client
@@ -421,15 +421,15 @@ def _text(message: object) -> str:
     return type(message).__name__
 
 
-def _shown(payload: Mapping[str, Any]) -> str:
+def _payload_text(payload: Mapping[str, Any]) -> str:
     """The payload of an event. It is meant for people: what is no JSON is described, what is too large left out."""
     try:
-        told = serialization.encode(payload)
+        results = serialization.encode(payload)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        told = serialization.encode({name: repr(value) for name, value in payload.items()})
-    if len(told.encode()) > LARGEST_EVENT_PAYLOAD:
-        return serialization.encode({"left_out": f"{len(told)} characters of {', '.join(payload)}"[:1000]})
-    return told
+        results = serialization.encode({name: repr(value) for name, value in payload.items()})
+    if len(results.encode()) > LARGEST_EVENT_PAYLOAD:
+        return serialization.encode({"left_out": f"{len(results)} characters of {', '.join(payload)}"[:1000]})
+    return results
 
 
 def _returned_by(function: Callable[..., Any]) -> Any:

@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from interlock.domain.retry import LONGEST_RETRY_AFTER_SECONDS
+from interlock.domain.retry import MAX_RETRY_AFTER_SECONDS
 from interlock.errors import Error
 
 
 class Retry(Exception):
     """This attempt failed; try again, after the given time if one is given, else by the job's backoff."""
 
-    def __init__(self, message: str = "retry requested", *, after: float | timedelta | None = None) -> None:
-        self.after_seconds = _ahead(after, LONGEST_RETRY_AFTER_SECONDS)
+    def __init__(self, message: str = "retry requested", *, delay: float | timedelta | None = None) -> None:
+        self.after_seconds = _ahead(delay, MAX_RETRY_AFTER_SECONDS)
         super().__init__(message)
 
 
@@ -36,15 +36,15 @@ class Release(Suspended):
     def __init__(
         self,
         *,
-        until: datetime | None = None,
-        after: float | timedelta | None = None,
+        run_at: datetime | None = None,
+        delay: float | timedelta | None = None,
         reason: str | None = None,
     ) -> None:
-        if until is not None and after is not None:
+        if run_at is not None and delay is not None:
             raise ValueError("until and after are mutually exclusive")
-        if until is not None and until.tzinfo is None:
+        if run_at is not None and run_at.tzinfo is None:
             raise ValueError("until has no UTC offset: use an aware datetime")
-        self.until, self.after_seconds, self.reason = until, _ahead(after, math.inf), reason
+        self.until, self.after_seconds, self.reason = run_at, _ahead(delay, math.inf), reason
         super().__init__(reason or "released")
 
 

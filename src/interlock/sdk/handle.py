@@ -18,10 +18,10 @@ from interlock.domain.progress import EventRow
 from interlock.errors import Invalid
 from interlock.sdk import serialization
 from interlock.sdk.exceptions import JobCancelled, JobFailed, in_seconds
-from interlock.sdk.sync import background_loop, blocking, run
+from interlock.sdk.sync import background_loop, run, sync_version
 
 R = TypeVar("R")
-LONGEST_POLL_SECONDS: Final = 30.0
+MAX_POLL_SECONDS: Final = 30.0
 PAGE: Final = 200
 
 
@@ -45,8 +45,8 @@ class JobHandle(Generic[R]):
         seconds = in_seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
-            left = LONGEST_POLL_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
-            job = await client.wait(self.id, seconds=min(left, LONGEST_POLL_SECONDS))
+            left = MAX_POLL_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
+            job = await client.wait(self.id, seconds=min(left, MAX_POLL_SECONDS))
             if job.status in TERMINAL:
                 result: R = outcome(job, self._returns)
                 return result
@@ -69,9 +69,9 @@ class JobHandle(Generic[R]):
         client = await self._client()
         return (await client.cancel(self.id, reason=reason, force=force, cascade=cascade)).status
 
-    async def redrive(self, origin: str = "start", *, key: str | None = None) -> JobHandle[R]:
+    async def redrive(self, start_from: str = "start", *, idempotency_key: str | None = None) -> JobHandle[R]:
         """The job that does this ended one again: from the start, from its checkpoint, or after a named step."""
-        enqueued = await (await self._client()).redrive(self.id, origin=origin, key=key)
+        enqueued = await (await self._client()).redrive(self.id, start_from=start_from, idempotency_key=idempotency_key)
         return JobHandle(enqueued.id, self._client, self._returns, replayed=enqueued.replayed)
 
     async def events(self, after: int = 0) -> list[EventRow]:
@@ -84,8 +84,8 @@ class JobHandle(Generic[R]):
 
     async def tail(self, after: int = 0) -> AsyncIterator[EventRow]:
         """Events as they come, until the job has ended."""
-        async with aclosing((await self._client()).tail(self.id, after=after)) as told:
-            async for event in told:
+        async with aclosing((await self._client()).tail(self.id, after=after)) as results:
+            async for event in results:
                 yield event
 
     def tail_sync(self, after: int = 0) -> Iterator[EventRow]:
@@ -98,12 +98,12 @@ class JobHandle(Generic[R]):
         while (event := run(self._loop_for_blocking(), following)) is not None:
             yield event
 
-    result_sync = blocking(result)
-    refresh_sync = blocking(refresh)
-    history_sync = blocking(history)
-    cancel_sync = blocking(cancel)
-    redrive_sync = blocking(redrive)
-    events_sync = blocking(events)
+    result_sync = sync_version(result)
+    refresh_sync = sync_version(refresh)
+    history_sync = sync_version(history)
+    cancel_sync = sync_version(cancel)
+    redrive_sync = sync_version(redrive)
+    events_sync = sync_version(events)
 
     def _loop_for_blocking(self) -> asyncio.AbstractEventLoop:
         return background_loop()

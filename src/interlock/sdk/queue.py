@@ -16,21 +16,21 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import msgspec
 
-from interlock.client.protocol import Client, Grant, JobRequest, error_body
-from interlock.domain.decide import Complete, Fail, Finish, Release
-from interlock.domain.job import Beat, Job, Refused
-from interlock.domain.policy import ClaimAsk
+from interlock.client.protocol import Client, JobRequest, LeasedJob, error_body
+from interlock.domain.decide import CompleteJob, FailJob, Finish, ReleaseJob
+from interlock.domain.job import Heartbeat, Job, Rejected
+from interlock.domain.policy import ClaimFilter
 from interlock.errors import Conflict, Error, Fatal, Invalid, NotFound
 from interlock.sdk import serialization
-from interlock.sdk.claim_ids import Claim, Claims
+from interlock.sdk.claim_ids import ClaimId, ClaimIds
 from interlock.sdk.exceptions import in_seconds
-from interlock.sdk.sync import background_loop, blocking, run
+from interlock.sdk.sync import background_loop, run, sync_version
 from interlock.sdk.tasks import Connected, Options, request_fields
 
-AT_ONCE: Final = 1000
-MOST_POPPED: Final = 100
-LONGEST_POLL_SECONDS: Final = 20.0
-LONGEST_BEAT_SECONDS: Final = 5.0
+BATCH_SIZE: Final = 1000
+MAX_POPPED: Final = 100
+MAX_POLL_SECONDS: Final = 20.0
+MAX_HEARTBEAT_SECONDS: Final = 5.0
 
 
 class Item:
@@ -39,7 +39,7 @@ class Item:
     Its lease is extended while the item is referenced; a dropped item is available again when its lease expires.
     """
 
-    def __init__(self, queue: Queue, job: Job, claim: Claim) -> None:
+    def __init__(self, queue: Queue, job: Job, claim: ClaimId) -> None:
         self.id = job.id
         self.payload: Any = serialization.decode(job.payload)
         self.attempt = job.attempt
@@ -55,26 +55,26 @@ class Item:
 
     async def ack(self, result: Any = None) -> None:
         """It is dealt with; raises if the lease was lost meanwhile."""
-        await self._settle(Complete(*self.holder, None if result is None else serialization.encode(result)))
+        await self._settle(CompleteJob(*self.holder, None if result is None else serialization.encode(result)))
 
     async def nack(
-        self, reason: str = "not dealt with", *, kind: str = "nack", after: float | timedelta | None = None
+        self, reason: str = "not dealt with", *, kind: str = "nack", delay: float | timedelta | None = None
     ) -> None:
         """It could not be dealt with: it comes again, after a while, until its attempts are used up."""
-        error, mended = error_body(reason, kind=kind)
-        await self._settle(Fail(*self.holder, error, True, in_seconds(after), mended))
+        error, sanitized = error_body(reason, kind=kind)
+        await self._settle(FailJob(*self.holder, error, True, in_seconds(delay), sanitized))
 
-    async def put_back(self, *, after: float | timedelta | None = None) -> None:
+    async def release(self, *, delay: float | timedelta | None = None) -> None:
         """Release the item, now or with a delay, without using an attempt."""
-        await self._settle(Release(*self.holder, delay_seconds=in_seconds(after), reason="released"))
+        await self._settle(ReleaseJob(*self.holder, delay_seconds=in_seconds(delay), reason="released"))
 
-    ack_sync = blocking(ack)
-    nack_sync = blocking(nack)
-    put_back_sync = blocking(put_back)
+    ack_sync = sync_version(ack)
+    nack_sync = sync_version(nack)
+    release_sync = sync_version(release)
 
     async def _settle(self, order: Finish) -> None:
         (answer,) = await (await self._queue.client()).finishes([order])
-        if isinstance(answer, Refused):
+        if isinstance(answer, Rejected):
             if isinstance(answer.error, (Conflict, NotFound)):
                 self.is_lost = self.is_lost or not self.is_settled
             raise answer.error
@@ -114,7 +114,7 @@ class Popped:
             if isinstance(error, Exception):
                 await item.nack(str(error) or type(error).__name__, kind=type(error).__name__)
             else:
-                await item.put_back()
+                await item.release()
 
     def __enter__(self) -> Item | None:
         return run(background_loop(), self.__aenter__)
@@ -128,19 +128,20 @@ class Popped:
 class Queue:
     """The jobs of one type, for those who want no more than a queue: at least once, best first, kept in history."""
 
-    def __init__(self, type: str, app: Connected, *, lease_seconds: float = 60.0, name: str | None = None) -> None:
+    def __init__(self, type: str, app: Connected, *, lease: float | timedelta = 60.0, name: str | None = None) -> None:
+        lease_seconds = in_seconds(lease) or 0.0
         self.type = type
         self._app = app
         # Without capabilities nothing is popped that asks for some, and nothing that is bound to an affinity key.
-        self._ask = ClaimAsk(
+        self._ask = ClaimFilter(
             name or f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}",
             types=frozenset({type}),
             lease_seconds=lease_seconds,
         )
-        self._beat_seconds = min(lease_seconds / 3, LONGEST_BEAT_SECONDS)
+        self._heartbeat_seconds = min(lease_seconds / 3, MAX_HEARTBEAT_SECONDS)
         self._keepers: WeakKeyDictionary[asyncio.AbstractEventLoop, _Keeper] = WeakKeyDictionary()
-        self._claims = Claims()
-        self._unsure: list[ClaimAsk] = []  # claims whose answer was not heard
+        self._claims = ClaimIds()
+        self._unsure: list[ClaimFilter] = []  # claims whose answer was not heard
 
     async def push(self, payload: Any, **options: Unpack[Options]) -> str:
         """Add a value; the id of its job."""
@@ -153,8 +154,8 @@ class Queue:
         texts = [msgspec.Raw(serialization.encode_call(payload).encode()) for payload in payloads]
         requests = [JobRequest(type=self.type, payload=text, **fields) for text in texts]
         ids: list[str] = []
-        for start in range(0, len(requests), AT_ONCE):
-            ids += [one.id for one in await client.enqueue(requests[start : start + AT_ONCE])]
+        for start in range(0, len(requests), BATCH_SIZE):
+            ids += [one.id for one in await client.enqueue(requests[start : start + BATCH_SIZE])]
         return ids
 
     async def pop(self, *, wait: float | timedelta | None = 0.0) -> Item | None:
@@ -164,20 +165,20 @@ class Queue:
 
     async def pop_many(self, limit: int, *, wait: float | timedelta | None = 0.0) -> list[Item]:
         """Return up to `limit` due items, at most 100, as soon as there is one."""
-        if not 1 <= limit <= MOST_POPPED:  # the same wherever the queue is: a worker beside its store may take more
-            raise Invalid(f"limit must be from 1 to {MOST_POPPED}", pointer="/limit")
+        if not 1 <= limit <= MAX_POPPED:  # the same wherever the queue is: a worker beside its store may take more
+            raise Invalid(f"limit must be from 1 to {MAX_POPPED}", pointer="/limit")
         client = await self.client()
-        client.start_chores()
+        client.start_maintenance()
         seconds = in_seconds(wait)
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
-            left = LONGEST_POLL_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
-            items = await self._pop(client, limit, min(left, LONGEST_POLL_SECONDS))
+            left = MAX_POLL_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
+            items = await self._pop(client, limit, min(left, MAX_POLL_SECONDS))
             if items or (deadline is not None and time.monotonic() >= deadline):
                 return items
 
-    def popped(self, *, wait: float | timedelta | None = 0.0) -> Popped:
-        """One value for one block: `async with queue.popped() as item`, in blocking code `with`."""
+    def consume(self, *, wait: float | timedelta | None = 0.0) -> Popped:
+        """One value for one block: `async with queue.consume() as item`, in blocking code `with`."""
         return Popped(self, wait)
 
     async def size(self) -> int:
@@ -188,11 +189,11 @@ class Queue:
             return 0
         return stats.ready + stats.delayed + stats.blocked
 
-    push_sync = blocking(push)
-    push_many_sync = blocking(push_many)
-    pop_sync = blocking(pop)
-    pop_many_sync = blocking(pop_many)
-    size_sync = blocking(size)
+    push_sync = sync_version(push)
+    push_many_sync = sync_version(push_many)
+    pop_sync = sync_version(pop)
+    pop_many_sync = sync_version(pop_many)
+    size_sync = sync_version(size)
 
     async def client(self) -> Client:
         """The client of the running event loop."""
@@ -203,7 +204,7 @@ class Queue:
             await self._give_back(client, self._unsure.pop())
         ask = self._ask._replace(limit=limit, claim_id=self._claims.name())
         try:
-            grants = await client.claim(ask, wait_seconds=wait_seconds)
+            leases = await client.claim(ask, wait_seconds=wait_seconds)
         except asyncio.CancelledError:
             with contextlib.suppress(Exception):  # then the next pop gives it back
                 await self._give_back(client, ask)
@@ -211,26 +212,26 @@ class Queue:
         except Exception:
             self._unsure.append(ask)
             raise
-        claim = self._claims.granted(ask.claim_id, len(grants))
-        return [self._hold(client, grant, claim) for grant in grants]
+        claim = self._claims.leased(ask.claim_id, len(leases))
+        return [self._hold(client, lease, claim) for lease in leases]
 
-    async def _give_back(self, client: Client, ask: ClaimAsk) -> None:
+    async def _give_back(self, client: Client, ask: ClaimFilter) -> None:
         """What a claim was granted though nobody heard of it goes back; asked under its name for nothing, it tells."""
         try:
-            grants = await client.claim(ask._replace(types=frozenset(), limit=1))
-            if grants:
-                await client.finishes([_release(grant) for grant in grants])
+            leases = await client.claim(ask._replace(types=frozenset(), limit=1))
+            if leases:
+                await client.finishes([_release(lease) for lease in leases])
         except BaseException:
             self._unsure.append(ask)
             raise
         self._claims.free(ask.claim_id)
 
-    def _hold(self, client: Client, grant: Grant, claim: Claim) -> Item:
-        item = Item(self, grant.job, claim)
+    def _hold(self, client: Client, lease: LeasedJob, claim: ClaimId) -> Item:
+        item = Item(self, lease.job, claim)
         loop = asyncio.get_running_loop()
         keeper = self._keepers.get(loop)
         if keeper is None or keeper.client is not client:
-            keeper = self._keepers[loop] = _Keeper(client, self._beat_seconds)
+            keeper = self._keepers[loop] = _Keeper(client, self._heartbeat_seconds)
         keeper.hold(item)
         return item
 
@@ -244,16 +245,16 @@ class _Keeper:
     def __init__(self, client: Client, every_seconds: float) -> None:
         self.client = client
         self._every_seconds = every_seconds
-        self._held: WeakSet[Item] = WeakSet()
-        self._beating: asyncio.Task[None] | None = None
+        self._leased: WeakSet[Item] = WeakSet()
+        self._heartbeat_body: asyncio.Task[None] | None = None
 
     def hold(self, item: Item) -> None:
-        self._held.add(item)
-        if self._beating is None or self._beating.done():
-            self._beating = asyncio.create_task(self._beat())
+        self._leased.add(item)
+        if self._heartbeat_body is None or self._heartbeat_body.done():
+            self._heartbeat_body = asyncio.create_task(self._send_heartbeats())
 
-    async def _beat(self) -> None:
-        while self._held:
+    async def _send_heartbeats(self) -> None:
+        while self._leased:
             await asyncio.sleep(self._every_seconds)
             try:
                 await self._once()
@@ -264,18 +265,18 @@ class _Keeper:
 
     async def _once(self) -> None:
         """Nothing here outlives the call: between two beats only their owners hold the items."""
-        items = [item for item in self._held if not (item.is_settled or item.is_lost)]
-        self._held = WeakSet(items)
-        for start in range(0, len(items), AT_ONCE):
-            some = items[start : start + AT_ONCE]
-            answers = await self.client.heartbeats([Beat(*item.holder) for item in some])
+        items = [item for item in self._leased if not (item.is_settled or item.is_lost)]
+        self._leased = WeakSet(items)
+        for start in range(0, len(items), BATCH_SIZE):
+            some = items[start : start + BATCH_SIZE]
+            answers = await self.client.heartbeats([Heartbeat(*item.holder) for item in some])
             for item, answer in zip(some, answers, strict=True):
-                if not isinstance(answer, Refused):
+                if not isinstance(answer, Rejected):
                     item.is_unwanted = answer.cancel_requested
                 elif isinstance(answer.error, (Conflict, NotFound)) and not item.is_settled:
                     item.is_lost = True
 
 
-def _release(grant: Grant) -> Release:
-    job = grant.job
-    return Release(job.id, job.fence, job.worker or "", reason="the consumer was stopped")
+def _release(lease: LeasedJob) -> ReleaseJob:
+    job = lease.job
+    return ReleaseJob(job.id, job.fence, job.worker or "", reason="the consumer was stopped")

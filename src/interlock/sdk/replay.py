@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.domain.approval import Approval, GateStatus
+from interlock.domain.approval import Approval, ApprovalStatus
 from interlock.domain.json_text import NAME_RULE, is_visible_name
 from interlock.domain.progress import StepRow
 from interlock.sdk import serialization
@@ -22,10 +22,10 @@ APPROVAL: Final = "interlock.approve"  # what is recorded as the function of a d
 PATCHED: Final = "interlock.patched/"
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ApprovalResult(msgspec.Struct, frozen=True):
     """The decision about an approval, with comment and data."""
 
-    gate_id: str
+    approval_id: str
     approved: bool
     comment: str | None = None
     data: Any = None
@@ -36,12 +36,12 @@ class Answer(msgspec.Struct, frozen=True):
         return not self.approved
 
     @classmethod
-    def of(cls, approval: Approval) -> Answer:
-        approved, data = approval.status is GateStatus.APPROVED, serialization.decode(approval.data)
+    def of(cls, approval: Approval) -> ApprovalResult:
+        approved, data = approval.status is ApprovalStatus.APPROVED, serialization.decode(approval.data)
         return cls(approval.id, approved, approval.comment, data, approval.digest)
 
 
-class Memory:
+class StepReplay:
     """The recorded steps and decisions of a job by name and occurrence."""
 
     def __init__(self, job_id: str, steps: Sequence[StepRow], approvals: Iterable[Approval] = ()) -> None:
@@ -67,14 +67,14 @@ class Memory:
             raise StepMismatch(self._job_id, name, occurrence, "an approval", "a step")
         return found
 
-    def decision(self, name: str, occurrence: int) -> tuple[Answer | None, bool]:
+    def decision(self, name: str, occurrence: int) -> tuple[ApprovalResult | None, bool]:
         """The recorded decision, and whether it is among the steps already; a step in its place is a mismatch."""
         step = self._steps.get((name, occurrence))
         if step is not None:
             self.check_decision(step)
-            return serialization.decode(step.result, Answer), True
+            return serialization.decode(step.result, ApprovalResult), True
         decided = self._decided.get((name, occurrence))
-        return None if decided is None else Answer.of(decided), False
+        return None if decided is None else ApprovalResult.of(decided), False
 
     def check_decision(self, step: StepRow) -> None:
         if step.function != APPROVAL:

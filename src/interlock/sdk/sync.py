@@ -13,16 +13,16 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Blockable(Protocol):
+class HasSyncMethods(Protocol):
     """Something whose verbs can be run from blocking code."""
 
     def _loop_for_blocking(self) -> asyncio.AbstractEventLoop: ...
 
 
-S = TypeVar("S", bound=Blockable)
+S = TypeVar("S", bound=HasSyncMethods)
 
 
-def blocking(verb: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[S, P], R]:
+def sync_version(verb: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[S, P], R]:
     """The synchronous version of an async method: same name with `_sync`, same arguments."""
 
     @functools.wraps(verb)

@@ -13,17 +13,17 @@ from typing import Any, Final, Generic, ParamSpec, Protocol, TypedDict, TypeVar,
 import msgspec
 
 from interlock.client.protocol import Client, JobRequest
-from interlock.domain.policy import LONGEST_LEASE_SECONDS
+from interlock.domain.policy import MAX_LEASE_SECONDS
 from interlock.errors import Invalid
 from interlock.sdk.context import Context
 from interlock.sdk.exceptions import in_seconds
 from interlock.sdk.handle import JobHandle
 from interlock.sdk.signature import Signature
-from interlock.sdk.sync import background_loop, blocking
+from interlock.sdk.sync import background_loop, sync_version
 
 P = ParamSpec("P")
 R = TypeVar("R")
-AT_ONCE: Final = 1000
+BATCH_SIZE: Final = 1000
 
 
 class Options(TypedDict, total=False):
@@ -34,7 +34,7 @@ class Options(TypedDict, total=False):
     timeout: float | timedelta
     backoff: Mapping[str, Any]
     expiry_delay: float | timedelta
-    lease_seconds: float
+    lease: float | timedelta
     requires: Sequence[str]
     agent: tuple[str, str]
     tags: Sequence[str]
@@ -45,7 +45,7 @@ class Options(TypedDict, total=False):
     run_at: datetime
     delay: float | timedelta
     deadline: datetime
-    key: str
+    idempotency_key: str
     parent_id: str
     requested_by: str
     traceparent: str
@@ -83,11 +83,11 @@ class Task(Generic[P, R]):
     @property
     def lease_seconds(self) -> float | None:
         """How long a run may be silent, if that is not left to the worker."""
-        return self._options.get("lease_seconds")
+        return in_seconds(self._options.get("lease"))
 
     @property
     def has_key(self) -> bool:
-        return self._options.get("key") is not None
+        return self._options.get("idempotency_key") is not None
 
     def options(self, **options: Unpack[Options]) -> Task[P, R]:
         """The same task with other options for what is enqueued through it."""
@@ -116,12 +116,12 @@ class Task(Generic[P, R]):
         """Make a job of each call, given as its named arguments; each thousand of them is added whole or not at all."""
         requests = [self.request((), call, number) for number, call in enumerate(calls)]
         handles: list[JobHandle[R]] = []
-        for start in range(0, len(requests), AT_ONCE):
-            handles += await self._enqueue(requests[start : start + AT_ONCE])
+        for start in range(0, len(requests), BATCH_SIZE):
+            handles += await self._enqueue(requests[start : start + BATCH_SIZE])
         return handles
 
-    enqueue_sync = blocking(enqueue)
-    enqueue_many_sync = blocking(enqueue_many)
+    enqueue_sync = sync_version(enqueue)
+    enqueue_many_sync = sync_version(enqueue_many)
 
     def request(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], number: int | None = None, /, **fields: Any
@@ -132,8 +132,10 @@ class Task(Generic[P, R]):
         except (TypeError, Invalid) as error:
             if number is None:
                 raise
-            told = f"call {number}: {error}"
-            raise TypeError(told) if isinstance(error, TypeError) else Invalid(told, pointer=error.pointer) from None
+            results = f"call {number}: {error}"
+            raise (
+                TypeError(results) if isinstance(error, TypeError) else Invalid(results, pointer=error.pointer)
+            ) from None
         return JobRequest(type=self.name, payload=payload, **(self._fields | fields))
 
     def handle(self, id: str, client: Callable[[], Awaitable[Client]], *, replayed: bool = False) -> JobHandle[R]:
@@ -174,8 +176,7 @@ def _enqueues(code: CodeType | None) -> bool:
     )
 
 
-_RENAMED: Final = {"timeout": "timeout_seconds", "expiry_delay": "expiry_delay_seconds", "delay": "delay_seconds",
-                   "key": "idempotency_key"}  # fmt: skip
+_RENAMED: Final = {"timeout": "timeout_seconds", "expiry_delay": "expiry_delay_seconds", "delay": "delay_seconds"}
 _SHAPES: Final = get_type_hints(JobRequest)
 
 
@@ -185,7 +186,7 @@ def request_fields(options: Options) -> dict[str, Any]:
     for option, value in options.items():
         if option not in Options.__annotations__:
             raise TypeError(f"unknown task option {option!r}: expected one of {', '.join(Options.__annotations__)}")
-        if option == "lease_seconds":
+        if option == "lease":
             _check_lease(value)
         elif value is not None:
             name = _RENAMED.get(option, option)
@@ -193,16 +194,15 @@ def request_fields(options: Options) -> dict[str, Any]:
     return fields
 
 
-def _check_lease(seconds: Any) -> None:
+def _check_lease(lease: Any) -> None:
     """A lease that no claim or heartbeat would get is refused here, for there it would cost the job."""
+    seconds = in_seconds(lease)
     if seconds is None:
         return
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         raise TypeError(f"lease_seconds is {seconds!r}: expected a number of seconds")
-    if not 1 <= seconds <= LONGEST_LEASE_SECONDS:
-        raise ValueError(
-            f"lease_seconds is {seconds}: expected 1 to {LONGEST_LEASE_SECONDS:g}; heartbeats extend a lease"
-        )
+    if not 1 <= seconds <= MAX_LEASE_SECONDS:
+        raise ValueError(f"lease_seconds is {seconds}: expected 1 to {MAX_LEASE_SECONDS:g}; heartbeats extend a lease")
 
 
 def _shaped(option: str, value: Any, shape: Any) -> Any:

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 
-class _Call(NamedTuple):
+class _ThreadCall(NamedTuple):
     function: Callable[[], Any]
     context: contextvars.Context
     loop: asyncio.AbstractEventLoop
@@ -29,7 +29,7 @@ class Threads:
     """
 
     def __init__(self, *, most: int | None = None, name: str = "interlock-task") -> None:
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._calls: SimpleQueue[_ThreadCall | None] = SimpleQueue()
         self._most = most
         self._name = name
         self._count = 0
@@ -45,7 +45,7 @@ class Threads:
         self._busy += 1
         context = contextvars.copy_context()
         context.run(_is_in_call.set, self._most is not None)
-        self._calls.put(_Call(function, context, loop, answer))
+        self._calls.put(_ThreadCall(function, context, loop, answer))
         return answer
 
     def close(self) -> None:
@@ -65,9 +65,9 @@ class Threads:
             except BaseException as raised:
                 error = raised
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                call.loop.call_soon_threadsafe(self._tell, call.answer, result, error)
+                call.loop.call_soon_threadsafe(self._deliver, call.answer, result, error)
 
-    def _tell(self, answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    def _deliver(self, answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
         self._busy -= 1
         if answer.cancelled():
             return

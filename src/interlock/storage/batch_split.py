@@ -19,16 +19,16 @@ def are_distinct(items: Sequence[_ForAJob]) -> bool:
     return len({*map(id_of, items)}) == len(items)
 
 
-def turns(items: Sequence[_ForAJob]) -> Iterator[list[int]]:
+def split_by_job(items: Sequence[_ForAJob]) -> Iterator[list[int]]:
     """The positions of the items, split so that no job comes twice in one turn; each job's items keep their order."""
     waiting = list(range(len(items)))
     if waiting and are_distinct(items):
         yield waiting
         return
     while waiting:
-        turn: dict[str, int] = {}
+        batch: dict[str, int] = {}
         for i in waiting:
-            turn.setdefault(items[i].id, i)
-        yield list(turn.values())
-        taken = set(turn.values())
+            batch.setdefault(items[i].id, i)
+        yield list(batch.values())
+        taken = set(batch.values())
         waiting = [i for i in waiting if i not in taken] if len(taken) < len(waiting) else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from interlock.domain.job import Refused
+from interlock.domain.job import Rejected
 from interlock.errors import BrokenJob
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ def unreadable(error: Exception) -> bool:
     return isinstance(error, _UNREADABLE) and not isinstance(error, UnicodeError)
 
 
-def refused(job_id: str, error: Exception) -> Refused:
+def refused(job_id: str, error: Exception) -> Rejected:
     """The answer for a job whose row does not let itself be changed."""
     log.warning("job %s breaks a rule of the database (%s); run interlock doctor", job_id, error)
-    return Refused(BrokenJob(job_id))
+    return Rejected(BrokenJob(job_id))

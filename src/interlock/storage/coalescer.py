@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import nullcontext
 from typing import Final, Generic, TypeVar
 
-from interlock.storage.commit_window import Rounds
+from interlock.storage.commit_window import CommitWindow
 
-ANSWERED_IN_A_TURN: Final = 4  # of a round: the first are on their way while others are still being told
+RESULTS_PER_LOOP_PASS: Final = 4  # of a round: the first are on their way while others are still being told
 
 K = TypeVar("K", bound=Hashable)
 I = TypeVar("I")  # noqa: E741 - an item
@@ -31,11 +31,11 @@ class Coalescer(Generic[K, I, A]):
         verb: Callable[[K, Sequence[I]], Awaitable[Sequence[A]]],
         *,
         most: int = 1000,
-        rounds: Rounds | None = None,
+        window: CommitWindow | None = None,
     ) -> None:
         self._verb = verb
         self._most = most
-        self._rounds = rounds
+        self._window = window
         self._waiting: dict[K, list[tuple[I, asyncio.Future[A]]]] = {}
         self._runners: dict[K, asyncio.Task[None]] = {}
         self.batches = 0
@@ -44,8 +44,8 @@ class Coalescer(Generic[K, I, A]):
     async def __call__(self, key: K, item: I) -> A:
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append((item, answer))
-        if self._rounds is not None:
-            self._rounds.came += 1
+        if self._window is not None:
+            self._window.came += 1
         if key not in self._runners:
             self._runners[key] = asyncio.create_task(self._run(key))
         return await answer
@@ -53,7 +53,7 @@ class Coalescer(Generic[K, I, A]):
     async def _run(self, key: K) -> None:
         try:
             while key in self._waiting:
-                async with self._rounds or nullcontext():
+                async with self._window or nullcontext():
                     await self._flush(key, self._take(key))
         finally:
             del self._runners[key]
@@ -82,5 +82,5 @@ class Coalescer(Generic[K, I, A]):
         for number, ((_, future), answer) in enumerate(zip(batch, answers, strict=True), 1):
             if not future.done():
                 future.set_result(answer)
-            if self._rounds is not None and not number % ANSWERED_IN_A_TURN:
+            if self._window is not None and not number % RESULTS_PER_LOOP_PASS:
                 await asyncio.sleep(0)

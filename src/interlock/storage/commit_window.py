@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-QUIET_TURNS: Final = 2  # what one turn of the loop reads gets here in the next
-MOST_TURNS: Final = 12
-MOST_SECONDS: Final = 0.02  # where turns are long
+QUIET_PASSES: Final = 2  # what one turn of the loop reads gets here in the next
+MAX_PASSES: Final = 12
+MAX_SECONDS: Final = 0.02  # where turns are long
 
 
-class Rounds:
+class CommitWindow:
     """Lets calls out in rounds: the next begins when the last is back and nobody new has come for a moment.
 
     Whoever the last round has answered mostly comes again within that moment, which is counted in turns of the loop,
@@ -41,15 +41,15 @@ class Rounds:
 
     def _look_around(self) -> None:
         loop = asyncio.get_running_loop()
-        self._until = loop.time() + MOST_SECONDS
+        self._until = loop.time() + MAX_SECONDS
         loop.call_soon(self._look, loop, self.came, 1, 1)
 
-    def _look(self, loop: asyncio.AbstractEventLoop, came: int, quiet: int, turns: int) -> None:
+    def _look(self, loop: asyncio.AbstractEventLoop, came: int, quiet: int, passes: int) -> None:
         """Begin the round, or look again in the next turn."""
         if came != self.came:
             quiet = 0
-        if quiet < QUIET_TURNS and turns < MOST_TURNS and loop.time() < self._until:
-            loop.call_soon(self._look, loop, self.came, quiet + 1, turns + 1)
+        if quiet < QUIET_PASSES and passes < MAX_PASSES and loop.time() < self._until:
+            loop.call_soon(self._look, loop, self.came, quiet + 1, passes + 1)
         elif self._next is not None:
             self._next.set()
             self._next = None

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from interlock.domain.decide import Order
-from interlock.domain.job import Receipt, Refused
+from interlock.domain.decide import Command
+from interlock.domain.job import Receipt, Rejected
 
-Swept = Counter[tuple[str, str]]  # by verb and the status it led to
+ExpiredCounts = Counter[tuple[str, str]]  # by verb and the status it led to
 
 
-def ended(orders: Iterable[Order], answers: Sequence[Receipt | Refused]) -> Swept:
+def count_expired(orders: Iterable[Command], answers: Sequence[Receipt | Rejected]) -> ExpiredCounts:
     """What became of the orders that were carried out."""
     return Counter(
         (order.verb.value, answer.status.value)
         for order, answer in zip(orders, answers, strict=True)
-        if not isinstance(answer, Refused)
+        if not isinstance(answer, Rejected)
     )

@@ -12,17 +12,17 @@ from interlock.domain.audit import VerifiedPart, history_hash
 from interlock.domain.digests import Kept, carried
 from interlock.domain.operator_log import LogRow, bad_row
 from interlock.errors import Invalid
-from interlock.storage.contract import Verdict
+from interlock.storage.contract import ChainVerification
 
 BEFORE_ALL: Final = "00000000-0000-0000-0000-000000000000"
-ENDS_AT_ONCE: Final = 2_000
-VERIFIED_AT_ONCE: Final = 1_000
+ENDS_BATCH_SIZE: Final = 2_000
+VERIFIED_BATCH_SIZE: Final = 1_000
 LOG_ROWS_AT_ONCE: Final = 1_000
 
 Ends = Sequence[tuple[str, bytes]]  # the last hash of the history of each job, by job
 
 
-def verify(rows: Iterable[tuple[Any, ...]], kept: Mapping[str, Kept] | None = None) -> Verdict:
+def verify(rows: Iterable[tuple[Any, ...]], kept: Mapping[str, Kept] | None = None) -> ChainVerification:
     """Walk rows ordered by tenant, job and version; the last three columns are the job's own version, status and head.
 
     With `kept`, by job, the digests of the rows are compared with what the database has of their job now.
@@ -34,23 +34,27 @@ def verify(rows: Iterable[tuple[Any, ...]], kept: Mapping[str, Kept] | None = No
         jobs, count = jobs + 1, count + len(chained)
         if bad is None:
             bad = _bad_chain(chained) or (None if kept is None else _bad_content(chained, kept[job_id]))
-    return Verdict(jobs, count, bad)
+    return ChainVerification(jobs, count, bad)
 
 
-async def verify_all(tenants: Iterable[str], part_of: Callable[[str, str | None], Awaitable[VerifiedPart]]) -> Verdict:
+async def verify_all(
+    tenants: Iterable[str], part_of: Callable[[str, str | None], Awaitable[VerifiedPart]]
+) -> ChainVerification:
     """All chains of these tenants, part by part."""
-    verdict = Verdict(0, 0, None)
+    verdict = ChainVerification(0, 0, None)
     for tenant in tenants:
         after: str | None = None
         while True:
             one = await part_of(tenant, after)
-            verdict = Verdict(verdict.jobs + one.jobs, verdict.rows + one.rows, verdict.first_bad or one.first_bad)
+            verdict = ChainVerification(
+                verdict.jobs + one.jobs, verdict.rows + one.rows, verdict.first_bad or one.first_bad
+            )
             if (after := one.next) is None:
                 break
     return verdict
 
 
-def part(tenant: str, verdict: Verdict, bare: Sequence[str], next: str | None) -> VerifiedPart:
+def part(tenant: str, verdict: ChainVerification, bare: Sequence[str], next: str | None) -> VerifiedPart:
     """What is told of some chains; bare names a job that has none."""
     bad = verdict.first_bad or (f"{tenant} {bare[0]}: the job has no history" if bare else None)
     return VerifiedPart(verdict.jobs, verdict.rows, bad, next)
@@ -74,7 +78,7 @@ async def with_log(tenant: str, part: VerifiedPart, read: ReadLog) -> VerifiedPa
     return part
 
 
-def no_such_place(cursor: str) -> Invalid:
+def invalid_cursor(cursor: str) -> Invalid:
     return Invalid(f"{cursor[:100]!r} is not where a verification has stopped", pointer="/cursor")
 
 
@@ -186,7 +190,7 @@ async def head_of(
     whole = Head()
     for tenant in sorted(tenants):
         after = BEFORE_ALL
-        while some := await ends(tenant, after, ENDS_AT_ONCE):
+        while some := await ends(tenant, after, ENDS_BATCH_SIZE):
             whole.add((tenant, *end) for end in some)
             after = some[-1][0]
         if (end := await log_end(tenant)) is not None:

@@ -47,11 +47,11 @@ def pending(known: Sequence[Migration], applied: dict[int, str]) -> list[Migrati
 
 
 @cache  # as of the start of the process: whoever replaces the files under it replaces the process later
-def ladder(package: str) -> Mapping[int, str]:
+def known_migrations(package: str) -> Mapping[int, str]:
     """The names of the migrations that this program was written for, by number."""
     return {m.number: m.name for m in migrations(package)}
 
 
 def lacking(package: str, applied: Collection[int]) -> str | None:
     """The first migration that a database in use lacks; one that has got newer ones since is fine."""
-    return next((name for number, name in ladder(package).items() if number not in applied), None)
+    return next((name for number, name in known_migrations(package).items() if number not in applied), None)

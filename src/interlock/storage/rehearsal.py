@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 from uuid import uuid4
 
-from interlock.domain.decide import Complete
-from interlock.domain.edit import Edit
+from interlock.domain.decide import CompleteJob
+from interlock.domain.edit import EditJob
 from interlock.domain.job import Enqueued, Job, NewJob, Receipt
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import system
 from interlock.domain.registry import Agent
 
@@ -16,7 +16,7 @@ TENANT: Final = "interlock doctor"
 OK: Final = "ok"
 AGENT: Final = Agent("doctor", "1", max_concurrency=1)
 WIDER: Final = AGENT._replace(max_concurrency=2)
-ASK: Final = ClaimAsk("doctor", limit=5)
+ASK: Final = ClaimFilter("doctor", limit=5)
 
 
 def jobs() -> list[NewJob]:
@@ -24,12 +24,12 @@ def jobs() -> list[NewJob]:
     return [NewJob(str(uuid4()), "doctor", agent_kind=AGENT.kind, agent_id=AGENT.id) for _ in range(2)]
 
 
-def edit(job: NewJob) -> Edit:
-    return Edit(job.id, system("doctor"), priority=1)
+def edit(job: NewJob) -> EditJob:
+    return EditJob(job.id, system("doctor"), priority=1)
 
 
-def complete(job: Job) -> Complete:
-    return Complete(job.id, job.fence, "doctor")
+def complete(job: Job) -> CompleteJob:
+    return CompleteJob(job.id, job.fence, "doctor")
 
 
 def judge(step: str, answers: object, expected: int) -> None:

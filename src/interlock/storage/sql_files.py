@@ -20,7 +20,7 @@ def load(package: str, file: str) -> dict[str, str]:
     """
     statements: dict[str, str] = {}
     for part in (files(package) / file).read_text().split(MARK)[1:]:
-        name, *lines = map(str.strip, part.splitlines())
-        text = " ".join(line for line in lines if line and not line.startswith("--"))
+        name, *agent_nos = map(str.strip, part.splitlines())
+        text = " ".join(agent_no for agent_no in agent_nos if agent_no and not agent_no.startswith("--"))
         statements[name] = text.removesuffix(";").replace("{job}", JOB_COLUMNS).replace("{list}", LIST_COLUMNS)
     return statements

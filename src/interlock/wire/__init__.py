@@ -16,7 +16,7 @@ from interlock.domain import json_text, policy, timestamps
 from interlock.domain.job import DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS, HistoryRow, NewJob
 from interlock.domain.operator_log import LogRow
 from interlock.domain.registry import NO_DEFAULTS, Defaults
-from interlock.domain.retry import LONGEST_RETRY_AFTER_SECONDS, Backoff
+from interlock.domain.retry import MAX_RETRY_AFTER_SECONDS, Backoff
 from interlock.domain.webhook_url import Allowance, admitted
 from interlock.errors import Error, Invalid, NotFound, TooLarge
 
@@ -25,7 +25,7 @@ FIRST_INSTANT: Final = timestamps.micros(datetime.min.replace(tzinfo=UTC))
 LAST_INSTANT: Final = timestamps.micros(datetime.max.replace(tzinfo=UTC))
 REMARK_BYTES: Final = 8 * 1024
 TAGS_BYTES: Final = 8 * 1024
-LONGEST_DELAY_SECONDS: Final = 10 * 365 * 86_400
+MAX_DELAY_SECONDS: Final = 10 * 365 * 86_400
 when: Final = timestamps.when
 
 
@@ -42,7 +42,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     artifact: int = 50 * 1024 * 1024
     artifacts_of_tenant: int | None = None
     batch: int = 1000
-    lease_seconds: float = policy.LONGEST_LEASE_SECONDS
+    lease_seconds: float = policy.MAX_LEASE_SECONDS
     claim: int = 100
     webhooks: Allowance = Allowance()
 
@@ -103,7 +103,7 @@ def job_request(values: Mapping[str, Any]) -> JobRequest:
     """A request from Python values; payload may be any JSON-like value."""
     fields = dict(values)
     if "payload" in fields:
-        fields["payload"] = msgspec.Raw(encode(fields["payload"], what="payload"))
+        fields["payload"] = msgspec.Raw(encode_json(fields["payload"], what="payload"))
     try:
         return msgspec.convert(fields, JobRequest, from_attributes=False)
     except msgspec.ValidationError as error:
@@ -145,18 +145,16 @@ def new_job(
         payload=payload,
         priority=whole(_first(request.priority, defaults.priority, 0), "priority", -1000, 1000),
         run_at=instant(request.run_at, "run_at"),
-        delay_seconds=seconds(request.delay_seconds, "delay_seconds", 0, LONGEST_DELAY_SECONDS),
+        delay_seconds=seconds(request.delay_seconds, "delay_seconds", 0, MAX_DELAY_SECONDS),
         deadline=deadline,
         timeout_seconds=seconds(
-            _first(request.timeout_seconds, defaults.timeout_seconds), "timeout_seconds", 0.001, LONGEST_DELAY_SECONDS
+            _first(request.timeout_seconds, defaults.timeout_seconds), "timeout_seconds", 0.001, MAX_DELAY_SECONDS
         ),
         max_attempts=whole(
             _first(request.max_attempts, defaults.max_attempts, DEFAULT_MAX_ATTEMPTS), "max_attempts", 1, MAX_ATTEMPTS
         ),
         backoff=backoff(request.backoff),
-        expiry_delay_seconds=seconds(
-            request.expiry_delay_seconds, "expiry_delay_seconds", 0, LONGEST_RETRY_AFTER_SECONDS
-        ),
+        expiry_delay_seconds=seconds(request.expiry_delay_seconds, "expiry_delay_seconds", 0, MAX_RETRY_AFTER_SECONDS),
         headers=_headers(request.headers, limits),
         traceparent=_optional(request.traceparent, "traceparent") or traceparent,
         tags=tags(request.tags),
@@ -177,17 +175,17 @@ def new_job(
 def defaults(values: Mapping[str, Any] | None, limits: Limits = LIMITS) -> Defaults:
     """What jobs of a type or an agent get where they say nothing, checked like a job's own fields."""
     try:
-        said = msgspec.convert(dict(values or {}), _Defaults)
+        given = msgspec.convert(dict(values or {}), _Defaults)
     except msgspec.ValidationError as error:
         raise invalid(error).within("/defaults") from None
     try:
-        attempts = said.max_attempts
+        attempts = given.max_attempts
         return Defaults(
             max_attempts=None if attempts is None else whole(attempts, "max_attempts", 1, MAX_ATTEMPTS),
-            backoff=backoff(said.backoff),
-            lease_seconds=seconds(said.lease_seconds, "lease_seconds", 1, limits.lease_seconds),
-            timeout_seconds=seconds(said.timeout_seconds, "timeout_seconds", 0.001, LONGEST_DELAY_SECONDS),
-            priority=None if said.priority is None else whole(said.priority, "priority", -1000, 1000),
+            backoff=backoff(given.backoff),
+            lease_seconds=seconds(given.lease_seconds, "lease_seconds", 1, limits.lease_seconds),
+            timeout_seconds=seconds(given.timeout_seconds, "timeout_seconds", 0.001, MAX_DELAY_SECONDS),
+            priority=None if given.priority is None else whole(given.priority, "priority", -1000, 1000),
         )
     except Invalid as error:
         raise error.within("/defaults") from None
@@ -246,7 +244,7 @@ def job_id(value: str, field: str = "id") -> str:
         raise Invalid(f"{value!r} is not the id of a job", pointer=f"/{field}") from None
 
 
-def encode(value: object, *, what: str) -> bytes:
+def encode_json(value: object, *, what: str) -> bytes:
     """Python values as JSON; what JSON cannot say is Invalid."""
     try:
         try:
@@ -272,28 +270,28 @@ def error_body(
 
     A message of up to an eighth of the limit is never cut: details that leave too little room for it are too large.
     """
-    plain, mended = json_text.mend_text(message)
-    room = limit - len(error_said("", kind=kind, details=details))
-    said = error_said(_cut(plain, max(room, limit // 8)), kind=kind, details=details)
-    stored, more = json_text.mend(said, what="error", limit=limit)
-    return stored, mended or more
+    plain, sanitized = json_text.sanitize_text(message)
+    room = limit - len(limited_error("", kind=kind, details=details))
+    given = limited_error(_cut(plain, max(room, limit // 8)), kind=kind, details=details)
+    stored, more = json_text.sanitize(given, what="error", limit=limit)
+    return stored, sanitized or more
 
 
-def error_said(message: str, *, kind: str | None = None, details: object = None) -> bytes:
+def limited_error(message: str, *, kind: str | None = None, details: object = None) -> bytes:
     """What went wrong as it was said, whatever its size."""
     body: dict[str, object] = {"message": message}
     if kind is not None:
-        body["kind"] = json_text.mend_text(kind)[0][:200]
+        body["kind"] = json_text.sanitize_text(kind)[0][:200]
     if details is not None:
         body["details"] = details
-    return encode(body, what="error")
+    return encode_json(body, what="error")
 
 
 def _cut(message: str, room: int) -> str:
     """As much of a text as so many bytes of JSON hold, with a mark where it ends early."""
 
     def size(length: int) -> int:
-        return len(encode(message[:length], what="error")) - 2
+        return len(encode_json(message[:length], what="error")) - 2
 
     message = message[: room + 1]
     if size(len(message)) <= room:
@@ -305,10 +303,10 @@ def remark(value: str | None, field: str) -> str | None:
     """Free text that people read: odd characters are mended, never refused; only its size is."""
     if value is None:
         return None
-    mended = json_text.mend_text(value)[0].replace("\x00", "\ufffd")
-    if (size := len(mended.encode())) > REMARK_BYTES:
+    sanitized = json_text.sanitize_text(value)[0].replace("\x00", "\ufffd")
+    if (size := len(sanitized.encode())) > REMARK_BYTES:
         raise TooLarge(field, size, REMARK_BYTES)
-    return mended
+    return sanitized
 
 
 def name(value: str, field: str) -> str:
@@ -384,16 +382,16 @@ def history_to_dict(row: HistoryRow) -> dict[str, Any]:
 
 def error_to_dict(error: Error) -> dict[str, Any]:
     """What an error says to a program."""
-    shown: dict[str, Any] = {"code": error.code, "detail": str(error)}
+    encoded: dict[str, Any] = {"code": error.code, "detail": str(error)}
     if isinstance(error, Invalid) and error.pointer:
-        shown["errors"] = [{"pointer": p, "code": error.code, "message": message} for p, message in error.faults]
-    return shown
+        encoded["errors"] = [{"pointer": p, "code": error.code, "message": message} for p, message in error.faults]
+    return encoded
 
 
 def _headers(value: Mapping[str, str] | None, limits: Limits) -> str | None:
     if value is None:
         return None
-    return json_text.check(encode(value, what="headers"), what="headers", limit=limits.headers)
+    return json_text.check(encode_json(value, what="headers"), what="headers", limit=limits.headers)
 
 
 def _first(*values: T | None) -> T:

@@ -13,14 +13,14 @@ from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.registry import Agent, Defaults, JobType, QueueStats
 from interlock.domain.token import Token
-from interlock.domain.webhook_format import spoken
-from interlock.domain.worker_presence import Presence, ask_to_dict
+from interlock.domain.webhook_format import format_of
+from interlock.domain.worker_presence import Presence, filter_to_dict
 from interlock.wire import when
 
 NOT_LISTED: Final = frozenset({"payload", "checkpoint", "result", "error", "awaiting"})
 
 
-class JobShown(msgspec.Struct, gc=False):
+class JobBody(msgspec.Struct, gc=False):
     """A job as programs see it; its text is written straight from here, many times a second."""
 
     id: str
@@ -53,7 +53,7 @@ class JobShown(msgspec.Struct, gc=False):
     max_attempts: int
     retry_count: int
     lease: dict[str, Any] | None
-    gate_id: str | None
+    approval_id: str | None
     awaiting: Sequence[str] | UnsetType
     cancel_requested_at: str | None
     cancel_reason: str | None
@@ -74,13 +74,13 @@ class JobShown(msgspec.Struct, gc=False):
     finished_at: str | None
 
 
-class AddedJob(JobShown, gc=False):
+class EnqueuedJobBody(JobBody, gc=False):
     """A job of a batch, and whether it was there before."""
 
     replayed: bool
 
 
-class GrantedJob(JobShown, gc=False):
+class LeasedJobBody(JobBody, gc=False):
     """A job that was just claimed, with what is known of its earlier runs."""
 
     steps: Sequence[Mapping[str, Any]]
@@ -96,7 +96,7 @@ def job_fields(job: Job, *, now: int) -> tuple[Any, ...]:
         tenant, id, seq, type, status, priority, payload, headers, traceparent, tags, agent_kind, agent_id,
         affinity_key, repository, requires, idempotency_key, webhook, parent_id, redrive_of, created_by, requested_by,
         run_at, deadline, timeout_seconds, backoff, expiry_delay_seconds, attempt, max_attempts, worker, fence,
-        lease_expires_at, heartbeat_at, gate_id, awaiting, cancel_requested_at, cancel_reason, checkpoint,
+        lease_expires_at, heartbeat_at, approval_id, awaiting, cancel_requested_at, cancel_reason, checkpoint,
         checkpoint_seq, usage, result, result_summary, error, sanitized, version, releases, created_at, updated_at,
         started_at, run_started_at, finished_at, _,
     ) = job  # fmt: skip
@@ -109,12 +109,12 @@ def job_fields(job: Job, *, now: int) -> tuple[Any, ...]:
         None if payload is None else Raw(payload.encode()),
         None if headers is None else Raw(headers.encode()),
         traceparent, tags, agent, affinity_key, repository, requires, idempotency_key,
-        None if webhook is None else spoken(webhook)[1],
+        None if webhook is None else format_of(webhook)[1],
         parent_id, redrive_of, created_by, requested_by, when(run_at),
         None if deadline is None else when(deadline),
         timeout_seconds,
         None if backoff is None else Raw(backoff.encode()),
-        expiry_delay_seconds, attempt, max_attempts, attempt - 1, lease, gate_id, awaiting,
+        expiry_delay_seconds, attempt, max_attempts, attempt - 1, lease, approval_id, awaiting,
         None if cancel_requested_at is None else when(cancel_requested_at),
         cancel_reason,
         None if checkpoint is None else Raw(checkpoint.encode()),
@@ -133,7 +133,7 @@ def job_fields(job: Job, *, now: int) -> tuple[Any, ...]:
 
 def job_to_dict(job: Job, *, now: int) -> dict[str, Any]:
     """A job for whoever adds to it before it is shown."""
-    return dict(zip(JobShown.__struct_fields__, job_fields(job, now=now), strict=True))
+    return dict(zip(JobBody.__struct_fields__, job_fields(job, now=now), strict=True))
 
 
 def listed_job_to_dict(job: Job, *, now: int) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def agent_to_dict(agent: Agent) -> dict[str, Any]:
 def worker_to_dict(seen: Presence) -> dict[str, Any]:
     return {
         "name": seen.name,
-        "asks": [ask_to_dict(ask) for ask in seen.asks],
+        "asks": [filter_to_dict(ask) for ask in seen.asks],
         "first_seen_at": None if seen.first_seen_at is None else when(seen.first_seen_at),
         "last_seen_at": None if seen.last_seen_at is None else when(seen.last_seen_at),
         "running": seen.running,
@@ -181,10 +181,10 @@ def type_to_dict(type: JobType) -> dict[str, Any]:
 
 def defaults_to_dict(defaults: Defaults) -> dict[str, Any]:
     """Only what is said."""
-    said: dict[str, Any] = {name: value for name, value in defaults._asdict().items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in defaults._asdict().items() if value is not None}
     if defaults.backoff is not None:
-        said["backoff"] = Raw(defaults.backoff.encode())
-    return said
+        given["backoff"] = Raw(defaults.backoff.encode())
+    return given
 
 
 def artifact_to_dict(artifact: Artifact) -> dict[str, Any]:
@@ -203,9 +203,9 @@ def artifact_to_dict(artifact: Artifact) -> dict[str, Any]:
 
 def stats_to_dict(stats: QueueStats, *, now: int) -> dict[str, Any]:
     """The counts flat; ages in seconds."""
-    shown = stats._asdict()
-    oldest = shown.pop("oldest_ready_at")
-    return shown | {
+    encoded = stats._asdict()
+    oldest = encoded.pop("oldest_ready_at")
+    return encoded | {
         "oldest_ready_seconds": None if oldest is None else max(now - oldest, 0) / 1_000_000,
         "paused": stats.paused_at is not None,
         "paused_at": None if stats.paused_at is None else when(stats.paused_at),
@@ -214,8 +214,8 @@ def stats_to_dict(stats: QueueStats, *, now: int) -> dict[str, Any]:
 
 def token_to_dict(token: Token) -> dict[str, Any]:
     """A token as the API shows it, without its text."""
-    shown = token._asdict()
+    encoded = token._asdict()
     for field in ("created_at", "expires_at", "last_used_at", "revoked_at"):
-        if shown[field] is not None:
-            shown[field] = when(shown[field])
-    return shown
+        if encoded[field] is not None:
+            encoded[field] = when(encoded[field])
+    return encoded

@@ -33,8 +33,8 @@ def approval(found: Approval) -> dict[str, Any]:
         "expires_at": wire.when(found.expires_at),
         "closed_by": found.closed_by,
         "closed_at": _when(found.closed_at),
-        "link_minted_by": found.token_minted_by,
-        "link_minted_at": _when(found.token_minted_at),
+        "link_minted_by": found.link_created_by,
+        "link_minted_at": _when(found.link_created_at),
     }
 
 

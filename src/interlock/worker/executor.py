@@ -12,21 +12,21 @@ from typing import Any, Final
 
 from interlock import tracing
 from interlock.client.protocol import error_body
-from interlock.domain.decide import MOST_CHILDREN, CancelAck, Complete, Finish
-from interlock.domain.decide import Fail as Failed
-from interlock.domain.decide import Release as Released
-from interlock.domain.json_text import mend_text
+from interlock.domain.decide import MAX_CHILDREN, AcknowledgeCancel, CompleteJob, Finish
+from interlock.domain.decide import FailJob as Failed
+from interlock.domain.decide import ReleaseJob as Released
+from interlock.domain.json_text import sanitize_text
 from interlock.domain.retry import SECOND
 from interlock.errors import CancelRequested, Error, Forbidden, LeaseLost, NotRunning, TooLarge, WouldDeadlock
 from interlock.sdk import serialization
 from interlock.sdk.exceptions import AwaitsApproval, AwaitsChildren, Fail, Release, Retry, StepMismatch, Suspended
 from interlock.sdk.signature import UnknownArgument
 from interlock.sdk.threads import Threads
-from interlock.worker.run import Ending, Run
+from interlock.worker.run import Run, StopReason
 
-LONGEST_TRACEBACK: Final = 6000
+MAX_TRACEBACK_LENGTH: Final = 6000
 UNKNOWN_ARGUMENT: Final = "unknown_argument"
-LONGEST_DEPLOY_SECONDS: Final = 3600.0
+MAX_DEPLOY_SECONDS: Final = 3600.0
 ROLE_DELAY_SECONDS: Final = 300.0  # until an operator has perhaps given the worker another token
 DEPLOY_SECONDS: Final = 30.0  # until another worker has perhaps got the job, or this one been replaced
 
@@ -39,8 +39,8 @@ def execute(run: Run, threads: Threads) -> Coroutine[Any, Any, Finish | None]:
 async def _traced(run: Run, threads: Threads) -> Finish | None:
     """The same within a span that hangs under the enqueuer's."""
     job = run.job
-    told = {"interlock.job.id": job.id, "interlock.job.type": job.type, "interlock.job.attempt": job.attempt}
-    with tracing.span(f"run {job.type}", "consumer", parent=job.traceparent, attributes=told) as span:
+    results = {"interlock.job.id": job.id, "interlock.job.type": job.type, "interlock.job.attempt": job.attempt}
+    with tracing.span(f"run {job.type}", "consumer", parent=job.traceparent, attributes=results) as span:
         outcome = await _execute(run, threads)
         if span is not None and outcome is not None:
             span.set_attribute("interlock.outcome", outcome.verb)
@@ -49,7 +49,7 @@ async def _traced(run: Run, threads: Threads) -> Finish | None:
 
 async def _execute(run: Run, threads: Threads) -> Finish | None:
     order = await _ended(run, threads)
-    if run.context is not None and order is not None and type(order) is not Complete:
+    if run.context is not None and order is not None and type(order) is not CompleteJob:
         with contextlib.suppress(Error):  # the end of a run matters more than what it has used up
             await run.context.keep_patches()
             await run.context.keep_usage()
@@ -90,13 +90,13 @@ async def _ended(run: Run, threads: Threads) -> Finish | None:
 def stopped(run: Run) -> Finish | None:
     """How a run that was stopped from outside ends."""
     match run.ending:
-        case Ending.LOST:
+        case StopReason.LOST:
             return None
-        case Ending.CANCELLED:
-            return CancelAck(*run.holder)
-        case Ending.SHUTDOWN:
+        case StopReason.CANCELLED:
+            return AcknowledgeCancel(*run.holder)
+        case StopReason.SHUTDOWN:
             return Released(*run.holder, reason="worker shut down")
-        case Ending.TIMED_OUT:
+        case StopReason.TIMED_OUT:
             message = f"the run exceeded its timeout of {run.job.timeout_seconds} s"
             # As if the lease had run out, which it does at the same moment.
             return failure(run, message, kind="timeout", retry_after_seconds=run.job.expiry_delay_seconds or 0.0)
@@ -115,13 +115,13 @@ def failure(
 ) -> Failed:
     """A report of failure that is never refused: details that are too large or no JSON are left out."""
     try:
-        error, mended = error_body(message, kind=kind, details=details)
+        error, sanitized = error_body(message, kind=kind, details=details)
     except Error:
-        error, mended = error_body(message, kind=kind)
-    return Failed(*run.holder, error, retryable, retry_after_seconds, mended)
+        error, sanitized = error_body(message, kind=kind)
+    return Failed(*run.holder, error, retryable, retry_after_seconds, sanitized)
 
 
-def in_place_of(refused: Complete | Released, run: Run, error: Error) -> Failed:
+def in_place_of(refused: CompleteJob | Released, run: Run, error: Error) -> Failed:
     """What is reported when a result cannot be stored, for good since it would be the same again, or a release made."""
     if isinstance(refused, Released):
         kind = error.code if isinstance(error, WouldDeadlock) else "invalid_release"
@@ -143,12 +143,12 @@ async def _in_thread(run: Run, threads: Threads, arguments: dict[str, Any]) -> A
 def _returned(run: Run, result: Any) -> Finish:
     used = run.context.used() if run.context is not None else None
     if result is None:
-        return Complete(*run.holder, None, None, used)
+        return CompleteJob(*run.holder, None, None, used)
     try:
         text = serialization.encode(result)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         return failure(run, f"the result is not JSON: {error}", kind="invalid_result", retryable=False)
-    return Complete(*run.holder, text, None, used)
+    return CompleteJob(*run.holder, text, None, used)
 
 
 def _suspended(run: Run, suspended: Suspended) -> Finish | None:
@@ -158,11 +158,11 @@ def _suspended(run: Run, suspended: Suspended) -> Finish | None:
             return Released(*run.holder, suspended.reason, run_at, suspended.after_seconds)
         case AwaitsChildren(children=children):
             # What is left is met by the next run, which waits for it then.
-            return Released(*run.holder, "waiting for children", children=children[:MOST_CHILDREN])
+            return Released(*run.holder, "waiting for children", children=children[:MAX_CHILDREN])
         case AwaitsApproval():
             return None  # opening the gate has ended the grant
         case _:
-            return Released(*run.holder, _said(suspended))
+            return Released(*run.holder, _message(suspended))
 
 
 def _raised_together(run: Run, group: BaseExceptionGroup[BaseException]) -> Finish | None:
@@ -192,20 +192,20 @@ def _raised(run: Run, error: BaseException) -> Finish | None:
         case LeaseLost() | NotRunning() if error.job_id == run.job.id:
             return None
         case CancelRequested() if error.job_id == run.job.id:
-            return CancelAck(*run.holder)
+            return AcknowledgeCancel(*run.holder)
         case Fail():
-            return failure(run, _said(error), kind=error.kind or "Fail", details=error.details, retryable=False)
+            return failure(run, _message(error), kind=error.kind or "Fail", details=error.details, retryable=False)
         case Retry():
-            return failure(run, _said(error), kind="Retry", retry_after_seconds=error.after_seconds)
+            return failure(run, _message(error), kind="Retry", retry_after_seconds=error.after_seconds)
         case Forbidden():
             return _not_permitted(run, error)
         case StepMismatch():
             # Each time twice as long: the code has to be fixed and deployed before the attempts are spent.
-            wait = min(DEPLOY_SECONDS * 2 ** (run.job.attempt - 1), LONGEST_DEPLOY_SECONDS)
+            wait = min(DEPLOY_SECONDS * 2 ** (run.job.attempt - 1), MAX_DEPLOY_SECONDS)
             return failure(run, str(error), kind=error.code, retry_after_seconds=wait)
     kind = type(error).__name__
-    lines = "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:]
-    return failure(run, _said(error), kind=kind, details={"traceback": mend_text(lines)[0]})
+    lines = "".join(traceback.format_exception(error))[-MAX_TRACEBACK_LENGTH:]
+    return failure(run, _message(error), kind=kind, details={"traceback": sanitize_text(lines)[0]})
 
 
 def _not_permitted(run: Run, error: Forbidden) -> Finish:
@@ -214,7 +214,7 @@ def _not_permitted(run: Run, error: Forbidden) -> Finish:
     return Released(*run.holder, run.trouble, None, ROLE_DELAY_SECONDS)
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     """What an error says, or its name if it says nothing or cannot even be printed."""
     try:
         return str(error) or type(error).__name__

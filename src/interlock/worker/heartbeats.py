@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from interlock.client.protocol import Client
-from interlock.domain.job import Beat, Pulse, Refused
+from interlock.domain.job import Heartbeat, HeartbeatReply, Rejected
 from interlock.errors import Conflict, Fatal, NotFound
-from interlock.worker.reconnect import Patience
-from interlock.worker.run import Ending, Run
+from interlock.worker.reconnect import Reconnect
+from interlock.worker.run import Run, StopReason
 
-AT_ONCE: Final = 1000
+BATCH_SIZE: Final = 1000
 BLOCKED_SECONDS: Final = 1.0
 
 
-class Heart:
+class HeartbeatLoop:
     """Beats until it is stopped; a cancel request and the loss of a lease reach the run with the next beat."""
 
     def __init__(
@@ -25,20 +25,20 @@ class Heart:
         log: Any,
         *,
         every_seconds: float,
-        held: Callable[[], Iterable[Run]],
-        stop: Callable[[Run, Ending], None],
+        leased_runs: Callable[[], Iterable[Run]],
+        stop: Callable[[Run, StopReason], None],
         broken: Callable[[BaseException], None],
     ) -> None:
         self._client = client
         self._log = log
         self._every_seconds = every_seconds
-        self._held = held
+        self._leased_runs = leased_runs
         self._stop = stop
         self._broken = broken
-        self._patience = Patience(log, "heartbeat")
-        self._beating = asyncio.Lock()
+        self._reconnect = Reconnect(log, "heartbeat")
+        self._heartbeat_body = asyncio.Lock()
 
-    async def beat(self) -> None:
+    async def heartbeat(self) -> None:
         """Forever."""
         clock = asyncio.get_running_loop().time
         while True:
@@ -48,57 +48,59 @@ class Heart:
                 self._log.warning("event loop blocked, leases may expire", seconds=round(late, 1))
             try:
                 await self._once()
-                self._patience.rest()
+                self._reconnect.rest()
             except Fatal as error:
                 self._broken(error)
                 return
             except Exception as error:
-                await self._patience.wait(error)
+                await self._reconnect.wait(error)
 
     async def check(self, runs: Sequence[Run]) -> None:
         """Send heartbeats for some runs now: the replies tell which of them must stop, and why."""
-        await self._beat_for(runs)
+        await self._heartbeat_for(runs)
 
     async def at_rest(self) -> None:
         """Until the beat under way is answered: what it tells of a run must come before the report of its end."""
-        async with self._beating:
+        async with self._heartbeat_body:
             pass
 
     async def _once(self) -> None:
-        runs = list(self._held())
-        for start in range(0, len(runs), AT_ONCE):
-            await self._beat_for(runs[start : start + AT_ONCE])
+        runs = list(self._leased_runs())
+        for start in range(0, len(runs), BATCH_SIZE):
+            await self._heartbeat_for(runs[start : start + BATCH_SIZE])
 
-    async def _beat_for(self, runs: Sequence[Run]) -> None:
-        beats = [run.beat() for run in runs]
-        for run, beat in zip(runs, beats, strict=True):
-            run.telling = bool(beat.events)
+    async def _heartbeat_for(self, runs: Sequence[Run]) -> None:
+        heartbeats = [run.heartbeat() for run in runs]
+        for run, heartbeat in zip(runs, heartbeats, strict=True):
+            run.sending_events = bool(heartbeat.events)
         try:
-            async with self._beating:
-                answers = await self._client.heartbeats(beats)
+            async with self._heartbeat_body:
+                answers = await self._client.heartbeats(heartbeats)
         except BaseException:
-            for run, beat in zip(runs, beats, strict=True):
+            for run, heartbeat in zip(runs, heartbeats, strict=True):
                 if run.context is not None:
-                    run.context.give_back(beat.events)
+                    run.context.give_back(heartbeat.events)
             raise
         finally:
             for run in runs:
-                run.telling = False
+                run.sending_events = False
         odd: list[Run] = []
         for run, answer in zip(runs, answers, strict=True):
             if not self._took(run, answer):
                 odd.append(run)
         if odd:  # what was wrong with a beat, its events or its length of lease, must not cost the lease
-            for run, answer in zip(odd, await self._client.heartbeats([Beat(*run.holder) for run in odd]), strict=True):
+            for run, answer in zip(
+                odd, await self._client.heartbeats([Heartbeat(*run.holder) for run in odd]), strict=True
+            ):
                 self._took(run, answer)
 
-    def _took(self, run: Run, answer: Pulse | Refused) -> bool:
+    def _took(self, run: Run, answer: HeartbeatReply | Rejected) -> bool:
         """Hand on what a beat has told of a run; False if it was refused although the lease may still be ours."""
-        if not isinstance(answer, Refused):
+        if not isinstance(answer, Rejected):
             if answer.cancel_requested:
-                self._stop(run, Ending.CANCELLED)
+                self._stop(run, StopReason.CANCELLED)
         elif isinstance(answer.error, (Conflict, NotFound)):
-            self._stop(run, Ending.LOST)
+            self._stop(run, StopReason.LOST)
         else:
             self._log.warning("heartbeat rejected", job=run.job.id, error=str(answer.error))
             return False

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from interlock.client.protocol import Client
 from interlock.errors import Fatal
-from interlock.worker.heartbeats import AT_ONCE, Heart
+from interlock.worker.heartbeats import BATCH_SIZE, HeartbeatLoop
 from interlock.worker.run import Run
 
 WAIT_SECONDS: Final = 20.0
@@ -19,11 +19,13 @@ PAUSE_SECONDS: Final = 2.0
 class Interruptions:
     """Watches the leases of runs that have begun a moment ago, in one call that waits; heartbeats are the fallback."""
 
-    def __init__(self, client: Client, log: Any, heart: Heart, *, held: Callable[[], Iterable[Run]]) -> None:
+    def __init__(
+        self, client: Client, log: Any, heart: HeartbeatLoop, *, leased_runs: Callable[[], Iterable[Run]]
+    ) -> None:
         self._client = client
         self._log = log
         self._heart = heart
-        self._held = held
+        self._leased_runs = leased_runs
         self._begun = asyncio.Event()
 
     def note_begin(self) -> None:
@@ -36,7 +38,7 @@ class Interruptions:
             runs = self._watched()
             if runs:
                 await self._watch(runs)
-            elif not any(True for _ in self._held()):
+            elif not any(True for _ in self._leased_runs()):
                 self._begun.clear()
                 await self._begun.wait()
             await asyncio.sleep(SETTLED_SECONDS)
@@ -66,5 +68,7 @@ class Interruptions:
     def _watched(self) -> list[Run]:
         before = asyncio.get_running_loop().time() - SETTLED_SECONDS
         return [
-            run for run in self._held() if run.ending is None and run.started_at is not None and run.started_at < before
-        ][:AT_ONCE]
+            run
+            for run in self._leased_runs()
+            if run.ending is None and run.started_at is not None and run.started_at < before
+        ][:BATCH_SIZE]

@@ -9,31 +9,33 @@ import secrets
 import socket
 from collections import deque
 from collections.abc import Iterable
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from interlock.client.protocol import Client
 from interlock.domain import policy
-from interlock.domain.decide import Release
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.decide import ReleaseJob
+from interlock.domain.policy import ClaimFilter
 from interlock.errors import Fatal, Forbidden, Invalid, Unauthenticated, Unavailable
 from interlock.sdk.app import App
-from interlock.sdk.claim_ids import Claims
+from interlock.sdk.claim_ids import ClaimIds
 from interlock.sdk.context import Context
+from interlock.sdk.exceptions import in_seconds
 from interlock.sdk.threads import Threads
 from interlock.worker.contained_tasks import contained, mark_run
 from interlock.worker.executor import execute, failure, stopped
-from interlock.worker.heartbeats import Heart
+from interlock.worker.heartbeats import HeartbeatLoop
 from interlock.worker.interruptions import Interruptions
 from interlock.worker.log import logger
-from interlock.worker.reconnect import Patience
+from interlock.worker.reconnect import Reconnect
 from interlock.worker.reporter import Reporter
-from interlock.worker.run import Ending, Run
+from interlock.worker.run import Run, StopReason
 
 N = TypeVar("N", int, float)
-MOST_UNREPORTED: Final = 2000
+MAX_UNREPORTED: Final = 2000
 POLL_SECONDS: Final = 20.0
-LONGEST_BEAT_SECONDS: Final = 5.0
+MAX_HEARTBEAT_SECONDS: Final = 5.0
 STARTING_UP: Final = "57P03"
 HOPELESS: Final = (Invalid, Unauthenticated, Forbidden)  # asking again would not make it any better
 LEAST_STEP_THREADS: Final = 32
@@ -53,34 +55,35 @@ class Worker:
         *,
         concurrency: int = 100,
         prefetch: int = 0,
-        lease_seconds: float = 60.0,
-        heartbeat_seconds: float | None = None,
-        grace_seconds: float = 30.0,
+        lease: float | timedelta = 60.0,
+        heartbeat_interval: float | timedelta | None = None,
+        shutdown_grace: float | timedelta = 30.0,
         name: str | None = None,
         types: Iterable[str] | None = None,
         capabilities: Iterable[str] = (),
         affinity_keys: Iterable[str] | None = (),
     ) -> None:
+        lease_seconds, heartbeat_seconds = in_seconds(lease) or 0.0, in_seconds(heartbeat_interval)
         self.name = name or f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}"
         self._app = app
         self._tasks = _chosen(app, types)
         self._concurrency = _at_least("concurrency", concurrency, 1)
         self._prefetch = _at_least("prefetch", prefetch, 0)
         self._every_seconds = _interval(heartbeat_seconds, _shortest_lease(self._tasks.values(), lease_seconds))
-        self._grace_seconds = _at_least("grace_seconds", grace_seconds, 0)
-        self._ask = ClaimAsk(
+        self._grace_seconds = _at_least("shutdown_grace", in_seconds(shutdown_grace) or 0.0, 0)
+        self._ask = ClaimFilter(
             worker=self.name,
             types=frozenset(self._tasks),
             capabilities=frozenset(policy.names(capabilities, what="capabilities")),
             affinity_keys=None if affinity_keys is None else policy.any_or(list(affinity_keys), what="affinity_keys"),
-            lease_seconds=_at_least("lease_seconds", lease_seconds, 1),
+            lease_seconds=_at_least("lease", lease_seconds, 1),
         )
         self._log: Any = logger(worker=self.name)
         self._stopping = self._at_once = False
         self._changed = asyncio.Event()
         self._asking: asyncio.Task[Any] | None = None  # what a stop need not wait for
         self._client: Client
-        self._heart: Heart
+        self._heart: HeartbeatLoop
         self._reporter: Reporter
 
     async def run(self, *, drain: bool = False, once: bool = False) -> int:
@@ -90,7 +93,7 @@ class Worker:
             self._stopping = self._at_once = False
             return 0
         self._prepare(client)
-        self._client.start_chores()
+        self._client.start_maintenance()
         await self._check_roles()
         self._log.info("worker started", types=sorted(self._tasks), concurrency=self._concurrency)
         with contained(self._loop):
@@ -110,7 +113,7 @@ class Worker:
 
     async def _reach(self, *, patiently: bool) -> Client | None:
         """The client, however late the queue comes; None if the worker is stopped before that."""
-        patience = Patience(self._log, "connecting")
+        reconnect = Reconnect(self._log, "connecting")
         while not self._stopping:
             self._asking = connecting = asyncio.create_task(self._app.client())
             try:
@@ -121,7 +124,7 @@ class Worker:
             except Unavailable as error:
                 if not (patiently and _may_pass(error)):
                     raise
-                await patience.wait(error)
+                await reconnect.wait(error)
             finally:
                 self._asking = None
         return None
@@ -151,28 +154,30 @@ class Worker:
 
     def _prepare(self, client: Client) -> None:
         self._client = client
-        self._heart = Heart(
-            client, self._log, every_seconds=self._every_seconds, held=lambda: self._held.values(),
+        self._heart = HeartbeatLoop(
+            client, self._log, every_seconds=self._every_seconds, leased_runs=lambda: self._leased_runs.values(),
             stop=self._stop_run, broken=self._break,
         )  # fmt: skip
-        self._interruptions = Interruptions(client, self._log, self._heart, held=lambda: self._held.values())
+        self._interruptions = Interruptions(
+            client, self._log, self._heart, leased_runs=lambda: self._leased_runs.values()
+        )
         self._reporter = Reporter(client, self._log, self._heart, settled=self._settle, broken=self._break)
         self._threads = Threads()
         self._step_threads = Threads(most=max(self._concurrency, LEAST_STEP_THREADS), name="interlock-step")
         self._loop = asyncio.get_running_loop()
-        self._held: dict[tuple[str, int], Run] = {}
+        self._leased_runs: dict[tuple[str, int], Run] = {}
         self._waiting: deque[Run] = deque()
         self._running = self._runs = 0
-        self._unsure: ClaimAsk | None = None  # a claim whose answer was not heard
-        self._claims = Claims()
+        self._unsure: ClaimFilter | None = None  # a claim whose answer was not heard
+        self._claims = ClaimIds()
         self._fault: BaseException | None = None
 
     async def _run(self, *, drain: bool, once: bool) -> None:
-        beating = asyncio.create_task(self._heart.beat())
+        beating = asyncio.create_task(self._heart.heartbeat())
         watching = asyncio.create_task(self._interruptions.watch())
         try:
             await self._work(drain=drain, once=once)
-            while once and self._held and not self._stopping:
+            while once and self._leased_runs and not self._stopping:
                 await self._change()
         finally:
             # Also when this task is cancelled: what is held must be given back before anything else happens.
@@ -193,7 +198,7 @@ class Worker:
                 self._stopping = self._at_once = False  # it may be run again
 
     async def _work(self, *, drain: bool, once: bool) -> None:
-        patience = Patience(self._log, "claiming")
+        reconnect = Reconnect(self._log, "claiming")
         was_reached = not (drain or once)  # one that ends by itself waits for no server that was never there
         while not self._stopping:
             room = self._concurrency + self._prefetch - self._running - len(self._waiting)
@@ -202,14 +207,14 @@ class Worker:
             ):  # a few large claims cost less than many small ones
                 await self._change()
                 continue
-            if self._reporter.backlog >= MOST_UNREPORTED:
+            if self._reporter.backlog >= MAX_UNREPORTED:
                 await self._reporter.flushed()
                 continue
-            idle = not self._held and not self._reporter.backlog
+            idle = not self._leased_runs and not self._reporter.backlog
             limit = 1 if once else min(room, self._client.most_per_claim)
             try:
                 claimed = await self._claim(limit, 0.0 if drain else POLL_SECONDS)
-                patience.rest()
+                reconnect.rest()
                 was_reached = True
             except asyncio.CancelledError:
                 if self._stopping:
@@ -220,18 +225,18 @@ class Worker:
             except Unavailable as error:
                 if not was_reached and type(error) is Unavailable:
                     raise
-                await patience.wait(error)
+                await reconnect.wait(error)
                 continue
             except Exception as error:
                 self._log.exception("claim failed, retrying")
-                await patience.wait(error)
+                await reconnect.wait(error)
                 continue
             if once and claimed:
                 break
             if drain and not claimed:
                 if idle:
                     break
-                await (self._change() if self._held else self._reporter.flushed())
+                await (self._change() if self._leased_runs else self._reporter.flushed())
 
     async def _claim(self, limit: int, wait_seconds: float) -> int:
         """Claim under a name, so that a claim whose answer was lost can be asked for again; how many came."""
@@ -240,19 +245,19 @@ class Worker:
             ask = self._unsure = self._ask._replace(limit=limit, claim_id=self._claims.name())
         self._asking = claiming = asyncio.create_task(self._client.claim(ask, wait_seconds=wait_seconds))
         try:
-            grants = await claiming
+            leases = await claiming
         finally:
             self._asking = None
         self._unsure = None
-        claim = self._claims.granted(ask.claim_id, len(grants))
-        for grant in grants:
-            self._admit(Run(grant, self._tasks[grant.job.type], claim))
-        return len(grants)
+        claim = self._claims.leased(ask.claim_id, len(leases))
+        for lease in leases:
+            self._admit(Run(lease, self._tasks[lease.job.type], claim))
+        return len(leases)
 
     def _admit(self, run: Run) -> None:
-        self._held[run.key] = run
+        self._leased_runs[run.key] = run
         if run.job.timeout_seconds is not None:
-            run.timer = self._loop.call_later(run.job.timeout_seconds, self._stop_run, run, Ending.TIMED_OUT)
+            run.timer = self._loop.call_later(run.job.timeout_seconds, self._stop_run, run, StopReason.TIMED_OUT)
         if self._running < self._concurrency and not self._stopping:
             self._start(run)
         else:
@@ -262,7 +267,7 @@ class Worker:
         self._running += 1
         self._runs += 1
         if run.task.signature.context is not None:
-            run.context = Context(run.grant, self._client, self._loop, self._step_threads, run.received)
+            run.context = Context(run.lease, self._client, self._loop, self._step_threads, run.received)
         run.started_at = self._loop.time()
         self._interruptions.note_begin()
         run.handle = self._loop.create_task(self._carry(run))
@@ -274,7 +279,7 @@ class Worker:
             order = await execute(run, self._threads)
         except asyncio.CancelledError:
             await asyncio.sleep(0)  # if everything is cancelled, as at the end of a loop, the worker hears of it too
-            order = Release(*run.holder, reason="worker shut down") if self._stopping else stopped(run)
+            order = ReleaseJob(*run.holder, reason="worker shut down") if self._stopping else stopped(run)
         except GeneratorExit:
             if not run.is_at_work():
                 raise
@@ -293,8 +298,8 @@ class Worker:
             else:  # the thread still works, so its place is not free
                 run.abandoned.add_done_callback(partial(self._thread_returned, self._threads))
 
-    def _stop_run(self, run: Run, ending: Ending) -> None:
-        if run.handle is None and run.key in self._held:  # prefetched, not started
+    def _stop_run(self, run: Run, ending: StopReason) -> None:
+        if run.handle is None and run.key in self._leased_runs:  # prefetched, not started
             run.ending = ending
             self._waiting.remove(run)
             self._let_go(run)
@@ -307,7 +312,7 @@ class Worker:
             run.stop(ending)
 
     def _let_go(self, run: Run) -> None:
-        self._held.pop(run.key, None)
+        self._leased_runs.pop(run.key, None)
         if run.started_at is not None and run.seconds is None:
             run.seconds = self._loop.time() - run.started_at
         self._changed.set()
@@ -344,20 +349,20 @@ class Worker:
         self._stopping = True
         recovering = asyncio.create_task(self._recover())
         for run in list(self._waiting):
-            self._stop_run(run, Ending.SHUTDOWN)
+            self._stop_run(run, StopReason.SHUTDOWN)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._grace_seconds):
-                while self._held and not self._at_once:
+                while self._leased_runs and not self._at_once:
                     await self._change()
-        for run in list(self._held.values()):
-            run.stop(Ending.SHUTDOWN)
+        for run in list(self._leased_runs.values()):
+            run.stop(StopReason.SHUTDOWN)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_SECONDS):
-                while self._held:
+                while self._leased_runs:
                     await self._change()
-        for run in list(self._held.values()):  # it would not be interrupted
+        for run in list(self._leased_runs.values()):  # it would not be interrupted
             self._let_go(run)
-            self._reporter.report(run, Release(*run.holder, reason="worker shut down"))
+            self._reporter.report(run, ReleaseJob(*run.holder, reason="worker shut down"))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_SECONDS):
                 await recovering
@@ -375,11 +380,11 @@ class Worker:
 
     async def _recover(self) -> None:
         """What a claim that was interrupted may have been granted goes back."""
-        patience = Patience(self._log, "recovering a claim")
+        reconnect = Reconnect(self._log, "recovering a claim")
         while self._unsure is not None and self._fault is None:
             ask = self._unsure._replace(types=frozenset(), limit=1)  # grants nothing new
             try:
-                grants = await self._client.claim(ask)
+                leases = await self._client.claim(ask)
             except Fatal as error:
                 self._break(error)
                 return
@@ -387,13 +392,13 @@ class Worker:
                 self._log.error("interrupted claim not released, leases will expire", error=str(error))
                 return
             except Exception as error:  # perhaps a driver's
-                await patience.wait(error)
+                await reconnect.wait(error)
                 continue
             self._unsure = None
-            claim = self._claims.granted(ask.claim_id, len(grants))
-            for grant in grants:
-                run = Run(grant, self._tasks[grant.job.type], claim)
-                self._reporter.report(run, Release(*run.holder, reason="worker shut down"))
+            claim = self._claims.leased(ask.claim_id, len(leases))
+            for lease in leases:
+                run = Run(lease, self._tasks[lease.job.type], claim)
+                self._reporter.report(run, ReleaseJob(*run.holder, reason="worker shut down"))
 
 
 def _chosen(app: App, types: Iterable[str] | None) -> dict[str, Any]:
@@ -420,13 +425,13 @@ def _at_least(what: str, value: N, least: int) -> N:
 def _shortest_lease(tasks: Iterable[Any], lease_seconds: float) -> float:
     """A beat asks for the lease of its task, where that has one, and all runs beat together."""
     asked: list[float] = [task.lease_seconds for task in tasks if task.lease_seconds is not None]
-    return _at_least("lease_seconds", min([lease_seconds, *asked]), 1)
+    return _at_least("lease", min([lease_seconds, *asked]), 1)
 
 
 def _interval(heartbeat_seconds: float | None, lease_seconds: float) -> float:
     """A lost beat must not cost the lease, so there is room for two."""
     if heartbeat_seconds is None:
-        return min(lease_seconds / 3, LONGEST_BEAT_SECONDS)
+        return min(lease_seconds / 3, MAX_HEARTBEAT_SECONDS)
     if not 0 < heartbeat_seconds < lease_seconds / 2:
         raise ValueError(
             f"heartbeat_seconds is {heartbeat_seconds}: expected less than half of the lease of {lease_seconds} s"

@@ -8,31 +8,31 @@ import time
 from typing import Any, Final
 
 FIRST_PAUSE_SECONDS: Final = 0.05
-LONGEST_PAUSE_SECONDS: Final = 2.0
-SAY_AGAIN_SECONDS: Final = 60.0
+MAX_PAUSE_SECONDS: Final = 2.0
+LOG_AGAIN_SECONDS: Final = 60.0
 
 
-class Patience:
+class Reconnect:
     """The patience of one loop that must not give up."""
 
     def __init__(self, log: Any, doing: str) -> None:
         self._log = log
         self._doing = doing
         self._pause = FIRST_PAUSE_SECONDS
-        self._said_at: float | None = None
+        self._logged_at: float | None = None
 
     async def wait(self, error: Exception) -> None:
         """After a failed try."""
         now = time.monotonic()
-        if self._said_at is None or now - self._said_at >= SAY_AGAIN_SECONDS:
-            self._said_at = now
+        if self._logged_at is None or now - self._logged_at >= LOG_AGAIN_SECONDS:
+            self._logged_at = now
             self._log.warning("queue unreachable, retrying", doing=self._doing, error=str(error))
         await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
-        self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
+        self._pause = min(self._pause * 2, MAX_PAUSE_SECONDS)
 
     def rest(self) -> None:
         """After a try that worked."""
-        if self._said_at is not None:
+        if self._logged_at is not None:
             self._log.info("queue reachable again", doing=self._doing)
-            self._said_at = None
+            self._logged_at = None
             self._pause = FIRST_PAUSE_SECONDS

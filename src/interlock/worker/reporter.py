@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 
 from interlock.client.protocol import Client
 from interlock.domain.artifact import File, Holder
-from interlock.domain.decide import Complete, Finish, Release
-from interlock.domain.job import Receipt, Refused
+from interlock.domain.decide import CompleteJob, Finish, ReleaseJob
+from interlock.domain.job import Receipt, Rejected
 from interlock.domain.progress import Report
 from interlock.errors import (
     ArtifactsNotConfigured,
@@ -28,13 +28,13 @@ from interlock.errors import (
     WouldDeadlock,
 )
 from interlock.worker.executor import in_place_of
-from interlock.worker.heartbeats import Heart
-from interlock.worker.reconnect import Patience
+from interlock.worker.heartbeats import HeartbeatLoop
+from interlock.worker.reconnect import Reconnect
 from interlock.worker.run import Run
 
 T = TypeVar("T")
 A = TypeVar("A")
-AT_ONCE: Final = 1000
+BATCH_SIZE: Final = 1000
 LARGE_RESULT: Final = "result.json"
 ODD_TRIES: Final = 10
 Ended = tuple[Run, Finish]
@@ -47,7 +47,7 @@ class Reporter:
         self,
         client: Client,
         log: Any,
-        heart: Heart,
+        heart: HeartbeatLoop,
         *,
         settled: Callable[[Run], None],
         broken: Callable[[BaseException], None],
@@ -57,7 +57,7 @@ class Reporter:
         self._heart = heart
         self._settled = settled
         self._broken = broken
-        self._patience = Patience(log, "reporting")
+        self._reconnect = Reconnect(log, "reporting")
         self._waiting: list[Ended] = []
         self._sending: asyncio.Task[None] | None = None
         self._under_way = 0
@@ -88,7 +88,7 @@ class Reporter:
     async def _send_all(self) -> None:
         try:
             while self._waiting:
-                batch, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
+                batch, self._waiting = self._waiting[:BATCH_SIZE], self._waiting[BATCH_SIZE:]
                 self._under_way = len(batch)
                 await self._send(batch)
                 self._under_way = 0
@@ -112,7 +112,7 @@ class Reporter:
                 await self._send([one])
             return
         for (run, order), answer in zip(batch, answers, strict=True):
-            if isinstance(answer, Refused):
+            if isinstance(answer, Rejected):
                 await self._refused(run, order, answer.error)
             else:
                 self._settled(run)
@@ -124,38 +124,38 @@ class Reporter:
             try:
                 answer = await verb(items)
             except Unavailable as error:
-                await self._patience.wait(error)
+                await self._reconnect.wait(error)
             except Error:
                 raise
             except Exception as error:  # perhaps a driver's, of a database that is coming back
                 if tries == ODD_TRIES:
                     raise
-                await self._patience.wait(error)
+                await self._reconnect.wait(error)
             else:
-                self._patience.rest()
+                self._reconnect.rest()
                 return answer
         raise AssertionError
 
     async def _send_events(self, runs: Sequence[Run]) -> None:
         """What tasks have told at the last moment; while the queue is away it is tried as often as the report is."""
-        if any(run.telling for run in runs):
+        if any(run.sending_events for run in runs):
             await self._heart.at_rest()
-        while told := [
+        while results := [
             (run, events) for run in runs if run.context is not None and (events := run.context.take_events())
         ]:
-            reports = [Report(*run.holder, events) for run, events in told]
+            reports = [Report(*run.holder, events) for run, events in results]
             try:
                 answers = await self._insist(self._client.add_events, reports)
             except Fatal:
                 raise
             except Exception:  # the end of a run matters more than what it told
-                self._log.exception("events not delivered", jobs=[run.job.id for run, _ in told])
+                self._log.exception("events not delivered", jobs=[run.job.id for run, _ in results])
                 return
-            for (run, _), answer in zip(told, answers, strict=True):
-                if isinstance(answer, Refused):
+            for (run, _), answer in zip(results, answers, strict=True):
+                if isinstance(answer, Rejected):
                     self._log.warning("events rejected", job=run.job.id, error=str(answer.error))
 
-    async def _as_artifact(self, run: Run, order: Complete, error: TooLarge) -> Finish:
+    async def _as_artifact(self, run: Run, order: CompleteJob, error: TooLarge) -> Finish:
         """A result that is too large to be stored with the job, as an artifact that the result names."""
         content = (order.result or "").encode(errors="backslashreplace")
         file = File(LARGE_RESULT, content, "application/json")
@@ -175,13 +175,15 @@ class Reporter:
         return order._replace(result=json.dumps({"artifact": named}), result_summary=summary)
 
     async def _refused(self, run: Run, order: Finish, error: Error) -> None:
-        if isinstance(order, Complete) and isinstance(error, TooLarge):
+        if isinstance(order, CompleteJob) and isinstance(error, TooLarge):
             try:
                 self._waiting.append((run, await self._as_artifact(run, order, error)))
                 return
             except (Conflict, NotFound) as lost:
                 error = lost
-        if isinstance(order, (Complete, Release)) and isinstance(error, (TooLarge, Invalid, Malformed, WouldDeadlock)):
+        if isinstance(order, (CompleteJob, ReleaseJob)) and isinstance(
+            error, (TooLarge, Invalid, Malformed, WouldDeadlock)
+        ):
             self._waiting.append((run, in_place_of(order, run, error)))
             return
         if isinstance(error, (Conflict, NotFound)):
@@ -204,7 +206,7 @@ class Reporter:
             facts["duration_seconds"] = round(run.seconds, 3)
         if run.trouble is not None:
             self._log.error("run released, a role is missing", **facts, error=run.trouble)
-        elif type(order) is Complete:
+        elif type(order) is CompleteJob:
             self._log.info("run succeeded", **facts)
         else:
             self._log.info("run ended", **facts, by=str(order.verb))

@@ -7,14 +7,14 @@ import time
 from enum import IntEnum
 from typing import Any
 
-from interlock.client.protocol import Grant
-from interlock.domain.job import Beat, Job
-from interlock.sdk.claim_ids import Claim
+from interlock.client.protocol import LeasedJob
+from interlock.domain.job import Heartbeat, Job
+from interlock.sdk.claim_ids import ClaimId
 from interlock.sdk.context import Context
 from interlock.sdk.tasks import Task
 
 
-class Ending(IntEnum):
+class StopReason(IntEnum):
     """Why a run is stopped from outside; a later reason replaces an earlier one only if it weighs more."""
 
     CANCELLED = 1
@@ -27,32 +27,46 @@ class Run:
     """A job that this worker holds."""
 
     __slots__ = (
-        "abandoned", "claim", "context", "ending", "grant", "handle", "holder", "job", "key", "received", "seconds",
-        "started_at", "task", "telling", "timer", "trouble",
+        "abandoned",
+        "claim",
+        "context",
+        "ending",
+        "handle",
+        "holder",
+        "job",
+        "key",
+        "lease",
+        "received",
+        "seconds",
+        "sending_events",
+        "started_at",
+        "task",
+        "timer",
+        "trouble",
     )  # fmt: skip
 
-    def __init__(self, grant: Grant, task: Task[..., Any], claim: Claim) -> None:
-        self.grant = grant
-        self.job: Job = grant.job
-        self.key = (grant.job.id, grant.job.fence)
-        self.holder = (grant.job.id, grant.job.fence, grant.job.worker or "")
+    def __init__(self, lease: LeasedJob, task: Task[..., Any], claim: ClaimId) -> None:
+        self.lease = lease
+        self.job: Job = lease.job
+        self.key = (lease.job.id, lease.job.fence)
+        self.holder = (lease.job.id, lease.job.fence, lease.job.worker or "")
         self.task = task
         self.claim = claim
         self.received = time.monotonic_ns()
         self.context: Context | None = None
-        self.ending: Ending | None = None
+        self.ending: StopReason | None = None
         self.handle: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.started_at: float | None = None  # by the clock of the event loop
         self.seconds: float | None = None  # how long it took
         self.trouble: str | None = None  # what an operator has to repair before a later run can succeed
-        self.telling = False  # a heartbeat with events of this run is under way
+        self.sending_events = False  # a heartbeat with events of this run is under way
         self.abandoned: asyncio.Future[Any] | None = None  # a thread that goes on although its run has ended
 
-    def beat(self) -> Beat:
+    def heartbeat(self) -> Heartbeat:
         """A sign of life, with what the task has told since the last one."""
         events = self.context.take_events() if self.context is not None else ()
-        return Beat(*self.holder, self.task.lease_seconds, None, events)
+        return Heartbeat(*self.holder, self.task.lease_seconds, None, events)
 
     def is_at_work(self) -> bool:
         """Whether this run itself is what runs now, and not whoever throws its coroutine away."""
@@ -61,12 +75,12 @@ class Run:
         except RuntimeError:  # no loop runs
             return False
 
-    def stop(self, ending: Ending) -> None:
+    def stop(self, ending: StopReason) -> None:
         """Interrupt the run; a thread cannot be, but is told to stop and is no longer waited for, save on a cancel."""
         if self.ending is not None and self.ending >= ending:
             return
         self.ending = ending
         if self.context is not None:
             self.context.cancelled = True
-        if self.handle is not None and (self.task.is_async or ending is not Ending.CANCELLED):
+        if self.handle is not None and (self.task.is_async or ending is not StopReason.CANCELLED):
             self.handle.cancel()

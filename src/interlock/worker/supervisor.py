@@ -16,13 +16,13 @@ from interlock.worker.log import logger
 
 SHORTEST_LIFE_SECONDS: Final = 10.0
 FIRST_PAUSE_SECONDS: Final = 0.5
-LONGEST_PAUSE_SECONDS: Final = 30.0
+MAX_PAUSE_SECONDS: Final = 30.0
 STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _context = multiprocessing.get_context("spawn")
 
 
-class Fleet:
+class Supervisor:
     """`serve` runs in every process; one that ends with 0 is done, any other is replaced, unless that is hopeless."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Fleet:
         self._log.error("worker process crashed, restarting", pid=member.pid, exit_code=member.exitcode)
         if time.monotonic() - since < SHORTEST_LIFE_SECONDS:
             time.sleep(self._pause)
-            self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
+            self._pause = min(self._pause * 2, MAX_PAUSE_SECONDS)
         else:
             self._pause = FIRST_PAUSE_SECONDS
         if not self._stopping:

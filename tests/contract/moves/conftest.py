@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from interlock.storage.shards.factory import open_router
+from interlock.storage.shards.factory import open_sharded_store
 from tests.contract.builders import Desk
 from tests.support.postgres import Postgres
 from tests.support.shards import resident
@@ -24,9 +24,9 @@ def addresses(shards: dict[str, str], postgres: Postgres) -> dict[str, str]:
 
 
 @pytest.fixture
-async def desk(addresses: dict[str, str], clock: ManualClock, tenant: str) -> AsyncIterator[Desk]:
+async def remote(addresses: dict[str, str], clock: ManualClock, tenant: str) -> AsyncIterator[Desk]:
     """A tenant that lives on shard a, through a router that hardly remembers."""
-    router = await open_router(addresses, size=2, clock=clock, fresh_seconds=0.01)
+    router = await open_sharded_store(addresses, size=2, clock=clock, fresh_seconds=0.01)
     try:
         yield Desk(router, resident("a", tenant), clock)
     finally:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from interlock.api import auth
-from interlock.api.adapter import Said
+from interlock.api.adapter import AdapterError
 from interlock.api.codeq.credentials import Credentials
 from interlock.api.codeq.jwt_claims import ADMIN, CodeqClaims
 from interlock.api.codeq.model import BASE
@@ -42,8 +42,8 @@ _SCOPES: Final = {
 }
 
 
-def reject(status: int, text: str) -> Said:
-    return Said(status, {"error": text})
+def reject(status: int, text: str) -> AdapterError:
+    return AdapterError(status, {"error": text})
 
 
 class CodeqAuth:
@@ -73,9 +73,9 @@ class CodeqAuth:
             scope, operation = _LIMITED[route.name]
             seconds = int(refusal.headers["retry-after"])
             document = {"error": "rate limit exceeded", "scope": scope, "operation": operation}
-            raise Said(429, document | {"retryAfterSeconds": seconds}, headers=refusal.headers) from None
+            raise AdapterError(429, document | {"retryAfterSeconds": seconds}, headers=refusal.headers) from None
 
-    def unreadable(self, error: Error, route: Route) -> Said:
+    def unreadable(self, error: Error, route: Route) -> AdapterError:
         return reject(400, "invalid request body" if route.name == "submit_result" else "invalid body")
 
     def translate(self, error: Exception, status: int, path: str) -> tuple[int, Mapping[str, Any]]:

@@ -8,12 +8,12 @@ from typing import Any, Final
 from interlock import wire
 from interlock.api.codeq import model
 from interlock.api.native.encode import raw
-from interlock.api.routes import Call
+from interlock.api.routes import RequestContext
 from interlock.domain.artifact import Artifact
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import TERMINAL, Location, Status
-from interlock.domain.webhook_format import spoken
-from interlock.engine.artifacts import LONGEST_PAGE as MAX_PAGE
+from interlock.domain.webhook_format import format_of
+from interlock.engine.artifacts import MAX_PAGE_SIZE as MAX_PAGE
 
 _LOCATION: Final = {
     Location.READY: "PENDING_LIST",
@@ -25,9 +25,9 @@ _LOCATION: Final = {
 }
 
 
-async def tasks(call: Call[Any, Any], jobs: Sequence[Job]) -> list[dict[str, Any]]:
+async def tasks(call: RequestContext[Any, Any], jobs: Sequence[Job]) -> list[dict[str, Any]]:
     """Encode jobs as tasks."""
-    now = await call.engine.reads.now()
+    now = await call.engine.queries.now()
     return [task(job, now=now) for job in jobs]
 
 
@@ -39,7 +39,7 @@ def task(job: Job, *, now: int) -> dict[str, Any]:
         "command": job.type,
         "payload": job.payload,  # JSON as a string: so codeQ sends it
         "priority": job.priority,
-        "webhook": None if job.webhook is None else spoken(job.webhook)[1],
+        "webhook": None if job.webhook is None else format_of(job.webhook)[1],
         "status": model.status_of(job.status),
         "lastKnownLocation": _LOCATION[job.location(now)],
         "workerId": job.worker,
@@ -55,7 +55,7 @@ def task(job: Job, *, now: int) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-async def result(call: Call[Any, Any], job: Job) -> dict[str, Any]:
+async def result(call: RequestContext[Any, Any], job: Job) -> dict[str, Any]:
     """The outcome of a task with its artifacts; empty optional fields are omitted."""
     end = model.record(job, await _artifacts(call, job.id))
     fields: dict[str, Any] = {
@@ -69,7 +69,7 @@ async def result(call: Call[Any, Any], job: Job) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-async def _artifacts(call: Call[Any, Any], job_id: str) -> list[Artifact]:
+async def _artifacts(call: RequestContext[Any, Any], job_id: str) -> list[Artifact]:
     """All artifacts of a job, newest first."""
     found: list[Artifact] = []
     before: tuple[int, str] | None = None

@@ -13,7 +13,7 @@ from interlock.domain.artifact import Artifact
 from interlock.domain.job import Job
 from interlock.domain.json_text import is_visible_name, loads, members
 from interlock.domain.lifecycle import Status
-from interlock.domain.webhook import DeliveryStatus, Outcome, Reply
+from interlock.domain.webhook import DeliveryStatus, Outcome, WebhookResponse
 
 STATUSES: Final = {
     "PENDING": (Status.QUEUED, Status.RETRY, Status.WAITING_FOR_APPROVAL),
@@ -31,7 +31,7 @@ MAX_RESULT_DELAY_SECONDS: Final = 60.0
 NACK: Final = "nack"  # the kind of an error that a worker gave no reason for
 
 _DEAD: Final = {NACK: "MAX_ATTEMPTS", "lease_expired": "LEASE_EXPIRED"}
-_LONGEST_STORED: Final = 190  # leaves room for a number
+_MAX_STORED: Final = 190  # leaves room for a number
 _NUMBERED: Final = re.compile(r"(.*) \[[0-9]+\]", re.DOTALL)
 _STATUS: Final = {ours: theirs for theirs, several in STATUSES.items() for ours in several}
 
@@ -68,9 +68,9 @@ def stored_names(names: Sequence[str]) -> list[str]:
     taken: set[str] = set()
     for name in names:
         found = name
-        if not is_visible_name(name, limit=_LONGEST_STORED) or _NUMBERED.fullmatch(name) or name in taken:
-            plain = "".join(c if c.isprintable() and c.isascii() else "_" for c in name).strip()[:_LONGEST_STORED]
-            base = name if is_visible_name(name, limit=_LONGEST_STORED) else plain.strip() or "artifact"
+        if not is_visible_name(name, limit=_MAX_STORED) or _NUMBERED.fullmatch(name) or name in taken:
+            plain = "".join(c if c.isprintable() and c.isascii() else "_" for c in name).strip()[:_MAX_STORED]
+            base = name if is_visible_name(name, limit=_MAX_STORED) else plain.strip() or "artifact"
             found = next(one for n in count(1) if (one := f"{base} [{n}]") not in taken)
         taken.add(found)
         stored.append(found)
@@ -102,7 +102,7 @@ def headers(secret: str, seconds: int, content: bytes) -> dict[str, str]:
     }
 
 
-def result_outcome(attempts: int, reply: Reply) -> Outcome:
+def result_outcome(attempts: int, reply: WebhookResponse) -> Outcome:
     """The outcome of a reply to a result that was sent `attempts` times before: five attempts at most."""
     if reply.status_code is not None and 200 <= reply.status_code < 300:
         return Outcome(DeliveryStatus.DELIVERED)

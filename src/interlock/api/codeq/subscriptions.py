@@ -9,13 +9,13 @@ from interlock.api.adapter import Lenient
 from interlock.api.codeq import commands
 from interlock.api.codeq.auth import reject
 from interlock.api.codeq.model import BASE, NAME
-from interlock.api.routes import Answer, Call, Nothing, Routes, answer
+from interlock.api.routes import Nothing, RequestContext, Response, RouteTable, respond
 from interlock.domain.policy import ANY
 from interlock.domain.webhook import QUEUE_READY, Mode, Subscription
-from interlock.engine.webhooks import LONGEST_INTERVAL_SECONDS, LONGEST_LIFE_SECONDS, SubscriptionRequest
+from interlock.engine.webhooks import MAX_INTERVAL_SECONDS, MAX_LIFE_SECONDS, SubscriptionRequest
 from interlock.errors import Invalid, NotFound
 
-routes = Routes()
+routes = RouteTable()
 
 LIFE_SECONDS: Final = 300
 MIN_INTERVAL_SECONDS: Final = 5
@@ -42,7 +42,7 @@ class RenewRequest(Lenient, frozen=True, kw_only=True):
 
 
 @routes.add("POST", f"{BASE}/workers/subscriptions", roles=["work"], body=SubscribeRequest, answers={200: None})
-async def subscribe(call: Call[SubscribeRequest, Nothing]) -> Answer:
+async def subscribe(call: RequestContext[SubscribeRequest, Nothing]) -> Response:
     """Create a subscription; the same request again extends it."""
     body = call.body
     mode = body.delivery_mode or FANOUT
@@ -57,31 +57,31 @@ async def subscribe(call: Call[SubscribeRequest, Nothing]) -> Answer:
         types=await _types(call, body.event_types),
         mode=MODES[mode],
         group_id=None if mode == FANOUT else GROUP + (body.group_id or mode),
-        min_interval_seconds=min(interval, LONGEST_INTERVAL_SECONDS),
+        min_interval_seconds=min(interval, MAX_INTERVAL_SECONDS),
         expires_in_seconds=_life(body.ttl_seconds),
     )
     try:
         made = await call.engine.webhooks.call_for_work(call.who, request, NAME)
     except Invalid as error:
         raise reject(400, "invalid callback url" if error.pointer == "/url" else str(error)) from None
-    return answer(_body(made))
+    return respond(_body(made))
 
 
 @routes.add(
     "POST", f"{BASE}/workers/subscriptions/{{id}}/heartbeat", roles=["work"], body=RenewRequest, body_optional=True,
     answers={200: None},
 )  # fmt: skip
-async def renew_subscription(call: Call[RenewRequest, Nothing]) -> Answer:
+async def renew_subscription(call: RequestContext[RenewRequest, Nothing]) -> Response:
     """Extend a subscription that has not expired."""
     seconds = _life(call.body.ttl_seconds)
     try:
         found = await call.engine.webhooks.keep_calling(call.who, call.path["id"], NAME, seconds=seconds)
     except NotFound:
         raise reject(404, "not-found") from None
-    return answer(_body(found))
+    return respond(_body(found))
 
 
-async def _types(call: Call[Any, Any], asked: list[str] | None) -> list[str] | None:
+async def _types(call: RequestContext[Any, Any], asked: list[str] | None) -> list[str] | None:
     """The types to notify of: those of the request, which the credential must allow, or all that it allows.
 
     The types that differ from them only in case are looked up once: later ones need a new subscription.
@@ -99,7 +99,7 @@ async def _types(call: Call[Any, Any], asked: list[str] | None) -> list[str] | N
 
 def _life(seconds: int | None) -> float:
     asked = seconds if seconds is not None and seconds > 0 else LIFE_SECONDS
-    return float(min(asked, LONGEST_LIFE_SECONDS))
+    return float(min(asked, MAX_LIFE_SECONDS))
 
 
 def _body(subscription: Subscription) -> dict[str, str]:

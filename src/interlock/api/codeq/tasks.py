@@ -10,21 +10,21 @@ import msgspec
 
 from interlock import wire
 from interlock.api import body
-from interlock.api.adapter import Batch, Lenient, Said
+from interlock.api.adapter import AdapterError, Batch, Lenient
 from interlock.api.codeq import commands, encode
 from interlock.api.codeq.auth import READERS, reject
 from interlock.api.codeq.model import BASE, NAME, sent_name
-from interlock.api.long_poll import patience
-from interlock.api.routes import Answer, Call, Nothing, Routes, answer
+from interlock.api.long_poll import waiting
+from interlock.api.routes import Nothing, RequestContext, Response, RouteTable, respond
 from interlock.domain.artifact import served_as
 from interlock.domain.job import MAX_ATTEMPTS, Job
 from interlock.domain.json_text import is_visible_name
 from interlock.domain.lifecycle import TERMINAL
-from interlock.engine.completion import LONGEST_WAIT_SECONDS
-from interlock.errors import Error, IdempotencyKeyReuse, Invalid, Malformed, NotEnded, NotFound, TooLarge
+from interlock.engine.completion import MAX_WAIT_SECONDS
+from interlock.errors import Error, IdempotencyKeyReuse, Invalid, Malformed, NotFound, NotTerminal, TooLarge
 from interlock.wire import JobRequest
 
-routes = Routes()
+routes = RouteTable()
 
 DEFAULT_MAX_ATTEMPTS: Final = 5
 BACKOFF: Final = {"kind": "full_jitter", "base_seconds": 5, "max_seconds": 900}
@@ -60,17 +60,17 @@ class Wait(Lenient, frozen=True, kw_only=True):
 
 
 @routes.add("POST", f"{BASE}/tasks", roles=["produce"], body=CreateTaskRequest, answers={202: None})
-async def create_task(call: Call[CreateTaskRequest, Nothing]) -> Answer:
+async def create_task(call: RequestContext[CreateTaskRequest, Nothing]) -> Response:
     """Create a task; a repeated idempotency key returns the first one."""
     job = await _create(call, call.body)
-    return answer((await encode.tasks(call, [job]))[0], 202)
+    return respond((await encode.tasks(call, [job]))[0], 202)
 
 
 @routes.add(
     "POST", f"{BASE}/tasks/batch", roles=["produce"], body=CreateBatchRequest, largest_body=MAX_BATCH_BODY,
     answers={200: None},
 )  # fmt: skip
-async def create_tasks(call: Call[CreateBatchRequest, Nothing]) -> Answer:
+async def create_tasks(call: RequestContext[CreateBatchRequest, Nothing]) -> Response:
     """Create up to 100 tasks, each on its own."""
     items = call.body.tasks
     if len(items) > MAX_BATCH:
@@ -78,41 +78,41 @@ async def create_tasks(call: Call[CreateBatchRequest, Nothing]) -> Answer:
     if not items:
         raise reject(400, "invalid body")
     results = [await _create_item(call, item) for item in items]
-    return answer(results if call.body.is_bare else {"results": results})
+    return respond(results if call.body.is_bare else {"results": results})
 
 
 @routes.add("GET", f"{BASE}/tasks/{{id}}", roles=READERS, answers={200: None})
-async def get_task(call: Call[None, Nothing]) -> Answer:
+async def get_task(call: RequestContext[None, Nothing]) -> Response:
     """Read a task."""
     try:
-        job = await call.engine.reads.job(call.who.tenant, wire.job_id(call.path["id"]))
+        job = await call.engine.queries.job(call.who.tenant, wire.job_id(call.path["id"]))
     except NotFound:
         raise reject(404, "not found") from None
-    return answer((await encode.tasks(call, [job]))[0])
+    return respond((await encode.tasks(call, [job]))[0])
 
 
 @routes.add("GET", f"{BASE}/tasks/{{id}}/result", roles=READERS, query=Wait, answers={200: None})
-async def get_result(call: Call[None, Wait]) -> Answer:
+async def get_result(call: RequestContext[None, Wait]) -> Response:
     """Read the outcome of a task, and wait for it up to a minute."""
-    seconds = min(max(call.query.wait_seconds, 0.0), LONGEST_WAIT_SECONDS)
+    seconds = min(max(call.query.wait_seconds, 0.0), MAX_WAIT_SECONDS)
     try:
         job = await call.engine.waits.ended(call.who.tenant, call.path["id"])
         if seconds and job.status not in TERMINAL:
-            async with patience(call) as enough:
+            async with waiting(call) as enough:
                 job = await call.engine.waits.ended(call.who.tenant, job.id, wait_seconds=seconds, enough=enough)
     except NotFound:
         raise reject(404, "task not found") from None
     if job.status not in TERMINAL:
         raise reject(404, "result not found")
     (task,) = await encode.tasks(call, [job])
-    return answer({"task": task, "result": await encode.result(call, job)})
+    return respond({"task": task, "result": await encode.result(call, job)})
 
 
 @routes.add(
     "GET", f"{BASE}/tasks/{{id}}/artifacts/{{artifact_id}}", roles=READERS, answers={200: None},
     produces="application/octet-stream",
 )  # fmt: skip
-async def get_artifact(call: Call[None, Nothing]) -> Answer:
+async def get_artifact(call: RequestContext[None, Nothing]) -> Response:
     """Download a file of a result; browsers never render it."""
     try:
         download = await call.engine.artifacts.read(call.who.tenant, call.path["id"], call.path["artifact_id"])
@@ -124,38 +124,38 @@ async def get_artifact(call: Call[None, Nothing]) -> Answer:
         "content-disposition": f"attachment; filename*=UTF-8''{quote(sent_name(found.name), safe='')}",
         "content-security-policy": "sandbox; default-src 'none'",
     }
-    return Answer(200, media_type=served_as(found.content_type), headers=headers, stream=download.chunks)
+    return Response(200, media_type=served_as(found.content_type), headers=headers, stream=download.chunks)
 
 
 @routes.add("POST", f"{BASE}/tasks/{{id}}/requeue", roles=["operate"], answers={202: None})
-async def requeue(call: Call[None, Nothing]) -> Answer:
+async def requeue(call: RequestContext[None, Nothing]) -> Response:
     """Redrive a terminal task as a new one."""
     try:
         done = await call.engine.operations.redrive(call.who, call.path["id"])
     except NotFound:
         raise reject(404, "not found") from None
-    except NotEnded:
+    except NotTerminal:
         raise reject(409, "not-terminal") from None
-    job = await call.engine.reads.job(call.who.tenant, done.id)
-    return answer((await encode.tasks(call, [job]))[0], 202)
+    job = await call.engine.queries.job(call.who.tenant, done.id)
+    return respond((await encode.tasks(call, [job]))[0], 202)
 
 
-async def _create_item(call: Call[Any, Any], item: msgspec.Raw) -> dict[str, Any]:
+async def _create_item(call: RequestContext[Any, Any], item: msgspec.Raw) -> dict[str, Any]:
     try:
-        request, _ = body.decode(bytes(item), CreateTaskRequest, limit=MAX_BATCH_BODY, mends=False)
+        request, _ = body.decode(bytes(item), CreateTaskRequest, limit=MAX_BATCH_BODY, sanitizes=False)
         job = await _create(call, request)
     except (Invalid, Malformed, TooLarge, msgspec.MsgspecError):
         return {"error": "invalid body"}
-    except Said as said:
+    except AdapterError as said:
         return {"error": said.document["error"]}
     return {"task": (await encode.tasks(call, [job]))[0]}
 
 
-async def _create(call: Call[Any, Any], asked: CreateTaskRequest) -> Job:
+async def _create(call: RequestContext[Any, Any], asked: CreateTaskRequest) -> Job:
     request = await _request(call, asked)
     try:
         enqueue = call.engine.jobs.enqueue
-        done = await enqueue(call.who, request, traceparent=call.headers.traceparent, told_in=NAME)
+        done = await enqueue(call.who, request, traceparent=call.headers.traceparent, webhook_format=NAME)
         id = done.id
     except IdempotencyKeyReuse as known:
         id = known.job_id  # codeQ returns the first task, regardless of the body
@@ -164,10 +164,10 @@ async def _create(call: Call[Any, Any], asked: CreateTaskRequest) -> Job:
     except Invalid as error:
         raise reject(400, "invalid webhook url" if error.pointer == "/webhook" else str(error)) from None
     commands.add(call, asked.command)
-    return await call.engine.reads.job(call.who.tenant, id)
+    return await call.engine.queries.job(call.who.tenant, id)
 
 
-async def _request(call: Call[Any, Any], asked: CreateTaskRequest) -> JobRequest:
+async def _request(call: RequestContext[Any, Any], asked: CreateTaskRequest) -> JobRequest:
     if bytes(asked.payload) == b"null":
         raise reject(400, "invalid body")
     if not is_visible_name(asked.command):
@@ -175,7 +175,7 @@ async def _request(call: Call[Any, Any], asked: CreateTaskRequest) -> JobRequest
     run_at = None
     if asked.run_at:
         run_at = parsed_time(asked.run_at, "runAt")
-        if (wire.instant(run_at, "run_at") or 0) <= await call.engine.reads.now():
+        if (wire.instant(run_at, "run_at") or 0) <= await call.engine.queries.now():
             run_at = None
     elif asked.delay_seconds is not None and asked.delay_seconds < 0:
         raise reject(400, "invalid 'delaySeconds' (must be >= 0)")

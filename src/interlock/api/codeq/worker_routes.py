@@ -10,25 +10,25 @@ import msgspec
 
 from interlock import wire
 from interlock.api import auth, body
-from interlock.api.adapter import MAX_LEASE_SECONDS, Batch, Lenient, Said
+from interlock.api.adapter import MAX_LEASE_SECONDS, AdapterError, Batch, Lenient
 from interlock.api.codeq import commands, encode, model
 from interlock.api.codeq.auth import reject
 from interlock.api.codeq.model import BASE
 from interlock.api.codeq.tasks import MAX_BATCH, MAX_BATCH_BODY
-from interlock.api.long_poll import claim_patiently
+from interlock.api.long_poll import claim_with_wait
 from interlock.api.native.encode import kept
-from interlock.api.routes import ABSENT, Answer, Call, Nothing, Routes, answer
+from interlock.api.routes import ABSENT, Nothing, RequestContext, Response, RouteTable, respond
 from interlock.domain.artifact import File, Holder, Link, content_type
-from interlock.domain.decide import Complete, Fail, Finish, Release
-from interlock.domain.job import ANY_FENCE, Beat, Job, Refused
+from interlock.domain.decide import CompleteJob, FailJob, Finish, ReleaseJob
+from interlock.domain.job import ANY_FENCE, Heartbeat, Job, Rejected
 from interlock.domain.lifecycle import Status
-from interlock.domain.policy import ClaimAsk, Names
+from interlock.domain.policy import ClaimFilter, Names
 from interlock.domain.retry import SECOND
-from interlock.engine.artifacts import MOST_AT_ONCE as MAX_ATTACHED
+from interlock.engine.artifacts import BATCH_SIZE as MAX_ATTACHED
 from interlock.engine.leases import OrderedTypes
 from interlock.errors import Conflict, Error, Invalid, LeaseLost, Malformed, NotFound
 
-routes = Routes()
+routes = RouteTable()
 
 LEASE_SECONDS: Final = 300
 MAX_CLAIM_WAIT_SECONDS: Final = 30.0
@@ -53,10 +53,10 @@ class ClaimBatchRequest(Lenient, frozen=True, kw_only=True):
     lease_seconds: int | None = None
 
     @classmethod
-    def read(cls, raw: bytes, *, limit: int, mends: bool) -> tuple[Self, bool]:
+    def read(cls, raw: bytes, *, limit: int, sanitizes: bool) -> tuple[Self, bool]:
         if raw.lstrip().startswith(b"["):
             raw = b'{"commands":%b}' % raw
-        return super().read(raw, limit=limit + len('{"commands":}'), mends=mends)
+        return super().read(raw, limit=limit + len('{"commands":}'), sanitizes=sanitizes)
 
 
 class HeartbeatRequest(Lenient, frozen=True, kw_only=True):
@@ -112,18 +112,18 @@ class ResultBatchRequest(Batch, frozen=True, kw_only=True):
 
 
 @routes.add("POST", f"{BASE}/tasks/claim", roles=["work"], body=ClaimRequest, answers={200: None, 204: None})
-async def claim_task(call: Call[ClaimRequest, Nothing]) -> Answer:
+async def claim_task(call: RequestContext[ClaimRequest, Nothing]) -> Response:
     """Lease the next task of the first command that has one."""
     claim = _Claim(call, call.body.commands, call.body.lease_seconds)
     jobs = await claim.now()
     seconds = min(max(call.body.wait_seconds or 0.0, 0.0), MAX_CLAIM_WAIT_SECONDS)
     if not jobs and seconds:
-        jobs = await claim_patiently(call, claim.ask, seconds, in_order=claim.in_order, max_lease=MAX_LEASE_SECONDS)
-    return answer((await encode.tasks(call, jobs))[0]) if jobs else _no_content()
+        jobs = await claim_with_wait(call, claim.ask, seconds, in_order=claim.in_order, max_lease=MAX_LEASE_SECONDS)
+    return respond((await encode.tasks(call, jobs))[0]) if jobs else _no_content()
 
 
 @routes.add("POST", f"{BASE}/tasks/claim/batch", roles=["work"], body=ClaimBatchRequest, answers={200: None, 204: None})
-async def claim_tasks(call: Call[ClaimBatchRequest, Nothing]) -> Answer:
+async def claim_tasks(call: RequestContext[ClaimBatchRequest, Nothing]) -> Response:
     """Lease several tasks."""
     request = call.body
     is_bare = request.count is None and request.commands is not None  # as codeQ's Go SDK sends it and reads it
@@ -136,38 +136,38 @@ async def claim_tasks(call: Call[ClaimBatchRequest, Nothing]) -> Answer:
     if not jobs:
         return _no_content()
     tasks = await encode.tasks(call, jobs)
-    return answer(tasks if is_bare else {"tasks": tasks})
+    return respond(tasks if is_bare else {"tasks": tasks})
 
 
 @routes.add(
     "POST", f"{BASE}/tasks/{{id}}/heartbeat", roles=["work"], body=HeartbeatRequest, body_optional=True,
     answers={200: None},
 )  # fmt: skip
-async def heartbeat(call: Call[HeartbeatRequest, Nothing]) -> Answer:
+async def heartbeat(call: RequestContext[HeartbeatRequest, Nothing]) -> Response:
     """Extend the lease of a task."""
-    extension = Beat(call.path["id"], ANY_FENCE, _worker(call), _lease(call.body.extend_seconds))
+    extension = Heartbeat(call.path["id"], ANY_FENCE, _worker(call), _lease(call.body.extend_seconds))
     try:
         await call.engine.leases.heartbeat(call.who.tenant, extension, max_lease=MAX_LEASE_SECONDS)
     except (NotFound, Conflict) as error:
         raise _not_owner(error) from None
-    return answer({"ok": True})
+    return respond({"ok": True})
 
 
 @routes.add("POST", f"{BASE}/tasks/{{id}}/abandon", roles=["work"], answers={200: None})
-async def abandon(call: Call[None, Nothing]) -> Answer:
+async def abandon(call: RequestContext[None, Nothing]) -> Response:
     """Release a task immediately, without using an attempt."""
     try:
-        await call.engine.leases.release(call.who.tenant, Release(call.path["id"], ANY_FENCE, _worker(call)))
+        await call.engine.leases.release(call.who.tenant, ReleaseJob(call.path["id"], ANY_FENCE, _worker(call)))
     except (NotFound, Conflict) as error:
         raise _not_owner(error) from None
-    return answer({"status": "requeued"})
+    return respond({"status": "requeued"})
 
 
 @routes.add(
-    "POST", f"{BASE}/tasks/{{id}}/nack", roles=["work"], body=NackRequest, body_optional=True, mends=True,
+    "POST", f"{BASE}/tasks/{{id}}/nack", roles=["work"], body=NackRequest, body_optional=True, sanitizes=True,
     answers={200: None},
 )  # fmt: skip
-async def nack(call: Call[NackRequest, Nothing]) -> Answer:
+async def nack(call: RequestContext[NackRequest, Nothing]) -> Response:
     """Fail a run: the task is retried, or becomes a dead letter when no attempt is left."""
     request = call.body
     delay = min(request.delay_seconds or 0, MAX_NACK_SECONDS)
@@ -175,7 +175,7 @@ async def nack(call: Call[NackRequest, Nothing]) -> Answer:
         error, replaced = wire.error_body(request.reason)
     else:
         error, replaced = wire.error_body("nack without a reason", kind=model.NACK)
-    command = Fail(
+    command = FailJob(
         call.path["id"], ANY_FENCE, _worker(call), error, sanitized=replaced or call.sanitized,
         retry_after_seconds=delay if delay > 0 else None,
     )  # fmt: skip
@@ -184,27 +184,32 @@ async def nack(call: Call[NackRequest, Nothing]) -> Answer:
     except (NotFound, Conflict) as refusal:
         raise _not_owner(refusal) from None
     if receipt.status is not Status.RETRY or receipt.run_at is None:
-        return answer({"status": "dlq", "delaySeconds": 0})
+        return respond({"status": "dlq", "delaySeconds": 0})
     if delay <= 0:
-        left = receipt.run_at - await call.engine.reads.now()
+        left = receipt.run_at - await call.engine.queries.now()
         delay = max(-(-left // SECOND), 0)
-    return answer({"status": "requeued", "delaySeconds": delay})
+    return respond({"status": "requeued", "delaySeconds": delay})
 
 
 @routes.add(
-    "POST", f"{BASE}/tasks/{{id}}/result", roles=["work"], body=ResultRequest, mends=True, largest_body=MAX_BATCH_BODY,
+    "POST",
+    f"{BASE}/tasks/{{id}}/result",
+    roles=["work"],
+    body=ResultRequest,
+    sanitizes=True,
+    largest_body=MAX_BATCH_BODY,
     answers={200: None},
-)  # fmt: skip
-async def submit_result(call: Call[ResultRequest, Nothing]) -> Answer:
+)
+async def submit_result(call: RequestContext[ResultRequest, Nothing]) -> Response:
     """Finish a task; the artifacts of the result are stored first."""
-    return answer(await _submit(call, call.path["id"], call.body, sanitized=call.sanitized))
+    return respond(await _submit(call, call.path["id"], call.body, sanitized=call.sanitized))
 
 
 @routes.add(
     "POST", f"{BASE}/tasks/batch/results", roles=["work"], body=ResultBatchRequest, largest_body=MAX_BATCH_BODY,
     answers={200: None},
 )  # fmt: skip
-async def submit_results(call: Call[ResultBatchRequest, Nothing]) -> Answer:
+async def submit_results(call: RequestContext[ResultBatchRequest, Nothing]) -> Response:
     """Finish up to 100 tasks, each on its own."""
     items = call.body.results
     if len(items) > MAX_BATCH:
@@ -212,20 +217,20 @@ async def submit_results(call: Call[ResultBatchRequest, Nothing]) -> Answer:
     if not items:
         raise reject(400, "invalid body")
     results = [await _submit_item(call, item) for item in items]
-    return answer(results if call.body.is_bare else {"results": results})
+    return respond(results if call.body.is_bare else {"results": results})
 
 
 class _Claim:
     """A claim of commands in their order, each in all its spellings."""
 
     def __init__(
-        self, call: Call[Any, Any], names: Sequence[str] | None, lease_seconds: int | None, *, limit: int = 1
+        self, call: RequestContext[Any, Any], names: Sequence[str] | None, lease_seconds: int | None, *, limit: int = 1
     ) -> None:
         if names is not None and len(names) > MAX_COMMANDS:
             raise reject(400, f"commands exceed maximum of {MAX_COMMANDS}")
         commands.check_commands(call, names or ())
         who = call.who
-        ask = ClaimAsk(
+        ask = ClaimFilter(
             worker=_worker(call),
             types=frozenset(names) if names else None,
             capabilities=frozenset() if who.policy is None else who.policy.capabilities,
@@ -271,7 +276,9 @@ class _Claim:
         return [frozenset().union(*commands.spellings(self._call, sorted(self.ask.types or ())))]
 
 
-async def _submit(call: Call[Any, Any], task_id: str, request: ResultRequest, *, sanitized: bool) -> dict[str, Any]:
+async def _submit(
+    call: RequestContext[Any, Any], task_id: str, request: ResultRequest, *, sanitized: bool
+) -> dict[str, Any]:
     """Finish one task, or raise what codeQ responds: the state of the task counts before the outcome's fields."""
     result = kept(request.result)
     if result == "null":
@@ -286,25 +293,25 @@ async def _submit(call: Call[Any, Any], task_id: str, request: ResultRequest, *,
         (given,) = await call.engine.leases.finishes(
             call.who.tenant, [_finish(call, task_id, request, result, sanitized=sanitized)]
         )
-        if isinstance(given, Refused):
+        if isinstance(given, Rejected):
             raise given.error
     except NotFound:
         raise reject(404, "task not found") from None
     except Conflict:
-        job = await call.engine.reads.job(call.who.tenant, wire.job_id(task_id))
+        job = await call.engine.queries.job(call.who.tenant, wire.job_id(task_id))
         running = job.status is Status.RUNNING
         raise (reject(403, "not-owner") if running else reject(409, "not-in-progress")) from None
-    return await encode.result(call, await call.engine.reads.job(call.who.tenant, given.id))
+    return await encode.result(call, await call.engine.queries.job(call.who.tenant, given.id))
 
 
-async def _submit_item(call: Call[Any, Any], raw: msgspec.Raw) -> dict[str, Any]:
+async def _submit_item(call: RequestContext[Any, Any], raw: msgspec.Raw) -> dict[str, Any]:
     try:
-        item, replaced = body.decode(bytes(raw), BatchResultItem, limit=MAX_BATCH_BODY, mends=True)
+        item, replaced = body.decode(bytes(raw), BatchResultItem, limit=MAX_BATCH_BODY, sanitizes=True)
     except (Invalid, Malformed, msgspec.MsgspecError):
         return {"taskId": _item_id(raw), "error": "invalid body"}
     try:
         record = await _submit(call, item.task_id, item.options or item, sanitized=replaced)
-    except Said as said:
+    except AdapterError as said:
         return {"taskId": item.task_id, "error": said.document["error"]}
     except Error as error:
         return {"taskId": item.task_id, "error": str(error)}
@@ -329,26 +336,26 @@ def _fault(request: ResultRequest, result: str | None) -> str | None:
 
 
 def _finish(
-    call: Call[Any, Any], task_id: str, request: ResultRequest, result: str | None, *, sanitized: bool
+    call: RequestContext[Any, Any], task_id: str, request: ResultRequest, result: str | None, *, sanitized: bool
 ) -> Finish:
     if request.status == "COMPLETED":
-        return Complete(task_id, ANY_FENCE, _worker(call), result, sanitized=sanitized)
+        return CompleteJob(task_id, ANY_FENCE, _worker(call), result, sanitized=sanitized)
     error, replaced = wire.error_body(request.error or "")
-    return Fail(
+    return FailJob(
         task_id, ANY_FENCE, _worker(call), error, retryable=False, sanitized=replaced or sanitized, result=result
     )
 
 
-async def _leased(call: Call[Any, Any], task_id: str) -> Holder:
+async def _leased(call: RequestContext[Any, Any], task_id: str) -> Holder:
     """The lease that the caller has on a task, or LeaseLost."""
     id, worker = wire.job_id(task_id), _worker(call)
-    job = await call.engine.reads.job(call.who.tenant, id)
+    job = await call.engine.queries.job(call.who.tenant, id)
     if job.status is not Status.RUNNING or job.worker != worker:
         raise LeaseLost(id, job.fence)
     return Holder(id, job.fence, worker)
 
 
-async def _attach(call: Call[Any, Any], task_id: str, artifacts: Sequence[ResultArtifact]) -> None:
+async def _attach(call: RequestContext[Any, Any], task_id: str, artifacts: Sequence[ResultArtifact]) -> None:
     """Store artifacts under the lease of the caller: a finished task must not be rejected for a name or a URL."""
     given = [one for one in artifacts if one.url or one.content_base64]
     if not given:
@@ -374,11 +381,11 @@ def _media_type(value: str | None) -> str | None:
         return None
 
 
-def _not_owner(error: Error) -> Said:
+def _not_owner(error: Error) -> AdapterError:
     return reject(404, "not-found") if isinstance(error, NotFound) else reject(403, "not-owner")
 
 
-def _worker(call: Call[Any, Any]) -> str:
+def _worker(call: RequestContext[Any, Any]) -> str:
     return auth.worker_name(call.who, None)
 
 
@@ -387,5 +394,5 @@ def _lease(seconds: int | None) -> float:
     return float(min(asked, MAX_LEASE_SECONDS))
 
 
-def _no_content() -> Answer:
-    return Answer(204, media_type="")
+def _no_content() -> Response:
+    return Response(204, media_type="")

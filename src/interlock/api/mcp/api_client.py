@@ -15,11 +15,11 @@ from interlock.api.routes import JSON, Route
 from interlock.api.service import Service, Trail
 from interlock.wire import new_id
 
-NOBODY: Final = 499  # whoever asked has gone
+CLIENT_GONE: Final = 499  # whoever asked has gone
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class ApiRequest:
     """A request of the native API."""
 
     route: Route
@@ -31,7 +31,7 @@ class Ask:
     repeatable: bool = True  # whether it may be sent again when nobody knows what became of it
 
 
-class Reply(NamedTuple):
+class ApiResponse(NamedTuple):
     """What the native API says to it; a refusal is a problem document."""
 
     status: int
@@ -43,26 +43,26 @@ class Reply(NamedTuple):
         return self.status >= 400
 
 
-def refused(error: Exception) -> Reply:
-    return Reply(problems.status_of(error), problems.headers(error), problems.encoded(error))
+def refused(error: Exception) -> ApiResponse:
+    return ApiResponse(problems.status_of(error), problems.headers(error), problems.encoded(error))
 
 
-class Native(Protocol):
+class Api(Protocol):
     """The native API, wherever it is."""
 
-    async def ask(self, ask: Ask) -> Reply: ...
+    async def ask(self, ask: ApiRequest) -> ApiResponse: ...
 
 
-class Inside:
+class InProcessApi:
     """The native API of this process, for one caller; what was begun is brought to its end, whoever has left."""
 
     def __init__(self, service: Service, *, headers: Mapping[str, str] | None = None, peer: str = "") -> None:
         self._service = service
         self._headers = headers or {}
         self._peer = peer
-        self._under_way: set[asyncio.Task[Reply]] = set()
+        self._under_way: set[asyncio.Task[ApiResponse]] = set()
 
-    async def ask(self, ask: Ask) -> Reply:
+    async def ask(self, ask: ApiRequest) -> ApiResponse:
         """The answer. Whoever is cancelled here counts as gone: a claim that waits for them hands back what it gets."""
         gone = asyncio.Event()
         answering = asyncio.create_task(self._answer(ask, gone))
@@ -78,7 +78,7 @@ class Inside:
         """Nothing is under way any more."""
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
-    async def _answer(self, ask: Ask, gone: asyncio.Event) -> Reply:
+    async def _answer(self, ask: ApiRequest, gone: asyncio.Event) -> ApiResponse:
         bodies = iter([ask.body or b""])
 
         async def receive() -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Inside:
 
         collected = _Collected()
         seat = self._service.admission.enter()
-        trail = Trail(new_id(), ask.route.method, seat, headers=self._said(ask))
+        trail = Trail(new_id(), ask.route.method, seat, headers=self._given(ask))
         scope = {
             "method": ask.route.method,
             "path_params": ask.path,
@@ -101,9 +101,9 @@ class Inside:
             await Endpoint(self._service, ask.route.path, [ask.route]).handle(scope, receive, collected.send)
         finally:
             seat.leave()
-        return Reply(collected.status, collected.headers, b"".join(collected.pieces))
+        return ApiResponse(collected.status, collected.headers, b"".join(collected.pieces))
 
-    def _said(self, ask: Ask) -> Headers:
+    def _given(self, ask: ApiRequest) -> Headers:
         headers = {**self._headers, **ask.headers}
         if ask.body is not None:
             headers |= {"content-type": JSON, "content-length": str(len(ask.body))}
@@ -119,7 +119,7 @@ class _Collected:
     """An answer as it is sent."""
 
     def __init__(self) -> None:
-        self.status = NOBODY
+        self.status = CLIENT_GONE
         self.headers: dict[str, str] = {}
         self.pieces: list[bytes] = []
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from interlock.domain.json_text import after_space, mend_text
+from interlock.domain.json_text import after_space, sanitize_text
 from interlock.domain.json_text import members as members_of
 from interlock.errors import Invalid, Malformed
 
@@ -30,16 +30,16 @@ class Message(NamedTuple):
 def message(text: str) -> Message:
     """What a client says, with the arguments of a call sealed; what is no single message is left to the library."""
     try:
-        said = members(text)
-        method = json.loads(said.get("method", "null"))
+        given = members(text)
+        method = json.loads(given.get("method", "null"))
         if method == CANCELLED:
-            return Message(text, method, cancels=members(said["params"]).get("requestId"))
+            return Message(text, method, cancels=members(given["params"]).get("requestId"))
         if method != CALL:
-            return Message(text, method if isinstance(method, str) else None, said.get("id"))
-        params = members(said["params"])
+            return Message(text, method if isinstance(method, str) else None, given.get("id"))
+        params = members(given["params"])
         if "arguments" in params and params["arguments"].startswith("{"):
             params["arguments"] = json.dumps({SEAL: params["arguments"]})
-        return Message(together(said | {"params": together(params)}), method, said.get("id"))
+        return Message(together(given | {"params": together(params)}), method, given.get("id"))
     except (ValueError, KeyError, RecursionError, Malformed):
         return Message(text)
 
@@ -83,7 +83,7 @@ def scalar(fields: Fields, name: str) -> str | None:
 
 def path_part(fields: Fields, name: str) -> str:
     """A value that has its place in a path, where it must not mean another path."""
-    value, _ = mend_text(scalar(fields, name) or "")
+    value, _ = sanitize_text(scalar(fields, name) or "")
     if not value:
         raise Invalid(f"{name} is missing", pointer=f"/{name}")
     if value in (".", "..") or "\x00" in value:

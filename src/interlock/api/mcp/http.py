@@ -13,7 +13,7 @@ from interlock.api import auth, body
 from interlock.api.body import Disconnected
 from interlock.api.endpoint import TRAIL, Endpoint, refusal, send_answer
 from interlock.api.headers import Headers
-from interlock.api.mcp.api_client import Inside
+from interlock.api.mcp.api_client import InProcessApi
 from interlock.api.mcp.arguments import Message, message
 from interlock.api.mcp.server import server_for
 from interlock.api.problems import Refusal
@@ -47,9 +47,9 @@ class McpEndpoint(Endpoint):
         try:
             headers = trail.headers
             who = await self._caller(scope, headers, trail)
-            said = await self._message(headers, receive, trail)
+            given = await self._message(headers, receive, trail)
             with trail.seat.parked():  # what is done for it takes a seat of its own
-                await self._converse(scope, headers, who, said, receive, sending)
+                await self._converse(scope, headers, who, given, receive, sending)
         except Disconnected:
             trail.status = 499
         except Exception as error:
@@ -77,18 +77,18 @@ class McpEndpoint(Endpoint):
             raise Malformed("the message is not UTF-8") from None
 
     async def _converse(
-        self, scope: Any, headers: Headers, who: Principal, said: Message, receive: Receive, sending: _Sending
+        self, scope: Any, headers: Headers, who: Principal, given: Message, receive: Receive, sending: _Sending
     ) -> None:
         session = headers.get(SESSION) or ""
-        if said.method == "initialize":
+        if given.method == "initialize":
             sending.headers[SESSION] = new_id()
-        if said.cancels is not None and (taken_back := self._under_way.get(_key(who, session, said.cancels))):
+        if given.cancels is not None and (taken_back := self._under_way.get(_key(who, session, given.cancels))):
             taken_back.cancel()
         passed_on = {name: value for name in PASSED_ON if (value := headers.get(name)) is not None}
-        native = Inside(self._service, headers=passed_on, peer=(scope.get("client") or ("",))[0])
-        answering = asyncio.create_task(_answer(server_for(native, who.roles), scope, said, sending))
+        native = InProcessApi(self._service, headers=passed_on, peer=(scope.get("client") or ("",))[0])
+        answering = asyncio.create_task(_answer(server_for(native, who.roles), scope, given, sending))
         leaving = asyncio.create_task(_gone(receive))
-        key = _key(who, session, said.id) if session and said.id is not None else None
+        key = _key(who, session, given.id) if session and given.id is not None else None
         if key is not None:
             self._under_way.setdefault(key, answering)
         try:
@@ -104,15 +104,15 @@ class McpEndpoint(Endpoint):
         if has_left:
             raise Disconnected
         if isinstance(fault, asyncio.CancelledError):
-            await sending.cancelled(said.id)
+            await sending.cancelled(given.id)
         elif fault is not None:
             raise fault
 
 
-async def _answer(server: Any, scope: Any, said: Message, sending: _Sending) -> None:
+async def _answer(server: Any, scope: Any, given: Message, sending: _Sending) -> None:
     """The library's part. It keeps nothing from one message to the next, so it lives as long as one."""
     waits = asyncio.Event()
-    text = said.text.encode()
+    text = given.text.encode()
     texts = iter([text])
 
     async def receive() -> dict[str, Any]:

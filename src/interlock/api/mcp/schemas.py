@@ -11,7 +11,7 @@ from interlock.api.routes import Route
 REF: Final = "#/components/schemas/"
 
 # One meaning for one name, whichever tool takes it.
-SAYS: Final[Mapping[str, str]] = {
+DESCRIPTIONS: Final[Mapping[str, str]] = {
     "affinity_key": "only a worker that names this key gets the job",
     "affinity_keys": "affinity keys that this worker accepts; * for any",
     "after": "only events with a higher seq",
@@ -100,8 +100,8 @@ def schema_of(route: Route, path: Sequence[str]) -> dict[str, Any]:
 
 def taking(properties: Mapping[str, Mapping[str, Any]], required: Sequence[str] = ()) -> dict[str, Any]:
     """An object with these members and no others."""
-    said = {name: {**shape, "description": SAYS[name]} for name, shape in properties.items()}
-    return {"type": "object", "properties": said, "required": list(required), "additionalProperties": False}
+    given = {name: {**shape, "description": DESCRIPTIONS[name]} for name, shape in properties.items()}
+    return {"type": "object", "properties": given, "required": list(required), "additionalProperties": False}
 
 
 def one_of(name: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from mcp import MCPError, types
 from mcp.server import Server, ServerRequestContext
 
 from interlock import __version__
-from interlock.api.mcp.api_client import Native, Reply, refused
+from interlock.api.mcp.api_client import Api, ApiResponse, refused
 from interlock.api.mcp.arguments import unsealed
 from interlock.api.mcp.compact import compact
 from interlock.api.mcp.tools import TOOLS, Tool
@@ -27,7 +27,7 @@ INSTRUCTIONS: Final = (
 )
 
 
-def server_for(native: Native, roles: frozenset[str]) -> Server[Any]:
+def server_for(native: Api, roles: frozenset[str]) -> Server[Any]:
     """A server that offers what the roles of its caller allow."""
     offered = {tool.name: tool for tool in TOOLS if tool.is_for(roles)}
     known = {tool.name: tool for tool in TOOLS}
@@ -35,7 +35,7 @@ def server_for(native: Native, roles: frozenset[str]) -> Server[Any]:
     async def list_tools(
         context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_shown(tool) for tool in offered.values()])
+        return types.ListToolsResult(tools=[_as_mcp_tool(tool) for tool in offered.values()])
 
     async def call_tool(
         context: ServerRequestContext[Any], params: types.CallToolRequestParams
@@ -59,7 +59,7 @@ def server_for(native: Native, roles: frozenset[str]) -> Server[Any]:
     )
 
 
-async def _reply(tool: Tool, native: Native, roles: frozenset[str], arguments: dict[str, Any] | None) -> Reply:
+async def _reply(tool: Tool, native: Api, roles: frozenset[str], arguments: dict[str, Any] | None) -> ApiResponse:
     try:
         tool.check(roles)
         return await tool.act(native, unsealed(arguments))
@@ -70,7 +70,7 @@ async def _reply(tool: Tool, native: Native, roles: frozenset[str], arguments: d
         return refused(error)
 
 
-def _result(reply: Reply) -> types.CallToolResult:
+def _result(reply: ApiResponse) -> types.CallToolResult:
     """The response as text, once; a rejection is for the model to read, so it is a result too.
 
     Without structured content, which repeats the text: clients of every version read text.
@@ -79,7 +79,7 @@ def _result(reply: Reply) -> types.CallToolResult:
     return types.CallToolResult(content=[content], is_error=reply.is_refusal)
 
 
-def _shown(tool: Tool) -> types.Tool:
+def _as_mcp_tool(tool: Tool) -> types.Tool:
     return types.Tool(
         name=tool.name,
         title=tool.title,

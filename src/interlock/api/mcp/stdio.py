@@ -14,7 +14,7 @@ from mcp import types
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 
-from interlock.api.mcp.api_client import Native
+from interlock.api.mcp.api_client import Api
 from interlock.api.mcp.arguments import CANCELLED, message
 from interlock.api.mcp.server import server_for
 
@@ -22,11 +22,11 @@ LAST_ANSWERS_SECONDS: Final = 30.0  # for what is under way when the input ends
 READ_BYTES: Final = 64 * 1024
 
 
-async def serve(native: Native, roles: frozenset[str], stop: asyncio.Event) -> None:
+async def serve(native: Api, roles: frozenset[str], stop: asyncio.Event) -> None:
     """Answer until the input ends or it is time to stop, and then what came before; the event tells of both."""
     server = server_for(native, roles)
     open_requests = OpenRequests()
-    lines: Any = _Lines(sys.stdin.fileno(), open_requests, stop)
+    lines: Any = StdinReader(sys.stdin.fileno(), open_requests, stop)
     async with stdio_server(stdin=lines) as (reading, writing):
         answers = _Answers(writing, open_requests)
         await server.run(reading, answers, server.create_initialization_options())
@@ -42,13 +42,13 @@ class OpenRequests:
     def hear(self, text: str) -> None:
         """Note what is asked or taken back, as the library will read it: what it cannot read gets no answer."""
         try:
-            said = types.jsonrpc_message_adapter.validate_json(text, by_name=False)
+            given = types.jsonrpc_message_adapter.validate_json(text, by_name=False)
         except ValueError:
             return
-        if isinstance(said, types.JSONRPCRequest):
-            self._ids.add(said.id)
-        elif isinstance(said, types.JSONRPCNotification) and said.method == CANCELLED:
-            self.ends((said.params or {}).get("requestId"))
+        if isinstance(given, types.JSONRPCRequest):
+            self._ids.add(given.id)
+        elif isinstance(given, types.JSONRPCNotification) and given.method == CANCELLED:
+            self.ends((given.params or {}).get("requestId"))
 
     def ends(self, id: Any) -> None:
         """Forget a request that was answered or taken back; an id that is none was never noted."""
@@ -63,7 +63,7 @@ class OpenRequests:
             await self._all_answered.wait()
 
 
-class _Lines:
+class StdinReader:
     """The lines of a client. They are read by a thread that nobody has to wait for when it is time to stop."""
 
     def __init__(self, fd: int, open_requests: OpenRequests, stop: asyncio.Event) -> None:
@@ -85,9 +85,9 @@ class _Lines:
 
         threading.Thread(target=read, name="interlock-mcp-input", daemon=True).start()
         while (line := await self._next(lines)) is not None:
-            said = message(line.decode(errors="replace"))
-            self._open.hear(said.text)
-            yield said.text
+            given = message(line.decode(errors="replace"))
+            self._open.hear(given.text)
+            yield given.text
         self._stop.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_ANSWERS_SECONDS):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from interlock.api.mcp import artifacts
-from interlock.api.mcp.api_client import Ask, Native, Reply
+from interlock.api.mcp.api_client import Api, ApiRequest, ApiResponse
 from interlock.api.mcp.arguments import Fields, path_part, scalar, scalars, together
 from interlock.api.mcp.schemas import one_of, schema_of
 from interlock.api.native import approvals, claims, finishes, heartbeats, jobs, operations, progress, queues, results
@@ -15,7 +15,7 @@ from interlock.api.native.route_table import routes
 from interlock.api.routes import Handler, Route
 from interlock.errors import Forbidden
 
-Act = Callable[[Native, Fields], Awaitable[Reply]]
+Act = Callable[[Api, Fields], Awaitable[ApiResponse]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ def route_of(handler: Handler) -> Route:
     return next(route for route in routes() if route.handler is handler)
 
 
-def request(route: Route, fields: Fields, *, repeatable: bool = True) -> Ask:
+def request(route: Route, fields: Fields, *, repeatable: bool = True) -> ApiRequest:
     """Arguments as a request: those that the path names go there, the others into the body or the query."""
     names = path_names(route)
     path = {name: path_part(fields, name) for name in names}
@@ -57,9 +57,9 @@ def request(route: Route, fields: Fields, *, repeatable: bool = True) -> Ask:
     wait = _wait_seconds(rest)
     if route.body is not None:
         body = together(rest).encode()
-        return Ask(route=route, path=path, body=body, wait_seconds=wait, repeatable=repeatable)
+        return ApiRequest(route=route, path=path, body=body, wait_seconds=wait, repeatable=repeatable)
     query = [(name, value) for name in rest for value in scalars(rest, name)]
-    return Ask(route=route, path=path, query=query, wait_seconds=wait, repeatable=repeatable)
+    return ApiRequest(route=route, path=path, query=query, wait_seconds=wait, repeatable=repeatable)
 
 
 def path_names(route: Route) -> list[str]:
@@ -78,13 +78,13 @@ def _plain(handler: Handler, *, key: str | None = None) -> Act:
     """A tool that is one request; with a key, it is the key that makes it safe to send it twice."""
     route = route_of(handler)
 
-    async def act(native: Native, fields: Fields) -> Reply:
+    async def act(native: Api, fields: Fields) -> ApiResponse:
         return await native.ask(request(route, fields, repeatable=key is None or key in fields))
 
     return act
 
 
-async def _enqueue(native: Native, fields: Fields) -> Reply:
+async def _enqueue(native: Api, fields: Fields) -> ApiResponse:
     route = route_of(jobs.enqueue)
     reply = await native.ask(request(route, fields, repeatable="idempotency_key" in fields))
     if reply.headers.get("idempotent-replay") != "true":
@@ -92,13 +92,13 @@ async def _enqueue(native: Native, fields: Fields) -> Reply:
     return reply._replace(body=b'{"replayed":true,' + reply.body[1:])
 
 
-async def _request_approval(native: Native, fields: Fields) -> Reply:
+async def _request_approval(native: Api, fields: Fields) -> ApiResponse:
     """A link token is for people; an agent that had one could answer itself."""
     asked = request(route_of(approvals.open_approval), fields)
     return await native.ask(replace(asked, headers={"interlock-link": "none"}))
 
 
-async def _queue_stats(native: Native, fields: Fields) -> Reply:
+async def _queue_stats(native: Api, fields: Fields) -> ApiResponse:
     handler = queues.list_queues if scalar(fields, "type") is None else queues.get_queue
     asked = {name: value for name, value in fields.items() if value != "null"}
     return await native.ask(request(route_of(handler), asked))

@@ -14,14 +14,14 @@ from interlock.api.moonmind.auth import BASE, reject
 from interlock.api.moonmind.jobs import queue
 from interlock.api.moonmind.multipart import parts
 from interlock.api.moonmind.service import QueueService
-from interlock.api.routes import Answer, Call, Nothing, Routes, answer
+from interlock.api.routes import Nothing, RequestContext, Response, RouteTable, respond
 from interlock.domain.artifact import Artifact, served_as
 from interlock.domain.artifact import content_type as media_type
-from interlock.engine.artifacts import LONGEST_PAGE
+from interlock.engine.artifacts import MAX_PAGE_SIZE
 from interlock.engine.engine import Engine
 from interlock.errors import Conflict, Invalid, Malformed, TooLarge
 
-routes = Routes()
+routes = RouteTable()
 
 FIELDS_BYTES: Final = 64 * 1024  # of a form beside its file
 MAX_NAME_LENGTH: Final = 512
@@ -35,7 +35,7 @@ class ArtifactQuery(Lenient, frozen=True, kw_only=True):
 
 
 @routes.add("POST", f"{BASE}/jobs/{{job_id}}/artifacts/upload", roles=["work"], raw_body=True, answers={201: None})
-async def upload_artifact(call: Call[None, Nothing]) -> Answer:
+async def upload_artifact(call: RequestContext[None, Nothing]) -> Response:
     """Store a file of a job that is leased to the caller."""
     try:
         raw = await whole_upload(call, call.engine.limits.artifact + FIELDS_BYTES)
@@ -60,18 +60,18 @@ async def upload_artifact(call: Call[None, Nothing]) -> Answer:
         content_type=(form["contentType"].text() if "contentType" in form else "") or file.content_type,
         digest=form["digest"].text() if "digest" in form else None,
     )
-    return answer(encode.artifact(stored), 201)
+    return respond(encode.artifact(stored), 201)
 
 
 @routes.add("GET", f"{BASE}/jobs/{{job_id}}/artifacts", roles=["read"], query=ArtifactQuery, answers={200: None})
-async def list_artifacts(call: Call[None, ArtifactQuery]) -> Answer:
+async def list_artifacts(call: RequestContext[None, ArtifactQuery]) -> Response:
     """List the artifacts of a job, newest first."""
     found = await newest(call.engine, call.who.tenant, ids.decode(call.path["job_id"]), call.query.limit)
-    return answer({"items": [encode.artifact(one) for one in found]})
+    return respond({"items": [encode.artifact(one) for one in found]})
 
 
 @routes.add("GET", f"{BASE}/jobs/{{job_id}}/artifacts/{{artifact_id}}/download", roles=["read"], answers={200: None})
-async def download_artifact(call: Call[None, Nothing]) -> Answer:
+async def download_artifact(call: RequestContext[None, Nothing]) -> Response:
     """Download a file, named by the last part of its path."""
     try:
         job_id, artifact_id = (await queue(call).job(call.path["job_id"])).id, ids.decode(call.path["artifact_id"])
@@ -81,7 +81,7 @@ async def download_artifact(call: Call[None, Nothing]) -> Answer:
     except Invalid as error:  # a link has no content
         raise reject(404, "artifact_file_missing", str(error)) from None
     found = download.artifact
-    return Answer(
+    return Response(
         200,
         media_type=served_as(found.content_type),
         headers={
@@ -126,7 +126,7 @@ async def newest(engine: Engine, tenant: str, job_id: str, limit: int) -> list[A
     found: list[Artifact] = []
     before: tuple[int, str] | None = None
     while len(found) < limit:
-        size = min(limit - len(found), LONGEST_PAGE)
+        size = min(limit - len(found), MAX_PAGE_SIZE)
         page = await engine.artifacts.list(tenant, job_id, before=before, limit=size)
         found += page
         if len(page) < size:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from interlock.api import auth, problems
-from interlock.api.adapter import Said
+from interlock.api.adapter import AdapterError
 from interlock.api.headers import Headers
 from interlock.api.moonmind import ids
 from interlock.api.problems import Refusal
@@ -21,8 +21,8 @@ WORKER_TOKEN: Final = "x-moonmind-worker-token"
 _MISSING: Final = {"job": "job_not_found", "artifact": "artifact_not_found", "token": "worker_token_not_found"}
 
 
-def reject(status: int, code: str, message: str) -> Said:
-    return Said(status, _document(code, message))
+def reject(status: int, code: str, message: str) -> AdapterError:
+    return AdapterError(status, _document(code, message))
 
 
 def code_of(error: Error) -> tuple[int, str]:
@@ -71,7 +71,7 @@ class MoonmindAuth:
         if service.rates is not None:
             service.rates.take(f"{who.tenant} {who.actor}")
 
-    def unreadable(self, error: Error, route: Route) -> Said:
+    def unreadable(self, error: Error, route: Route) -> AdapterError:
         if isinstance(error, TooLarge):
             return reject(413, "queue_payload_too_large", str(error))
         return reject(422, "invalid_queue_payload", str(error))

@@ -22,17 +22,17 @@ from interlock.api.moonmind.auth import BASE
 from interlock.api.moonmind.jobs import queue
 from interlock.api.moonmind.requests import MoonmindRequest, Text
 from interlock.api.native.encode import kept, raw, when
-from interlock.api.routes import ABSENT, Answer, Call, Nothing, Routes, answer
+from interlock.api.routes import ABSENT, Nothing, RequestContext, Response, RouteTable, respond
 from interlock.domain import json_text, principal
 from interlock.domain.artifact import Artifact
 from interlock.domain.job import HistoryRow, Job
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.progress import Event, EventRow, Level, Report
 from interlock.domain.retry import SECOND
-from interlock.engine.progress import LONGEST_PAGE as MAX_PAGE
+from interlock.engine.progress import MAX_PAGE_SIZE as MAX_PAGE
 from interlock.errors import Conflict, Invalid
 
-routes = Routes()
+routes = RouteTable()
 
 POLL_SECONDS: Final = 0.5
 MAX_ARTIFACTS: Final = 500
@@ -94,9 +94,14 @@ class TimedEvent(NamedTuple):
 
 
 @routes.add(
-    "POST", f"{BASE}/jobs/{{job_id}}/events", roles=["work"], body=AppendEventRequest, mends=True, answers={201: None}
+    "POST",
+    f"{BASE}/jobs/{{job_id}}/events",
+    roles=["work"],
+    body=AppendEventRequest,
+    sanitizes=True,
+    answers={201: None},
 )
-async def append_event(call: Call[AppendEventRequest, Nothing]) -> Answer:
+async def append_event(call: RequestContext[AppendEventRequest, Nothing]) -> Response:
     """Append an event to a job that is leased to the caller."""
     request, service = call.body, queue(call)
     event = request.event(sanitized=call.sanitized)
@@ -108,11 +113,11 @@ async def append_event(call: Call[AppendEventRequest, Nothing]) -> Answer:
         await service.holder(call.path["job_id"], request.worker_id)  # raises the reason, unless it is leased again
         raise
     (row,) = await call.engine.progress.events(call.who.tenant, holder.job_id, after=seq - 1, limit=1)
-    return answer(_message(row).body, 201)
+    return respond(_message(row).body, 201)
 
 
 @routes.add("GET", f"{BASE}/jobs/{{job_id}}/events", roles=["read"], query=EventQuery, answers={200: None})
-async def list_events(call: Call[None, EventQuery]) -> Answer:
+async def list_events(call: RequestContext[None, EventQuery]) -> Response:
     """List events after a time, oldest first."""
     items: list[dict[str, Any]] = []
     async with aclosing(_Reader(call).pages()) as pages:
@@ -120,11 +125,11 @@ async def list_events(call: Call[None, EventQuery]) -> Answer:
             items += [one.body for one in page[: call.query.limit - len(items)]]
             if len(items) == call.query.limit:
                 break
-    return answer({"items": items})
+    return respond({"items": items})
 
 
 @routes.add("GET", f"{BASE}/jobs/{{job_id}}/events/stream", roles=["read"], query=EventQuery, answers={200: None})
-async def stream_events(call: Call[None, EventQuery]) -> Answer:
+async def stream_events(call: RequestContext[None, EventQuery]) -> Response:
     """Stream events until the job is terminal."""
     reader = _Reader(call)
     await reader.job()
@@ -149,7 +154,7 @@ class _Reader:
     an event with the time of its predecessor, or an earlier one, is dated a microsecond after the predecessor.
     """
 
-    def __init__(self, call: Call[Any, EventQuery]) -> None:
+    def __init__(self, call: RequestContext[Any, EventQuery]) -> None:
         self._engine, self._tenant = call.engine, call.who.tenant
         self._job_id = wire.job_id(ids.decode(call.path["job_id"]))
         self._after = call.query.micros
@@ -162,7 +167,7 @@ class _Reader:
         self.ended = False
 
     async def job(self) -> Job:
-        return await self._engine.reads.job(self._tenant, self._job_id)
+        return await self._engine.queries.job(self._tenant, self._job_id)
 
     async def pages(self) -> AsyncGenerator[list[TimedEvent]]:
         """New events in order of their times, a page at a time: a job may have very many."""
@@ -197,7 +202,7 @@ class _Reader:
         """New transitions and artifacts of the job, oldest first."""
         found: list[TimedEvent] = []
         if job.version > self._version:
-            rows = await self._engine.reads.history(self._tenant, job.id)
+            rows = await self._engine.queries.history(self._tenant, job.id)
             found += [_transition(row, job) for row in rows if self._version < row.version <= job.version]
             self._version = job.version
         for artifact in reversed(await newest(self._engine, self._tenant, job.id, MAX_ARTIFACTS)):

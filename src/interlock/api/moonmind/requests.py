@@ -18,8 +18,8 @@ class MoonmindRequest(Lenient, frozen=True, kw_only=True):
     """The base of the bodies: a field is accepted as `workerId` and as `worker_id`; of both the first counts."""
 
     @classmethod
-    def read(cls, raw: bytes, *, limit: int, mends: bool) -> tuple[Self, bool]:
-        checked, replaced = body.decode(raw, msgspec.Raw, limit=limit, mends=mends)
+    def read(cls, raw: bytes, *, limit: int, sanitizes: bool) -> tuple[Self, bool]:
+        checked, replaced = body.decode(raw, msgspec.Raw, limit=limit, sanitizes=sanitizes)
         try:
             return cls.of(checked), replaced
         except msgspec.ValidationError as error:

@@ -16,11 +16,11 @@ from interlock.api.routes import ABSENT
 from interlock.domain import policy as policies
 from interlock.domain import principal
 from interlock.domain.artifact import Holder
-from interlock.domain.decide import CancelAck, Complete, Fail, Finish
-from interlock.domain.job import ANY_FENCE, Beat, Checkpoint, Filter, Job
+from interlock.domain.decide import AcknowledgeCancel, CompleteJob, FailJob, Finish
+from interlock.domain.job import ANY_FENCE, Checkpoint, Filter, Heartbeat, Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.operations import Needs
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal
 from interlock.domain.progress import fitted
 from interlock.engine.engine import Engine
@@ -146,15 +146,15 @@ class QueueService:
             raise reject(422, "invalid_status_filter", f"unsupported status {query.status!r}")
         statuses = () if query.status is None else encode.STATUSES[query.status]
         filter = Filter(statuses, type=query.type or None, limit=query.limit)
-        found = await self._engine.reads.jobs(self._who.tenant, filter)
-        jobs = await self._engine.reads.some(self._who.tenant, [job.id for job in found])
+        found = await self._engine.queries.jobs(self._who.tenant, filter)
+        jobs = await self._engine.queries.some(self._who.tenant, [job.id for job in found])
         return {"items": [encode.job(job) for job in jobs]}
 
     async def claim(self, request: ClaimRequest) -> dict[str, Any]:
         who, policy = self._who, self._who.policy
         types = frozenset(policies.names(stripped(request.allowed_types), what="allowedTypes")) or None
         given = policies.names(stripped(request.worker_capabilities), what="workerCapabilities")
-        ask = ClaimAsk(
+        ask = ClaimFilter(
             worker=self._worker(request.worker_id),
             types=types,
             capabilities=frozenset(given) if policy is None else policy.capabilities,
@@ -169,7 +169,7 @@ class QueueService:
 
     async def heartbeat(self, job_id: str, request: HeartbeatRequest) -> dict[str, Any]:
         worker = self._worker(request.worker_id)
-        extension = Beat(ids.decode(job_id), ANY_FENCE, worker, _lease(request.lease_seconds))
+        extension = Heartbeat(ids.decode(job_id), ANY_FENCE, worker, _lease(request.lease_seconds))
         try:
             await self._engine.leases.heartbeat(self._who.tenant, extension, max_lease=MAX_LEASE_SECONDS)
         except Conflict:
@@ -180,7 +180,7 @@ class QueueService:
         worker, summary = self._worker(request.worker_id), trimmed(request.result_summary)
         if summary is not None:  # finished work is not rejected for the length of its summary
             summary = fitted(summary.replace("\x00", "\ufffd"), None, wire.REMARK_BYTES)
-        command = Complete(ids.decode(job_id), ANY_FENCE, worker, result_summary=summary, sanitized=self._sanitized)
+        command = CompleteJob(ids.decode(job_id), ANY_FENCE, worker, result_summary=summary, sanitized=self._sanitized)
         return await self._finish(command)
 
     async def fail(self, job_id: str, request: FailRequest) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class QueueService:
         if message is None:
             raise Invalid("errorMessage is empty: expected a text", pointer="/errorMessage")
         error, replaced = wire.error_body(message)
-        command = Fail(
+        command = FailJob(
             ids.decode(job_id), ANY_FENCE, self._worker(request.worker_id), error, retryable=request.retryable,
             sanitized=replaced or self._sanitized,
         )  # fmt: skip
@@ -199,10 +199,10 @@ class QueueService:
         worker = self._worker(request.worker_id)
         job = await self.job(job_id)
         if job.status is Status.CANCELLED:
-            *_, end = await self._engine.reads.history(self._who.tenant, job.id)
+            *_, end = await self._engine.queries.history(self._who.tenant, job.id)
             if end.actor == principal.worker(worker):
                 return encode.job(job)
-        return await self._finish(CancelAck(job.id, ANY_FENCE, worker))
+        return await self._finish(AcknowledgeCancel(job.id, ANY_FENCE, worker))
 
     async def cancel(self, job_id: str, request: CancelRequest) -> dict[str, Any]:
         job = await self.job(job_id)
@@ -244,7 +244,7 @@ class QueueService:
         return Holder(job.id, job.fence, worker)
 
     async def job(self, job_id: str) -> Job:
-        return await self._engine.reads.job(self._who.tenant, wire.job_id(ids.decode(job_id)))
+        return await self._engine.queries.job(self._who.tenant, wire.job_id(ids.decode(job_id)))
 
     async def _finish(self, command: Finish) -> dict[str, Any]:
         try:

@@ -10,11 +10,11 @@ from interlock.api.adapter import Lenient
 from interlock.api.moonmind import encode, ids
 from interlock.api.moonmind.auth import BASE
 from interlock.api.moonmind.requests import MoonmindRequest, stripped, trimmed
-from interlock.api.routes import Answer, Call, Nothing, Routes, answer
+from interlock.api.routes import Nothing, RequestContext, Response, RouteTable, respond
 from interlock.domain.token import Token
 from interlock.wire import TokenRequest
 
-routes = Routes()
+routes = RouteTable()
 
 PAGE: Final = 200
 TOKEN_PREFIX: Final = "mmwt_"
@@ -37,7 +37,7 @@ class TokenQuery(Lenient, frozen=True, kw_only=True):
 
 
 @routes.add("POST", f"{BASE}/workers/tokens", roles=["admin"], body=CreateTokenRequest, answers={201: None})
-async def create_worker_token(call: Call[CreateTokenRequest, Nothing]) -> Answer:
+async def create_worker_token(call: RequestContext[CreateTokenRequest, Nothing]) -> Response:
     """Create a worker token; its text is shown only once."""
     body = call.body
     request = TokenRequest(
@@ -49,11 +49,11 @@ async def create_worker_token(call: Call[CreateTokenRequest, Nothing]) -> Answer
         capabilities=_names(body.capabilities),
     )
     created = await call.engine.tokens.create(call.who, request, prefix=TOKEN_PREFIX)
-    return answer({"token": created.text, "workerToken": encode.token(created.token)}, 201)
+    return respond({"token": created.text, "workerToken": encode.token(created.token)}, 201)
 
 
 @routes.add("GET", f"{BASE}/workers/tokens", roles=["admin"], query=TokenQuery, answers={200: None})
-async def list_worker_tokens(call: Call[None, TokenQuery]) -> Answer:
+async def list_worker_tokens(call: RequestContext[None, TokenQuery]) -> Response:
     """List worker tokens, newest first."""
     found: list[Token] = []
     before: str | None = None
@@ -63,13 +63,13 @@ async def list_worker_tokens(call: Call[None, TokenQuery]) -> Answer:
         if len(page) < PAGE:
             break
         before = page[-1].id
-    return answer({"items": [encode.token(one) for one in found[: call.query.limit]]})
+    return respond({"items": [encode.token(one) for one in found[: call.query.limit]]})
 
 
 @routes.add("POST", f"{BASE}/workers/tokens/{{id}}/revoke", roles=["admin"], answers={200: None})
-async def revoke_worker_token(call: Call[None, Nothing]) -> Answer:
+async def revoke_worker_token(call: RequestContext[None, Nothing]) -> Response:
     """Revoke a worker token."""
-    return answer(encode.token(await call.engine.tokens.revoke(call.who, ids.decode(call.path["id"]), of_worker=True)))
+    return respond(encode.token(await call.engine.tokens.revoke(call.who, ids.decode(call.path["id"]), of_worker=True)))
 
 
 def _names(values: list[str] | None) -> list[str] | None:

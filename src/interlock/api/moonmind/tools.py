@@ -25,10 +25,10 @@ from interlock.api.moonmind.service import (
     ListJobsQuery,
     QueueService,
 )
-from interlock.api.routes import Answer, Call, Nothing, Routes, answer
+from interlock.api.routes import Nothing, RequestContext, Response, RouteTable, respond
 from interlock.errors import Invalid, Malformed, TooLarge
 
-routes = Routes()
+routes = RouteTable()
 
 ANY_ROLE: Final = ("produce", "read", "work", "operate")
 
@@ -86,11 +86,11 @@ class _Tool(NamedTuple):
 
     arguments: type[MoonmindRequest]
     roles: tuple[str, ...]
-    run: Callable[[Call[Any, Any], QueueService, Any], Awaitable[dict[str, Any]]]
+    run: Callable[[RequestContext[Any, Any], QueueService, Any], Awaitable[dict[str, Any]]]
     description: str
 
 
-async def _upload(call: Call[Any, Any], queue: QueueService, request: UploadTool) -> dict[str, Any]:
+async def _upload(call: RequestContext[Any, Any], queue: QueueService, request: UploadTool) -> dict[str, Any]:
     stored = await store(
         call.engine, call.who.tenant, queue, request.job_id, worker_id=request.worker_id, name=request.name,
         content=request.content_base64, content_type=request.content_type, digest=request.digest,
@@ -120,9 +120,9 @@ TOOLS: Final = {
 
 
 @routes.add("GET", PATH, roles=ANY_ROLE, answers={200: None})
-async def list_tools(call: Call[None, Nothing]) -> Answer:
+async def list_tools(call: RequestContext[None, Nothing]) -> Response:
     """List the tools by name."""
-    return answer(
+    return respond(
         {
             "tools": [
                 {"name": name, "description": tool.description, "inputSchema": _schema(tool.arguments)}
@@ -133,7 +133,7 @@ async def list_tools(call: Call[None, Nothing]) -> Answer:
 
 
 @routes.add("POST", f"{PATH}/call", roles=ANY_ROLE, raw_body=True, answers={200: None})
-async def call_tool(call: Call[None, Nothing]) -> Answer:
+async def call_tool(call: RequestContext[None, Nothing]) -> Response:
     """Call a tool; the arguments of one of them hold a whole file."""
     tool_call, replaced = await _tool_call(call)
     tool = TOOLS.get(tool_call.tool)
@@ -148,18 +148,18 @@ async def call_tool(call: Call[None, Nothing]) -> Answer:
     except msgspec.ValidationError as error:
         raise reject(422, "invalid_tool_arguments", str(error)) from None
     queue = QueueService(call.engine, call.who, sanitized=replaced)
-    return answer({"result": await tool.run(call, queue, request)})
+    return respond({"result": await tool.run(call, queue, request)})
 
 
-async def _tool_call(call: Call[None, Nothing]) -> tuple[ToolCall, bool]:
+async def _tool_call(call: RequestContext[None, Nothing]) -> tuple[ToolCall, bool]:
     """Read the call, up to the size of the largest artifact in base64; return also whether text was replaced."""
     usual = call.service.options.largest_body
     limit = -(-call.engine.limits.artifact // 3) * 4 + usual
     try:
         raw = await whole_upload(call, limit)
         if len(raw) <= usual:
-            return ToolCall.read(raw, limit=limit, mends=True)
-        return await asyncio.to_thread(ToolCall.read, raw, limit=limit, mends=True)  # large bodies take long
+            return ToolCall.read(raw, limit=limit, sanitizes=True)
+        return await asyncio.to_thread(ToolCall.read, raw, limit=limit, sanitizes=True)  # large bodies take long
     except TooLarge as error:
         raise reject(413, "artifact_too_large", str(error)) from None
     except (Invalid, Malformed) as error:

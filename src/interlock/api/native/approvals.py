@@ -11,27 +11,27 @@ from msgspec import UNSET, Meta, UnsetType
 from interlock import wire
 from interlock.api import auth, responses
 from interlock.api.native import encode
-from interlock.api.native.lease_requests import CheckpointPart, Held
+from interlock.api.native.lease_requests import CheckpointPart, LeaseRequest
 from interlock.api.native.leases import as_holder
-from interlock.api.native.pagination import Page, page, place
-from interlock.api.routes import ABSENT, Answer, Call, Nothing, Request, Routes, answer
+from interlock.api.native.pagination import Page, cursor_position, page
+from interlock.api.routes import ABSENT, Nothing, Request, RequestContext, Response, RouteTable, respond
 from interlock.domain.approval import (
     DEFAULT_EXPIRY_SECONDS,
     Approval,
+    ApprovalFilter,
+    ApprovalStatus,
     Decision,
-    GateFilter,
-    GateStatus,
     OnDeny,
-    OpenGate,
+    RequestApproval,
 )
-from interlock.engine.approvals import Opened
+from interlock.engine.approvals import RequestedApproval
 from interlock.errors import NotFound
 from interlock.wire import encode_approval
 
-routes = Routes()
+routes = RouteTable()
 
 
-class OpenRequest(Held, frozen=True, kw_only=True):
+class OpenRequest(LeaseRequest, frozen=True, kw_only=True):
     """A request for an approval."""
 
     prompt: str
@@ -64,7 +64,7 @@ class DecideByToken(DecideRequest, frozen=True, kw_only=True):
 class ApprovalQuery(Page, frozen=True, kw_only=True):
     """Which approvals a list shows."""
 
-    status: GateStatus | None = None
+    status: ApprovalStatus | None = None
     job: str | None = None
 
 
@@ -82,7 +82,7 @@ class ApprovalShape(responses.Shape, frozen=True, kw_only=True):
 
     id: str
     job_id: str
-    status: GateStatus
+    status: ApprovalStatus
     prompt: str
     details: Any
     risk: str | None
@@ -111,7 +111,7 @@ class ApprovalPage(responses.Shape, frozen=True, kw_only=True):
     next_cursor: str | None
 
 
-class OpenedShape(responses.Shape, frozen=True, kw_only=True):
+class RequestedApprovalShape(responses.Shape, frozen=True, kw_only=True):
     """A requested approval; with authentication off it carries a link token, shown only once."""
 
     approval: ApprovalShape
@@ -127,33 +127,33 @@ class LinkShape(responses.Shape, frozen=True, kw_only=True):
 
 
 @routes.add(
-    "POST", "/v1/jobs/{job_id}/approvals", roles=["work"], body=OpenRequest, mends=True,
-    has_checkpoint=True, headers=["Interlock-Link"], answers={201: OpenedShape},
+    "POST", "/v1/jobs/{job_id}/approvals", roles=["work"], body=OpenRequest, sanitizes=True,
+    has_checkpoint=True, headers=["Interlock-Link"], answers={201: RequestedApprovalShape},
 )  # fmt: skip
-async def open_approval(call: Call[OpenRequest, Nothing]) -> Answer:
+async def open_approval(call: RequestContext[OpenRequest, Nothing]) -> Response:
     """Let a job wait for a decision, and give up its lease."""
 
-    async def act(job_id: str, worker: str) -> Opened:
-        return await call.engine.gates.open(call.who, _order(call, job_id, worker), link=call.headers.wants_link)
+    async def act(job_id: str, worker: str) -> RequestedApproval:
+        return await call.engine.approvals.open(call.who, _order(call, job_id, worker), link=call.headers.wants_link)
 
     opened = await as_holder(call, call.body, act)
-    said: dict[str, Any] = {
+    given: dict[str, Any] = {
         "approval": encode_approval.approval(opened.approval),
         "receipt": encode.receipt(opened.receipt),
     }
     if opened.token is not None:
-        said["token"] = opened.token
-    return answer(said, 201)
+        given["token"] = opened.token
+    return respond(given, 201)
 
 
 @routes.add("GET", "/v1/approvals", roles=["read", "approve"], query=ApprovalQuery, answers={200: ApprovalPage})
-async def list_approvals(call: Call[None, ApprovalQuery]) -> Answer:
+async def list_approvals(call: RequestContext[None, ApprovalQuery]) -> Response:
     """List approvals, newest first."""
-    at = place(call, "approvals")
+    at = cursor_position(call, "approvals")
     before = None if at is None else (int(at[0]), str(at[1]))
     job_id = None if call.query.job is None else wire.job_id(call.query.job, "job")
-    filter = GateFilter(status=call.query.status, job_id=job_id, before=before, limit=call.query.limit)
-    found = await call.engine.gates.list(call.who.tenant, filter)
+    filter = ApprovalFilter(status=call.query.status, job_id=job_id, before=before, limit=call.query.limit)
+    found = await call.engine.approvals.list(call.who.tenant, filter)
     end: list[int | str] = [found[-1].opened_at, found[-1].id] if found else []
     return page(
         call,
@@ -165,65 +165,65 @@ async def list_approvals(call: Call[None, ApprovalQuery]) -> Answer:
 
 
 @routes.add("GET", "/v1/approvals/{approval_id}", roles=["read", "approve"], answers={200: ApprovalShape})
-async def get_approval(call: Call[None, Nothing]) -> Answer:
+async def get_approval(call: RequestContext[None, Nothing]) -> Response:
     """Show an approval; looking at it decides nothing."""
-    return answer(encode_approval.approval(await call.engine.gates.get(call.who.tenant, call.path["approval_id"])))
+    return respond(encode_approval.approval(await call.engine.approvals.get(call.who.tenant, call.path["approval_id"])))
 
 
 @routes.add(
     "POST", "/v1/approvals/{approval_id}/token", roles=["approve"], body=Nothing, body_optional=True,
     answers={201: LinkShape},
 )  # fmt: skip
-async def mint_link(call: Call[Nothing, Nothing]) -> Answer:
+async def create_link(call: RequestContext[Nothing, Nothing]) -> Response:
     """Create an approval link for a person without a credential; it voids the previous one."""
-    minted = await call.engine.gates.mint(call.who, call.path["approval_id"])
-    return answer({"token": minted.token, "approval": encode_approval.approval(minted.approval)}, 201)
+    minted = await call.engine.approvals.create_link(call.who, call.path["approval_id"])
+    return respond({"token": minted.token, "approval": encode_approval.approval(minted.approval)}, 201)
 
 
 @routes.add(
     "POST", "/v1/approvals/{approval_id}/decide", roles=["approve"], body=DecideRequest, answers={200: ApprovalShape}
 )  # fmt: skip
-async def decide(call: Call[DecideRequest, Nothing]) -> Answer:
+async def decide(call: RequestContext[DecideRequest, Nothing]) -> Response:
     """Vote; the same vote again answers the same."""
     body = call.body
-    found = await call.engine.gates.decide(
-        call.who, call.path["approval_id"], body.decision, comment=body.comment, data=_said(body.data),
+    found = await call.engine.approvals.decide(
+        call.who, call.path["approval_id"], body.decision, comment=body.comment, data=_json_text(body.data),
         digest=body.digest,
     )  # fmt: skip
-    return answer(encode_approval.approval(found))
+    return respond(encode_approval.approval(found))
 
 
 @routes.add(
     "POST", "/v1/approvals/decide", needs_credential=False, body=DecideByToken, answers={200: ApprovalShape}
 )  # fmt: skip
-async def decide_by_link(call: Call[DecideByToken, Nothing]) -> Answer:
+async def decide_by_link(call: RequestContext[DecideByToken, Nothing]) -> Response:
     """Decide as the bearer of a link token, without any other credential."""
     body = call.body
     who = None
     if call.headers.get("authorization") is not None:
         who = await auth.authenticate(call.service, call.headers)
     try:
-        found: Approval = await call.engine.gates.decide_by_token(
-            body.token, body.decision, comment=body.comment, data=_said(body.data), digest=body.digest, who=who
+        found: Approval = await call.engine.approvals.decide_by_token(
+            body.token, body.decision, comment=body.comment, data=_json_text(body.data), digest=body.digest, who=who
         )
     except NotFound:
         # Only now: behind a proxy all callers have one address, and a right token must not wait for wrong ones.
         call.service.wrong_links.take(call.peer)
         raise
-    return answer(encode_approval.approval(found))
+    return respond(encode_approval.approval(found))
 
 
-def _order(call: Call[OpenRequest, Nothing], job_id: str, worker: str) -> OpenGate:
+def _order(call: RequestContext[OpenRequest, Nothing], job_id: str, worker: str) -> RequestApproval:
     body, part = call.body, call.body.checkpoint
-    return OpenGate(
+    return RequestApproval(
         id=job_id,
         fence=body.fence,
         worker=worker,
-        gate_id="",
+        approval_id="",
         prompt=body.prompt,
         details=encode.kept(body.details),
         risk=body.risk,
-        schema=_said(body.schema),
+        schema=_json_text(body.schema),
         required=body.required,
         on_deny=body.on_deny,
         expires_in_seconds=body.expires_in_seconds,
@@ -234,7 +234,7 @@ def _order(call: Call[OpenRequest, Nothing], job_id: str, worker: str) -> OpenGa
     )
 
 
-def _said(part: msgspec.Raw) -> str | None:
+def _json_text(part: msgspec.Raw) -> str | None:
     """An optional part of a request; a null says nothing, as in any other field that may be left out."""
     given = encode.kept(part)
     return None if given == "null" else given

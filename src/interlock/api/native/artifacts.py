@@ -9,15 +9,15 @@ from urllib.parse import quote
 from interlock.api import auth, responses
 from interlock.api.body import pieces_of
 from interlock.api.long_poll import upload_in_time
-from interlock.api.native.lease_requests import Held
+from interlock.api.native.lease_requests import LeaseRequest
 from interlock.api.native.leases import as_holder
-from interlock.api.native.pagination import Page, page, place
-from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
+from interlock.api.native.pagination import Page, cursor_position, page
+from interlock.api.routes import Nothing, Request, RequestContext, Response, RouteTable, respond
 from interlock.domain.artifact import Artifact, Holder, served_as
 from interlock.engine.artifacts import Download
 from interlock.wire.encode import artifact_to_dict
 
-routes = Routes()
+routes = RouteTable()
 
 
 class Upload(Request, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ class Upload(Request, frozen=True, kw_only=True):
     sha256: str | None = None
 
 
-class LinkRequest(Held, frozen=True, kw_only=True):
+class LinkRequest(LeaseRequest, frozen=True, kw_only=True):
     """A name for something elsewhere."""
 
     name: str
@@ -44,15 +44,15 @@ class _Fenced(Request, frozen=True, kw_only=True):
     "PUT", "/v1/jobs/{job_id}/artifacts", roles=["work"], query=Upload, raw_body=True,
     headers=["Interlock-Fence"], answers={200: responses.Artifact},
 )  # fmt: skip
-async def put_artifact(call: Call[None, Upload]) -> Answer:
+async def put_artifact(call: RequestContext[None, Upload]) -> Response:
     """Stream a file in; the same name replaces what was there, and nothing is seen before the last byte is safe."""
-    grant = _Fenced(fence=call.headers.fence(), worker=call.query.worker)
+    lease = _Fenced(fence=call.headers.fence(), worker=call.query.worker)
     pieces: AsyncIterator[bytes] = upload_in_time(call, pieces_of(call.receive))
 
     async def act(job_id: str, worker: str) -> Artifact:
         return await call.engine.artifacts.put(
             call.who.tenant,
-            Holder(job_id, grant.fence, worker),
+            Holder(job_id, lease.fence, worker),
             call.query.name,
             pieces,
             content_type=call.headers.get("content-type"),
@@ -60,13 +60,13 @@ async def put_artifact(call: Call[None, Upload]) -> Answer:
             sha256=call.query.sha256,
         )
 
-    return answer(artifact_to_dict(await as_holder(call, grant, act)))
+    return respond(artifact_to_dict(await as_holder(call, lease, act)))
 
 
 @routes.add(
     "POST", "/v1/jobs/{job_id}/artifacts", roles=["work"], body=LinkRequest, answers={201: responses.Artifact}
 )  # fmt: skip
-async def link_artifact(call: Call[LinkRequest, Nothing]) -> Answer:
+async def link_artifact(call: RequestContext[LinkRequest, Nothing]) -> Response:
     """Keep the address of something elsewhere under a name; it is never fetched, and the same name replaces."""
     body = call.body
 
@@ -75,17 +75,17 @@ async def link_artifact(call: Call[LinkRequest, Nothing]) -> Answer:
             call.who.tenant, Holder(job_id, body.fence, worker), body.name, body.url
         )
 
-    return answer(artifact_to_dict(await as_holder(call, body, act)), 201)
+    return respond(artifact_to_dict(await as_holder(call, body, act)), 201)
 
 
 @routes.add(
     "GET", "/v1/jobs/{job_id}/artifacts", roles=["read"], on_condition=["work"], query=Page,
     answers={200: responses.ArtifactPage},
 )  # fmt: skip
-async def list_artifacts(call: Call[None, Page]) -> Answer:
+async def list_artifacts(call: RequestContext[None, Page]) -> Response:
     """List the artifacts of a job, newest first."""
     job = await auth.readable(call)
-    at = place(call, f"artifacts {job.id}")
+    at = cursor_position(call, f"artifacts {job.id}")
     before = None if at is None else (int(at[0]), str(at[1]))
     found = await call.engine.artifacts.list(call.who.tenant, job.id, before=before, limit=call.query.limit)
     end: list[int | str] = [found[-1].created_at, found[-1].id] if found else []
@@ -102,13 +102,13 @@ async def list_artifacts(call: Call[None, Page]) -> Answer:
     "GET", "/v1/jobs/{job_id}/artifacts/{artifact_id}", roles=["read"], on_condition=["work"],
     headers=["Range"], answers={200: None, 206: None}, produces="application/octet-stream",
 )  # fmt: skip
-async def get_artifact(call: Call[None, Nothing]) -> Answer:
+async def get_artifact(call: RequestContext[None, Nothing]) -> Response:
     """Read a file, or one range of it. It is offered as a download, never shown."""
     job = await auth.readable(call)
     download = await call.engine.artifacts.read(
         call.who.tenant, job.id, call.path["artifact_id"], wanted=call.headers.get("range")
     )
-    return Answer(
+    return Response(
         206 if download.partial else 200,
         media_type=served_as(download.artifact.content_type),
         headers=_headers(download),

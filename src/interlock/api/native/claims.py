@@ -8,18 +8,18 @@ from msgspec import Meta
 
 from interlock import wire
 from interlock.api import auth, responses
-from interlock.api.long_poll import claim_patiently
+from interlock.api.long_poll import claim_with_wait
 from interlock.api.native import encode
-from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
+from interlock.api.routes import Nothing, Request, RequestContext, Response, RouteTable, respond
 from interlock.domain import policy
 from interlock.domain.approval import Approval
 from interlock.domain.job import Job
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.progress import StepRow
 from interlock.wire import encode_approval
-from interlock.wire.encode import GrantedJob, job_fields
+from interlock.wire.encode import LeasedJobBody, job_fields
 
-routes = Routes()
+routes = RouteTable()
 
 
 class ClaimRequest(Request, frozen=True, kw_only=True):
@@ -39,21 +39,21 @@ class ClaimRequest(Request, frozen=True, kw_only=True):
 
 
 @routes.add("POST", "/v1/claims", roles=["work"], body=ClaimRequest, answers={200: responses.Claimed})
-async def claim(call: Call[ClaimRequest, Nothing]) -> Answer:
+async def claim(call: RequestContext[ClaimRequest, Nothing]) -> Response:
     """Lease jobs, the best first; with `wait_seconds`, wait for the first. The same `claim_id` again gets the same."""
     ask = _ask(call)
     if call.body.wait_seconds:
-        jobs = await claim_patiently(call, ask, call.body.wait_seconds)
+        jobs = await claim_with_wait(call, ask, call.body.wait_seconds)
     else:
         jobs = await call.engine.leases.claim(call.who.tenant, ask)
-    return answer({"jobs": await _granted(call, jobs)})
+    return respond({"jobs": await _leased(call, jobs)})
 
 
-def _ask(call: Call[ClaimRequest, Nothing]) -> ClaimAsk:
+def _ask(call: RequestContext[ClaimRequest, Nothing]) -> ClaimFilter:
     body, who = call.body, call.who
     allowed = who.policy.capabilities if who.policy is not None else frozenset()
     keys = policy.any_or(body.affinity_keys, what="affinity_keys") if body.affinity_keys is not None else frozenset()
-    ask = ClaimAsk(
+    ask = ClaimFilter(
         worker=auth.worker_name(who, body.worker),
         types=policy.any_or(body.types, what="types"),
         capabilities=allowed
@@ -67,7 +67,7 @@ def _ask(call: Call[ClaimRequest, Nothing]) -> ClaimAsk:
     return who.narrowed(ask)
 
 
-async def _granted(call: Call[ClaimRequest, Nothing], jobs: list[Job]) -> list[GrantedJob]:
+async def _leased(call: RequestContext[ClaimRequest, Nothing], jobs: list[Job]) -> list[LeasedJobBody]:
     """Jobs with what their workers have to know of earlier runs; one that never ran has nothing to tell."""
     past = jobs if call.body.claim_id is not None else [job for job in jobs if not _runs_first(job)]
     steps: dict[str, list[StepRow]] = {}
@@ -75,9 +75,9 @@ async def _granted(call: Call[ClaimRequest, Nothing], jobs: list[Job]) -> list[G
     if past:
         ids = [job.id for job in past]
         steps = dict(zip(ids, await call.engine.progress.steps_of(call.who.tenant, ids), strict=True))
-        decided = await call.engine.gates.decisions(call.who.tenant, past)
+        decided = await call.engine.approvals.decisions(call.who.tenant, past)
     return [
-        GrantedJob(
+        LeasedJobBody(
             *(
                 *job_fields(job, now=0),
                 [encode.step(row) for row in steps.get(job.id, ())],

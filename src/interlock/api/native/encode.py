@@ -9,23 +9,23 @@ import msgspec
 from msgspec import UNSET
 
 from interlock import wire
-from interlock.api.routes import Call
-from interlock.domain.job import Added, Job, Pulse, Receipt
+from interlock.api.routes import RequestContext
+from interlock.domain.job import Added, HeartbeatReply, Job, Receipt
 from interlock.domain.lifecycle import Status
 from interlock.domain.progress import EventRow, StepRow
-from interlock.wire.encode import AddedJob, JobShown, job_fields
+from interlock.wire.encode import EnqueuedJobBody, JobBody, job_fields
 
 # Only where these stand does the place of a job depend on the time.
 _WAITING = frozenset({Status.QUEUED, Status.RETRY})
 
 
-async def jobs(call: Call[Any, Any], found: Sequence[Job]) -> list[JobShown]:
+async def jobs(call: RequestContext[Any, Any], found: Sequence[Job]) -> list[JobBody]:
     """Jobs as of now; the clock is asked only where an answer depends on it."""
-    now = await call.engine.reads.now() if any(job.status in _WAITING for job in found) else 0
-    return [JobShown(*job_fields(job, now=now)) for job in found]
+    now = await call.engine.queries.now() if any(job.status in _WAITING for job in found) else 0
+    return [JobBody(*job_fields(job, now=now)) for job in found]
 
 
-async def listed(call: Call[Any, Any], found: Sequence[Job]) -> list[JobShown]:
+async def listed(call: RequestContext[Any, Any], found: Sequence[Job]) -> list[JobBody]:
     """Jobs of a list, without the fields that may be large."""
     items = await jobs(call, found)
     for item in items:
@@ -33,19 +33,19 @@ async def listed(call: Call[Any, Any], found: Sequence[Job]) -> list[JobShown]:
     return items
 
 
-async def job(call: Call[Any, Any], found: Job) -> JobShown:
-    (shown,) = await jobs(call, [found])
-    return shown
+async def job(call: RequestContext[Any, Any], found: Job) -> JobBody:
+    (encoded,) = await jobs(call, [found])
+    return encoded
 
 
-def born(job: Job) -> JobShown:
+def new_job(job: Job) -> JobBody:
     """A job that was added a moment ago."""
-    return JobShown(*job_fields(job, now=job.created_at))
+    return JobBody(*job_fields(job, now=job.created_at))
 
 
-def added(one: Added, now: int | None) -> AddedJob:
+def added(one: Added, now: int | None) -> EnqueuedJobBody:
     """A job of a batch; the clock is needed only for one that was there before."""
-    return AddedJob(*(*job_fields(one.job, now=one.job.created_at if now is None else now), one.replayed))
+    return EnqueuedJobBody(*(*job_fields(one.job, now=one.job.created_at if now is None else now), one.replayed))
 
 
 def etag(job: Job) -> dict[str, str]:
@@ -61,14 +61,14 @@ def receipt(receipt: Receipt) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def pulse(pulse: Pulse) -> dict[str, Any]:
-    return pulse._asdict() | {"lease_expires_at": wire.when(pulse.lease_expires_at)}
+def heartbeat_reply(reply: HeartbeatReply) -> dict[str, Any]:
+    return reply._asdict() | {"lease_expires_at": wire.when(reply.lease_expires_at)}
 
 
 def step(row: StepRow) -> dict[str, Any]:
-    shown = row._asdict() | {"result": msgspec.Raw(row.result.encode()), "at": wire.when(row.at)}
-    del shown["job_id"]
-    return shown
+    encoded = row._asdict() | {"result": msgspec.Raw(row.result.encode()), "at": wire.when(row.at)}
+    del encoded["job_id"]
+    return encoded
 
 
 def event(row: EventRow) -> dict[str, Any]:

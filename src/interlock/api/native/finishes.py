@@ -11,15 +11,15 @@ import msgspec
 from interlock import wire
 from interlock.api import problems, responses
 from interlock.api.native import encode
-from interlock.api.native.lease_requests import Held, HeldItem, count, odd_items
+from interlock.api.native.lease_requests import LeaseRequest, LeaseRequestItem, count, odd_items
 from interlock.api.native.leases import as_holder, as_holders
-from interlock.api.routes import ABSENT, Answer, Call, Nothing, Request, Routes, answer
+from interlock.api.routes import ABSENT, Nothing, Request, RequestContext, Response, RouteTable, respond
 from interlock.domain.artifact import File, Holder, Link
-from interlock.domain.decide import CancelAck, Complete, Fail, Finish, Release
-from interlock.domain.job import Refused
+from interlock.domain.decide import AcknowledgeCancel, CompleteJob, FailJob, Finish, ReleaseJob
+from interlock.domain.job import Rejected
 from interlock.errors import Conflict, Error, Invalid
 
-routes = Routes()
+routes = RouteTable()
 
 
 class ErrorPart(Request, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class ArtifactPart(Request, frozen=True, kw_only=True):
         return File(self.name, self.content_base64 or b"", self.content_type)
 
 
-class CompleteRequest(Held, frozen=True, kw_only=True):
+class CompleteRequest(LeaseRequest, frozen=True, kw_only=True):
     """A success report."""
 
     result: msgspec.Raw = ABSENT
@@ -55,7 +55,7 @@ class CompleteRequest(Held, frozen=True, kw_only=True):
     artifacts: tuple[ArtifactPart, ...] = ()
 
 
-class FailRequest(Held, frozen=True, kw_only=True):
+class FailRequest(LeaseRequest, frozen=True, kw_only=True):
     """A failure; the job is retried unless `retryable` is false."""
 
     error: ErrorPart
@@ -63,7 +63,7 @@ class FailRequest(Held, frozen=True, kw_only=True):
     retry_after_seconds: float | None = None
 
 
-class ReleaseRequest(Held, frozen=True, kw_only=True):
+class ReleaseRequest(LeaseRequest, frozen=True, kw_only=True):
     """A release: due now, after a delay, at a time, or when children are terminal."""
 
     delay_seconds: float | None = None
@@ -72,11 +72,11 @@ class ReleaseRequest(Held, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class AckRequest(Held, frozen=True, kw_only=True):
+class AckRequest(LeaseRequest, frozen=True, kw_only=True):
     """The work has stopped, as was asked."""
 
 
-class CompleteItem(HeldItem, frozen=True, kw_only=True, tag_field="outcome", tag="complete"):
+class CompleteItem(LeaseRequestItem, frozen=True, kw_only=True, tag_field="outcome", tag="complete"):
     """A success among others."""
 
     result: msgspec.Raw = ABSENT
@@ -85,7 +85,7 @@ class CompleteItem(HeldItem, frozen=True, kw_only=True, tag_field="outcome", tag
     artifacts: tuple[ArtifactPart, ...] = ()
 
 
-class FailItem(HeldItem, frozen=True, kw_only=True, tag_field="outcome", tag="fail"):
+class FailItem(LeaseRequestItem, frozen=True, kw_only=True, tag_field="outcome", tag="fail"):
     """A failure among others."""
 
     error: ErrorPart
@@ -93,7 +93,7 @@ class FailItem(HeldItem, frozen=True, kw_only=True, tag_field="outcome", tag="fa
     retry_after_seconds: float | None = None
 
 
-class ReleaseItem(HeldItem, frozen=True, kw_only=True, tag_field="outcome", tag="release"):
+class ReleaseItem(LeaseRequestItem, frozen=True, kw_only=True, tag_field="outcome", tag="release"):
     """A release among others."""
 
     delay_seconds: float | None = None
@@ -115,43 +115,43 @@ Report = CompleteRequest | FailRequest | ReleaseRequest | AckRequest | FinishIte
 
 
 @routes.add(
-    "POST", "/v1/jobs/{job_id}/complete", roles=["work"], body=CompleteRequest, mends=True,
+    "POST", "/v1/jobs/{job_id}/complete", roles=["work"], body=CompleteRequest, sanitizes=True,
     answers={200: responses.Receipt},
 )  # fmt: skip
-async def complete(call: Call[CompleteRequest, Nothing]) -> Answer:
+async def complete(call: RequestContext[CompleteRequest, Nothing]) -> Response:
     """Report success; artifacts that come along are kept first."""
     await _attach(call, call.job_id, call.body)
     return await _finish(call)
 
 
 @routes.add(
-    "POST", "/v1/jobs/{job_id}/fail", roles=["work"], body=FailRequest, mends=True, answers={200: responses.Receipt}
+    "POST", "/v1/jobs/{job_id}/fail", roles=["work"], body=FailRequest, sanitizes=True, answers={200: responses.Receipt}
 )  # fmt: skip
-async def fail(call: Call[FailRequest, Nothing]) -> Answer:
+async def fail(call: RequestContext[FailRequest, Nothing]) -> Response:
     """Fail a job; it is retried, or becomes terminal."""
     return await _finish(call)
 
 
 @routes.add(
-    "POST", "/v1/jobs/{job_id}/release", roles=["work"], body=ReleaseRequest, mends=True,
+    "POST", "/v1/jobs/{job_id}/release", roles=["work"], body=ReleaseRequest, sanitizes=True,
     answers={200: responses.Receipt},
 )  # fmt: skip
-async def release(call: Call[ReleaseRequest, Nothing]) -> Answer:
+async def release(call: RequestContext[ReleaseRequest, Nothing]) -> Response:
     """Release a job without using an attempt."""
     return await _finish(call)
 
 
 @routes.add(
-    "POST", "/v1/jobs/{job_id}/cancel/ack", roles=["work"], body=AckRequest, mends=True,
+    "POST", "/v1/jobs/{job_id}/cancel/ack", roles=["work"], body=AckRequest, sanitizes=True,
     answers={200: responses.Receipt},
 )  # fmt: skip
-async def acknowledge_cancel(call: Call[AckRequest, Nothing]) -> Answer:
+async def acknowledge_cancel(call: RequestContext[AckRequest, Nothing]) -> Response:
     """Acknowledge a cancel request."""
     return await _finish(call)
 
 
-@routes.add("POST", "/v1/finishes", roles=["work"], body=Finishes, mends=True, answers={200: responses.Receipts})
-async def finishes(call: Call[Finishes, Nothing]) -> Answer:
+@routes.add("POST", "/v1/finishes", roles=["work"], body=Finishes, sanitizes=True, answers={200: responses.Receipts})
+async def finishes(call: RequestContext[Finishes, Nothing]) -> Response:
     """Finish many jobs; each item has its own result."""
     items = call.body.items
     wire.check_batch(items, call.engine.limits)
@@ -170,17 +170,17 @@ async def finishes(call: Call[Finishes, Nothing]) -> Answer:
         return _order(items[i], items[i].id, worker, bool(odd) and odd[i])
 
     answers = await as_holders(call, items, order, call.engine.leases.finishes)
-    return answer(
+    return respond(
         {
             "items": [
-                problems.item(item.id, given.error) if isinstance(given, Refused) else encode.receipt(given)
+                problems.item(item.id, given.error) if isinstance(given, Rejected) else encode.receipt(given)
                 for item, given in zip(items, answers, strict=True)
             ]
         }
     )
 
 
-async def _attach(call: Call[Any, Nothing], job_id: str, report: CompleteRequest | CompleteItem) -> None:
+async def _attach(call: RequestContext[Any, Nothing], job_id: str, report: CompleteRequest | CompleteItem) -> None:
     """Keep what comes along with a success, before the grant ends."""
     things = [part.thing(f"/artifacts/{i}") for i, part in enumerate(report.artifacts)]
 
@@ -193,34 +193,34 @@ async def _attach(call: Call[Any, Nothing], job_id: str, report: CompleteRequest
             await as_holder(call, report, attach, job_id=job_id)
 
 
-async def _finish(call: Call[Any, Nothing]) -> Answer:
+async def _finish(call: RequestContext[Any, Nothing]) -> Response:
     async def act(job_id: str, worker: str) -> Any:
         (given,) = await call.engine.leases.finishes(
             call.who.tenant, [_order(call.body, job_id, worker, call.sanitized)]
         )
-        if isinstance(given, Refused):
+        if isinstance(given, Rejected):
             raise given.error
         return given
 
-    return answer(encode.receipt(await as_holder(call, call.body, act)))
+    return respond(encode.receipt(await as_holder(call, call.body, act)))
 
 
 def _order(body: Report, job_id: str, worker: str, sanitized: bool) -> Finish:
     match body:
         case CompleteRequest() | CompleteItem():
             result, usage = encode.kept(body.result), count(body.usage)
-            return Complete(job_id, body.fence, worker, result, body.result_summary, usage, sanitized)
+            return CompleteJob(job_id, body.fence, worker, result, body.result_summary, usage, sanitized)
         case FailRequest() | FailItem():
             details = body.error.details if bytes(body.error.details) else None
-            error = wire.error_said(body.error.message, kind=body.error.kind, details=details).decode()
-            return Fail(
+            error = wire.limited_error(body.error.message, kind=body.error.kind, details=details).decode()
+            return FailJob(
                 job_id, body.fence, worker, error, body.retryable, body.retry_after_seconds, sanitized=sanitized
             )
         case ReleaseRequest() | ReleaseItem():
             at = wire.instant(body.run_at, "run_at")
-            return Release(
+            return ReleaseJob(
                 job_id, body.fence, worker, delay_seconds=body.delay_seconds, run_at=at,
                 children=body.children, reason=body.reason,
             )  # fmt: skip
         case AckRequest():
-            return CancelAck(job_id, body.fence, worker)
+            return AcknowledgeCancel(job_id, body.fence, worker)

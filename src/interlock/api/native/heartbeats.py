@@ -9,19 +9,26 @@ from msgspec import Meta
 
 from interlock import wire
 from interlock.api import auth, problems, responses
-from interlock.api.long_poll import patience
+from interlock.api.long_poll import waiting
 from interlock.api.native import encode
-from interlock.api.native.lease_requests import CheckpointPart, EventPart, Held, HeldItem, events_of, odd_items
+from interlock.api.native.lease_requests import (
+    CheckpointPart,
+    EventPart,
+    LeaseRequest,
+    LeaseRequestItem,
+    events_of,
+    odd_items,
+)
 from interlock.api.native.leases import as_holder, as_holders
-from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
-from interlock.domain.job import Beat, Refused
+from interlock.api.routes import Nothing, Request, RequestContext, Response, RouteTable, respond
+from interlock.domain.job import Heartbeat, Rejected
 
-routes = Routes()
+routes = RouteTable()
 
 LeaseSeconds = Annotated[float, Meta(ge=1, le=wire.LIMITS.lease_seconds)]
 
 
-class Heartbeat(Held, frozen=True, kw_only=True):
+class HeartbeatRequest(LeaseRequest, frozen=True, kw_only=True):
     """A heartbeat; without `lease_seconds` the lease is extended by its own length."""
 
     lease_seconds: LeaseSeconds | None = None
@@ -29,7 +36,7 @@ class Heartbeat(Held, frozen=True, kw_only=True):
     checkpoint: CheckpointPart | None = None
 
 
-class HeartbeatItem(HeldItem, frozen=True, kw_only=True):
+class HeartbeatRequestItem(LeaseRequestItem, frozen=True, kw_only=True):
     """A heartbeat of one job in a batch."""
 
     lease_seconds: LeaseSeconds | None = None
@@ -40,42 +47,42 @@ class HeartbeatItem(HeldItem, frozen=True, kw_only=True):
 class Heartbeats(Request, frozen=True, kw_only=True):
     """Heartbeats of many jobs."""
 
-    items: list[HeartbeatItem]
+    items: list[HeartbeatRequestItem]
 
 
 @routes.add(
-    "POST", "/v1/jobs/{job_id}/heartbeat", roles=["work"], body=Heartbeat, mends=True,
-    has_checkpoint=True, answers={200: responses.Pulse},
+    "POST", "/v1/jobs/{job_id}/heartbeat", roles=["work"], body=HeartbeatRequest, sanitizes=True,
+    has_checkpoint=True, answers={200: responses.HeartbeatReply},
 )  # fmt: skip
-async def heartbeat(call: Call[Heartbeat, Nothing]) -> Answer:
+async def heartbeat(call: RequestContext[HeartbeatRequest, Nothing]) -> Response:
     """Extend a lease, and save the events and the checkpoint that came along."""
 
     async def act(job_id: str, worker: str) -> Any:
         return await call.engine.leases.heartbeat(
-            call.who.tenant, _beat(call, call.body, job_id, worker, call.sanitized)
+            call.who.tenant, _heartbeat(call, call.body, job_id, worker, call.sanitized)
         )
 
-    return answer(encode.pulse(await as_holder(call, call.body, act)))
+    return respond(encode.heartbeat_reply(await as_holder(call, call.body, act)))
 
 
 @routes.add(
-    "POST", "/v1/heartbeats", roles=["work"], body=Heartbeats, mends=True, has_checkpoint=True,
-    answers={200: responses.Pulses},
+    "POST", "/v1/heartbeats", roles=["work"], body=Heartbeats, sanitizes=True, has_checkpoint=True,
+    answers={200: responses.HeartbeatReplies},
 )  # fmt: skip
-async def heartbeats(call: Call[Heartbeats, Nothing]) -> Answer:
+async def heartbeats(call: RequestContext[Heartbeats, Nothing]) -> Response:
     """Extend many leases; each item has its own result."""
     items = call.body.items
     wire.check_batch(items, call.engine.limits)
     odd = odd_items(call)
 
-    def order(i: int, worker: str) -> Beat:
-        return _beat(call, items[i], items[i].id, worker, bool(odd) and odd[i])
+    def order(i: int, worker: str) -> Heartbeat:
+        return _heartbeat(call, items[i], items[i].id, worker, bool(odd) and odd[i])
 
     answers = await as_holders(call, items, order, call.engine.leases.heartbeats)
-    return answer(
+    return respond(
         {
             "items": [
-                problems.item(item.id, given.error) if isinstance(given, Refused) else encode.pulse(given)
+                problems.item(item.id, given.error) if isinstance(given, Rejected) else encode.heartbeat_reply(given)
                 for item, given in zip(items, answers, strict=True)
             ]
         }
@@ -85,7 +92,7 @@ async def heartbeats(call: Call[Heartbeats, Nothing]) -> Answer:
 class Leases(Request, frozen=True, kw_only=True):
     """Leases of one worker, and how long to wait until one of them must stop."""
 
-    items: list[HeldItem]
+    items: list[LeaseRequestItem]
     wait_seconds: Annotated[float, Meta(ge=0, le=60)] = 0.0
 
 
@@ -96,7 +103,7 @@ class Interrupted(responses.Shape, frozen=True, kw_only=True):
 
 
 @routes.add("POST", "/v1/leases/watch", roles=["work"], body=Leases, answers={200: Interrupted})
-async def watch_leases(call: Call[Leases, Nothing]) -> Answer:
+async def watch_leases(call: RequestContext[Leases, Nothing]) -> Response:
     """Name leased jobs that must stop: cancelled, or no longer leased to the caller. Waits for the first."""
 
     def is_own(worker: str) -> bool:
@@ -109,14 +116,20 @@ async def watch_leases(call: Call[Leases, Nothing]) -> Answer:
         )  # fmt: skip
 
     if not call.body.wait_seconds:
-        return answer({"ids": await look()})
-    async with patience(call) as enough:
-        return answer({"ids": await look(enough)})
+        return respond({"ids": await look()})
+    async with waiting(call) as enough:
+        return respond({"ids": await look(enough)})
 
 
-def _beat(call: Call[Any, Nothing], body: Heartbeat | HeartbeatItem, job_id: str, worker: str, sanitized: bool) -> Beat:
+def _heartbeat(
+    call: RequestContext[Any, Nothing],
+    body: HeartbeatRequest | HeartbeatRequestItem,
+    job_id: str,
+    worker: str,
+    sanitized: bool,
+) -> Heartbeat:
     part = body.checkpoint
-    return Beat(
+    return Heartbeat(
         job_id,
         body.fence,
         worker,

@@ -11,14 +11,14 @@ from msgspec import UNSET, Meta, UnsetType
 from interlock import wire
 from interlock.api import auth, responses
 from interlock.api.native import encode
-from interlock.api.native.pagination import Limit, Page, page, place
-from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
+from interlock.api.native.pagination import Limit, Page, cursor_position, page
+from interlock.api.routes import Nothing, Request, RequestContext, Response, RouteTable, respond
 from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status
 from interlock.errors import Invalid
 from interlock.wire import JobRequest
 
-routes = Routes()
+routes = RouteTable()
 
 
 class EnqueueBatch(Request, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class Selection(Request, frozen=True, kw_only=True):
     type: str | None = None
     agent: str | None = None
     worker: str | None = None
-    stale_seconds: Annotated[float, Meta(ge=0, le=wire.LONGEST_DELAY_SECONDS)] | None = None
+    stale_seconds: Annotated[float, Meta(ge=0, le=wire.MAX_DELAY_SECONDS)] | None = None
     parent: str | None = None
     tag: str | tuple[str, ...] = ()
     created_after: datetime | None = None
@@ -92,41 +92,41 @@ class Reason(Request, frozen=True, kw_only=True):
     "POST", "/v1/jobs", roles=["produce"], body=JobRequest, answers={201: responses.Job, 200: responses.Job},
     headers=["Idempotency-Key", "traceparent"],
 )  # fmt: skip
-async def enqueue(call: Call[JobRequest, Nothing]) -> Answer:
+async def enqueue(call: RequestContext[JobRequest, Nothing]) -> Response:
     """Add a job; with an idempotency key the same call again answers the job that is there."""
     key = call.headers.idempotency_key(call.body.idempotency_key)
     request = call.body if key == call.body.idempotency_key else msgspec.structs.replace(call.body, idempotency_key=key)
     job, replayed = await call.engine.jobs.add(call.who, request, traceparent=call.traceparent)
     headers = encode.etag(job) | {"location": f"/v1/jobs/{job.id}"}
     if replayed:
-        return answer(await encode.job(call, job), 200, headers=headers | {"idempotent-replay": "true"})
-    return answer(encode.born(job), 201, headers=headers)
+        return respond(await encode.job(call, job), 200, headers=headers | {"idempotent-replay": "true"})
+    return respond(encode.new_job(job), 201, headers=headers)
 
 
 @routes.add(
     "POST", "/v1/jobs/batch", roles=["produce"], body=EnqueueBatch, answers={201: responses.EnqueuedJobs},
     headers=["traceparent"],
 )  # fmt: skip
-async def enqueue_batch(call: Call[EnqueueBatch, Nothing]) -> Answer:
+async def enqueue_batch(call: RequestContext[EnqueueBatch, Nothing]) -> Response:
     """Add up to 1000 jobs, all or none."""
     if call.headers.get("idempotency-key") is not None:
         raise Invalid("a batch has no idempotency key: give one to each job", pointer="/jobs")
     added = await call.engine.jobs.add_batch(call.who, call.body.jobs, traceparent=call.traceparent)
-    now = await call.engine.reads.now() if any(one.replayed for one in added) else None
-    return answer({"jobs": [encode.added(one, now) for one in added]}, 201)
+    now = await call.engine.queries.now() if any(one.replayed for one in added) else None
+    return respond({"jobs": [encode.added(one, now) for one in added]}, 201)
 
 
 @routes.add("GET", "/v1/jobs", roles=["read"], query=JobQuery, answers={200: responses.JobPage})
-async def list_jobs(call: Call[None, JobQuery]) -> Answer:
+async def list_jobs(call: RequestContext[None, JobQuery]) -> Response:
     """List jobs, newest first, without payloads. `search` finds jobs by ID, its last 8 or more characters, or key."""
     if call.query.search is not None:
         if call.query != JobQuery(search=call.query.search, limit=call.query.limit):
             raise Invalid("search cannot be combined with filters or a cursor", pointer="/search")
-        matches = await call.engine.reads.search(call.who.tenant, call.query.search, limit=call.query.limit)
+        matches = await call.engine.queries.search(call.who.tenant, call.query.search, limit=call.query.limit)
         return page(call, "jobs", await encode.listed(call, matches), more=False, end=[0])
-    at = place(call, "jobs")
+    at = cursor_position(call, "jobs")
     filter = call.query.filter(limit=call.query.limit, before_seq=None if at is None else int(at[0]))
-    found = await call.engine.reads.jobs(call.who.tenant, filter)
+    found = await call.engine.queries.jobs(call.who.tenant, filter)
     return page(
         call,
         "jobs",
@@ -139,19 +139,19 @@ async def list_jobs(call: Call[None, JobQuery]) -> Answer:
 @routes.add(
     "GET", "/v1/jobs/{job_id}", roles=["read"], on_condition=["work"], answers={200: responses.Job}
 )  # fmt: skip
-async def get_job(call: Call[None, Nothing]) -> Answer:
+async def get_job(call: RequestContext[None, Nothing]) -> Response:
     """Return a job. The holder of its lease, or of its parent's, may read it too."""
     job = await auth.readable(call)
-    return answer(await encode.job(call, job), headers=encode.etag(job))
+    return respond(await encode.job(call, job), headers=encode.etag(job))
 
 
 @routes.add("GET", "/v1/jobs/{job_id}/history", roles=["read"], query=Page, answers={200: responses.HistoryPage})
-async def list_history(call: Call[None, Page]) -> Answer:
+async def list_history(call: RequestContext[None, Page]) -> Response:
     """List every transition of a job, oldest first."""
     id = call.job_id
-    at = place(call, f"history {id}")
+    at = cursor_position(call, f"history {id}")
     after = 0 if at is None else int(at[0])
-    rows = [row for row in await call.engine.reads.history(call.who.tenant, id) if row.version > after]
+    rows = [row for row in await call.engine.queries.history(call.who.tenant, id) if row.version > after]
     some = rows[: call.query.limit]
     end = [some[-1].version if some else after]
     return page(
@@ -163,12 +163,12 @@ async def list_history(call: Call[None, Page]) -> Answer:
     "GET", "/v1/jobs/{job_id}/children", roles=["read"], on_condition=["work"], query=Page,
     answers={200: responses.JobPage},
 )  # fmt: skip
-async def list_children(call: Call[None, Page]) -> Answer:
+async def list_children(call: RequestContext[None, Page]) -> Response:
     """List the jobs whose parent this is, newest first."""
     job = await auth.readable(call)
-    at = place(call, f"children {job.id}")
+    at = cursor_position(call, f"children {job.id}")
     filter = Filter(parent_id=job.id, before_seq=None if at is None else int(at[0]), limit=call.query.limit)
-    found = await call.engine.reads.jobs(call.who.tenant, filter)
+    found = await call.engine.queries.jobs(call.who.tenant, filter)
     return page(
         call, f"children {job.id}", await encode.listed(call, found), more=len(found) == call.query.limit,
         end=[found[-1].seq if found else 0],
@@ -176,9 +176,14 @@ async def list_children(call: Call[None, Page]) -> Answer:
 
 
 @routes.add(
-    "PATCH", "/v1/jobs/{job_id}", roles=["operate"], body=EditRequest, headers=["If-Match"], answers={200: responses.Job}
-)  # fmt: skip
-async def edit_job(call: Call[EditRequest, Nothing]) -> Answer:
+    "PATCH",
+    "/v1/jobs/{job_id}",
+    roles=["operate"],
+    body=EditRequest,
+    headers=["If-Match"],
+    answers={200: responses.Job},
+)
+async def edit_job(call: RequestContext[EditRequest, Nothing]) -> Response:
     """Change a job that waits for a worker; with If-Match only the version that was seen."""
     body = call.body
     await call.engine.jobs.edit(
@@ -192,25 +197,30 @@ async def edit_job(call: Call[EditRequest, Nothing]) -> Answer:
         tags=body.tags,
         expected_version=call.headers.if_match(),
     )
-    job = await call.engine.reads.job(call.who.tenant, call.job_id)
-    return answer(await encode.job(call, job), headers=encode.etag(job))
+    job = await call.engine.queries.job(call.who.tenant, call.job_id)
+    return respond(await encode.job(call, job), headers=encode.etag(job))
 
 
 @routes.add(
-    "POST", "/v1/jobs/{job_id}/run-now", roles=["operate"], body=Nothing, body_optional=True, answers={200: responses.Job}
-)  # fmt: skip
-async def run_now(call: Call[Nothing, Nothing]) -> Answer:
+    "POST",
+    "/v1/jobs/{job_id}/run-now",
+    roles=["operate"],
+    body=Nothing,
+    body_optional=True,
+    answers={200: responses.Job},
+)
+async def run_now(call: RequestContext[Nothing, Nothing]) -> Response:
     """Make a queued or retrying job due now."""
     await call.engine.jobs.run_now(call.who, call.job_id)
-    job = await call.engine.reads.job(call.who.tenant, call.job_id)
-    return answer(await encode.job(call, job), headers=encode.etag(job))
+    job = await call.engine.queries.job(call.who.tenant, call.job_id)
+    return respond(await encode.job(call, job), headers=encode.etag(job))
 
 
 @routes.add(
     "POST", "/v1/jobs/{job_id}/cancel", roles=["operate"], on_condition=["produce"], body=CancelRequest,
     body_optional=True, answers={200: responses.CancelReceipt},
 )  # fmt: skip
-async def cancel(call: Call[CancelRequest, Nothing]) -> Answer:
+async def cancel(call: RequestContext[CancelRequest, Nothing]) -> Response:
     """Cancel a job: immediately unless it runs, then by request, or by force. A producer may cancel its own jobs."""
     body = call.body
     if not call.who.may("operate"):
@@ -219,18 +229,18 @@ async def cancel(call: Call[CancelRequest, Nothing]) -> Answer:
         await auth.created(call)
     if body.cascade:
         tree = await call.engine.operations.cancel_tree(call.who, call.job_id, reason=body.reason, force=body.force)
-        return answer(encode.receipt(tree.receipt) | {"descendants": tree.descendants})
+        return respond(encode.receipt(tree.receipt) | {"descendants": tree.descendants})
     done = await call.engine.jobs.cancel(call.who, call.job_id, reason=body.reason, force=body.force)
-    return answer(encode.receipt(done))
+    return respond(encode.receipt(done))
 
 
 @routes.add(
     "POST", "/v1/jobs/{job_id}/revoke", roles=["operate"], body=Reason, body_optional=True,
     answers={200: responses.Receipt},
 )  # fmt: skip
-async def revoke(call: Call[Reason, Nothing]) -> Answer:
+async def revoke(call: RequestContext[Reason, Nothing]) -> Response:
     """End the lease of a job now, as if it had expired."""
-    return answer(encode.receipt(await call.engine.jobs.revoke(call.who, call.job_id, reason=call.body.reason)))
+    return respond(encode.receipt(await call.engine.jobs.revoke(call.who, call.job_id, reason=call.body.reason)))
 
 
 def _agent(given: str | None) -> tuple[str, str] | None:

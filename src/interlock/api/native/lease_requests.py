@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from interlock import wire
 from interlock.api.native.encode import kept
-from interlock.api.routes import ABSENT, Call, Request
+from interlock.api.routes import ABSENT, Request, RequestContext
 from interlock.domain import json_text
 from interlock.domain.job import Checkpoint
 from interlock.domain.progress import Event, Level
@@ -25,14 +25,14 @@ Fence = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Seq = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
-class Held(Request, frozen=True, kw_only=True):
+class LeaseRequest(Request, frozen=True, kw_only=True):
     """Proof of a lease: its fence, and the worker's name where one credential runs several instances."""
 
     fence: Fence
     worker: str | None = None
 
 
-class HeldItem(Held, frozen=True, kw_only=True):
+class LeaseRequestItem(LeaseRequest, frozen=True, kw_only=True):
     """An item of a batch, which names its job."""
 
     id: str
@@ -68,7 +68,7 @@ class EventPart(Request, frozen=True, kw_only=True):
         return Event(_event_id(self.id), self.level, self.message, payload, sanitized, at)
 
 
-def events_of(call: Call[Any, Any], parts: Sequence[EventPart], *, sanitized: bool) -> tuple[Event, ...]:
+def events_of(call: RequestContext[Any, Any], parts: Sequence[EventPart], *, sanitized: bool) -> tuple[Event, ...]:
     """The events of a request; an invalid one is named by its position."""
     events = []
     for i, part in enumerate(parts):
@@ -94,12 +94,14 @@ def _event_id(given: str | None) -> str:
 
 def count(value: dict[str, Any] | None) -> str | None:
     """What a run has used, as kept."""
-    return None if value is None else wire.encode(value, what="usage").decode()
+    return None if value is None else wire.encode_json(value, what="usage").decode()
 
 
-def odd_items(call: Call[Any, Any]) -> list[bool]:
+def odd_items(call: RequestContext[Any, Any]) -> list[bool]:
     """Return which items of a batch contained invalid Unicode that was replaced."""
-    return [] if call.mended is None else [not _is_sound(item) for item in json_text.loads(call.mended)["items"]]
+    return (
+        [] if call.unsanitized is None else [not _is_sound(item) for item in json_text.loads(call.unsanitized)["items"]]
+    )
 
 
 def _is_sound(value: object) -> bool:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from interlock.api import responses
-from interlock.api.routes import Answer, Call, Nothing, Routes, answer
+from interlock.api.routes import Nothing, RequestContext, Response, RouteTable, respond
 
-routes = Routes()
+routes = RouteTable()
 
 
 @routes.add("GET", "/v1/me", answers={200: responses.Me})
-async def me(call: Call[None, Nothing]) -> Answer:
+async def me(call: RequestContext[None, Nothing]) -> Response:
     """Return the caller, its tenant and its roles."""
     who = call.who
-    return answer(
+    return respond(
         {
             "tenant": who.tenant,
             "actor": who.actor,

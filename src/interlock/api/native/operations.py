@@ -12,15 +12,15 @@ from interlock import wire
 from interlock.api import problems, responses
 from interlock.api.native import encode
 from interlock.api.native.jobs import Selection
-from interlock.api.native.pagination import Page, page, place
-from interlock.api.routes import ABSENT, Answer, Call, Nothing, Request, Routes, answer
+from interlock.api.native.pagination import Page, cursor_position, page
+from interlock.api.routes import ABSENT, Nothing, Request, RequestContext, Response, RouteTable, respond
 from interlock.domain.operations import START, Action
 from interlock.errors import Invalid
 from interlock.wire.encode import worker_to_dict
 
-routes = Routes()
+routes = RouteTable()
 
-AUDITED_AT_ONCE = 1000
+AUDIT_BATCH_SIZE = 1000
 
 
 class OverridesPart(Request, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ class PruneRequest(Request, frozen=True, kw_only=True):
 class AuditQuery(Page, frozen=True, kw_only=True):
     """How many jobs to verify, and the cursor to start from."""
 
-    limit: Annotated[int, Meta(ge=1, le=AUDITED_AT_ONCE)] = AUDITED_AT_ONCE
+    limit: Annotated[int, Meta(ge=1, le=AUDIT_BATCH_SIZE)] = AUDIT_BATCH_SIZE
 
 
 class BulkShape(responses.Shape, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class BulkShape(responses.Shape, frozen=True, kw_only=True):
     matched: int
     done: int
     more: bool
-    refused: list[responses.ItemRefused]
+    refused: list[responses.ItemRejected]
     next_cursor: str | None
 
 
@@ -118,7 +118,7 @@ class WorkerPage(responses.Shape, frozen=True, kw_only=True):
     next_cursor: str | None
 
 
-class Verdict(responses.Shape, frozen=True, kw_only=True):
+class ChainVerification(responses.Shape, frozen=True, kw_only=True):
     """The result of an audit of some jobs; continue with the cursor until there is none."""
 
     ok: bool
@@ -157,31 +157,31 @@ class Head(responses.Shape, frozen=True, kw_only=True):
     "POST", "/v1/jobs/{job_id}/redrive", roles=["operate"], body=RedriveRequest, body_optional=True,
     headers=["Idempotency-Key"], answers={201: responses.Job, 200: responses.Job},
 )  # fmt: skip
-async def redrive(call: Call[RedriveRequest, Nothing]) -> Answer:
+async def redrive(call: RequestContext[RedriveRequest, Nothing]) -> Response:
     """Do an ended job again, by a new one."""
     wish = call.body.overrides
     payload = bytes(wish.payload)
     done = await call.engine.operations.redrive(
         call.who,
         call.job_id,
-        origin=call.body.origin,
+        start_from=call.body.origin,
         priority=wish.priority,
         run_at=wish.run_at,
         delay_seconds=wish.delay_seconds,
         max_attempts=wish.max_attempts,
         tags=wish.tags,
         payload=payload or None,
-        key=call.headers.idempotency_key(call.body.idempotency_key),
+        idempotency_key=call.headers.idempotency_key(call.body.idempotency_key),
     )
-    job = await call.engine.reads.job(call.who.tenant, done.id)
+    job = await call.engine.queries.job(call.who.tenant, done.id)
     headers = encode.etag(job) | {"location": f"/v1/jobs/{job.id}"}
     if done.replayed:
-        return answer(await encode.job(call, job), 200, headers=headers | {"idempotent-replay": "true"})
-    return answer(await encode.job(call, job), 201, headers=headers)
+        return respond(await encode.job(call, job), 200, headers=headers | {"idempotent-replay": "true"})
+    return respond(await encode.job(call, job), 201, headers=headers)
 
 
 @routes.add("POST", "/v1/jobs/bulk", roles=["operate"], body=BulkRequest, answers={200: BulkShape})
-async def bulk(call: Call[BulkRequest, Nothing]) -> Answer:
+async def bulk(call: RequestContext[BulkRequest, Nothing]) -> Response:
     """Cancel or redrive many jobs; the same call again continues where it stopped."""
     body, tenant = call.body, call.who.tenant
     at = call.service.cursors.open(tenant, "bulk", body.cursor)
@@ -204,21 +204,21 @@ async def bulk(call: Call[BulkRequest, Nothing]) -> Answer:
         force=body.force,
     )
     refused = [problems.item(id, error) for id, error in done.refused]
-    cursor = None if done.before_seq is None else call.service.cursors.seal(tenant, "bulk", [done.before_seq])
-    told = {"matched": done.matched, "done": done.done, "more": done.more, "refused": refused}
-    return answer(told | {"next_cursor": cursor})
+    cursor = None if done.before_seq is None else call.service.cursors.signing_key(tenant, "bulk", [done.before_seq])
+    results = {"matched": done.matched, "done": done.done, "more": done.more, "refused": refused}
+    return respond(results | {"next_cursor": cursor})
 
 
 @routes.add("GET", "/v1/jobs/{job_id}/why", roles=["read"], answers={200: WhyShape})
-async def explain_job(call: Call[None, Nothing]) -> Answer:
+async def explain_job(call: RequestContext[None, Nothing]) -> Response:
     """Name the clause that keeps a job from running."""
-    return answer((await call.engine.why.of(call.who.tenant, call.job_id)).to_dict())
+    return respond((await call.engine.why.of(call.who.tenant, call.job_id)).to_dict())
 
 
 @routes.add("GET", "/v1/workers", roles=["read"], query=Page, answers={200: WorkerPage})
-async def list_workers(call: Call[None, Page]) -> Answer:
+async def list_workers(call: RequestContext[None, Page]) -> Response:
     """List the workers that have asked for jobs, by name."""
-    at = place(call, "workers")
+    at = cursor_position(call, "workers")
     after = "" if at is None else str(at[0])
     found = await call.engine.workers.seen(call.who.tenant, after=after, limit=call.query.limit)
     end: list[int | str] = [one.name for one in found[-1:]]
@@ -226,22 +226,22 @@ async def list_workers(call: Call[None, Page]) -> Answer:
 
 
 @routes.add("POST", "/v1/prune", roles=["admin"], body=PruneRequest, answers={200: PrunedShape})
-async def prune(call: Call[PruneRequest, Nothing]) -> Answer:
+async def prune(call: RequestContext[PruneRequest, Nothing]) -> Response:
     """Delete jobs that ended long ago, with all they own."""
     body = call.body
     done = await call.engine.retention.prune(call.who, body.days, limit=body.limit, dry_run=body.dry_run)
-    return answer({"deleted": done.deleted, "more": done.more})
+    return respond({"deleted": done.deleted, "more": done.more})
 
 
-@routes.add("GET", "/v1/audit/verify", roles=["admin"], query=AuditQuery, answers={200: Verdict})
-async def verify_audit(call: Call[None, AuditQuery]) -> Answer:
+@routes.add("GET", "/v1/audit/verify", roles=["admin"], query=AuditQuery, answers={200: ChainVerification})
+async def verify_audit(call: RequestContext[None, AuditQuery]) -> Response:
     """Recompute the chains of some jobs and name the first bad row."""
-    at = place(call, "audit")
+    at = cursor_position(call, "audit")
     part = await call.engine.audit.verify_part(
         call.who.tenant, after=None if at is None else str(at[0]), jobs=call.query.limit
     )
-    cursor = None if part.next is None else call.service.cursors.seal(call.who.tenant, "audit", [part.next])
-    return answer(
+    cursor = None if part.next is None else call.service.cursors.signing_key(call.who.tenant, "audit", [part.next])
+    return respond(
         {
             "ok": part.first_bad is None,
             "jobs": part.jobs,
@@ -253,9 +253,9 @@ async def verify_audit(call: Call[None, AuditQuery]) -> Answer:
 
 
 @routes.add("GET", "/v1/audit/log", roles=["read"], query=Page, answers={200: LogPage})
-async def audit_log(call: Call[None, Page]) -> Answer:
+async def audit_log(call: RequestContext[None, Page]) -> Response:
     """List what operators did, oldest first."""
-    at = place(call, "audit log")
+    at = cursor_position(call, "audit log")
     limit = call.query.limit
     rows = await call.engine.audit.log(call.who.tenant, after=0 if at is None else int(at[0]), limit=limit)
     end: list[int | str] = [row.seq for row in rows[-1:]]
@@ -263,6 +263,6 @@ async def audit_log(call: Call[None, Page]) -> Answer:
 
 
 @routes.add("GET", "/v1/audit/head", roles=["admin"], answers={200: Head})
-async def audit_head(call: Call[None, Nothing]) -> Answer:
+async def audit_head(call: RequestContext[None, Nothing]) -> Response:
     """Show one hash over the ends of all chains of the tenant."""
-    return answer({"head": await call.engine.reads.head(call.who.tenant)})
+    return respond({"head": await call.engine.queries.head(call.who.tenant)})

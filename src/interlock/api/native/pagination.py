@@ -8,10 +8,10 @@ from typing import Annotated, Any, Protocol
 from msgspec import Meta
 
 from interlock.api.cursors import Place
-from interlock.api.routes import Answer, Call, Request, answer
+from interlock.api.routes import Request, RequestContext, Response, respond
 
-LONGEST = 200
-Limit = Annotated[int, Meta(ge=1, le=LONGEST)]
+MAX_LENGTH = 200
+Limit = Annotated[int, Meta(ge=1, le=MAX_LENGTH)]
 
 
 class Page(Request, frozen=True, kw_only=True):
@@ -28,12 +28,12 @@ class Paged(Protocol):
     def cursor(self) -> str | None: ...
 
 
-def place(call: Call[Any, Paged], what: str) -> Place | None:
+def cursor_position(call: RequestContext[Any, Paged], what: str) -> Place | None:
     """Where the last page ended; the cursor of another list or tenant is refused."""
     return call.service.cursors.open(call.who.tenant, what, call.query.cursor)
 
 
-def page(call: Call[Any, Paged], what: str, items: Sequence[Any], *, more: bool, end: Place) -> Answer:
+def page(call: RequestContext[Any, Paged], what: str, items: Sequence[Any], *, more: bool, end: Place) -> Response:
     """Items and, if there may be more, the cursor of the next page."""
-    cursor = call.service.cursors.seal(call.who.tenant, what, end) if more and items else None
-    return answer({"items": items, "next_cursor": cursor})
+    cursor = call.service.cursors.signing_key(call.who.tenant, what, end) if more and items else None
+    return respond({"items": items, "next_cursor": cursor})

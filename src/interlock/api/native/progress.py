@@ -9,25 +9,25 @@ from msgspec import Meta
 
 from interlock.api import auth, responses, stream
 from interlock.api.native import encode
-from interlock.api.native.lease_requests import EventPart, Held, Seq, events_of
+from interlock.api.native.lease_requests import EventPart, LeaseRequest, Seq, events_of
 from interlock.api.native.leases import as_holder
-from interlock.api.native.pagination import Page, page, place
-from interlock.api.routes import Answer, Call, Nothing, Routes, answer
+from interlock.api.native.pagination import Page, cursor_position, page
+from interlock.api.routes import Nothing, RequestContext, Response, RouteTable, respond
 from interlock.domain.job import Checkpoint
 from interlock.domain.progress import Report, Step
 from interlock.errors import Invalid
 
-routes = Routes()
+routes = RouteTable()
 
 
-class CheckpointRequest(Held, frozen=True, kw_only=True):
+class CheckpointRequest(LeaseRequest, frozen=True, kw_only=True):
     """Saved progress: one free value, newer than the last."""
 
     seq: Seq
     data: msgspec.Raw
 
 
-class StepRequest(Held, frozen=True, kw_only=True):
+class StepRequest(LeaseRequest, frozen=True, kw_only=True):
     """The result of a named part of a run."""
 
     name: str
@@ -36,17 +36,17 @@ class StepRequest(Held, frozen=True, kw_only=True):
     function: str | None = None
 
 
-class EventsRequest(Held, frozen=True, kw_only=True):
+class EventsRequest(LeaseRequest, frozen=True, kw_only=True):
     """Messages about progress."""
 
     events: Annotated[list[EventPart], Meta(min_length=1)]
 
 
 @routes.add(
-    "PUT", "/v1/jobs/{job_id}/checkpoint", roles=["work"], body=CheckpointRequest, mends=True,
+    "PUT", "/v1/jobs/{job_id}/checkpoint", roles=["work"], body=CheckpointRequest, sanitizes=True,
     has_checkpoint=True, answers={200: responses.Saved},
 )  # fmt: skip
-async def save_checkpoint(call: Call[CheckpointRequest, Nothing]) -> Answer:
+async def save_checkpoint(call: RequestContext[CheckpointRequest, Nothing]) -> Response:
     """Save progress; the number must rise, and the same value under the same number again is fine."""
     body = call.body
 
@@ -56,13 +56,13 @@ async def save_checkpoint(call: Call[CheckpointRequest, Nothing]) -> Answer:
             call.who.tenant, Checkpoint(job_id, body.fence, worker, body.seq, data, call.sanitized)
         )
 
-    return answer({"seq": await as_holder(call, body, act)})
+    return respond({"seq": await as_holder(call, body, act)})
 
 
 @routes.add(
-    "POST", "/v1/jobs/{job_id}/steps", roles=["work"], body=StepRequest, mends=True, answers={200: responses.Step}
+    "POST", "/v1/jobs/{job_id}/steps", roles=["work"], body=StepRequest, sanitizes=True, answers={200: responses.Step}
 )  # fmt: skip
-async def save_step(call: Call[StepRequest, Nothing]) -> Answer:
+async def save_step(call: RequestContext[StepRequest, Nothing]) -> Response:
     """Keep the result of a step; of one name and occurrence the first stays, and is the answer."""
     body = call.body
 
@@ -71,17 +71,17 @@ async def save_step(call: Call[StepRequest, Nothing]) -> Answer:
         step = Step(job_id, body.fence, worker, body.name, body.occurrence, result, body.function, call.sanitized)
         return await call.engine.progress.save_step(call.who.tenant, step)
 
-    return answer(encode.step(await as_holder(call, body, act)))
+    return respond(encode.step(await as_holder(call, body, act)))
 
 
 @routes.add(
     "GET", "/v1/jobs/{job_id}/steps", roles=["read"], on_condition=["work"], query=Page,
     answers={200: responses.StepPage},
 )  # fmt: skip
-async def list_steps(call: Call[None, Page]) -> Answer:
+async def list_steps(call: RequestContext[None, Page]) -> Response:
     """List the kept steps of a job, oldest first."""
     job = await auth.readable(call)
-    at = place(call, f"steps {job.id}")
+    at = cursor_position(call, f"steps {job.id}")
     after = 0 if at is None else int(at[0])
     rows = await call.engine.progress.steps(call.who.tenant, job.id, after=after, limit=call.query.limit)
     return page(
@@ -91,16 +91,21 @@ async def list_steps(call: Call[None, Page]) -> Answer:
 
 
 @routes.add(
-    "POST", "/v1/jobs/{job_id}/events", roles=["work"], body=EventsRequest, mends=True, answers={201: responses.Told}
-)  # fmt: skip
-async def add_events(call: Call[EventsRequest, Nothing]) -> Answer:
+    "POST",
+    "/v1/jobs/{job_id}/events",
+    roles=["work"],
+    body=EventsRequest,
+    sanitizes=True,
+    answers={201: responses.EmittedEvents},
+)
+async def add_events(call: RequestContext[EventsRequest, Nothing]) -> Response:
     """Append progress events; an event with a known id keeps its number."""
     events = events_of(call, call.body.events, sanitized=call.sanitized)
 
     async def act(job_id: str, worker: str) -> tuple[int, ...]:
         return await call.engine.progress.add_events(call.who.tenant, Report(job_id, call.body.fence, worker, events))
 
-    return answer({"seqs": await as_holder(call, call.body, act)}, 201)
+    return respond({"seqs": await as_holder(call, call.body, act)}, 201)
 
 
 class EventQuery(Page, frozen=True, kw_only=True):
@@ -110,10 +115,10 @@ class EventQuery(Page, frozen=True, kw_only=True):
 
 
 @routes.add("GET", "/v1/jobs/{job_id}/events", roles=["read"], query=EventQuery, answers={200: responses.EventPage})
-async def list_events(call: Call[None, EventQuery]) -> Answer:
+async def list_events(call: RequestContext[None, EventQuery]) -> Response:
     """List the events of a job, oldest first; `after` leaves out those up to a number."""
     id = call.job_id
-    at = place(call, f"events {id}")
+    at = cursor_position(call, f"events {id}")
     if at is not None and call.query.after is not None:
         raise Invalid("give a cursor or after, not both", pointer="/after")
     after = (call.query.after or 0) if at is None else int(at[0])
@@ -128,7 +133,7 @@ async def list_events(call: Call[None, EventQuery]) -> Answer:
     "GET", "/v1/jobs/{job_id}/events/stream", roles=["read"], answers={200: None}, produces=stream.MEDIA_TYPE,
     headers=["Last-Event-ID"],
 )  # fmt: skip
-async def stream_job_events(call: Call[None, Nothing]) -> Answer:
+async def stream_job_events(call: RequestContext[None, Nothing]) -> Response:
     """Follow the events of a job until it has ended; `Last-Event-ID` resumes."""
     return await stream.of_job(call)
 
@@ -137,6 +142,6 @@ async def stream_job_events(call: Call[None, Nothing]) -> Answer:
     "GET", "/v1/events/stream", roles=["read"], answers={200: None}, produces=stream.MEDIA_TYPE,
     headers=["Last-Event-ID"],
 )  # fmt: skip
-async def stream_events(call: Call[None, Nothing]) -> Answer:
+async def stream_events(call: RequestContext[None, Nothing]) -> Response:
     """Follow the events of all jobs from now on; `Last-Event-ID` resumes. Events may repeat, none is missed."""
     return await stream.of_tenant(call)

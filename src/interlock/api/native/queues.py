@@ -9,12 +9,12 @@ import structlog
 from interlock import wire
 from interlock.api import responses
 from interlock.api.native.jobs import Reason
-from interlock.api.native.pagination import Page, page, place
-from interlock.api.routes import Answer, Call, Nothing, Routes, answer
+from interlock.api.native.pagination import Page, cursor_position, page
+from interlock.api.routes import Nothing, RequestContext, Response, RouteTable, respond
 from interlock.wire.encode import stats_to_dict
 
 log = structlog.get_logger("interlock.api")
-routes = Routes()
+routes = RouteTable()
 
 
 class QueueShape(responses.Shape, frozen=True, kw_only=True):
@@ -49,38 +49,38 @@ class Queues(responses.Shape, frozen=True, kw_only=True):
 
 
 @routes.add("GET", "/v1/queues", roles=["read"], query=Page, answers={200: Queues})
-async def list_queues(call: Call[None, Page]) -> Answer:
+async def list_queues(call: RequestContext[None, Page]) -> Response:
     """List queues by type, with job counts."""
-    at, limit = place(call, "queues"), call.query.limit
+    at, limit = cursor_position(call, "queues"), call.query.limit
     after = "" if at is None else str(at[0])
-    found = await call.engine.reads.queues(call.who.tenant, after=after, limit=limit + 1)
-    now = await call.engine.reads.now()
+    found = await call.engine.queries.queues(call.who.tenant, after=after, limit=limit + 1)
+    now = await call.engine.queries.now()
     items = [stats_to_dict(one, now=now) for one in found[:limit]]
     return page(call, "queues", items, more=len(found) > limit, end=[one.type for one in found[:limit][-1:]])
 
 
 @routes.add("GET", "/v1/queues/{type}", roles=["read"], answers={200: QueueShape})
-async def get_queue(call: Call[None, Nothing]) -> Answer:
+async def get_queue(call: RequestContext[None, Nothing]) -> Response:
     """Count the jobs of one type."""
-    found = await call.engine.reads.queue(call.who.tenant, call.path["type"])
-    return answer(stats_to_dict(found, now=await call.engine.reads.now()))
+    found = await call.engine.queries.queue(call.who.tenant, call.path["type"])
+    return respond(stats_to_dict(found, now=await call.engine.queries.now()))
 
 
 @routes.add(
     "POST", "/v1/queues/{type}/pause", roles=["operate"], body=Reason, body_optional=True, answers={204: None}
 )  # fmt: skip
-async def pause_queue(call: Call[Reason, Nothing]) -> Answer:
+async def pause_queue(call: RequestContext[Reason, Nothing]) -> Response:
     """Stop leasing jobs of a type; running jobs continue."""
     await call.engine.jobs.pause(call.who, call.path["type"], reason=call.body.reason)
-    return Answer(204, media_type="")
+    return Response(204, media_type="")
 
 
 @routes.add(
     "POST", "/v1/queues/{type}/resume", roles=["operate"], body=Reason, body_optional=True, answers={204: None}
 )  # fmt: skip
-async def resume_queue(call: Call[Reason, Nothing]) -> Answer:
+async def resume_queue(call: RequestContext[Reason, Nothing]) -> Response:
     """Lease jobs of a type again; the reason is logged only."""
     reason = wire.remark(call.body.reason, "reason")
     await call.engine.jobs.resume(call.who, call.path["type"])
     log.info("resumed", tenant=call.who.tenant, type=call.path["type"], actor=call.who.actor, reason=reason)
-    return Answer(204, media_type="")
+    return Response(204, media_type="")

@@ -10,11 +10,11 @@ from msgspec import Meta
 
 from interlock.api import responses
 from interlock.api.native import encode
-from interlock.api.native.pagination import Page, page, place
-from interlock.api.routes import ABSENT, Answer, Call, Nothing, Request, Routes, answer
+from interlock.api.native.pagination import Page, cursor_position, page
+from interlock.api.routes import ABSENT, Nothing, Request, RequestContext, Response, RouteTable, respond
 from interlock.wire.encode import agent_to_dict, type_to_dict
 
-routes = Routes()
+routes = RouteTable()
 
 
 class BackoffPart(Request, frozen=True, kw_only=True, omit_defaults=True):
@@ -93,7 +93,7 @@ class AgentPage(responses.Shape, frozen=True, kw_only=True):
 
 
 @routes.add("PUT", "/v1/types/{name}", roles=["admin"], body=TypeRequest, answers={200: TypeShape})
-async def put_type(call: Call[TypeRequest, Nothing]) -> Answer:
+async def put_type(call: RequestContext[TypeRequest, Nothing]) -> Response:
     """Register a type or change it; payloads are checked against its schema from now on."""
     schema = encode.kept(call.body.schema)
     made = await call.engine.registry.set_type(
@@ -101,15 +101,15 @@ async def put_type(call: Call[TypeRequest, Nothing]) -> Answer:
         call.path["name"],
         schema=None if schema == "null" else schema,
         requires=call.body.requires,
-        defaults=_said(call.body.defaults),
+        defaults=_given(call.body.defaults),
     )
-    return answer(type_to_dict(made))
+    return respond(type_to_dict(made))
 
 
 @routes.add("GET", "/v1/types", roles=["read"], query=Page, answers={200: TypePage})
-async def list_types(call: Call[None, Page]) -> Answer:
+async def list_types(call: RequestContext[None, Page]) -> Response:
     """List registered types, by name."""
-    at = place(call, "types")
+    at = cursor_position(call, "types")
     found = sorted(await call.engine.registry.types(call.who.tenant))
     rest = [one for one in found if at is None or one.name > str(at[0])]
     some = rest[: call.query.limit]
@@ -123,20 +123,20 @@ async def list_types(call: Call[None, Page]) -> Answer:
 
 
 @routes.add("GET", "/v1/types/{name}", roles=["read"], answers={200: TypeShape})
-async def get_type(call: Call[None, Nothing]) -> Answer:
+async def get_type(call: RequestContext[None, Nothing]) -> Response:
     """Show a registered type."""
-    return answer(type_to_dict(await call.engine.registry.type(call.who.tenant, call.path["name"])))
+    return respond(type_to_dict(await call.engine.registry.type(call.who.tenant, call.path["name"])))
 
 
 @routes.add("DELETE", "/v1/types/{name}", roles=["admin"], answers={204: None})
-async def delete_type(call: Call[None, Nothing]) -> Answer:
+async def delete_type(call: RequestContext[None, Nothing]) -> Response:
     """Forget a type; its jobs stay."""
     await call.engine.registry.delete_type(call.who, call.path["name"])
-    return Answer(204, media_type="")
+    return Response(204, media_type="")
 
 
 @routes.add("PUT", "/v1/agents/{kind}/{id}", roles=["admin"], body=AgentRequest, answers={200: AgentShape})
-async def put_agent(call: Call[AgentRequest, Nothing]) -> Answer:
+async def put_agent(call: RequestContext[AgentRequest, Nothing]) -> Response:
     """Create or update an agent; a higher limit takes effect immediately, a lower one as its jobs finish."""
     body = call.body
     made = await call.engine.registry.set_agent(
@@ -146,9 +146,9 @@ async def put_agent(call: Call[AgentRequest, Nothing]) -> Answer:
         max_concurrency=body.max_concurrency,
         strict=body.strict,
         backoff=None if body.backoff is None else msgspec.to_builtins(body.backoff),
-        defaults=_said(body.defaults),
+        defaults=_given(body.defaults),
     )
-    return answer(agent_to_dict(made))
+    return respond(agent_to_dict(made))
 
 
 class AgentQuery(Page, frozen=True, kw_only=True):
@@ -158,12 +158,12 @@ class AgentQuery(Page, frozen=True, kw_only=True):
 
 
 @routes.add("GET", "/v1/agents", roles=["read"], query=AgentQuery, answers={200: AgentPage})
-async def list_agents(call: Call[None, AgentQuery]) -> Answer:
+async def list_agents(call: RequestContext[None, AgentQuery]) -> Response:
     """List agents, by kind and id; with `stalled` only strict ones whose every slot is held by jobs that wait."""
     if call.query.stalled:
         hang = await call.engine.registry.stalled_agents(call.who.tenant, limit=call.query.limit)
         return page(call, "agents", [agent_to_dict(one) for one in hang], more=False, end=[])
-    at = place(call, "agents")
+    at = cursor_position(call, "agents")
     after = ("", "") if at is None else (str(at[0]), str(at[1]))
     found = await call.engine.registry.agents(call.who.tenant, after=after, limit=call.query.limit)
     end: list[int | str] = [found[-1].kind, found[-1].id] if found else []
@@ -171,17 +171,17 @@ async def list_agents(call: Call[None, AgentQuery]) -> Answer:
 
 
 @routes.add("GET", "/v1/agents/{kind}/{id}", roles=["read"], answers={200: AgentShape})
-async def get_agent(call: Call[None, Nothing]) -> Answer:
+async def get_agent(call: RequestContext[None, Nothing]) -> Response:
     """Show an agent."""
-    return answer(agent_to_dict(await call.engine.registry.agent(call.who.tenant, call.path["kind"], call.path["id"])))
+    return respond(agent_to_dict(await call.engine.registry.agent(call.who.tenant, call.path["kind"], call.path["id"])))
 
 
 @routes.add("DELETE", "/v1/agents/{kind}/{id}", roles=["admin"], answers={204: None})
-async def delete_agent(call: Call[None, Nothing]) -> Answer:
+async def delete_agent(call: RequestContext[None, Nothing]) -> Response:
     """Forget an agent that has no unfinished jobs."""
     await call.engine.registry.delete_agent(call.who, call.path["kind"], call.path["id"])
-    return Answer(204, media_type="")
+    return Response(204, media_type="")
 
 
-def _said(defaults: DefaultsPart | None) -> dict[str, Any] | None:
+def _given(defaults: DefaultsPart | None) -> dict[str, Any] | None:
     return None if defaults is None else msgspec.to_builtins(defaults)

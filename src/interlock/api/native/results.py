@@ -7,12 +7,12 @@ from typing import Annotated
 from msgspec import Meta
 
 from interlock.api import auth, responses
-from interlock.api.long_poll import patience
+from interlock.api.long_poll import waiting
 from interlock.api.native import encode
-from interlock.api.routes import Answer, Call, Request, Routes, answer
+from interlock.api.routes import Request, RequestContext, Response, RouteTable, respond
 from interlock.domain.lifecycle import TERMINAL
 
-routes = Routes()
+routes = RouteTable()
 
 
 class Wait(Request, frozen=True, kw_only=True):
@@ -25,15 +25,15 @@ class Wait(Request, frozen=True, kw_only=True):
     "GET", "/v1/jobs/{job_id}/result", roles=["read"], on_condition=["work"], query=Wait,
     answers={200: responses.Job, 202: responses.JobStatus},
 )  # fmt: skip
-async def wait_for_result(call: Call[None, Wait]) -> Answer:
+async def wait_for_result(call: RequestContext[None, Wait]) -> Response:
     """Wait until a job has ended: 200 with the job, or 202 with its status when the time is up."""
     job = await auth.readable(call)
     if job.status not in TERMINAL and call.query.wait_seconds:
-        async with patience(call) as enough:
+        async with waiting(call) as enough:
             job = await call.engine.waits.ended(
                 call.who.tenant, job.id, wait_seconds=call.query.wait_seconds, enough=enough
             )
     seen = await encode.job(call, job)
     if job.status in TERMINAL:
-        return answer(seen, headers=encode.etag(job))
-    return answer({"id": job.id, "status": job.status, "location": seen.location}, 202)
+        return respond(seen, headers=encode.etag(job))
+    return respond({"id": job.id, "status": job.status, "location": seen.location}, 202)

@@ -7,12 +7,12 @@ from datetime import datetime
 import msgspec
 
 from interlock.api import responses
-from interlock.api.native.pagination import Page, page, place
-from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
+from interlock.api.native.pagination import Page, cursor_position, page
+from interlock.api.routes import Nothing, Request, RequestContext, Response, RouteTable, respond
 from interlock.domain.webhook import DeliveryFilter, DeliveryStatus, Mode
 from interlock.engine.webhooks import SubscriptionRequest, delivery_to_dict, subscription_to_dict
 
-routes = Routes()
+routes = RouteTable()
 
 
 class RenewRequest(Request, frozen=True, kw_only=True):
@@ -94,72 +94,72 @@ class DeliveryPage(responses.Shape, frozen=True, kw_only=True):
     "POST", "/v1/subscriptions", roles=["operate"], body=SubscriptionRequest, headers=["Idempotency-Key"],
     answers={201: NewSubscription, 200: NewSubscription},
 )  # fmt: skip
-async def subscribe(call: Call[SubscriptionRequest, Nothing]) -> Answer:
+async def subscribe(call: RequestContext[SubscriptionRequest, Nothing]) -> Response:
     """Listen to events; the secret that signs them is in this answer and nowhere else."""
     request = msgspec.structs.replace(call.body, key=call.headers.idempotency_key(call.body.key))
     made = await call.engine.webhooks.subscribe(call.who, request)
-    now = await call.engine.reads.now()
-    said = subscription_to_dict(made.subscription, now=now) | {"secret": made.secret}
+    now = await call.engine.queries.now()
+    given = subscription_to_dict(made.subscription, now=now) | {"secret": made.secret}
     if made.replayed:
-        return answer(said, 200, headers={"idempotent-replay": "true"})
-    return answer(said, 201, headers={"location": f"/v1/subscriptions/{made.subscription.id}"})
+        return respond(given, 200, headers={"idempotent-replay": "true"})
+    return respond(given, 201, headers={"location": f"/v1/subscriptions/{made.subscription.id}"})
 
 
 @routes.add("GET", "/v1/subscriptions", roles=["operate"], query=Page, answers={200: SubscriptionPage})
-async def list_subscriptions(call: Call[None, Page]) -> Answer:
+async def list_subscriptions(call: RequestContext[None, Page]) -> Response:
     """List subscriptions, newest first, without their secrets."""
-    at = place(call, "subscriptions")
+    at = cursor_position(call, "subscriptions")
     before = None if at is None else str(at[0])
     found = await call.engine.webhooks.subscriptions(call.who, before=before, limit=call.query.limit)
-    now = await call.engine.reads.now()
+    now = await call.engine.queries.now()
     items = [subscription_to_dict(one, now=now) for one in found]
     end: list[int | str] = [one.id for one in found[-1:]]
     return page(call, "subscriptions", items, more=len(found) == call.query.limit, end=end)
 
 
 @routes.add("GET", "/v1/subscriptions/{subscription_id}", roles=["operate"], answers={200: SubscriptionShape})
-async def get_subscription(call: Call[None, Nothing]) -> Answer:
+async def get_subscription(call: RequestContext[None, Nothing]) -> Response:
     """Show a subscription, without its secret."""
     found = await call.engine.webhooks.subscription(call.who, call.path["subscription_id"])
-    return answer(subscription_to_dict(found, now=await call.engine.reads.now()))
+    return respond(subscription_to_dict(found, now=await call.engine.queries.now()))
 
 
 @routes.add("DELETE", "/v1/subscriptions/{subscription_id}", roles=["operate"], answers={204: None})
-async def unsubscribe(call: Call[None, Nothing]) -> Answer:
+async def unsubscribe(call: RequestContext[None, Nothing]) -> Response:
     """Listen no more."""
     await call.engine.webhooks.unsubscribe(call.who, call.path["subscription_id"])
-    return Answer(204, media_type="")
+    return Response(204, media_type="")
 
 
 @routes.add(
     "POST", "/v1/subscriptions/{subscription_id}/renew", roles=["operate"], body=RenewRequest, body_optional=True,
     answers={200: SubscriptionShape},
 )  # fmt: skip
-async def renew_subscription(call: Call[RenewRequest, Nothing]) -> Answer:
+async def renew_subscription(call: RequestContext[RenewRequest, Nothing]) -> Response:
     """Extend a subscription, or re-enable a disabled one."""
     found = await call.engine.webhooks.renew(
         call.who, call.path["subscription_id"], expires_in_seconds=call.body.expires_in_seconds
     )
-    return answer(subscription_to_dict(found, now=await call.engine.reads.now()))
+    return respond(subscription_to_dict(found, now=await call.engine.queries.now()))
 
 
 @routes.add(
     "POST", "/v1/subscriptions/{subscription_id}/rotate", roles=["operate"], body=Nothing, body_optional=True,
     answers={200: Secret},
 )  # fmt: skip
-async def rotate_secret(call: Call[Nothing, Nothing]) -> Answer:
+async def rotate_secret(call: RequestContext[Nothing, Nothing]) -> Response:
     """Make a new secret; for a day the old one signs too."""
-    return answer({"secret": await call.engine.webhooks.rotate(call.who, call.path["subscription_id"])})
+    return respond({"secret": await call.engine.webhooks.rotate(call.who, call.path["subscription_id"])})
 
 
 @routes.add(
     "GET", "/v1/subscriptions/{subscription_id}/deliveries", roles=["operate"], query=DeliveryQuery,
     answers={200: DeliveryPage},
 )  # fmt: skip
-async def list_deliveries(call: Call[None, DeliveryQuery]) -> Answer:
+async def list_deliveries(call: RequestContext[None, DeliveryQuery]) -> Response:
     """List what was sent to a subscription, newest first."""
     id = call.path["subscription_id"]
-    at = place(call, f"deliveries {id}")
+    at = cursor_position(call, f"deliveries {id}")
     filter = DeliveryFilter(
         subscription_id=id, status=call.query.status, before=None if at is None else str(at[0]), limit=call.query.limit
     )
@@ -174,9 +174,9 @@ async def list_deliveries(call: Call[None, DeliveryQuery]) -> Answer:
     "POST", "/v1/subscriptions/{subscription_id}/deliveries/{delivery_id}/redeliver", roles=["operate"], body=Nothing,
     body_optional=True, answers={200: DeliveryShape},
 )  # fmt: skip
-async def redeliver(call: Call[Nothing, Nothing]) -> Answer:
+async def redeliver(call: RequestContext[Nothing, Nothing]) -> Response:
     """Send a delivery again, with the same id and body."""
     found = await call.engine.webhooks.redeliver(
         call.who, call.path["delivery_id"], subscription_id=call.path["subscription_id"]
     )
-    return answer(delivery_to_dict(found))
+    return respond(delivery_to_dict(found))

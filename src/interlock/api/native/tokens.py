@@ -6,28 +6,28 @@ import msgspec
 
 from interlock.api import responses
 from interlock.api.cursors import Place
-from interlock.api.native.pagination import Page, page, place
-from interlock.api.routes import Answer, Call, Nothing, Routes, answer
+from interlock.api.native.pagination import Page, cursor_position, page
+from interlock.api.routes import Nothing, RequestContext, Response, RouteTable, respond
 from interlock.wire import TokenRequest, encode
 
-routes = Routes()
+routes = RouteTable()
 
 
 @routes.add(
     "POST", "/v1/tokens", roles=["admin"], body=TokenRequest, answers={201: responses.NewToken},
     headers=["Idempotency-Key"],
 )  # fmt: skip
-async def create_token(call: Call[TokenRequest, Nothing]) -> Answer:
+async def create_token(call: RequestContext[TokenRequest, Nothing]) -> Response:
     """Make a token of the caller's tenant; its text is in this answer and nowhere else."""
     request = msgspec.structs.replace(call.body, key=call.headers.idempotency_key(call.body.key))
     minted = await call.engine.tokens.create(call.who, request)
-    return answer(encode.token_to_dict(minted.token) | {"token": minted.text}, 201)
+    return respond(encode.token_to_dict(minted.token) | {"token": minted.text}, 201)
 
 
 @routes.add("GET", "/v1/tokens", roles=["admin"], query=Page, answers={200: responses.TokenPage})
-async def list_tokens(call: Call[None, Page]) -> Answer:
+async def list_tokens(call: RequestContext[None, Page]) -> Response:
     """List tokens, newest first, without their text."""
-    at = place(call, "tokens")
+    at = cursor_position(call, "tokens")
     before = None if at is None else str(at[0])
     found = await call.engine.tokens.list(call.who, before=before, limit=call.query.limit)
     end: Place = [found[-1].id] if found else []
@@ -40,6 +40,6 @@ async def list_tokens(call: Call[None, Page]) -> Answer:
     "POST", "/v1/tokens/{token_id}/revoke", roles=["admin"], body=Nothing, body_optional=True,
     answers={200: responses.Token},
 )  # fmt: skip
-async def revoke_token(call: Call[Nothing, Nothing]) -> Answer:
+async def revoke_token(call: RequestContext[Nothing, Nothing]) -> Response:
     """Revoke a token; every server rejects it within a second."""
-    return answer(encode.token_to_dict(await call.engine.tokens.revoke(call.who, call.path["token_id"])))
+    return respond(encode.token_to_dict(await call.engine.tokens.revoke(call.who, call.path["token_id"])))

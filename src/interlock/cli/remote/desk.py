@@ -8,7 +8,7 @@ from typing import cast
 
 from interlock.cli.remote import jobs as on_jobs
 from interlock.cli.remote import people
-from interlock.cli.remote.line import Line
+from interlock.cli.remote.line import ServerConnection
 from interlock.cli.remote.values import members
 from interlock.client.http.decode import read
 from interlock.domain.principal import Principal, local
@@ -18,17 +18,17 @@ from interlock.engine.engine import Engine
 class Remote:
     """The actors of an engine whose verbs commands call, each asked over HTTP."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ServerConnection) -> None:
         self.jobs = on_jobs.RemoteJobs(line)
-        self.reads = on_jobs.RemoteReads(line)
+        self.queries = on_jobs.RemoteQueries(line)
         self.operations = on_jobs.RemoteOperations(line)
         self.retention = on_jobs.RemoteRetention(line)
-        self.why = on_jobs.RemoteWhys(line)
-        self.waits = on_jobs.RemoteWaits(line)
+        self.why = on_jobs.RemoteExplainer(line)
+        self.waits = on_jobs.RemoteCompletion(line)
         self.progress = on_jobs.RemoteProgress(line)
         self.audit = on_jobs.RemoteAudit(line)
         self.workers = on_jobs.RemoteWorkers(line)
-        self.gates = people.RemoteGates(line)
+        self.approvals = people.RemoteApprovals(line)
         self.registry = people.RemoteRegistry(line)
         self.tokens = people.RemoteTokens(line)
         self.webhooks = people.RemoteWebhooks(line)
@@ -38,7 +38,7 @@ class Remote:
 @asynccontextmanager
 async def opened(server: str, token: str | None) -> AsyncIterator[tuple[Engine, Principal]]:
     """A server for as long as the block lasts, and whom it takes the caller for."""
-    line = Line(server, token)
+    line = ServerConnection(server, token)
     try:
         me = members((await line.get("/v1/me")).body)
         who = local(read(me["tenant"], str))._replace(actor=read(me["actor"], str))

@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from interlock import wire
 from interlock.cli.remote import values
-from interlock.cli.remote.line import LONGEST_PAGE, Line
+from interlock.cli.remote.line import MAX_PAGE_SIZE, ServerConnection
 from interlock.client.http.decode import (  # fmt: skip
     EventShape,
     JobShape,
@@ -27,14 +27,14 @@ from interlock.client.http.decode import (  # fmt: skip
 from interlock.client.http.encode import selection
 from interlock.client.http.errors import rebuilt
 from interlock.client.http.stream import QUIET_SECONDS
-from interlock.client.http.transport import Answer, refusal
-from interlock.domain.audit import Chronicle, VerifiedPart
+from interlock.client.http.transport import HttpResponse, refusal
+from interlock.domain.audit import HistoryExport, VerifiedPart
 from interlock.domain.explain import Why
 from interlock.domain.job import Enqueued, Filter, HistoryRow, Job, Receipt
 from interlock.domain.operations import START, Action
 from interlock.domain.operator_log import LogRow
 from interlock.domain.principal import Principal
-from interlock.domain.progress import EventRow, Fed, Place, StepRow
+from interlock.domain.progress import EventRow, FeedEvent, FeedPosition, StepRow
 from interlock.domain.registry import QueueStats
 from interlock.domain.worker_presence import Presence
 from interlock.engine.operations import Bulk, Cascade
@@ -42,15 +42,15 @@ from interlock.engine.retention import Pruned
 from interlock.errors import Error, Unavailable
 from interlock.wire import JobRequest
 
-AT_ONCE: Final = 1000
-AUDITED_AT_ONCE: Final = 1000
-PRUNED_AT_ONCE: Final = 10_000
+BATCH_SIZE: Final = 1000
+AUDIT_BATCH_SIZE: Final = 1000
+PRUNE_BATCH_SIZE: Final = 10_000
 NULL: Final = Raw(b"null")  # a member that is None is left out of a body
-NOWHERE: Final = Place(0, 0, "", 0)
+NOWHERE: Final = FeedPosition(0, 0, "", 0)
 
 
 class RemoteJobs:
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ServerConnection) -> None:
         self._line = line
 
     async def enqueue(self, who: Principal, request: JobRequest) -> Enqueued:
@@ -80,8 +80,8 @@ class RemoteJobs:
         await self._line.post(f"/v1/queues/{quote(type, safe='')}/resume", {})
 
 
-class RemoteReads:
-    def __init__(self, line: Line) -> None:
+class RemoteQueries:
+    def __init__(self, line: ServerConnection) -> None:
         self._line = line
 
     async def now(self) -> int:
@@ -117,7 +117,7 @@ class RemoteReads:
 
 
 class RemoteOperations:
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ServerConnection) -> None:
         self._line = line
         self._cursors: list[str] = []
 
@@ -135,19 +135,19 @@ class RemoteOperations:
         who: Principal,
         job_id: str,
         *,
-        origin: str = START,
-        key: str | None = None,
+        start_from: str = START,
+        idempotency_key: str | None = None,
         payload: bytes | None = None,
-        **wishes: Any,
+        **options: Any,
     ) -> Enqueued:
-        overrides = wishes | ({} if payload is None else {"payload": Raw(payload)})
+        overrides = options | ({} if payload is None else {"payload": Raw(payload)})
         path = f"/v1/jobs/{wire.job_id(job_id)}/redrive"
-        name = key or f"call/{wire.new_id()}"
-        body = {"from": origin, "overrides": overrides or None, "idempotency_key": name}
+        name = idempotency_key or f"call/{wire.new_id()}"
+        body = {"from": start_from, "overrides": overrides or None, "idempotency_key": name}
         answer = await self._line.post(path, body, job_id=job_id, key=name)
-        said = values.members(answer.body)
-        is_replay = key is not None and answer.status == 200
-        return Enqueued(read(said["id"], str), read(said["seq"], int), is_replay)
+        given = values.members(answer.body)
+        is_replay = idempotency_key is not None and answer.status == 200
+        return Enqueued(read(given["id"], str), read(given["seq"], int), is_replay)
 
     async def bulk(
         self,
@@ -167,30 +167,30 @@ class RemoteOperations:
         else:
             body["filter"] = selection(filter)
             body["cursor"] = None if filter.before_seq is None else self._cursors[filter.before_seq]
-        said = values.members((await self._line.post("/v1/jobs/bulk", body)).body)
-        refused = tuple(_refused(one) for one in read(said["refused"], list[dict[str, Any]]))
+        given = values.members((await self._line.post("/v1/jobs/bulk", body)).body)
+        refused = tuple(_refused(one) for one in read(given["refused"], list[dict[str, Any]]))
         place = None
-        if cursor := read(said.get("next_cursor", values.NULL), str | None):  # type: ignore[arg-type]
+        if cursor := read(given.get("next_cursor", values.NULL), str | None):  # type: ignore[arg-type]
             place = len(self._cursors)
             self._cursors.append(cursor)
-        return Bulk(read(said["matched"], int), read(said["done"], int), read(said["more"], bool), place, refused)
+        return Bulk(read(given["matched"], int), read(given["done"], int), read(given["more"], bool), place, refused)
 
 
 class RemoteRetention:
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ServerConnection) -> None:
         self._line = line
 
     async def prune(
-        self, who: Principal, days: float, *, limit: int = AT_ONCE, dry_run: bool = False, after_seq: int = 0
+        self, who: Principal, days: float, *, limit: int = BATCH_SIZE, dry_run: bool = False, after_seq: int = 0
     ) -> Pruned:
         """A server counts from the start each time, so a dry run is one call, of as many as it can count."""
-        body = {"days": days, "limit": PRUNED_AT_ONCE if dry_run else limit, "dry_run": dry_run}
-        said = values.members((await self._line.post("/v1/prune", body)).body)
-        return Pruned(read(said["deleted"], int), read(said["more"], bool), after_seq)
+        body = {"days": days, "limit": PRUNE_BATCH_SIZE if dry_run else limit, "dry_run": dry_run}
+        given = values.members((await self._line.post("/v1/prune", body)).body)
+        return Pruned(read(given["deleted"], int), read(given["more"], bool), after_seq)
 
 
-class RemoteWhys:
-    def __init__(self, line: Line) -> None:
+class RemoteExplainer:
+    def __init__(self, line: ServerConnection) -> None:
         self._line = line
 
     async def of(self, tenant: str, job_id: str) -> Why:
@@ -198,8 +198,8 @@ class RemoteWhys:
         return values.why((await self._line.get(path, job_id=job_id)).body)
 
 
-class RemoteWaits:
-    def __init__(self, line: Line) -> None:
+class RemoteCompletion:
+    def __init__(self, line: ServerConnection) -> None:
         self._line = line
 
     async def ended(self, tenant: str, job_id: str, *, wait_seconds: float = 0.0) -> Job:
@@ -207,7 +207,7 @@ class RemoteWaits:
 
 
 class RemoteProgress:
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ServerConnection) -> None:
         self._line = line
 
     async def tail(self, tenant: str, job_id: str, *, after: int = 0) -> AsyncIterator[list[EventRow]]:
@@ -220,44 +220,44 @@ class RemoteProgress:
     async def steps_of(self, tenant: str, job_ids: Sequence[str]) -> list[list[StepRow]]:
         return [await self._line.client.steps(id) for id in job_ids]
 
-    async def feed_end(self, tenant: str) -> Place:
+    async def feed_end(self, tenant: str) -> FeedPosition:
         """The server begins its stream there."""
         return NOWHERE
 
-    async def follow(self, tenant: str, start: Place) -> AsyncIterator[list[Fed]]:
+    async def follow(self, tenant: str, start: FeedPosition) -> AsyncIterator[list[FeedEvent]]:
         """Until the stream breaks: then whoever watches has to look what was missed."""
         async with self._line.calls.stream("/v1/events/stream", {}, quiet_seconds=QUIET_SECONDS) as opened:
-            if isinstance(opened, Answer):
+            if isinstance(opened, HttpResponse):
                 raise refusal(opened, {})
             async for sent in opened:
                 if sent.event == "event":
-                    yield [Fed(NOWHERE, event(read(sent.data.encode(), EventShape)))]
+                    yield [FeedEvent(NOWHERE, event(read(sent.data.encode(), EventShape)))]
         raise Unavailable("the event stream was interrupted")
 
 
 class RemoteAudit:
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ServerConnection) -> None:
         self._line = line
 
     async def verify_part(self, tenant: str, *, after: str | None = None, jobs: int | None = None) -> VerifiedPart:
         """So many jobs, or as many as the server takes at once."""
-        query: list[tuple[str, str | int]] = [("limit", min(jobs or AUDITED_AT_ONCE, AUDITED_AT_ONCE))]
+        query: list[tuple[str, str | int]] = [("limit", min(jobs or AUDIT_BATCH_SIZE, AUDIT_BATCH_SIZE))]
         if after is not None:
             query.append(("cursor", after))
-        said = values.members((await self._line.get("/v1/audit/verify", query)).body)
-        bad: str | None = read(said["first_bad"], str | None)  # type: ignore[arg-type]
-        cursor: str | None = read(said["next_cursor"], str | None)  # type: ignore[arg-type]
-        return VerifiedPart(read(said["jobs"], int), read(said["rows"], int), bad, cursor)
+        given = values.members((await self._line.get("/v1/audit/verify", query)).body)
+        bad: str | None = read(given["first_bad"], str | None)  # type: ignore[arg-type]
+        cursor: str | None = read(given["next_cursor"], str | None)  # type: ignore[arg-type]
+        return VerifiedPart(read(given["jobs"], int), read(given["rows"], int), bad, cursor)
 
-    async def export(self, tenant: str, *, after: int = 0) -> AsyncIterator[list[Chronicle]]:
+    async def export(self, tenant: str, *, after: int = 0) -> AsyncIterator[list[HistoryExport]]:
         """The list of jobs comes newest first, so it is read whole before the first history is."""
         jobs: list[tuple[int, str]] = []
-        filter = Filter(limit=LONGEST_PAGE)
+        filter = Filter(limit=MAX_PAGE_SIZE)
         while page := await self._line.client.find(filter):
             jobs += [(job.seq, job.id) for job in page]
             filter = filter._replace(before_seq=page[-1].seq)
         for seq, job_id in reversed(jobs):
-            yield [Chronicle(seq, tuple(await self._line.client.history(job_id)))]
+            yield [HistoryExport(seq, tuple(await self._line.client.history(job_id)))]
 
     async def log(self, tenant: str, *, after: int = 0, limit: int = 50) -> list[LogRow]:
         """The server's pages are read from the first on, since only it knows where a number is."""
@@ -265,7 +265,7 @@ class RemoteAudit:
 
 
 class RemoteWorkers:
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ServerConnection) -> None:
         self._line = line
 
     async def seen(self, tenant: str, *, after: str = "", limit: int = 50) -> list[Presence]:
@@ -273,6 +273,6 @@ class RemoteWorkers:
         return await self._line.listed("/v1/workers", values.presence, limit=limit, beyond=beyond)
 
 
-def _refused(said: dict[str, Any]) -> tuple[str, Error]:
-    problem = said.get("error") or {}
-    return str(said.get("id", "")), rebuilt(problem, int(problem.get("status", 0)), {"job_id": said.get("id", "")})
+def _refused(given: dict[str, Any]) -> tuple[str, Error]:
+    problem = given.get("error") or {}
+    return str(given.get("id", "")), rebuilt(problem, int(problem.get("status", 0)), {"job_id": given.get("id", "")})

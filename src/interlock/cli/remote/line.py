@@ -10,36 +10,38 @@ from msgspec import Raw
 from interlock.client.http.client import HttpClient
 from interlock.client.http.decode import PageShape, read
 from interlock.client.http.encode import encoded
-from interlock.client.http.transport import Answer, Call, Calls, Query
+from interlock.client.http.transport import Calls, HttpRequest, HttpResponse, Query
 
 T = TypeVar("T")
-PATIENCE_SECONDS = 10.0  # somebody sits before the screen
-LONGEST_PAGE: Final = 200
+RETRY_SECONDS = 10.0  # somebody sits before the screen
+MAX_PAGE_SIZE: Final = 200
 ALL: Final = 1 << 30
 JSON: Final = {"content-type": "application/json"}
 
 
-class Line:
+class ServerConnection:
     """One server and a credential for it."""
 
     def __init__(self, server: str, token: str | None) -> None:
-        self.client = HttpClient(server, token=token, patience_seconds=PATIENCE_SECONDS)
-        self.calls = Calls(server, token=token, patience_seconds=PATIENCE_SECONDS)
+        self.client = HttpClient(server, token=token, retry_seconds=RETRY_SECONDS)
+        self.calls = Calls(server, token=token, retry_seconds=RETRY_SECONDS)
 
-    async def get(self, path: str, query: Query = (), **about: object) -> Answer:
-        return await self.calls.send(Call(method="GET", path=path, query=query, about=about))
+    async def get(self, path: str, query: Query = (), **about: object) -> HttpResponse:
+        return await self.calls.send(HttpRequest(method="GET", path=path, query=query, about=about))
 
-    async def post(self, path: str, body: Mapping[str, object], *, repeatable: bool = True, **about: object) -> Answer:
+    async def post(
+        self, path: str, body: Mapping[str, object], *, repeatable: bool = True, **about: object
+    ) -> HttpResponse:
         return await self._send("POST", path, body, repeatable, about)
 
-    async def put(self, path: str, body: Mapping[str, object]) -> Answer:
+    async def put(self, path: str, body: Mapping[str, object]) -> HttpResponse:
         return await self._send("PUT", path, body, True, {})
 
-    async def patch(self, path: str, body: Mapping[str, object], **about: object) -> Answer:
+    async def patch(self, path: str, body: Mapping[str, object], **about: object) -> HttpResponse:
         return await self._send("PATCH", path, body, True, about)
 
     async def delete(self, path: str, **about: object) -> None:
-        await self.calls.send(Call(method="DELETE", path=path, about=about))
+        await self.calls.send(HttpRequest(method="DELETE", path=path, about=about))
 
     async def listed(
         self,
@@ -55,7 +57,7 @@ class Line:
         found: list[T] = []
         cursor: str | None = None
         while True:
-            most = limit if beyond is None and limit != ALL else LONGEST_PAGE
+            most = limit if beyond is None and limit != ALL else MAX_PAGE_SIZE
             more: list[tuple[str, str | int | float | bool | None]] = [("limit", str(most))]
             if cursor is not None:
                 more.append(("cursor", cursor))
@@ -72,7 +74,7 @@ class Line:
 
     async def _send(
         self, method: str, path: str, body: Mapping[str, object], repeatable: bool, about: Mapping[str, Any]
-    ) -> Answer:
+    ) -> HttpResponse:
         return await self.calls.send(
-            Call(method=method, path=path, body=encoded(body), headers=JSON, repeatable=repeatable, about=about)
+            HttpRequest(method=method, path=path, body=encoded(body), headers=JSON, repeatable=repeatable, about=about)
         )

@@ -11,18 +11,18 @@ import msgspec
 
 from interlock import wire
 from interlock.cli.remote import values
-from interlock.cli.remote.line import ALL, Line
+from interlock.cli.remote.line import ALL, ServerConnection
 from interlock.client.http.decode import read
 from interlock.domain import json_text
-from interlock.domain.approval import Approval, Decision, GateFilter
+from interlock.domain.approval import Approval, ApprovalFilter, Decision
 from interlock.domain.artifact import Artifact
 from interlock.domain.principal import Principal
 from interlock.domain.registry import Agent, JobType
 from interlock.domain.token import Token
 from interlock.domain.webhook import Delivery, DeliveryFilter, Subscription
-from interlock.engine.approvals import Minted as MintedLink
+from interlock.engine.approvals import ApprovalLink as MintedLink
 from interlock.engine.artifacts import Download, Stream
-from interlock.engine.tokens import Minted
+from interlock.engine.tokens import CreatedToken
 from interlock.engine.webhooks import Created, SubscriptionRequest
 from interlock.errors import ArtifactLost, Invalid, NotFound
 from interlock.wire import TokenRequest
@@ -32,13 +32,13 @@ def _path(*parts: str) -> str:
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 
-class RemoteGates:
-    def __init__(self, line: Line) -> None:
+class RemoteApprovals:
+    def __init__(self, line: ServerConnection) -> None:
         self._line = line
 
-    async def list(self, tenant: str, filter: GateFilter) -> list[Approval]:
-        said = (("status", filter.status), ("job", filter.job_id))
-        query = [(name, str(value)) for name, value in said if value is not None]
+    async def list(self, tenant: str, filter: ApprovalFilter) -> list[Approval]:
+        given = (("status", filter.status), ("job", filter.job_id))
+        query = [(name, str(value)) for name, value in given if value is not None]
         before = filter.before
         beyond = None if before is None else lambda one: (one.opened_at, one.id) < before
         return await self._line.listed("/v1/approvals", values.approval, limit=filter.limit, query=query, beyond=beyond)
@@ -58,17 +58,17 @@ class RemoteGates:
     ) -> Approval:
         kept = None if data is None else msgspec.Raw(_checked_json(data))
         body = {"decision": decision, "comment": comment, "data": kept, "digest": digest}
-        answer = await self._line.post(_path("approvals", approval_id, "decide"), body, gate_id=approval_id)
+        answer = await self._line.post(_path("approvals", approval_id, "decide"), body, approval_id=approval_id)
         return values.approval(answer.body)
 
-    async def mint(self, who: Principal, approval_id: str) -> MintedLink:
-        answer = await self._line.post(_path("approvals", approval_id, "token"), {}, gate_id=approval_id)
-        said = values.members(answer.body)
-        return MintedLink(values.approval(said["approval"]), read(said["token"], str))
+    async def create_link(self, who: Principal, approval_id: str) -> MintedLink:
+        answer = await self._line.post(_path("approvals", approval_id, "token"), {}, approval_id=approval_id)
+        given = values.members(answer.body)
+        return MintedLink(values.approval(given["approval"]), read(given["token"], str))
 
 
 class RemoteRegistry:
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ServerConnection) -> None:
         self._line = line
 
     async def types(self, tenant: str) -> list[JobType]:
@@ -115,13 +115,13 @@ class RemoteRegistry:
 
 
 class RemoteTokens:
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ServerConnection) -> None:
         self._line = line
 
-    async def create(self, who: Principal, request: TokenRequest) -> Minted:
+    async def create(self, who: Principal, request: TokenRequest) -> CreatedToken:
         body = msgspec.structs.asdict(request)
         answer = await self._line.post("/v1/tokens", body, repeatable=request.key is not None, key=request.key or "")
-        return Minted(values.token(answer.body), read(values.members(answer.body)["token"], str))
+        return CreatedToken(values.token(answer.body), read(values.members(answer.body)["token"], str))
 
     async def list(self, who: Principal, *, before: str | None = None, limit: int = 50) -> list[Token]:
         beyond = None if before is None else lambda one: one.id < before
@@ -132,7 +132,7 @@ class RemoteTokens:
 
 
 class RemoteWebhooks:
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ServerConnection) -> None:
         self._line = line
 
     async def subscribe(self, who: Principal, request: SubscriptionRequest) -> Created:
@@ -163,21 +163,21 @@ class RemoteWebhooks:
 
     async def deliveries(self, who: Principal, filter: DeliveryFilter) -> list[Delivery]:
         """A server lists what was sent to one subscription; for all of them their lists are put together."""
-        ids = [filter.subscription_id] if filter.subscription_id is not None else await self._everybody(who)
+        ids = [filter.subscription_id] if filter.subscription_id is not None else await self._all_subscriptions(who)
         found = [one for id in ids for one in await self._deliveries(id, filter)]
         return sorted(found, key=lambda one: one.id, reverse=True)[: filter.limit]
 
     async def redeliver(self, who: Principal, delivery_id: str) -> Delivery:
-        for id in await self._everybody(who):
+        for id in await self._all_subscriptions(who):
             everything = DeliveryFilter(id, None, None, None, ALL)
             if any(one.id == delivery_id for one in await self._deliveries(id, everything)):
                 path = _path("subscriptions", id, "deliveries", delivery_id, "redeliver")
                 return values.delivery((await self._line.post(path, {})).body)
         raise NotFound(delivery_id, what="delivery")
 
-    async def _everybody(self, who: Principal) -> Sequence[str]:
-        everybody = self._line.listed("/v1/subscriptions", values.subscription, limit=ALL)
-        return [one.id for one in await everybody]
+    async def _all_subscriptions(self, who: Principal) -> Sequence[str]:
+        subscriptions = self._line.listed("/v1/subscriptions", values.subscription, limit=ALL)
+        return [one.id for one in await subscriptions]
 
     async def _deliveries(self, id: str, filter: DeliveryFilter) -> list[Delivery]:
         query = [] if filter.status is None else [("status", str(filter.status))]
@@ -191,7 +191,7 @@ class RemoteWebhooks:
 
 
 class RemoteArtifacts:
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ServerConnection) -> None:
         self._line = line
 
     async def list(

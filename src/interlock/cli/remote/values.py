@@ -12,9 +12,9 @@ from msgspec import Raw
 from interlock.client.http.decode import micros, read, text
 from interlock.domain.approval import Approval, Vote
 from interlock.domain.artifact import Artifact
-from interlock.domain.explain import Clause, Reason, Why
+from interlock.domain.explain import Reason, ReasonCode, Why
 from interlock.domain.operator_log import LogRow
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.registry import Agent, Defaults, JobType
 from interlock.domain.token import Token
 from interlock.domain.webhook import Delivery, Subscription
@@ -33,32 +33,34 @@ def members(body: bytes | Raw) -> Members:
 
 def filled(kind: type[T], body: bytes | Raw, *, json: Sequence[str] = (), **given: object) -> T:
     """A value by the names of its fields: times as micros, those in `json` as text, those given as they are."""
-    said = members(body)
+    fields = members(body)
     hints = get_type_hints(kind)
     try:
-        return kind(**{name: given[name] if name in given else _part(said, name, hints[name], json) for name in hints})
+        return kind(
+            **{name: given[name] if name in given else _part(fields, name, hints[name], json) for name in hints}
+        )
     except msgspec.MsgspecError as error:
         raise Error(f"cannot decode the response of the server: {error}") from None
 
 
 def approval(body: bytes | Raw) -> Approval:
-    said = members(body)
-    votes = tuple(_vote(one) for one in read(said["votes"], list[Raw]))
+    fields = members(body)
+    votes = tuple(_vote(one) for one in read(fields["votes"], list[Raw]))
     return filled(
         Approval, body, json=("details", "schema", "data"), tenant="", fence=0, votes=votes, token_sha256=None,
-        token_minted_by=read(said.get("link_minted_by", NULL), str | None),  # type: ignore[arg-type]
-        token_minted_at=_time(said.get("link_minted_at", NULL)),
+        link_created_by=read(fields.get("link_minted_by", NULL), str | None),  # type: ignore[arg-type]
+        link_created_at=_time(fields.get("link_minted_at", NULL)),
     )  # fmt: skip
 
 
 def _vote(body: Raw) -> Vote:
-    said = members(body)
-    return filled(Vote, body, voter=read(said["by"], str), at=_time(said["at"]))
+    fields = members(body)
+    return filled(Vote, body, voter=read(fields["by"], str), at=_time(fields["at"]))
 
 
 def agent(body: bytes | Raw) -> Agent:
-    said = members(body)
-    return filled(Agent, body, defaults=defaults(said["defaults"], backoff=said.get("backoff", NULL)))
+    fields = members(body)
+    return filled(Agent, body, defaults=defaults(fields["defaults"], backoff=fields.get("backoff", NULL)))
 
 
 def job_type(body: bytes | Raw) -> JobType:
@@ -66,8 +68,8 @@ def job_type(body: bytes | Raw) -> JobType:
 
 
 def defaults(body: Raw, *, backoff: Raw = NULL) -> Defaults:
-    said = members(body)
-    return filled(Defaults, body, backoff=text(said.get("backoff", backoff)))
+    fields = members(body)
+    return filled(Defaults, body, backoff=text(fields.get("backoff", backoff)))
 
 
 def token(body: bytes | Raw) -> Token:
@@ -91,19 +93,24 @@ def artifact(body: bytes | Raw) -> Artifact:
 
 
 def presence(body: bytes | Raw) -> Presence:
-    said = members(body)
-    name = read(said["name"], str)
-    asks = tuple(_ask(name, one) for one in read(said["asks"], list[dict[str, list[str] | None]]))
-    return filled(Presence, body, asks=asks, job_ids=read(said["jobs"], tuple[str, ...]))
+    fields = members(body)
+    name = read(fields["name"], str)
+    asks = tuple(_ask(name, one) for one in read(fields["asks"], list[dict[str, list[str] | None]]))
+    return filled(Presence, body, asks=asks, job_ids=read(fields["jobs"], tuple[str, ...]))
 
 
 def log_row(body: bytes | Raw) -> LogRow:
-    said = members(body)
-    details = text(said["details"])
+    fields = members(body)
+    details = text(fields["details"])
     return LogRow(
-        read(said["seq"], int), read(said["actor"], str), read(said["action"], str), read(said["object"], str), details,
-        micros(read(said["at"], datetime)), bytes.fromhex(read(said["hash"], str)),
-    )  # fmt: skip
+        read(fields["seq"], int),
+        read(fields["actor"], str),
+        read(fields["action"], str),
+        read(fields["object"], str),
+        details,
+        micros(read(fields["at"], datetime)),
+        bytes.fromhex(read(fields["hash"], str)),
+    )
 
 
 def why(body: bytes | Raw) -> Why:
@@ -111,22 +118,22 @@ def why(body: bytes | Raw) -> Why:
 
 
 def _reason(body: bytes | Raw) -> Reason:
-    said = members(body)
+    fields = members(body)
     return Reason(
-        Clause(read(said["clause"], str)), read(said["message"], str), read(said["details"], dict[str, Any])
+        ReasonCode(read(fields["clause"], str)), read(fields["message"], str), read(fields["details"], dict[str, Any])
     )  # fmt: skip
 
 
-def _ask(worker: str, said: Mapping[str, list[str] | None]) -> ClaimAsk:
-    names = {name: None if some is None else frozenset(some) for name, some in said.items()}
-    return ClaimAsk(
+def _ask(worker: str, fields: Mapping[str, list[str] | None]) -> ClaimFilter:
+    names = {name: None if some is None else frozenset(some) for name, some in fields.items()}
+    return ClaimFilter(
         worker, names.get("types"), names.get("repositories"), names.get("capabilities") or frozenset(),
         names.get("affinity_keys"),
     )  # fmt: skip
 
 
-def _part(said: Members, name: str, hint: Any, json: Sequence[str]) -> Any:
-    raw = said.get(name, NULL)
+def _part(fields: Members, name: str, hint: Any, json: Sequence[str]) -> Any:
+    raw = fields.get(name, NULL)
     if name in json:
         return text(raw)
     if name.endswith("_at"):

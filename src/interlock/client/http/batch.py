@@ -10,28 +10,28 @@ from typing import Final, TypeVar
 from msgspec import Raw
 
 from interlock.client.http import decode, encode, errors
-from interlock.client.http.transport import Answer
-from interlock.domain.job import Refused
+from interlock.client.http.transport import HttpResponse
+from interlock.domain.job import Rejected
 from interlock.errors import Error, Invalid, Malformed, TooLarge, Unavailable
 
 T = TypeVar("T")
 
-AT_ONCE: Final = 10
-LONGEST_POLL_SECONDS: Final = 20.0  # shorter than what proxies let a silent connection live
+BATCH_SIZE: Final = 10
+MAX_POLL_SECONDS: Final = 20.0  # shorter than what proxies let a silent connection live
 SHORTEST_POLL_SECONDS: Final = 0.1
 
 
 async def each(
-    parts: Sequence[bytes | Refused],
+    parts: Sequence[bytes | Rejected],
     about: Sequence[Mapping[str, object]],
-    send: Callable[[bytes], Awaitable[Answer]],
+    send: Callable[[bytes], Awaitable[HttpResponse]],
     value: Callable[[Raw], T],
-) -> list[T | Refused]:
+) -> list[T | Rejected]:
     """Each item with its own answer: one that spoils the call for the others is found by sending halves."""
-    answers: dict[int, T | Refused] = {}
+    answers: dict[int, T | Rejected] = {}
     good: list[tuple[int, bytes]] = []
     for i, part in enumerate(parts):
-        if isinstance(part, Refused):
+        if isinstance(part, Rejected):
             answers[i] = part
         else:
             good.append((i, part))
@@ -41,7 +41,7 @@ async def each(
             answer = await send(encode.joined("items", [part for _, part in some]))
         except (Malformed, Invalid, TooLarge) as error:
             if len(some) == 1:
-                answers[some[0][0]] = Refused(error)
+                answers[some[0][0]] = Rejected(error)
                 return
             await ask(some[: len(some) // 2])
             await ask(some[len(some) // 2 :])
@@ -52,27 +52,27 @@ async def each(
             if problem is None:
                 answers[i] = value(item)
             else:
-                answers[i] = Refused(errors.rebuilt(problem, int(problem.get("status", 0)), about[i]))
+                answers[i] = Rejected(errors.rebuilt(problem, int(problem.get("status", 0)), about[i]))
 
     for some in encode.gathered([part for _, part in good]):
         await ask([good[i] for i in some])
     return [answers[i] for i in range(len(parts))]
 
 
-async def together(calls: Sequence[Awaitable[T]]) -> list[T | Refused]:
+async def together(calls: Sequence[Awaitable[T]]) -> list[T | Rejected]:
     """All of them, some at a time; a refusal is the answer to its own call, no answer at all is raised."""
-    turns = asyncio.Semaphore(AT_ONCE)
+    turns = asyncio.Semaphore(BATCH_SIZE)
 
-    async def in_turn(call: Awaitable[T]) -> T | Refused:
+    async def in_turn(call: Awaitable[T]) -> T | Rejected:
         async with turns:
             try:
                 return await call
             except Unavailable:
                 raise
             except Error as error:
-                return Refused(error)
+                return Rejected(error)
 
-    answers: list[T | Refused] = []
+    answers: list[T | Rejected] = []
     for answer in await asyncio.gather(*map(in_turn, calls), return_exceptions=True):
         if isinstance(answer, BaseException):
             raise answer
@@ -86,7 +86,7 @@ async def polled(look: Callable[[float], Awaitable[T | None]], seconds: float) -
     deadline = clock() + seconds
     while True:
         began = clock()
-        poll = max(min(deadline - began, LONGEST_POLL_SECONDS), 0.0)
+        poll = max(min(deadline - began, MAX_POLL_SECONDS), 0.0)
         found = await look(poll)
         left = deadline - clock()
         if found is not None or left <= 0:

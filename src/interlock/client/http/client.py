@@ -10,37 +10,47 @@ from urllib.parse import quote
 
 from interlock import wire
 from interlock.client.http import decode, encode
-from interlock.client.http.batch import LONGEST_POLL_SECONDS, each, polled, together
+from interlock.client.http.batch import MAX_POLL_SECONDS, each, polled, together
 from interlock.client.http.decode import read
 from interlock.client.http.encode import encoded
-from interlock.client.http.pages import LONGEST_PAGE, Pages
+from interlock.client.http.pages import MAX_PAGE_SIZE, Pages
 from interlock.client.http.stream import follow
-from interlock.client.http.transport import PATIENCE_SECONDS, Answer, Call, Calls, Query
-from interlock.client.protocol import Grant
+from interlock.client.http.transport import RETRY_SECONDS, Calls, HttpRequest, HttpResponse, Query
+from interlock.client.protocol import LeasedJob
 from interlock.client.tracing import claiming, enqueueing
-from interlock.domain.approval import OpenGate
+from interlock.domain.approval import RequestApproval
 from interlock.domain.artifact import File, Holder, Link
-from interlock.domain.decide import CancelAck, Finish
-from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, Pulse, Receipt, Refused
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.decide import AcknowledgeCancel, Finish
+from interlock.domain.job import (
+    Checkpoint,
+    Enqueued,
+    Filter,
+    Heartbeat,
+    HeartbeatReply,
+    HistoryRow,
+    Job,
+    Receipt,
+    Rejected,
+)
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.progress import LARGEST_NUMBER, EventRow, Report, Step, StepRow
 from interlock.domain.registry import QueueStats
 from interlock.errors import IdempotencyKeyReuse, Invalid
 from interlock.wire import JobRequest
 
-LONGEST_WAIT_SECONDS: Final = 60.0
+MAX_WAIT_SECONDS: Final = 60.0
 SLOWEST_UPLOAD: Final = 32 * 1024  # bytes a second
-MOST_PER_CLAIM: Final = 100
+MAX_PER_CLAIM: Final = 100
 JSON: Final = {"content-type": "application/json"}
 
 
 class HttpClient:
     """What a producer, a watcher and a worker ask, answered by a server; the credential says for which tenant."""
 
-    most_per_claim = MOST_PER_CLAIM
+    most_per_claim = MAX_PER_CLAIM
 
-    def __init__(self, url: str, *, token: str | None = None, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        self._calls = Calls(url, token=token, patience_seconds=patience_seconds)
+    def __init__(self, url: str, *, token: str | None = None, retry_seconds: float = RETRY_SECONDS) -> None:
+        self._calls = Calls(url, token=token, retry_seconds=retry_seconds)
         self._pages = Pages(self._fetch)
         self._works_as: str | None = None
         self._is_known = token is None  # without a credential any name will do
@@ -54,14 +64,14 @@ class HttpClient:
         keys = [request.idempotency_key or f"call/{wire.new_id()}" for request in requests]
         try:
             with enqueueing(requests) as trace:
-                born = await self._enqueued(requests, keys, {} if trace is None else {"traceparent": trace})
+                created = await self._enqueued(requests, keys, {} if trace is None else {"traceparent": trace})
         except IdempotencyKeyReuse as error:
             place = error.pointer.split("/")
             error.key = keys[int(place[2]) if place[1:2] == ["jobs"] else 0]
             raise
         return [
             Enqueued(one.id, one.seq, one.replayed and request.idempotency_key is not None)
-            for one, request in zip(born, requests, strict=True)
+            for one, request in zip(created, requests, strict=True)
         ]
 
     async def get(self, job_id: str) -> Job:
@@ -95,12 +105,12 @@ class HttpClient:
         body = {"reason": wire.remark(reason, "reason"), "force": force or None, "cascade": cascade or None}
         return await self._changed(job_id, "cancel", encoded(body))
 
-    async def redrive(self, job_id: str, *, origin: str = "start", key: str | None = None) -> Enqueued:
-        body = encoded({"from": origin, "idempotency_key": key or f"call/{wire.new_id()}"})
-        about = {"job_id": job_id, "key": key or ""}
+    async def redrive(self, job_id: str, *, start_from: str = "start", idempotency_key: str | None = None) -> Enqueued:
+        body = encoded({"from": start_from, "idempotency_key": idempotency_key or f"call/{wire.new_id()}"})
+        about = {"job_id": job_id, "key": idempotency_key or ""}
         answer = await self._post(_of_job(job_id, "redrive"), body, about=about)
         job = read(answer.body, decode.EnqueuedShape)
-        return Enqueued(job.id, job.seq, key is not None and answer.status == 200)
+        return Enqueued(job.id, job.seq, idempotency_key is not None and answer.status == 200)
 
     async def revoke(self, job_id: str, *, reason: str | None = None) -> Receipt:
         """Not repeated after an unknown outcome: it would end the next lease as well."""
@@ -120,7 +130,7 @@ class HttpClient:
         found = await self._pages.all(_of_job(job_id, "children"))
         return [decode.job(read(one, decode.JobShape), listed=True) for one in reversed(found)]
 
-    async def events(self, job_id: str, *, after: int = 0, limit: int = LONGEST_PAGE) -> list[EventRow]:
+    async def events(self, job_id: str, *, after: int = 0, limit: int = MAX_PAGE_SIZE) -> list[EventRow]:
         wire.whole(after, "after", 0, LARGEST_NUMBER)
         return await self._pages.after(
             _of_job(job_id, "events"),
@@ -140,34 +150,34 @@ class HttpClient:
         rows = await self._pages.all(_of_job(id, "steps"))
         return [decode.step(read(row, decode.StepShape), id) for row in rows]
 
-    async def claim(self, ask: ClaimAsk, *, wait_seconds: float = 0.0) -> list[Grant]:
+    async def claim(self, ask: ClaimFilter, *, wait_seconds: float = 0.0) -> list[LeasedJob]:
         """A claim without a name gets one, so that what was granted to a lost answer is granted again."""
-        wire.seconds(wait_seconds, "wait_seconds", 0, LONGEST_WAIT_SECONDS)
+        wire.seconds(wait_seconds, "wait_seconds", 0, MAX_WAIT_SECONDS)
         worker = await self._as(ask.worker)
         ask = ask if ask.claim_id is not None else ask._replace(claim_id=wire.new_id())
 
-        async def look(wait_seconds: float) -> list[Grant] | None:
+        async def look(wait_seconds: float) -> list[LeasedJob] | None:
             body = encode.claim(ask, worker, wait_seconds)
             answer = await self._post("/v1/claims", body, wait_seconds=wait_seconds)
-            return [decode.grant(one) for one in read(answer.body, decode.GrantShapes).jobs] or None
+            return [decode.leased_job(one) for one in read(answer.body, decode.LeasedJobsShape).jobs] or None
 
-        with claiming() as granted:
-            grants = await polled(look, wait_seconds) or []
-            granted(len(grants))
-        return grants
+        with claiming() as leased:
+            leases = await polled(look, wait_seconds) or []
+            leased(len(leases))
+        return leases
 
-    async def heartbeats(self, beats: Sequence[Beat]) -> list[Pulse | Refused]:
-        wire.check_batch(beats)
+    async def heartbeats(self, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply | Rejected]:
+        wire.check_batch(heartbeats)
         return await each(
-            await together([self._beating(beat) for beat in beats]),
-            [_grant(beat.id, beat.fence) for beat in beats],
+            await together([self._heartbeat_body(heartbeat) for heartbeat in heartbeats]),
+            [_lease(heartbeat.id, heartbeat.fence) for heartbeat in heartbeats],
             partial(self._post, "/v1/heartbeats"),
-            lambda one: decode.pulse(read(one, decode.PulseShape)),
+            lambda one: decode.heartbeat_reply(read(one, decode.HeartbeatReplyShape)),
         )
 
     async def interrupted(self, leases: Sequence[tuple[str, int]], *, wait_seconds: float = 0.0) -> list[str]:
         """In one poll: who watches begins again with other leases soon."""
-        wait = min(wait_seconds, LONGEST_POLL_SECONDS)
+        wait = min(wait_seconds, MAX_POLL_SECONDS)
         items = [{"id": id, "fence": fence} for id, fence in leases]
         body = encoded({"items": items, "wait_seconds": wait})
         answer = await self._post("/v1/leases/watch", body, wait_seconds=wait)
@@ -176,41 +186,43 @@ class HttpClient:
     async def roles(self) -> frozenset[str] | None:
         return frozenset(read((await self._get("/v1/me")).body, decode.MeShape).roles)
 
-    async def finishes(self, orders: Sequence[Finish]) -> list[Receipt | Refused]:
+    async def finishes(self, orders: Sequence[Finish]) -> list[Receipt | Rejected]:
         wire.check_batch(orders)
-        rest = [order for order in orders if not isinstance(order, CancelAck)]
+        rest = [order for order in orders if not isinstance(order, AcknowledgeCancel)]
         answers = await each(
             await together([self._finishing(order) for order in rest]),
-            [_grant(order.id, order.fence) for order in rest],
+            [_lease(order.id, order.fence) for order in rest],
             partial(self._post, "/v1/finishes"),
             lambda one: decode.receipt(read(one, decode.ReceiptShape)),
         )
-        acknowledged = await together([self._acknowledge(order) for order in orders if isinstance(order, CancelAck)])
+        acknowledged = await together(
+            [self._acknowledge(order) for order in orders if isinstance(order, AcknowledgeCancel)]
+        )
         of_rest, of_acks = iter(answers), iter(acknowledged)
-        return [next(of_acks) if isinstance(order, CancelAck) else next(of_rest) for order in orders]
+        return [next(of_acks) if isinstance(order, AcknowledgeCancel) else next(of_rest) for order in orders]
 
     async def checkpoint(self, checkpoint: Checkpoint) -> int:
         body = encode.checkpoint(checkpoint, await self._as(checkpoint.worker))
-        about = _grant(checkpoint.id, checkpoint.fence) | {"seq": checkpoint.seq}
+        about = _lease(checkpoint.id, checkpoint.fence) | {"seq": checkpoint.seq}
         answer = await self._put(_of_job(checkpoint.id, "checkpoint"), body, about=about)
         return read(answer.body, decode.SavedShape).seq
 
     async def save_step(self, step: Step) -> StepRow:
         body = encode.step(step, await self._as(step.worker))
-        answer = await self._post(_of_job(step.id, "steps"), body, about=_grant(step.id, step.fence))
+        answer = await self._post(_of_job(step.id, "steps"), body, about=_lease(step.id, step.fence))
         return decode.step(read(answer.body, decode.StepShape), wire.job_id(step.id))
 
-    async def add_events(self, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
+    async def add_events(self, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
         wire.check_batch(reports)
-        return await together([self._told(report) for report in reports])
+        return await together([self._add_events(report) for report in reports])
 
-    async def open_gate(self, gate: OpenGate) -> Receipt:
-        body = encode.gate(gate, await self._as(gate.worker))
-        answer = await self._post(_of_job(gate.id, "approvals"), body, about=_grant(gate.id, gate.fence))
+    async def request_approval(self, approval: RequestApproval) -> Receipt:
+        body = encode.approval_request(approval, await self._as(approval.worker))
+        answer = await self._post(_of_job(approval.id, "approvals"), body, about=_lease(approval.id, approval.fence))
         return decode.receipt(read(answer.body, decode.OpenedShape).receipt)
 
     async def attach(self, holder: Holder, thing: File | Link) -> str:
-        worker, about = await self._as(holder.worker), _grant(holder.job_id, holder.fence)
+        worker, about = await self._as(holder.worker), _lease(holder.job_id, holder.fence)
         path = _of_job(holder.job_id, "artifacts")
         if isinstance(thing, Link):
             link = {"fence": holder.fence, "worker": worker, "name": thing.name, "url": thing.url}
@@ -221,26 +233,30 @@ class HttpClient:
 
     async def register_type(self, name: str, definition: Mapping[str, Any]) -> None:
         path = f"/v1/types/{quote(wire.name(name, 'name'), safe='')}"
-        said = {name: definition.get(name) for name in ("schema", "requires", "defaults")}
-        await self._put(path, encoded(said))
+        given = {name: definition.get(name) for name in ("schema", "requires", "defaults")}
+        await self._put(path, encoded(given))
 
-    def start_chores(self) -> None:
+    def start_maintenance(self) -> None:
         """The server does them."""
 
     async def close(self) -> None:
         await self._calls.close()
 
-    async def _send(self, call: Call) -> Answer:
+    async def _send(self, call: HttpRequest) -> HttpResponse:
         return await self._calls.send(call)
 
-    async def _get(self, path: str, **more: Any) -> Answer:
-        return await self._send(Call(method="GET", path=path, **more))
+    async def _get(self, path: str, **more: Any) -> HttpResponse:
+        return await self._send(HttpRequest(method="GET", path=path, **more))
 
-    async def _post(self, path: str, body: bytes, *, headers: Mapping[str, str] | None = None, **more: Any) -> Answer:
-        return await self._send(Call(method="POST", path=path, body=body, headers={**JSON, **(headers or {})}, **more))
+    async def _post(
+        self, path: str, body: bytes, *, headers: Mapping[str, str] | None = None, **more: Any
+    ) -> HttpResponse:
+        return await self._send(
+            HttpRequest(method="POST", path=path, body=body, headers={**JSON, **(headers or {})}, **more)
+        )
 
-    async def _put(self, path: str, body: bytes, **more: Any) -> Answer:
-        return await self._send(Call(method="PUT", path=path, body=body, headers=JSON, **more))
+    async def _put(self, path: str, body: bytes, **more: Any) -> HttpResponse:
+        return await self._send(HttpRequest(method="PUT", path=path, body=body, headers=JSON, **more))
 
     async def _fetch(self, path: str, query: Query) -> bytes:
         job_id = path.split("/")[3] if path.startswith("/v1/jobs/") else ""
@@ -273,32 +289,32 @@ class HttpClient:
             return worker
         return f"{own}/{worker}"
 
-    async def _beating(self, beat: Beat) -> bytes:
+    async def _heartbeat_body(self, heartbeat: Heartbeat) -> bytes:
         """A sign of life that fits into one body: events that do not are told before."""
-        if sum(len(one.message) + len(one.payload or "") for one in beat.events) * 4 > encode.LARGEST_BODY:
-            await self._told(Report(beat.id, beat.fence, beat.worker, beat.events))
-            beat = beat._replace(events=())
-        return encode.beat(beat, await self._as(beat.worker))
+        if sum(len(one.message) + len(one.payload or "") for one in heartbeat.events) * 4 > encode.LARGEST_BODY:
+            await self._add_events(Report(heartbeat.id, heartbeat.fence, heartbeat.worker, heartbeat.events))
+            heartbeat = heartbeat._replace(events=())
+        return encode.heartbeat(heartbeat, await self._as(heartbeat.worker))
 
     async def _finishing(self, order: Finish) -> bytes:
         return encode.finish(order, await self._as(order.worker))
 
-    async def _acknowledge(self, order: CancelAck) -> Receipt:
+    async def _acknowledge(self, order: AcknowledgeCancel) -> Receipt:
         body = encode.finish(order, await self._as(order.worker), alone=True)
-        answer = await self._post(_of_job(order.id, "cancel/ack"), body, about=_grant(order.id, order.fence))
+        answer = await self._post(_of_job(order.id, "cancel/ack"), body, about=_lease(order.id, order.fence))
         return decode.receipt(read(answer.body, decode.ReceiptShape))
 
-    async def _told(self, report: Report) -> tuple[int, ...]:
+    async def _add_events(self, report: Report) -> tuple[int, ...]:
         """Events in as many bodies as they need, one after the other, so that they keep their order."""
         if not report.events:
             raise Invalid("events is empty: expected at least one", pointer="/events")
         parts = [encode.event(event) for event in report.events]
-        grant = encoded({"fence": report.fence, "worker": await self._as(report.worker)})[:-1]
+        lease = encoded({"fence": report.fence, "worker": await self._as(report.worker)})[:-1]
         seqs: list[int] = []
         for some in encode.gathered(parts):
-            body = grant + b"," + encode.joined("events", [parts[i] for i in some])[1:]
-            answer = await self._post(_of_job(report.id, "events"), body, about=_grant(report.id, report.fence))
-            seqs += read(answer.body, decode.ToldShape).seqs
+            body = lease + b"," + encode.joined("events", [parts[i] for i in some])[1:]
+            answer = await self._post(_of_job(report.id, "events"), body, about=_lease(report.id, report.fence))
+            seqs += read(answer.body, decode.EmittedShape).seqs
         return tuple(seqs)
 
 
@@ -307,16 +323,16 @@ def _of_job(job_id: str, what: str = "") -> str:
     return f"/v1/jobs/{wire.job_id(job_id)}{'/' if what else ''}{what}"
 
 
-def _grant(job_id: str, fence: int) -> dict[str, object]:
+def _lease(job_id: str, fence: int) -> dict[str, object]:
     return {"job_id": job_id, "fence": fence}
 
 
-def _upload(path: str, holder: Holder, worker: str, file: File, about: Mapping[str, object]) -> Call:
+def _upload(path: str, holder: Holder, worker: str, file: File, about: Mapping[str, object]) -> HttpRequest:
     digest = hashlib.sha256(file.content).hexdigest()
     headers = {"interlock-fence": str(holder.fence)}
     if file.content_type is not None:
         headers["content-type"] = file.content_type
-    return Call(
+    return HttpRequest(
         method="PUT",
         path=path,
         body=file.content,

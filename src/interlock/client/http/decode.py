@@ -11,9 +11,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from interlock import wire
-from interlock.client.protocol import Grant
-from interlock.domain.approval import Approval, GateStatus, OnDeny
-from interlock.domain.job import HistoryRow, Job, Pulse, Receipt
+from interlock.client.protocol import LeasedJob
+from interlock.domain.approval import Approval, ApprovalStatus, OnDeny
+from interlock.domain.job import HeartbeatReply, HistoryRow, Job, Receipt
 from interlock.domain.lifecycle import Location, Status, Verb
 from interlock.domain.progress import EventRow, Level, StepRow
 from interlock.domain.registry import QueueStats
@@ -50,7 +50,7 @@ class DecisionShape(Struct):
     id: str
     name: str | None
     occurrence: int
-    status: GateStatus
+    status: ApprovalStatus
     prompt: str
     details: Raw
     schema: Raw
@@ -91,7 +91,7 @@ class JobShape(Struct, kw_only=True):
     max_attempts: int
     lease: LeasePart | None
     heartbeat_at: datetime | None
-    gate_id: str | None
+    approval_id: str | None
     awaiting: tuple[str, ...] = ()
     cancel_requested_at: datetime | None
     cancel_reason: str | None
@@ -121,13 +121,13 @@ class EnqueuedShapes(Struct):
     jobs: list[EnqueuedShape]
 
 
-class GrantShape(JobShape):
+class LeasedJobShape(JobShape):
     steps: list[StepShape] = []
     approvals: tuple[DecisionShape, ...] = ()
 
 
-class GrantShapes(Struct):
-    jobs: list[GrantShape]
+class LeasedJobsShape(Struct):
+    jobs: list[LeasedJobShape]
 
 
 class ReceiptShape(Struct):
@@ -144,7 +144,7 @@ class OpenedShape(Struct):
     receipt: ReceiptShape
 
 
-class PulseShape(Struct):
+class HeartbeatReplyShape(Struct):
     id: str
     lease_expires_at: datetime
     cancel_requested: bool
@@ -212,7 +212,7 @@ class SavedShape(Struct):
     seq: int
 
 
-class ToldShape(Struct):
+class EmittedShape(Struct):
     seqs: tuple[int, ...]
 
 
@@ -260,9 +260,9 @@ def job(shape: JobShape, *, listed: bool = False) -> Job:
     return _filled(Job, shape, given)
 
 
-def grant(shape: GrantShape) -> Grant:
+def leased_job(shape: LeasedJobShape) -> LeasedJob:
     steps = [step(one, shape.id) for one in shape.steps]
-    return Grant(job(shape), steps, [_decided(one, shape) for one in shape.approvals])
+    return LeasedJob(job(shape), steps, [_decided(one, shape) for one in shape.approvals])
 
 
 def step(shape: StepShape, job_id: str) -> StepRow:
@@ -277,8 +277,8 @@ def receipt(shape: ReceiptShape) -> Receipt:
     return _filled(Receipt, shape, {})
 
 
-def pulse(shape: PulseShape) -> Pulse:
-    return _filled(Pulse, shape, {})
+def heartbeat_reply(shape: HeartbeatReplyShape) -> HeartbeatReply:
+    return _filled(HeartbeatReply, shape, {})
 
 
 def history(shape: HistoryShape, job_id: str) -> HistoryRow:
@@ -306,7 +306,7 @@ def _decided(shape: DecisionShape, of: JobShape) -> Approval:
         details=text(shape.details), risk=None, schema=text(shape.schema), digest=shape.digest, required=1,
         name=shape.name, occurrence=shape.occurrence, on_deny=OnDeny.FAIL, opened_by="", opened_at=0, expires_at=0,
         closed_by=None, closed_at=closed_at,
-        comment=shape.comment, data=text(shape.data), token_sha256=None, token_minted_by=None, token_minted_at=None,
+        comment=shape.comment, data=text(shape.data), token_sha256=None, link_created_by=None, link_created_at=None,
         votes=(),
     )  # fmt: skip
 

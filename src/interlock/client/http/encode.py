@@ -11,28 +11,28 @@ from msgspec import Raw
 
 from interlock import wire
 from interlock.domain import json_text
-from interlock.domain.approval import OpenGate
-from interlock.domain.decide import CancelAck, Complete, Fail, Finish, Release
-from interlock.domain.job import Beat, Checkpoint, Filter
-from interlock.domain.policy import ANY, ClaimAsk, Names
+from interlock.domain.approval import RequestApproval
+from interlock.domain.decide import AcknowledgeCancel, CompleteJob, FailJob, Finish, ReleaseJob
+from interlock.domain.job import Checkpoint, Filter, Heartbeat
+from interlock.domain.policy import ANY, ClaimFilter, Names
 from interlock.domain.progress import Event, Step, fitted
 from interlock.errors import Invalid
 from interlock.wire import JobRequest
 
 LARGEST_BODY: Final = 1024 * 1024 - 4096  # what every server takes, with room for what is around the items
 LARGEST_TEXT: Final = 64 * 1024 * 1024
-OUTCOMES: Final = {Complete: "complete", Fail: "fail", Release: "release"}
+OUTCOMES: Final = {CompleteJob: "complete", FailJob: "fail", ReleaseJob: "release"}
 
 
 def encoded(fields: Mapping[str, object]) -> bytes:
     """A body; what was not said is left out, and a number that JSON has no word for is refused."""
-    said: dict[str, object] = {}
+    given: dict[str, object] = {}
     for name, value in fields.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise Invalid(f"{name} must be a finite number", pointer=f"/{name}")
         if value is not None:
-            said[name] = _words(value) if isinstance(value, str) else value
-    return wire.encode(said, what="body")
+            given[name] = _words(value) if isinstance(value, str) else value
+    return wire.encode_json(given, what="body")
 
 
 def gathered(parts: Sequence[bytes]) -> Iterator[range]:
@@ -58,7 +58,7 @@ def job(request: JobRequest, key: str) -> bytes:
     )
 
 
-def claim(ask: ClaimAsk, worker: str, wait_seconds: float) -> bytes:
+def claim(ask: ClaimFilter, worker: str, wait_seconds: float) -> bytes:
     """Without capabilities it is left to the credential what a worker can do."""
     if ask.repositories is not None:
         raise Invalid("repositories are determined by the credential: omit them", pointer="/repositories")
@@ -76,15 +76,15 @@ def claim(ask: ClaimAsk, worker: str, wait_seconds: float) -> bytes:
     )
 
 
-def beat(beat: Beat, worker: str) -> bytes:
-    saved = beat.checkpoint
+def heartbeat(heartbeat: Heartbeat, worker: str) -> bytes:
+    saved = heartbeat.checkpoint
     return encoded(
         {
-            "id": beat.id,
-            "fence": beat.fence,
+            "id": heartbeat.id,
+            "fence": heartbeat.fence,
             "worker": worker,
-            "lease_seconds": beat.lease_seconds,
-            "events": [Raw(event(one)) for one in beat.events] or None,
+            "lease_seconds": heartbeat.lease_seconds,
+            "events": [Raw(event(one)) for one in heartbeat.events] or None,
             "checkpoint": None
             if saved is None
             else Raw(encoded({"seq": saved.seq, "data": raw(saved.data, "checkpoint")})),
@@ -98,26 +98,26 @@ def finish(order: Finish, worker: str, *, alone: bool = False) -> bytes:
     if not alone:
         fields |= {"id": order.id, "outcome": OUTCOMES[type(order)]}
     match order:
-        case Complete():
+        case CompleteJob():
             fields |= {
                 "result": raw(order.result, "result"),
                 "result_summary": order.result_summary,
                 "usage": raw(order.usage, "usage"),
             }
-        case Fail():
+        case FailJob():
             fields |= {
                 "error": raw(order.error, "error"),
                 "retryable": order.retryable,
                 "retry_after_seconds": order.retry_after_seconds,
             }
-        case Release():
+        case ReleaseJob():
             fields |= {
                 "reason": order.reason,
                 "run_at": None if order.run_at is None else wire.when(order.run_at),
                 "delay_seconds": order.delay_seconds,
                 "children": list(order.children) or None,
             }
-        case CancelAck():
+        case AcknowledgeCancel():
             pass
     return encoded(fields)
 
@@ -147,21 +147,21 @@ def event(event: Event) -> bytes:
     return encoded({"id": event.id, "level": str(event.level), "message": message, "payload": payload, "at": at})
 
 
-def gate(gate: OpenGate, worker: str) -> bytes:
-    saved = gate.checkpoint
+def approval_request(approval: RequestApproval, worker: str) -> bytes:
+    saved = approval.checkpoint
     return encoded(
         {
-            "fence": gate.fence,
+            "fence": approval.fence,
             "worker": worker,
-            "prompt": gate.prompt,
-            "details": raw(gate.details, "details"),
-            "risk": gate.risk,
-            "schema": raw(gate.schema, "schema"),
-            "required": gate.required,
-            "on_deny": str(gate.on_deny),
-            "expires_in_seconds": gate.expires_in_seconds,
-            "name": gate.name,
-            "occurrence": gate.occurrence,
+            "prompt": approval.prompt,
+            "details": raw(approval.details, "details"),
+            "risk": approval.risk,
+            "schema": raw(approval.schema, "schema"),
+            "required": approval.required,
+            "on_deny": str(approval.on_deny),
+            "expires_in_seconds": approval.expires_in_seconds,
+            "name": approval.name,
+            "occurrence": approval.occurrence,
             "checkpoint": None
             if saved is None
             else Raw(encoded({"seq": saved.seq, "data": raw(saved.data, "checkpoint")})),
@@ -171,7 +171,7 @@ def gate(gate: OpenGate, worker: str) -> bytes:
 
 def selection(filter: Filter) -> dict[str, object]:
     """Which jobs are meant; where a list of them goes on is said by a cursor."""
-    said: dict[str, object] = {
+    given: dict[str, object] = {
         "status": [str(one) for one in filter.statuses] or None,
         "tag": list(filter.tags) or None,
         "type": filter.type,
@@ -182,20 +182,20 @@ def selection(filter: Filter) -> dict[str, object]:
         "created_after": None if filter.created_after is None else wire.when(filter.created_after),
         "created_before": None if filter.created_before is None else wire.when(filter.created_before),
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def query(filter: Filter) -> list[tuple[str, str]]:
     """The same in a URL."""
-    said = selection(filter).items()
-    return [(name, str(one)) for name, value in said for one in (value if isinstance(value, list) else [value])]
+    given = selection(filter).items()
+    return [(name, str(one)) for name, value in given for one in (value if isinstance(value, list) else [value])]
 
 
 def raw(value: str | None, what: str) -> Raw | None:
     """JSON text to be put into a body as it is: only if it is JSON, or it could say something else there."""
     if value is None:
         return None
-    json_text.mend(value, what=what, limit=LARGEST_TEXT)
+    json_text.sanitize(value, what=what, limit=LARGEST_TEXT)
     return Raw(value.encode(errors="backslashreplace"))  # a lone surrogate as its escape: the server mends and marks it
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock import errors
-from interlock.errors import Error, Fatal, Fault, Invalid, Malformed, Unavailable
+from interlock.errors import Error, Fatal, FieldError, Invalid, Malformed, Unavailable
 
 # What each class tells besides its sentence; where nobody says it, a blank of its type stands in.
 _FACTS: Final[Mapping[type[Error], Mapping[str, object]]] = {
@@ -21,12 +21,12 @@ _FACTS: Final[Mapping[type[Error], Mapping[str, object]]] = {
     errors.NoCancelRequested: {"job_id": ""},
     errors.TokenExists: {"key": "", "token_id": ""},
     errors.WouldDeadlock: {"job_id": "", "child_id": ""},
-    errors.ParentEnded: {"job_id": ""},
+    errors.ParentNotActive: {"job_id": ""},
     errors.NotEditable: {"job_id": ""},
-    errors.NotEnded: {"job_id": "", "state": ""},
-    errors.AlreadyDecided: {"gate_id": "", "how": ""},
-    errors.DigestMismatch: {"gate_id": ""},
-    errors.Gone: {"gate_id": ""},
+    errors.NotTerminal: {"job_id": "", "state": ""},
+    errors.AlreadyDecided: {"approval_id": "", "how": ""},
+    errors.DigestMismatch: {"approval_id": ""},
+    errors.Gone: {"approval_id": ""},
     errors.PreconditionFailed: {"job_id": "", "expected": 0, "version": 0},
     errors.AgentInUse: {"kind": "", "id": ""},
     errors.TooLarge: {"what": "", "size": 0, "limit": 0},
@@ -54,23 +54,23 @@ def problem(body: bytes) -> dict[str, Any]:
         return {}
 
 
-def rebuilt(said: Mapping[str, Any], status: int, known: Mapping[str, object]) -> Error:
+def rebuilt(document: Mapping[str, Any], status: int, known: Mapping[str, object]) -> Error:
     """The error that a problem document stands for; what it does not tell is taken from what was asked."""
-    kind = _KINDS.get(str(said.get("code")), Unavailable if status in _NOT_NOW else Error)
+    kind = _KINDS.get(str(document.get("code")), Unavailable if status in _NOT_NOW else Error)
     if issubclass(kind, Fatal):
         kind = Unavailable  # it is the server that must stop; another one, or the same one mended, will answer
-    detail = str(said.get("detail") or f"the server answered with status {status}")
+    detail = str(document.get("detail") or f"the server answered with status {status}")
     error = kind.__new__(kind, detail)
-    faults = tuple(_faults(said))
+    faults = tuple(_faults(document))
     if isinstance(error, Invalid):
-        error.faults = faults or (Fault("", detail),)
+        error.faults = faults or (FieldError("", detail),)
     elif faults or isinstance(error, Malformed):
         error.pointer = faults[0].pointer if faults else ""
-    told = {name: value for name, value in said.items() if name not in _FRAME}
-    if isinstance(error, errors.NotFound) and "id" in told:
-        told["job_id"] = told.pop("id")  # whatever was not found has its name there
+    details = {name: value for name, value in document.items() if name not in _FRAME}
+    if isinstance(error, errors.NotFound) and "id" in details:
+        details["job_id"] = details.pop("id")  # whatever was not found has its name there
     for name, blank in _facts(kind).items():
-        setattr(error, name, told.get(name, known.get(name, blank)))
+        setattr(error, name, details.get(name, known.get(name, blank)))
     return error
 
 
@@ -83,8 +83,10 @@ def _facts(kind: type[Error]) -> Mapping[str, object]:
     return next((_FACTS[base] for base in kind.__mro__ if base in _FACTS), {})
 
 
-def _faults(said: Mapping[str, Any]) -> list[Fault]:
-    given = said.get("errors")
+def _faults(document: Mapping[str, Any]) -> list[FieldError]:
+    given = document.get("errors")
     if not isinstance(given, list):
         return []
-    return [Fault(str(one.get("pointer", "")), str(one.get("message", ""))) for one in given if isinstance(one, dict)]
+    return [
+        FieldError(str(one.get("pointer", "")), str(one.get("message", ""))) for one in given if isinstance(one, dict)
+    ]

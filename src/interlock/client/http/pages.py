@@ -13,9 +13,9 @@ from interlock.client.http.decode import PageShape, read
 from interlock.client.http.transport import Query
 
 T = TypeVar("T")
-LONGEST_PAGE: Final = 200
-MOST_LISTS: Final = 200
-MOST_ENDS: Final = 1000
+MAX_PAGE_SIZE: Final = 200
+MAX_LISTS: Final = 200
+MAX_ENDS: Final = 1000
 
 Fetch = Callable[[str, Query], Awaitable[bytes]]
 
@@ -32,7 +32,7 @@ class Pages:
         found: list[Raw] = []
         cursor: str | None = None
         while True:
-            page = await self._page(path, [("limit", str(LONGEST_PAGE))], cursor)
+            page = await self._page(path, [("limit", str(MAX_PAGE_SIZE))], cursor)
             found += page.items
             cursor = page.next_cursor
             if cursor is None:
@@ -80,7 +80,7 @@ class Pages:
         i = bisect_right(ends, place, key=lambda end: end[0])
         if not i or ends[i - 1][0] != place:
             ends.insert(i, (place, cursor))
-        if len(ends) > MOST_ENDS:
+        if len(ends) > MAX_ENDS:
             del ends[0]
-        while len(self._ends) > MOST_LISTS:
+        while len(self._ends) > MAX_LISTS:
             self._ends.popitem(last=False)

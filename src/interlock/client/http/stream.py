@@ -10,7 +10,7 @@ from typing import Final
 import httpx2
 
 from interlock.client.http import decode, errors
-from interlock.client.http.transport import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Answer, Calls, refusal
+from interlock.client.http.transport import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, Calls, HttpResponse, refusal
 from interlock.domain.progress import EventRow
 from interlock.errors import Unavailable
 
@@ -24,7 +24,7 @@ async def follow(calls: Calls, path: str, *, after: int, about: Mapping[str, obj
     while True:
         try:
             async with calls.stream(path, {"last-event-id": str(after)}, quiet_seconds=QUIET_SECONDS) as opened:
-                if isinstance(opened, Answer):
+                if isinstance(opened, HttpResponse):
                     error = refusal(opened, about)
                     if not errors.is_passing(opened.status):
                         raise error
@@ -42,7 +42,7 @@ async def follow(calls: Calls, path: str, *, after: int, about: Mapping[str, obj
                             yield row
         except httpx2.TransportError as error:
             why = f"the connection to the server broke: {str(error) or type(error).__name__}"
-        if clock() - heard > calls.patience_seconds:
+        if clock() - heard > calls.retry_seconds:
             raise Unavailable(why)
         await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        pause = min(pause * 2, MAX_PAUSE_SECONDS)

@@ -25,11 +25,11 @@ CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 20.0  # for one try to move on, beyond the time it was asked to wait
 NO_TOKEN: Final = "no token was given: use token= in Python, --token-file or INTERLOCK_TOKEN on the command line"
 WRONG_TOKEN: Final = "the token is mistyped, expired, revoked or for another server"
-PATIENCE_SECONDS: Final = 60.0
+RETRY_SECONDS: Final = 60.0
 FIRST_PAUSE_SECONDS: Final = 0.05
-LONGEST_PAUSE_SECONDS: Final = 2.0
-MOST_CALLS: Final = 100
-MOST_WAITS: Final = 1000
+MAX_PAUSE_SECONDS: Final = 2.0
+MAX_CALLS: Final = 100
+MAX_WAITS: Final = 1000
 IDLE_SECONDS: Final = 30.0  # less than any server or balancer keeps an idle connection
 LARGE_BODY: Final = 1024 * 1024  # a server that refuses a smaller one reads it to its end
 ASKING_SECONDS: Final = 2.0  # for a refusal, where a body is not sent before it is asked for
@@ -48,7 +48,7 @@ Query = Sequence[tuple[str, str | int | float | bool | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class HttpRequest:
     """What is asked. All of it is the same at every try, so that a server can tell a repetition from a new call."""
 
     method: str
@@ -62,7 +62,7 @@ class Call:
     about: Mapping[str, object] = field(default_factory=dict)  # facts for errors that the server does not repeat
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     """What came back, whole."""
 
     status: int
@@ -83,33 +83,33 @@ class Calls:
     (HTTPS_PROXY, HTTP_PROXY, NO_PROXY), certificates are checked against what the system trusts or SSL_CERT_FILE.
     """
 
-    def __init__(self, url: str, *, token: str | None = None, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, url: str, *, token: str | None = None, retry_seconds: float = RETRY_SECONDS) -> None:
         self.has_token = token is not None
-        self.patience_seconds = patience_seconds
+        self.retry_seconds = retry_seconds
         headers = {"accept-encoding": "identity", "user-agent": f"interlock/{__version__}"}
         if token is not None:
             headers["authorization"] = f"Bearer {checked_token(token)}"
         base = checked_url(url)
-        self._quick, self._waiting = (_connections(base, headers, most) for most in (MOST_CALLS, MOST_WAITS))
+        self._quick, self._waiting = (_connections(base, headers, most) for most in (MAX_CALLS, MAX_WAITS))
 
-    async def send(self, call: Call) -> Answer:
+    async def send(self, call: HttpRequest) -> HttpResponse:
         """The answer of a call that was done; a refusal is raised as the engine would have raised it."""
-        patience = _Patience(self.patience_seconds + call.wait_seconds + call.sending_seconds)
+        budget = _RetryBudget(self.retry_seconds + call.wait_seconds + call.sending_seconds)
         while True:
             try:
-                async with asyncio.timeout_at(patience.until):
-                    answer = await self._once(call, patience)
+                async with asyncio.timeout_at(budget.until):
+                    answer = await self._once(call, budget)
             except _HOPELESS as error:
                 raise Error(f"the server cannot be called: {error}") from None
             except _NOT_SENT as error:
-                why = f"the server cannot be reached: {_said(error)}"
+                why = f"the server cannot be reached: {_message(error)}"
             except TimeoutError:
-                how = "did not answer" if patience.is_sending else "cannot be reached: it took no connection"
+                how = "did not answer" if budget.is_sending else "cannot be reached: it took no connection"
                 why = f"the server {how} in time"
-                patience.is_unsure |= patience.is_sending
+                budget.is_unsure |= budget.is_sending
             except (httpx2.TransportError, httpx2.DecodingError) as error:
-                why = f"the connection to the server broke: {_said(error)}"
-                patience.is_unsure = True
+                why = f"the connection to the server broke: {_message(error)}"
+                budget.is_unsure = True
                 if (for_good := await self._refused_unsent(call)) is not None:
                     raise for_good from None
             else:
@@ -119,11 +119,11 @@ class Calls:
                 if not errors.is_passing(answer.status):
                     raise refused
                 why = str(refused)
-                patience.is_unsure |= isinstance(refused, Indeterminate) or answer.status in _GATEWAY
-                patience.hint = answer.retry_after
-            if patience.is_unsure and not call.repeatable:
+                budget.is_unsure |= isinstance(refused, Indeterminate) or answer.status in _GATEWAY
+                budget.hint = answer.retry_after
+            if budget.is_unsure and not call.repeatable:
                 raise Indeterminate(f"{why}; it may have succeeded: check before you repeat it")
-            await patience.wait(why)
+            await budget.wait(why)
 
     def _with_advice(self, refused: Error) -> Error:
         """A server does not say why it rejects a credential; whether one was sent is known here."""
@@ -134,21 +134,21 @@ class Calls:
     @asynccontextmanager
     async def stream(
         self, path: str, headers: Mapping[str, str], *, quiet_seconds: float
-    ) -> AsyncIterator[Answer | httpx2.EventSource]:
+    ) -> AsyncIterator[HttpResponse | httpx2.EventSource]:
         """Events as the server sends them, or the refusal that came instead."""
         timeout = httpx2.Timeout(quiet_seconds, connect=CONNECT_SECONDS)
         async with self._waiting.stream("GET", path, headers=headers, timeout=timeout) as response:
             if response.status_code == 200:
                 yield httpx2.EventSource(response)
             else:
-                yield Answer(response.status_code, response.headers, await _whole(response))
+                yield HttpResponse(response.status_code, response.headers, await _whole(response))
 
     async def close(self) -> None:
         await self._quick.aclose()
         await self._waiting.aclose()
 
-    async def _once(self, call: Call, patience: _Patience) -> Answer:
-        patience.is_sending = False
+    async def _once(self, call: HttpRequest, budget: _RetryBudget) -> HttpResponse:
+        budget.is_sending = False
         connections = self._waiting if call.wait_seconds else self._quick
         timeout = httpx2.Timeout(call.wait_seconds + ANSWER_SECONDS, connect=CONNECT_SECONDS)
         async with connections.stream(
@@ -158,11 +158,11 @@ class Calls:
             params=list(call.query) or None,
             headers=call.headers,
             timeout=timeout,
-            extensions={"trace": patience.note},
+            extensions={"trace": budget.note},
         ) as response:
-            return Answer(response.status_code, response.headers, await _whole(response))
+            return HttpResponse(response.status_code, response.headers, await _whole(response))
 
-    async def _refused_unsent(self, call: Call) -> Error | None:
+    async def _refused_unsent(self, call: HttpRequest) -> Error | None:
         """Why a server would not take a large body, asked by its head alone; None if it would, or does not say.
 
         Whoever refuses a body while it is being sent hangs up in the end, and the answer may be lost with that.
@@ -174,12 +174,12 @@ class Calls:
             async with self._quick.stream(
                 call.method,
                 call.path,
-                content=_held_back(),
+                content=_not_sent(),
                 params=list(call.query) or None,
                 headers={**call.headers, **asking},
                 timeout=httpx2.Timeout(ASKING_SECONDS, connect=CONNECT_SECONDS),
             ) as response:
-                answer = Answer(response.status_code, response.headers, await _whole(response))
+                answer = HttpResponse(response.status_code, response.headers, await _whole(response))
         except httpx2.TransportError:
             return None
         if answer.status < 400 or answer.status == NOT_ASKED_SO or errors.is_passing(answer.status):
@@ -187,7 +187,7 @@ class Calls:
         return refusal(answer, call.about)
 
 
-class _Patience:
+class _RetryBudget:
     """How long a call is tried, with ever longer pauses that differ from caller to caller."""
 
     def __init__(self, seconds: float) -> None:
@@ -208,11 +208,11 @@ class _Patience:
         if self._clock() + pause >= self.until:
             raise Indeterminate(f"{why}; it may have succeeded: repeat it") if self.is_unsure else Unavailable(why)
         await asyncio.sleep(pause)
-        self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
+        self._pause = min(self._pause * 2, MAX_PAUSE_SECONDS)
         self.hint = 0.0
 
 
-def refusal(answer: Answer, about: Mapping[str, object]) -> Error:
+def refusal(answer: HttpResponse, about: Mapping[str, object]) -> Error:
     """Why something was not done."""
     if 300 <= answer.status < 400:
         return Error(
@@ -221,7 +221,7 @@ def refusal(answer: Answer, about: Mapping[str, object]) -> Error:
     return errors.rebuilt(errors.problem(answer.body), answer.status, about)
 
 
-async def _held_back() -> AsyncIterator[bytes]:
+async def _not_sent() -> AsyncIterator[bytes]:
     """A body of which nothing is sent: the connection goes on to the answer, as it does when a server hangs up."""
     raise httpcore2.WriteError
     yield b""
@@ -279,5 +279,5 @@ def checked_token(token: str) -> str:
     return token
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return str(error) or type(error).__name__

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, redirect, show
 from interlock.dashboard.pages.overview import known_jobs
-from interlock.domain.explain import Clause, Why
+from interlock.domain.explain import ReasonCode, Why
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import CLAIMABLE, Location, Status
 from interlock.domain.registry import Agent
@@ -61,7 +61,7 @@ async def limit(request: PageRequest) -> View | PageResponse:
 
 async def _row(request: PageRequest, agent: Agent) -> AgentRow:
     of_agent = Filter(agent=(agent.kind, agent.id), limit=PREVIEW_SIZE)
-    reads = request.engine.reads
+    reads = request.engine.queries
     running = await reads.jobs(request.tenant, of_agent._replace(statuses=(Status.RUNNING,)))
     if agent.max_concurrency is None:
         return AgentRow(agent, running)
@@ -77,7 +77,7 @@ async def _row(request: PageRequest, agent: Agent) -> AgentRow:
 def _busy(why: Why) -> dict[str, Any]:
     """Return which jobs hold the slots, and how many jobs are ahead of the newest blocked one."""
     reasons = (why.reason, *why.also)
-    return next((dict(reason.details) for reason in reasons if reason.clause is Clause.AGENT_BUSY), {})
+    return next((dict(reason.details) for reason in reasons if reason.clause is ReasonCode.AGENT_BUSY), {})
 
 
 def _defaults(agent: Agent) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from interlock.dashboard.http import Fields, PageRequest, PageResponse, Pages, V
 from interlock.dashboard.json_tree import tree
 from interlock.dashboard.navigation import APPROVAL_ROLES
 from interlock.dashboard.pages.overview import known_jobs
-from interlock.domain.approval import Approval, Decision, GateFilter, GateStatus
+from interlock.domain.approval import Approval, ApprovalFilter, ApprovalStatus, Decision
 from interlock.domain.job import Job
 from interlock.errors import Conflict, Error, Gone, Invalid, NotFound, TooLarge
 
@@ -24,21 +24,21 @@ MAX_DETAILS_LENGTH: Final = 4_000  # longer details are only on the approval's o
 @pages.get("/approvals", roles=APPROVAL_ROLES)
 async def approvals(request: PageRequest) -> View | PageResponse:
     """List approvals, by default the pending ones."""
-    wanted = request.query.one("status") or GateStatus.OPEN
-    status = None if wanted == ALL else one_of(GateStatus, wanted, "status")
-    urgent = status is GateStatus.OPEN
+    wanted = request.query.one("status") or ApprovalStatus.OPEN
+    status = None if wanted == ALL else one_of(ApprovalStatus, wanted, "status")
+    urgent = status is ApprovalStatus.OPEN
     position = _position(request.query.one("before"))
-    filter = GateFilter(status=status, before=position, limit=PAGE_SIZE + 1, urgent=urgent)
-    found = await request.engine.gates.list(request.tenant, filter)
+    filter = ApprovalFilter(status=status, before=position, limit=PAGE_SIZE + 1, urgent=urgent)
+    found = await request.engine.approvals.list(request.tenant, filter)
     listed = found[:PAGE_SIZE]
-    next = {"before": "{}.{}".format(*filter.place_of(listed[-1]))} if len(found) > PAGE_SIZE else None
+    next = {"before": "{}.{}".format(*filter.cursor_of(listed[-1]))} if len(found) > PAGE_SIZE else None
     return show(
         "approvals.html",
         approvals=listed,
         details={one.id: tree(one.details) for one in listed if len(one.details or "") <= MAX_DETAILS_LENGTH},
         jobs=await known_jobs(request, [one.job_id for one in listed]),
         wanted=wanted,
-        choices=[*GateStatus, ALL],
+        choices=[*ApprovalStatus, ALL],
         paging=request.query.paging("before", next=next),
     )
 
@@ -46,7 +46,7 @@ async def approvals(request: PageRequest) -> View | PageResponse:
 @pages.get("/approvals/{approval_id}", roles=APPROVAL_ROLES)
 async def approval(request: PageRequest) -> View | PageResponse:
     """Show an approval; opening it decides nothing."""
-    return await _view(request, await request.engine.gates.get(request.tenant, request.path["approval_id"]))
+    return await _view(request, await request.engine.approvals.get(request.tenant, request.path["approval_id"]))
 
 
 @pages.post("/approvals/{approval_id}/decide", roles=["approve"])
@@ -56,30 +56,30 @@ async def decide(request: PageRequest) -> View | PageResponse:
     The next approval is never opened from here: its buttons would be where the last ones were, and a second click
     would decide it unseen.
     """
-    found = await request.engine.gates.get(request.tenant, request.path["approval_id"])
+    found = await request.engine.approvals.get(request.tenant, request.path["approval_id"])
     decision = decision_from(request)
     try:
         data = forms.data(found.schema, request.form, found.details) if decision is Decision.APPROVE else None
         comment, digest = request.form.one("comment"), request.form.one("digest")
-        after = await request.engine.gates.decide(
+        after = await request.engine.approvals.decide(
             request.who, found.id, decision, comment=comment, data=data, digest=digest
         )
     except (Invalid, TooLarge, Conflict, Gone) as error:
-        return await _view(request, await request.engine.gates.get(request.tenant, found.id), rejected=error)
-    return redirect("/approvals", notice="voted" if after.status is GateStatus.OPEN else str(after.status))
+        return await _view(request, await request.engine.approvals.get(request.tenant, found.id), rejected=error)
+    return redirect("/approvals", notice="voted" if after.status is ApprovalStatus.OPEN else str(after.status))
 
 
 @pages.post("/approvals/{approval_id}/link", roles=["approve"])
 async def create_link(request: PageRequest) -> View | PageResponse:
     """Create a link for an approver without a token; it is displayed only in this response."""
-    created = await request.engine.gates.mint(request.who, request.path["approval_id"])
+    created = await request.engine.approvals.create_link(request.who, request.path["approval_id"])
     return await _view(request, created.approval, link=created.token)
 
 
 async def _view(
     request: PageRequest, found: Approval, *, link: str | None = None, rejected: Error | None = None
 ) -> View:
-    job = await request.engine.reads.job(request.tenant, found.job_id)
+    job = await request.engine.queries.job(request.tenant, found.job_id)
     pending = [one.id for one in await _pending(request)]
     at = pending.index(found.id) if found.id in pending else None
     return show(
@@ -118,8 +118,8 @@ def approval_context(found: Approval, job: Job, form: Fields, rejected: Error | 
 
 async def _pending(request: PageRequest) -> list[Approval]:
     """Return the pending approvals without a vote of this caller, the most urgent first."""
-    filter = GateFilter(status=GateStatus.OPEN, limit=PAGE_SIZE, urgent=True)
-    found = await request.engine.gates.list(request.tenant, filter)
+    filter = ApprovalFilter(status=ApprovalStatus.OPEN, limit=PAGE_SIZE, urgent=True)
+    found = await request.engine.approvals.list(request.tenant, filter)
     return [one for one in found if not any(vote.voter == request.who.actor for vote in one.votes)]
 
 

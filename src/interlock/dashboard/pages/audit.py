@@ -52,7 +52,7 @@ async def verify(request: PageRequest) -> View | PageResponse:
 @pages.get("/audit/head", roles=["admin"])
 async def head(request: PageRequest) -> View | PageResponse:
     """Show the hash over all chain heads of the tenant."""
-    return _view(request, head=await request.engine.reads.head(request.tenant))
+    return _view(request, head=await request.engine.queries.head(request.tenant))
 
 
 @pages.get("/audit/log", roles=["admin"])
@@ -88,7 +88,7 @@ async def _search(request: PageRequest) -> Finding:
     """Search one job, or a bounded number of jobs in order of creation."""
     matches, job = _predicate(request.query), request.query.one("job")
     if job is not None:
-        history = await request.engine.reads.history(request.tenant, _job_id(job, "job"))
+        history = await request.engine.queries.history(request.tenant, _job_id(job, "job"))
         return Finding([row for row in history if matches(row)], 1, None)
     found, jobs = Finding([], 0, None), 0
     async for page in request.engine.audit.export(request.tenant, after=request.query.integer("from_seq") or 0):

@@ -12,14 +12,14 @@ from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, dow
 from interlock.dashboard.json_tree import tree
 from interlock.dashboard.latest_events import latest_events, latest_progress
 from interlock.domain import json_text
-from interlock.domain.approval import Approval, GateFilter
+from interlock.domain.approval import Approval, ApprovalFilter
 from interlock.domain.job import Filter, HistoryRow, Job
 from interlock.domain.lifecycle import CLAIMABLE, TERMINAL, Status, Verb
 from interlock.domain.operations import CHECKPOINT, START
 from interlock.domain.progress import EventRow, StepRow
 from interlock.domain.retry import SECOND
 from interlock.domain.usage import USAGE, summed
-from interlock.engine.progress import LONGEST_PAGE
+from interlock.engine.progress import MAX_PAGE_SIZE
 from interlock.errors import Forbidden, Invalid, NotFound
 
 pages = Pages()
@@ -42,17 +42,17 @@ class TimelineEntry(NamedTuple):
 async def job(request: PageRequest) -> View | PageResponse:
     """Show a job."""
     id, tenant, engine = wire.job_id(request.path["job_id"]), request.tenant, request.engine
-    found = await engine.reads.job(tenant, id)
+    found = await engine.queries.job(tenant, id)
     after = request.query.integer("events_after") or 0
     why, children = await asyncio.gather(
-        engine.why.of(tenant, id), engine.reads.jobs(tenant, Filter(parent_id=id, limit=MAX_CHILDREN))
+        engine.why.of(tenant, id), engine.queries.jobs(tenant, Filter(parent_id=id, limit=MAX_CHILDREN))
     )
     history, steps, events, approvals, artifacts = await asyncio.gather(
-        engine.reads.history(tenant, id),
+        engine.queries.history(tenant, id),
         engine.progress.steps(tenant, id),
         engine.progress.events(tenant, id, after=max(after, 0)),
-        engine.gates.list(tenant, GateFilter(job_id=id, limit=LONGEST_PAGE)),
-        engine.artifacts.list(tenant, id, limit=LONGEST_PAGE),
+        engine.approvals.list(tenant, ApprovalFilter(job_id=id, limit=MAX_PAGE_SIZE)),
+        engine.artifacts.list(tenant, id, limit=MAX_PAGE_SIZE),
     )
     log = await latest_events(
         engine.progress, tenant, id, events if not after else await engine.progress.events(tenant, id)
@@ -67,12 +67,12 @@ async def job(request: PageRequest) -> View | PageResponse:
         progress=None if found.status in TERMINAL else latest_progress(log),
         timeline=_timeline(history, steps, events, approvals),
         durations=_run_durations(history),
-        later_events=events[-1].seq if len(events) == LONGEST_PAGE else None,
+        later_events=events[-1].seq if len(events) == MAX_PAGE_SIZE else None,
         values=[(name, value) for name, value in values if value is not None],
         artifacts=artifacts,
         children=children,
         steps=list(dict.fromkeys(step.name for step in steps if step.name != USAGE)),
-        pending_approval=next((one for one in approvals if one.id == found.gate_id), None),
+        pending_approval=next((one for one in approvals if one.id == found.approval_id), None),
         can=_actions(request, found),
     )
 
@@ -80,7 +80,7 @@ async def job(request: PageRequest) -> View | PageResponse:
 @pages.get("/jobs/{job_id}/values/{name}")
 async def value(request: PageRequest) -> View | PageResponse:
     """Download one value as its exact stored text."""
-    found = await request.engine.reads.job(request.tenant, wire.job_id(request.path["job_id"]))
+    found = await request.engine.queries.job(request.tenant, wire.job_id(request.path["job_id"]))
     name = request.path["name"]
     steps = await request.engine.progress.steps(request.tenant, found.id) if name == "usage" else ()
     json_text = _text(name, found, steps) if name in VALUES else None
@@ -99,7 +99,7 @@ async def artifact(request: PageRequest) -> View | PageResponse:
 @pages.post("/jobs/{job_id}/cancel", roles=["operate", "produce"], form_page=job)
 async def cancel(request: PageRequest) -> View | PageResponse:
     """Cancel a job, and with `cascade` its descendants; a producer may cancel only its own jobs."""
-    found = await request.engine.reads.job(request.tenant, wire.job_id(request.path["job_id"]))
+    found = await request.engine.queries.job(request.tenant, wire.job_id(request.path["job_id"]))
     form = request.form
     cascade, force, reason = form.one("cascade") is not None, form.one("force") is not None, form.one("reason")
     if not _actions(request, found)["cancel"] and found.status not in TERMINAL:
@@ -124,7 +124,10 @@ async def revoke(request: PageRequest) -> View | PageResponse:
 async def redrive(request: PageRequest) -> View | PageResponse:
     """Redrive a job; submitting the same form twice creates one job, by its idempotency key."""
     made = await request.engine.operations.redrive(
-        request.who, request.path["job_id"], origin=request.form.one("from") or START, key=request.form.one("key")
+        request.who,
+        request.path["job_id"],
+        start_from=request.form.one("from") or START,
+        idempotency_key=request.form.one("key"),
     )
     return redirect(f"/jobs/{made.id}", notice="redriven")
 
@@ -168,7 +171,11 @@ def _timeline(
 ) -> list[TimelineEntry]:
     """Return all records of a job, oldest first; an approval is listed when it was requested."""
     entries = [
-        *(TimelineEntry(row.at, "history", row, _details(row)) for row in history if row.verb is not Verb.OPEN_GATE),
+        *(
+            TimelineEntry(row.at, "history", row, _details(row))
+            for row in history
+            if row.verb is not Verb.REQUEST_APPROVAL
+        ),
         *(TimelineEntry(step.at, "step", step, tree(step.result)) for step in steps),
         *(TimelineEntry(event.at, "event", event, tree(event.payload)) for event in events),
         *(TimelineEntry(one.opened_at, "approval", one) for one in approvals),
@@ -194,7 +201,9 @@ def _details(row: HistoryRow) -> dict[str, Any]:
         return {}
     error = metadata.pop("error", None)
     found = {
-        name: value for name, value in metadata.items() if isinstance(value, (str, int, float)) and name != "gate_id"
+        name: value
+        for name, value in metadata.items()
+        if isinstance(value, (str, int, float)) and name != "approval_id"
     }
     if isinstance(error, dict):
         found |= {name: error[name] for name in ("message", "kind") if error.get(name)}

@@ -42,10 +42,10 @@ async def list_jobs(request: PageRequest, *, nothing_selected: bool = False) -> 
     query, found, errors = request.query, list[Job](), dict[str, str]()
     try:
         filter = filter_from(query)._replace(before_seq=query.integer("before"), limit=PAGE_SIZE + 1)
-        found = await request.engine.reads.jobs(request.tenant, filter)
+        found = await request.engine.queries.jobs(request.tenant, filter)
     except Invalid as error:
         errors = field_errors(error, {"before": "", "limit": ""})
-    types = [queue.type for queue in await request.engine.reads.queues(request.tenant, limit=MAX_SUGGESTED_TYPES)]
+    types = [queue.type for queue in await request.engine.queries.queues(request.tenant, limit=MAX_SUGGESTED_TYPES)]
     listed = found[:PAGE_SIZE]
     ended = [job.id for job in listed if job.status in TERMINAL and job.status is not Status.SUCCEEDED]
     next = {"before": listed[-1].seq} if len(found) > PAGE_SIZE else None
@@ -53,7 +53,7 @@ async def list_jobs(request: PageRequest, *, nothing_selected: bool = False) -> 
         "jobs.html",
         status=Invalid.status if errors or nothing_selected else 200,
         jobs=listed,
-        redriven=await request.engine.reads.redriven(request.tenant, ended),
+        redriven=await request.engine.queries.redriven(request.tenant, ended),
         errors=errors,
         nothing_selected=nothing_selected,
         times={name: _time(query, name) for name in ("created_after", "created_before")},
@@ -75,7 +75,7 @@ def filter_from(query: Fields) -> Filter:
         type=query.one("type"),
         agent=_agent(query.one("agent")),
         worker=query.one("worker"),
-        stale_seconds=wire.seconds(stale, "stale_seconds", 0, wire.LONGEST_DELAY_SECONDS),
+        stale_seconds=wire.seconds(stale, "stale_seconds", 0, wire.MAX_DELAY_SECONDS),
         parent_id=None if parent is None else _id(parent),
         tags=tuple(query.all("tag")),
         created_after=query.timestamp("created_after"),

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from interlock.dashboard import plots
 from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, show
 from interlock.dashboard.queue_metrics import AgeSamples, age_series, minute_series, plotted_minutes
-from interlock.domain.approval import GateFilter, GateStatus
+from interlock.domain.approval import ApprovalFilter, ApprovalStatus
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.registry import Minute, QueueStats
@@ -33,12 +33,12 @@ _ages: WeakKeyDictionary[Engine, AgeSamples] = WeakKeyDictionary()
 @pages.get("/")
 async def overview(request: PageRequest) -> View | PageResponse:
     """Show what needs attention, then throughput, queues and workers."""
-    engine, reads, tenant = request.engine, request.engine.reads, request.tenant
-    pending = GateFilter(status=GateStatus.OPEN, limit=PREVIEW_SIZE, urgent=True)
+    engine, reads, tenant = request.engine, request.engine.queries, request.tenant
+    pending = ApprovalFilter(status=ApprovalStatus.OPEN, limit=PREVIEW_SIZE, urgent=True)
     queues, minutes, approvals, dead, stale, workers = await asyncio.gather(
         reads.queues(tenant),
         reads.minutes(tenant),
-        engine.gates.list(tenant, pending),
+        engine.approvals.list(tenant, pending),
         reads.dead_letters(tenant, limit=MAX_DEAD_LETTERS + 1),
         reads.jobs(tenant, Filter(statuses=(Status.RUNNING,), stale_seconds=STALE_SECONDS, limit=PREVIEW_SIZE)),
         engine.workers.seen(tenant, limit=MAX_WORKERS, within_seconds=PRESENT_SECONDS),
@@ -94,7 +94,7 @@ def _activity(queue: QueueStats) -> tuple[int, float]:
 async def known_jobs(request: PageRequest, ids: Sequence[str]) -> dict[str, Job]:
     """Return jobs by id; none if one of them was deleted meanwhile, since the next refresh corrects it."""
     try:
-        return {job.id: job for job in await request.engine.reads.some(request.tenant, ids)} if ids else {}
+        return {job.id: job for job in await request.engine.queries.some(request.tenant, ids)} if ids else {}
     except NotFound:
         return {}
 

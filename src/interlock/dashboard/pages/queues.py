@@ -17,7 +17,7 @@ PAGE_SIZE: Final = 25
 @pages.get("/queues")
 async def queues(request: PageRequest) -> View | PageResponse:
     """List queues by type."""
-    reads, after = request.engine.reads, request.query.one("after") or ""
+    reads, after = request.engine.queries, request.query.one("after") or ""
     found, minutes = await asyncio.gather(
         reads.queues(request.tenant, after=after, limit=PAGE_SIZE + 1), reads.minutes(request.tenant)
     )

@@ -9,23 +9,23 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
-from interlock.domain.approval import Approval, Ballot, GateFilter, Mint
-from interlock.domain.decide import Order
+from interlock.domain.approval import Approval, ApprovalFilter, CastVote, CreateApprovalLink
+from interlock.domain.decide import Command
 from interlock.domain.job import (
-    Beat,
     Checkpoint,
     Enqueued,
     Filter,
+    Heartbeat,
+    HeartbeatReply,
     HistoryRow,
     Job,
     LeaseState,
     NewJob,
-    Pulse,
     Receipt,
-    Refused,
+    Rejected,
 )  # fmt: skip
-from interlock.domain.policy import ClaimAsk
-from interlock.domain.progress import EventRow, Fed, Place, Report, Step, StepRow
+from interlock.domain.policy import ClaimFilter
+from interlock.domain.progress import EventRow, FeedEvent, FeedPosition, Report, Step, StepRow
 from interlock.domain.registry import Agent, JobType, QueueStats, Registry
 from interlock.storage.contract.artifacts import ArtifactStore
 from interlock.storage.contract.artifacts import Objects as Objects
@@ -34,8 +34,8 @@ from interlock.storage.contract.doctor import DoctorStore
 from interlock.storage.contract.operations import OperationStore
 from interlock.storage.contract.outbox import Outbox as Outbox
 from interlock.storage.contract.tokens import TokenStore
-from interlock.storage.contract.workers import PresenceStore
-from interlock.storage.expired import Swept
+from interlock.storage.contract.workers import WorkerStore
+from interlock.storage.expired import ExpiredCounts
 
 
 class Due(NamedTuple):
@@ -45,7 +45,7 @@ class Due(NamedTuple):
     job_id: str
 
 
-class Verdict(NamedTuple):
+class ChainVerification(NamedTuple):
     """The result of an audit: how much was read, and the first row that does not fit, if any."""
 
     jobs: int
@@ -79,24 +79,24 @@ class RegistryChanged(Exception):
     """The jobs were checked against a registry that is no longer the current one: check them again."""
 
 
-class GateStore(Protocol):
+class ApprovalStore(Protocol):
     """The part of a store that keeps gates; they are opened by an order, and closed with the wait for them."""
 
-    async def decide(self, tenant: str, ballots: Sequence[Ballot]) -> list[Approval | Refused]:
+    async def decide(self, tenant: str, commands: Sequence[CastVote]) -> list[Approval | Rejected]:
         """Count each ballot under the lock of its job; the one that decides lets the job go on, or ends it."""
         ...
 
-    async def mint(self, tenant: str, mints: Sequence[Mint]) -> list[Approval | Refused]:
+    async def create_link(self, tenant: str, link_requests: Sequence[CreateApprovalLink]) -> list[Approval | Rejected]:
         """Keep the hash of a new link token in place of the one before."""
         ...
 
     async def approvals(self, tenant: str, ids: Sequence[str]) -> list[Approval | None]: ...
 
-    async def find_approvals(self, tenant: str, filter: GateFilter) -> list[Approval]:
+    async def find_approvals(self, tenant: str, filter: ApprovalFilter) -> list[Approval]:
         """Newest first."""
         ...
 
-    async def gate_of_token(self, sha256: bytes) -> tuple[str, str] | None:
+    async def approval_of_token(self, sha256: bytes) -> tuple[str, str] | None:
         """Tenant and id of the gate whose link token has this hash, whoever's it is."""
         ...
 
@@ -104,7 +104,7 @@ class GateStore(Protocol):
         """What was decided about each job that has asked, oldest first."""
         ...
 
-    async def due_gates(self, limit: int) -> list[Due]:
+    async def due_approvals(self, limit: int) -> list[Due]:
         """Jobs whose gates have expired."""
         ...
 
@@ -112,7 +112,7 @@ class GateStore(Protocol):
 class ProgressStore(Protocol):
     """The part of a store that keeps what workers leave behind while a job runs."""
 
-    async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Refused]:
+    async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Rejected]:
         """Keep each step under the current fence; of one name and occurrence the first stays, and is the answer."""
         ...
 
@@ -120,7 +120,7 @@ class ProgressStore(Protocol):
         """The steps of each job after a number, oldest first, at most `limit` of each."""
         ...
 
-    async def add_events(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
+    async def add_events(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
         """Add events under the current fence and tell their numbers; one that is there already keeps its own."""
         ...
 
@@ -130,14 +130,14 @@ class ProgressStore(Protocol):
         """The events of a job after a number and a time, oldest first; none ever appears before one that was read."""
         ...
 
-    async def feed(self, tenant: str, after: Place, *, limit: int) -> list[Fed]:
+    async def feed(self, tenant: str, after: FeedPosition, *, limit: int) -> list[FeedEvent]:
         """The events of all jobs after a place, those of one job in their order; none ever appears before a place.
 
         On PostgreSQL an event waits here for every transaction that began to write before its own has ended.
         """
         ...
 
-    async def feed_end(self, tenant: str) -> Place:
+    async def feed_end(self, tenant: str) -> FeedPosition:
         """The place before whatever is told from now on."""
         ...
 
@@ -151,14 +151,14 @@ class ProgressStore(Protocol):
 
 
 class Store(
-    GateStore,
+    ApprovalStore,
     ArtifactStore,
     AuditStore,
     DoctorStore,
     ProgressStore,
     TokenStore,
     OperationStore,
-    PresenceStore,
+    WorkerStore,
     Protocol,
 ):
     """One durable home for jobs."""
@@ -167,40 +167,40 @@ class Store(
     def outbox(self) -> Outbox: ...
 
     @property
-    def swept(self) -> Swept:
+    def expired(self) -> ExpiredCounts:
         """What claims of this process have ended on their way, by verb and the status it led to."""
         ...
 
     async def enqueue(
         self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False, terms: Terms = NO_TERMS
-    ) -> list[Enqueued | Refused]:
+    ) -> list[Enqueued | Rejected]:
         """Add jobs in the order given. With `whole` a single refusal means that none is added."""
         ...
 
     async def enqueue_within(
         self, connection: object, tenant: str, jobs: Sequence[NewJob], *, terms: Terms = NO_TERMS
-    ) -> list[Enqueued | Refused]:
+    ) -> list[Enqueued | Rejected]:
         """Add all jobs or none inside the caller's own open transaction; SQLite has none to share."""
         ...
 
-    async def claim(self, tenant: str, ask: ClaimAsk, *, takers: Sequence[str] = ()) -> list[Job]:
+    async def claim(self, tenant: str, ask: ClaimFilter, *, claimants: Sequence[str] = ()) -> list[Job]:
         """Grant up to `ask.limit` jobs: the best first, each with a fence above all before it.
 
         With `takers` several workers ask as one: as many jobs as there are names, one for each from the first on.
         """
         ...
 
-    async def heartbeat(self, tenant: str, beats: Sequence[Beat]) -> list[Pulse | Refused]:
+    async def heartbeat(self, tenant: str, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply | Rejected]:
         """Extend leases, each guarded by its fence, and save the checkpoints that came along."""
         ...
 
-    async def checkpoint(self, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Refused]:
+    async def checkpoint(self, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Rejected]:
         """Save progress: the newest number wins, the same one again is fine, an older one is refused."""
         ...
 
     async def lease_states(self, tenant: str, job_ids: Sequence[str]) -> list[LeaseState | None]: ...
 
-    async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
+    async def carry_out(self, tenant: str, orders: Sequence[Command]) -> list[Receipt | Rejected]:
         """Decide and write each order under the lock of its job; a repeated finish gets its first receipt."""
         ...
 
@@ -254,11 +254,11 @@ class Store(
         """How many jobs of each type are where, as of one moment."""
         ...
 
-    async def join_lines(self, limit: int) -> int:
+    async def fill_slots(self, limit: int) -> int:
         """Let jobs of limited agents that have come due take their places, for up to so many tenants."""
         ...
 
-    async def fold_tallies(self, rows: int, limit: int) -> int:
+    async def fold_counters(self, rows: int, limit: int) -> int:
         """Sum up the counts of tenants that have that many loose ones."""
         ...
 
@@ -272,7 +272,7 @@ class Store(
 
     async def now(self) -> int: ...
 
-    async def verify(self, tenant: str | None = None) -> Verdict:
+    async def verify(self, tenant: str | None = None) -> ChainVerification:
         """Recompute every chain of history, and compare its end with the job."""
         ...
 
@@ -287,7 +287,7 @@ class Store(
         """
         ...
 
-    async def birth_shard(self, tenant: str, type: str | None = None) -> int:
+    async def new_job_shard(self, tenant: str, type: str | None = None) -> int:
         """The number of the shard that new jobs go to, which their ids name; 0 where there is one."""
         ...
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Protocol
 
 from interlock.domain.artifact import Artifact, NewArtifact, Opening, Orphan
-from interlock.domain.job import Refused
+from interlock.domain.job import Rejected
 
 
 class ArtifactStore(Protocol):
@@ -14,13 +14,13 @@ class ArtifactStore(Protocol):
 
     async def open_uploads(
         self, tenant: str, openings: Sequence[Opening], *, quota: int | None
-    ) -> list[Refused | None]:
+    ) -> list[Rejected | None]:
         """Note keys before a byte is written under them, so that none is left for good; only for holders with room."""
         ...
 
     async def show_artifacts(
         self, tenant: str, items: Sequence[NewArtifact], *, quota: int | None, whole: bool = False
-    ) -> list[Artifact | Refused]:
+    ) -> list[Artifact | Rejected]:
         """Show files whose bytes are safe, and links, under the fence; with `whole` a single refusal means none."""
         ...
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from interlock.domain.audit import Chronicle, VerifiedPart
+from interlock.domain.audit import HistoryExport, VerifiedPart
 from interlock.domain.operator_log import LogRow
 
 
 class AuditStore(Protocol):
     """The part of a store that hands out history in bounded pieces, and draws the line under a restore."""
 
-    async def histories(self, tenant: str, *, after: int = 0, jobs: int) -> list[Chronicle]:
+    async def histories(self, tenant: str, *, after: int = 0, jobs: int) -> list[HistoryExport]:
         """Histories in the order of arrival, from a place on, of so many jobs."""
         ...
 

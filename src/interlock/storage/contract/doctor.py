@@ -8,8 +8,8 @@ from typing import Final, NamedTuple, Protocol
 RULES: Final = {
     "attempt_within_max": "its attempt is between 1 and max_attempts, which is at most 100",
     "finished_exactly_when_ended": "it has a time of its end exactly when it has ended",
-    "held_exactly_when_running": "it has a worker and a lease exactly when it runs",
-    "gated_exactly_when_waiting": "it names an approval exactly when it waits for one",
+    "leased_exactly_when_running": "it has a worker and a lease exactly when it runs",
+    "approval_exactly_when_waiting": "it names an approval exactly when it waits for one",
     "error_fits_status": "it has an error when it failed, and none when it succeeded",
     "running_has_started": "while it runs, it has the time of its start",
     "priority_in_range": "its priority is between -1000 and 1000",

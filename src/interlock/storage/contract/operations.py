@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from interlock.domain.job import Enqueued, Refused
-from interlock.domain.operations import Child, Prune, PrunedStep, PruneOrder, Redrive
+from interlock.domain.job import Enqueued, Rejected
+from interlock.domain.operations import Child, Prune, PruneCommand, PrunedStep, Redrive
 from interlock.domain.registry import Minute
 
 
@@ -15,7 +15,7 @@ class OperationStore(Protocol):
 
     async def redrive(
         self, tenant: str, orders: Sequence[Redrive], *, registry: int = 0, implicit_agents: bool = True
-    ) -> list[Enqueued | Refused]:
+    ) -> list[Enqueued | Rejected]:
         """Add a job for each ended one, with the progress it is to begin with; each order names another job."""
         ...
 
@@ -33,7 +33,7 @@ class OperationStore(Protocol):
         """The children of several jobs by parent and arrival, from a parent and a place among its children on."""
         ...
 
-    async def prune(self, tenant: str, order: PruneOrder) -> PrunedStep:
+    async def prune(self, tenant: str, order: PruneCommand) -> PrunedStep:
         """Delete ended jobs with all they own, in one transaction, and keep a row that tells of it."""
         ...
 
@@ -67,7 +67,7 @@ class OperationStore(Protocol):
         """What moved within the last 60 minutes, this one too, by type and time; at most 61 rows for each type."""
         ...
 
-    async def note_stretches(self, jobs: int, limit: int) -> int:
+    async def index_job_blocks(self, jobs: int, limit: int) -> int:
         """Note what is found in every so many jobs, for lists of what is rare; how many stretches were noted.
 
         For up to `limit` tenants; only what nobody is still adding to is noted.

@@ -9,9 +9,9 @@ from interlock.domain.webhook import (
     Channel,
     Delivery,
     DeliveryFilter,
+    DeliveryResult,
     Dispatch,
     NewSubscription,
-    Settlement,
     Subscribed,
     Subscription,
 )  # fmt: skip
@@ -68,7 +68,7 @@ class Outbox(Protocol):
         """Hand a delivery back untried."""
         ...
 
-    async def settle(self, tenant: str, settlement: Settlement) -> bool:
+    async def settle(self, tenant: str, settlement: DeliveryResult) -> bool:
         """Write what became of a try; False if the delivery is no longer the taker's."""
         ...
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from interlock.domain.job import Refused
-from interlock.domain.token import NewToken, Sighting, Token
+from interlock.domain.job import Rejected
+from interlock.domain.token import NewToken, Token, TokenUse
 
 
 class TokenStore(Protocol):
     """The part of a store that keeps bearer tokens, of whose text it only ever sees the hash."""
 
-    async def create_tokens(self, tenant: str, tokens: Sequence[NewToken]) -> list[Token | Refused]:
+    async def create_tokens(self, tenant: str, tokens: Sequence[NewToken]) -> list[Token | Rejected]:
         """Keep new tokens; one whose key is taken is refused, and names the token that has it."""
         ...
 
-    async def find_token(self, hash: bytes) -> Sighting | None:
+    async def find_token(self, hash: bytes) -> TokenUse | None:
         """The token kept under a hash, whoever's it is; whether it still lets anybody in is for the caller to see."""
         ...
 
@@ -26,7 +26,7 @@ class TokenStore(Protocol):
 
     async def revoke_tokens(
         self, tenant: str, ids: Sequence[str], *, actor: str, of_workers: bool = False
-    ) -> list[Token | Refused]:
+    ) -> list[Token | Rejected]:
         """End tokens for good; a second time changes nothing and answers the same.
 
         With `of_workers` those of others are as good as unknown.
@@ -41,6 +41,6 @@ class TokenStore(Protocol):
         """Note that tokens were used, save where that was noted within these seconds."""
         ...
 
-    async def seal(self) -> bytes:
+    async def signing_key(self) -> bytes:
         """The 32 random bytes that all servers of this database share; of several shards those of the first."""
         ...

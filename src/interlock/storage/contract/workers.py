@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from interlock.domain.explain import Circumstances
-from interlock.domain.worker_presence import Presence, Sighting
+from interlock.domain.explain import JobSnapshot
+from interlock.domain.worker_presence import Presence, WorkerSeen
 
 
-class PresenceStore(Protocol):
+class WorkerStore(Protocol):
     """The part of a store that keeps who was seen asking for work, and reads what is around a job."""
 
-    async def note_workers(self, tenant: str, sightings: Sequence[Sighting]) -> None:
+    async def note_workers(self, tenant: str, seen_workers: Sequence[WorkerSeen]) -> None:
         """Record what workers asked for last, and when; delete those that ask for nothing more."""
         ...
 
@@ -26,6 +26,6 @@ class PresenceStore(Protocol):
         """Forget workers that were not seen for that long and hold nothing, whoever's they are."""
         ...
 
-    async def circumstances(self, tenant: str, job_id: str) -> Circumstances | None:
+    async def job_snapshot(self, tenant: str, job_id: str) -> JobSnapshot | None:
         """A job and what is around it, in one snapshot; None if there is no such job."""
         ...

@@ -29,7 +29,7 @@ _NOT_OURS: Final = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 T = TypeVar("T")
 
 
-class Directory:
+class FileObjects:
     """One file per key, spread over 256 subdirectories; the directory is made when the first object comes."""
 
     def __init__(self, root: Path) -> None:

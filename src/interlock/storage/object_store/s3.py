@@ -14,12 +14,12 @@ from obstore.store import MemoryStore, S3Store
 from interlock.errors import Invalid, Unavailable
 
 PART: Final = 5 * 1024 * 1024  # the smallest part of a multipart upload that S3 takes
-PARTS_AT_ONCE: Final = 2
-READ_AT_ONCE: Final = 2 * 1024 * 1024
-_PATIENCE: Final = timedelta(seconds=30)
+PARTS_BATCH_SIZE: Final = 2
+READ_BATCH_SIZE: Final = 2 * 1024 * 1024
+_TIMEOUTS: Final = timedelta(seconds=30)
 
 
-class Bucket:
+class S3Objects:
     """One object per key, under a prefix; credentials, region and endpoint come from the AWS_* variables."""
 
     def __init__(self, store: S3Store | MemoryStore, where: str) -> None:
@@ -27,24 +27,24 @@ class Bucket:
         self._store = store
 
     @classmethod
-    def s3(cls, url: str) -> Bucket:
+    def s3(cls, url: str) -> S3Objects:
         """The bucket and prefix of an s3:// URL."""
         try:
             store = S3Store.from_url(
                 url,
                 client_options={
-                    "timeout": _PATIENCE,
+                    "timeout": _TIMEOUTS,
                     "connect_timeout": timedelta(seconds=5),
                     "allow_http": os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true",
                 },
-                retry_config={"max_retries": 3, "retry_timeout": _PATIENCE},
+                retry_config={"max_retries": 3, "retry_timeout": _TIMEOUTS},
             )
         except (BaseError, ValueError) as error:
-            raise Invalid(f"artifacts cannot be kept in {url}: {_first_line(error)}", pointer="/artifacts") from error
+            raise Invalid(f"artifacts cannot be kept in {url}: {_summary(error)}", pointer="/artifacts") from error
         return cls(store, url)
 
     @classmethod
-    def in_memory(cls) -> Bucket:
+    def in_memory(cls) -> S3Objects:
         """Gone with the process, like a database in memory."""
         return cls(MemoryStore(), "memory")
 
@@ -59,14 +59,16 @@ class Bucket:
                 await self._store.put_async(key, bytes(start), use_multipart=False)
             else:
                 await self._store.put_async(
-                    key, _chained(bytes(start), chunks), chunk_size=PART, max_concurrency=PARTS_AT_ONCE
+                    key, _chained(bytes(start), chunks), chunk_size=PART, max_concurrency=PARTS_BATCH_SIZE
                 )
 
     async def get(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """Piece by piece, each a request of its own, so that a slow reader holds no connection."""
         while start < end:
             with self._explained():
-                piece = bytes(await self._store.get_range_async(key, start=start, end=min(end, start + READ_AT_ONCE)))
+                piece = bytes(
+                    await self._store.get_range_async(key, start=start, end=min(end, start + READ_BATCH_SIZE))
+                )
             if not piece:
                 raise FileNotFoundError(f"object {key} ends at byte {start}")
             yield piece
@@ -86,7 +88,7 @@ class Bucket:
             yield
         except (BaseError, *also) as error:  # type: ignore[misc]
             raise Unavailable(
-                f"{self.where} cannot be used now: {_first_line(error)}", public="artifacts cannot be kept or read now"
+                f"{self.where} cannot be used now: {_summary(error)}", public="artifacts cannot be kept or read now"
             ) from error
 
 
@@ -96,5 +98,5 @@ async def _chained(start: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[by
         yield chunk
 
 
-def _first_line(error: Exception) -> str:
+def _summary(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]

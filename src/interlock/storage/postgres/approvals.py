@@ -6,7 +6,17 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from interlock.domain.approval import Approval, Decision, GateFilter, GateStatus, OnDeny, OpenGate, Ruling, Vote, digest
+from interlock.domain.approval import (
+    Approval,
+    ApprovalFilter,
+    ApprovalStatus,
+    Decision,
+    OnDeny,
+    RequestApproval,
+    Vote,
+    VoteOutcome,
+    digest,
+)
 from interlock.storage.postgres.connection import Conn, call
 
 
@@ -15,7 +25,7 @@ async def by_id(connection: Conn, tenant: str, ids: Sequence[str], *, lock: bool
     return {row[1]: to_approval(row) for row in rows}
 
 
-async def find(connection: Conn, tenant: str, filter: GateFilter) -> list[Approval]:
+async def find(connection: Conn, tenant: str, filter: ApprovalFilter) -> list[Approval]:
     """In the order that the filter asks for."""
     f, (at, id) = filter, filter.before or (None, None)
     status = None if f.status is None else str(f.status)
@@ -27,7 +37,7 @@ async def find(connection: Conn, tenant: str, filter: GateFilter) -> list[Approv
 
 async def of_token(connection: Conn, sha256: bytes) -> tuple[str, str] | None:
     """Whose gate, and which, has a link token with this hash."""
-    row = await connection.fetchrow(call("gate_of_token", 1), sha256)
+    row = await connection.fetchrow(call("approval_of_token", 1), sha256)
     return None if row is None else (row[0], row[1])
 
 
@@ -40,7 +50,7 @@ async def decisions(connection: Conn, tenant: str, job_ids: Sequence[str]) -> di
     return found
 
 
-async def open_gates(connection: Conn, tenant: str, orders: Sequence[OpenGate]) -> None:
+async def add_approvals(connection: Conn, tenant: str, orders: Sequence[RequestApproval]) -> None:
     """Add the gates that jobs are about to wait for."""
     if not orders:
         return
@@ -48,13 +58,13 @@ async def open_gates(connection: Conn, tenant: str, orders: Sequence[OpenGate]) 
     payloads = {row[0]: row[1] for row in rows}
     for o in orders:
         await connection.execute(
-            call("open_gate", 15), tenant, o.gate_id, o.id, o.fence, o.prompt, o.details, o.risk, o.schema,
+            call("request_approval", 15), tenant, o.approval_id, o.id, o.fence, o.prompt, o.details, o.risk, o.schema,
             digest(payloads[o.id], o.prompt, o.details, o.schema), o.required, str(o.on_deny), o.opened_by,
             o.expires_in_seconds, o.name, o.occurrence,
         )  # fmt: skip
 
 
-async def record(connection: Conn, tenant: str, ruling: Ruling) -> None:
+async def record(connection: Conn, tenant: str, ruling: VoteOutcome) -> None:
     """Write a vote and the decision it brought about, before its job moves on."""
     a, vote = ruling.approval, ruling.vote
     if vote is None:
@@ -68,11 +78,11 @@ async def record(connection: Conn, tenant: str, ruling: Ruling) -> None:
         )  # fmt: skip
 
 
-async def mint(connection: Conn, tenant: str, id: str, sha256: bytes, actor: str) -> None:
-    await connection.execute(call("mint_link", 4), tenant, id, sha256, actor)
+async def create_link(connection: Conn, tenant: str, id: str, sha256: bytes, actor: str) -> None:
+    await connection.execute(call("create_link", 4), tenant, id, sha256, actor)
 
 
 def to_approval(row: Any) -> Approval:
     approval = Approval._make(row)
-    votes = tuple(Vote(voter, Decision(said), comment, at) for voter, said, comment, at in json.loads(row[-1]))
-    return approval._replace(status=GateStatus(approval.status), on_deny=OnDeny(approval.on_deny), votes=votes)
+    votes = tuple(Vote(voter, Decision(given), comment, at) for voter, given, comment, at in json.loads(row[-1]))
+    return approval._replace(status=ApprovalStatus(approval.status), on_deny=OnDeny(approval.on_deny), votes=votes)

@@ -18,26 +18,26 @@ from interlock.domain.artifact import (
     admit,
     arrange,
 )  # fmt: skip
-from interlock.domain.job import Refused
+from interlock.domain.job import Rejected
 from interlock.errors import Error
 from interlock.storage.postgres.connection import Conn, call
-from interlock.storage.postgres.heartbeats import why_not_held
+from interlock.storage.postgres.heartbeats import why_lease_lost
 
 _COLUMNS: Final = "job_id, fence, worker, id, name, size, sha256, content_type, object_key, url, created_at"
 T = TypeVar("T")
 
 
-class ArtifactVerbs(ABC):
+class PostgresArtifacts(ABC):
     """The part of the store that keeps artifacts; their bytes are elsewhere."""
 
     async def open_uploads(
         self, tenant: str, openings: Sequence[Opening], *, quota: int | None
-    ) -> list[Refused | None]:
+    ) -> list[Rejected | None]:
         return await self._run(lambda c: _open(c, tenant, openings, quota))
 
     async def show_artifacts(
         self, tenant: str, items: Sequence[NewArtifact], *, quota: int | None, whole: bool = False
-    ) -> list[Artifact | Refused]:
+    ) -> list[Artifact | Rejected]:
         return await self._run(lambda c: _show(c, tenant, items, quota, whole))
 
     async def abandon_objects(self, tenant: str, keys: Sequence[str]) -> None:
@@ -88,7 +88,7 @@ def _select(function: str, arguments: int) -> str:
     return call(function, arguments).replace("*", _COLUMNS, 1)
 
 
-async def _open(c: Conn, tenant: str, openings: Sequence[Opening], quota: int | None) -> list[Refused | None]:
+async def _open(c: Conn, tenant: str, openings: Sequence[Opening], quota: int | None) -> list[Rejected | None]:
     async with c.transaction():
         faults = await _faults(c, tenant, {opening.holder for opening in openings})
         used = await c.fetchval(call("artifact_bytes", 2), tenant, False)
@@ -101,7 +101,7 @@ async def _open(c: Conn, tenant: str, openings: Sequence[Opening], quota: int | 
 
 async def _show(
     c: Conn, tenant: str, items: Sequence[NewArtifact], quota: int | None, whole: bool
-) -> list[Artifact | Refused]:
+) -> list[Artifact | Rejected]:
     async with c.transaction():
         # Leases first, then orphans, then the tenant's sum: one order for everybody.
         faults = await _faults(c, tenant, {new.holder for new in items})
@@ -119,15 +119,15 @@ async def _show(
             now=await c.fetchval("select interlock.clock()"),
             whole=whole,
         )
-        columns = [list(column) for column in zip(*(new[:10] for new in plan.shown), strict=True)] or [[]] * 10
+        columns = [list(column) for column in zip(*(new[:10] for new in plan.visible), strict=True)] or [[]] * 10
         await c.execute(
             call("show_artifacts", 15), tenant, *columns, plan.spare, plan.replaced, REPLACED_KEPT_SECONDS, plan.growth
         )
         return plan.answers
 
 
-async def _named(c: Conn, tenant: str, places: Sequence[tuple[str, str]]) -> list[Artifact]:
-    columns = [job_id for job_id, _ in places], [name for _, name in places]
+async def _named(c: Conn, tenant: str, positions: Sequence[tuple[str, str]]) -> list[Artifact]:
+    columns = [job_id for job_id, _ in positions], [name for _, name in positions]
     return [Artifact(*row) for row in await c.fetch(_select("artifacts_named", 3), tenant, *columns)]
 
 
@@ -135,4 +135,4 @@ async def _faults(c: Conn, tenant: str, holders: set[Holder]) -> dict[Holder, Er
     """Why these are not, or no longer, the holders of their jobs; those who are stay so until the transaction ends."""
     rows = await c.fetch(call("artifact_holders", 2), tenant, sorted({holder.job_id for holder in holders}))
     late = holders - {Holder(*row) for row in rows}
-    return {holder: (await why_not_held(c, tenant, [holder]))[holder.job_id].error for holder in late}
+    return {holder: (await why_lease_lost(c, tenant, [holder]))[holder.job_id].error for holder in late}

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import asyncpg
 
-from interlock.domain.audit import Chronicle, VerifiedPart
+from interlock.domain.audit import HistoryExport, VerifiedPart
 from interlock.domain.digests import Kept
 from interlock.domain.operator_log import LogRow
 from interlock.errors import Forbidden
@@ -33,7 +33,7 @@ lock table interlock.epoch in access exclusive mode;
 """
 
 
-class AuditVerbs(ABC):
+class PostgresAudit(ABC):
     """The part of a PostgreSQL store for auditors, and for whoever has restored a database."""
 
     @abstractmethod
@@ -42,13 +42,13 @@ class AuditVerbs(ABC):
     @abstractmethod
     async def _run(self, verb: Callable[[Conn], Awaitable[T]], *, repeatable: bool = True) -> T: ...
 
-    async def histories(self, tenant: str, *, after: int = 0, jobs: int) -> list[Chronicle]:
+    async def histories(self, tenant: str, *, after: int = 0, jobs: int) -> list[HistoryExport]:
         rows = await self._fetch(call("histories", 3), tenant, after, jobs)
         by_job = groupby(rows, key=lambda row: int(row[0]))
-        return [Chronicle(seq, tuple(history.to_row(row) for row in group)) for seq, group in by_job]
+        return [HistoryExport(seq, tuple(history.to_row(row) for row in group)) for seq, group in by_job]
 
     async def verify_part(self, tenant: str, *, after: str | None = None, jobs: int) -> VerifiedPart:
-        start = _SMALLEST_ID if after is None else _place(after)
+        start = _SMALLEST_ID if after is None else _cursor_position(after)
 
         async def read(connection: Conn) -> tuple[list[asyncpg.Record], list[asyncpg.Record], list[asyncpg.Record]]:
             async with connection.transaction(isolation="repeatable_read", readonly=True):
@@ -99,8 +99,8 @@ def _kept(row: asyncpg.Record) -> Kept:
     return Kept({name: row[name] for name in names}, row["checkpoint_at"], *by_fence)
 
 
-def _place(cursor: str) -> str:
+def _cursor_position(cursor: str) -> str:
     try:
         return str(UUID(cursor))
     except ValueError:
-        raise history_chain.no_such_place(cursor) from None
+        raise history_chain.invalid_cursor(cursor) from None

@@ -17,11 +17,11 @@ from uuid import UUID
 
 import asyncpg
 
-from interlock.domain.job import Enqueued, NewJob, Refused
+from interlock.domain.job import Enqueued, NewJob, Rejected
 from interlock.errors import Forbidden, Invalid, TenantMoved
 from interlock.storage.contract import RegistryChanged, Terms
 from interlock.storage.postgres.connection import TENANT_MOVED, Conn
-from interlock.storage.postgres.enqueue import REGISTRY_CHANGED, Forgotten, Known, enqueue
+from interlock.storage.postgres.enqueue import REGISTRY_CHANGED, EnqueueCache, StaleCache, enqueue
 
 IDLE: Final = 0
 FOREIGN_KEY: Final = "23503"
@@ -37,7 +37,7 @@ _PLACEHOLDER: Final = re.compile(r"\$\d+")
 
 async def enqueue_within(
     connection: object, tenant: str, jobs: Sequence[NewJob], terms: Terms
-) -> list[Enqueued | Refused]:
+) -> list[Enqueued | Rejected]:
     """Add all jobs or none; a refusal leaves the caller's transaction as it was; so does a registry that changed."""
     caller = await _caller(connection)
     if not caller.is_in_transaction():
@@ -45,19 +45,19 @@ async def enqueue_within(
     # Nothing is remembered: what is made here is gone if the caller's transaction is.
     try:
         async with caller.transaction():
-            return await enqueue(cast(Conn, caller), Known(), tenant, jobs, True, terms)
-    except Forgotten as error:
+            return await enqueue(cast(Conn, caller), EnqueueCache(), tenant, jobs, True, terms)
+    except StaleCache as error:
         raise RegistryChanged(tenant) from error
     except Exception as error:
         code = _code(error)
-        if code == NOT_PERMITTED and (denied := await _missing_grant(caller)) is not None:
+        if code == NOT_PERMITTED and (denied := await _missing_privilege(caller)) is not None:
             raise denied from error
         if code == NO_SCHEMA:
             raise Invalid(NOT_HERE, pointer="/within") from error
         raise
 
 
-async def _missing_grant(caller: _Caller) -> Forbidden | None:
+async def _missing_privilege(caller: _Caller) -> Forbidden | None:
     """Which role lacks which grant; None if the grant is there, and the error is about something else."""
     row = await caller.fetchrow("select quote_ident(current_user), pg_has_role(current_user, 'interlock_app', 'usage')")
     if row is None or row[1]:

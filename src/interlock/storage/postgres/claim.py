@@ -9,11 +9,11 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any, Final
 
-from interlock.domain.decide import Expire, PassDeadline
+from interlock.domain.decide import EnforceDeadline, ExpireLease
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
-from interlock.domain.policy import ClaimAsk, Names
-from interlock.storage.expired import Swept, ended
+from interlock.domain.policy import ClaimFilter, Names
+from interlock.storage.expired import ExpiredCounts, count_expired
 from interlock.storage.postgres import transition
 from interlock.storage.postgres.column_arrays import filled, is_empty, maker, times
 from interlock.storage.postgres.connection import Conn, call, of_a_row
@@ -24,7 +24,7 @@ SWEEP_FIRST: Final = 100
 _STATUSES: Final = {str(status): status for status in Status}
 _STATUS: Final = Job._fields.index("status")
 # What the answer to a claim tells of each job, and what of few of them, in the order of interlock.rare_facts.
-_TOLD: Final = (
+_FIELDS: Final = (
     "id", "seq", "type", "priority", "payload", "agent_kind", "agent_id", "idempotency_key", "created_by", "created_at",
     "run_at", "max_attempts", "worker", "rare",
 )  # fmt: skip
@@ -39,20 +39,22 @@ _new_job: Final = maker(Job)
 _since: Final = itemgetter(Job._fields.index("run_at"), Job._fields.index("seq"))
 _priority: Final = itemgetter(Job._fields.index("priority"))
 _CLAIM: Final = call("claim", 12)
-_GRANTED_BEFORE: Final = call("granted_before", 3)
+_LEASED_BEFORE: Final = call("leased_before", 3)
 
 
-async def claim(connection: Conn, tenant: str, ask: ClaimAsk, takers: Sequence[str], swept: Swept) -> list[Job]:
+async def claim(
+    connection: Conn, tenant: str, ask: ClaimFilter, claimants: Sequence[str], expired: ExpiredCounts
+) -> list[Job]:
     """Grant the best jobs this ask may have, after a bounded sweep where one is due."""
-    asked = _values(tenant, ask, takers)
+    asked = _values(tenant, ask, claimants)
     first, *answer = await _ask(connection, *asked, True)
     if first == "sweep":
-        await _sweep(connection, tenant, swept)
+        await _sweep(connection, tenant, expired)
         first, *answer = await _ask(connection, *asked, False)
     if first == "repeat":
-        jobs = list(map(to_job, await connection.fetch(_GRANTED_BEFORE, tenant, ask.worker, ask.claim_id)))
+        jobs = list(map(to_job, await connection.fetch(_LEASED_BEFORE, tenant, ask.worker, ask.claim_id)))
     else:
-        jobs = _granted(tenant, ask.worker, *answer)
+        jobs = _leased(tenant, ask.worker, *answer)
     jobs.sort(key=_since)
     jobs.sort(key=_priority, reverse=True)
     return jobs
@@ -78,10 +80,10 @@ async def _ask(connection: Conn, *asked: Any) -> Any:
     return row
 
 
-def _values(tenant: str, ask: ClaimAsk, takers: Sequence[str]) -> tuple[Any, ...]:
+def _values(tenant: str, ask: ClaimFilter, claimants: Sequence[str]) -> tuple[Any, ...]:
     return (
         tenant, ask.worker, ask.limit, ask.lease_seconds, _list(ask.types), list(ask.capabilities),
-        _list(ask.repositories), _list(ask.affinity_keys), ask.claim_id, list(takers) or None,
+        _list(ask.repositories), _list(ask.affinity_keys), ask.claim_id, list(claimants) or None,
     )  # fmt: skip
 
 
@@ -89,14 +91,14 @@ def _list(names: Names | None) -> list[str] | None:
     return None if names is None else list(names)
 
 
-async def _sweep(connection: Conn, tenant: str, swept: Swept) -> None:
+async def _sweep(connection: Conn, tenant: str, expired: ExpiredCounts) -> None:
     """End leases that have run out, then jobs that may no longer start, those that just lost their lease among them."""
     found = await connection.fetch("select id from interlock.expired_leases($1, $2)", tenant, SWEEP_FIRST)
-    leases = [Expire(row[0]) for row in found]
-    swept += ended(leases, await transition.carry_out(connection, tenant, leases))
+    leases = [ExpireLease(row[0]) for row in found]
+    expired += count_expired(leases, await transition.carry_out(connection, tenant, leases))
     found = await connection.fetch("select id from interlock.passed_deadlines($1, $2)", tenant, SWEEP_FIRST)
-    late = [PassDeadline(row[0]) for row in found]
-    swept += ended(late, await transition.carry_out(connection, tenant, late))
+    late = [EnforceDeadline(row[0]) for row in found]
+    expired += count_expired(late, await transition.carry_out(connection, tenant, late))
 
 
 def to_job(row: Any) -> Job:
@@ -106,23 +108,23 @@ def to_job(row: Any) -> Job:
     return Job._make(values)
 
 
-def _granted(tenant: str, worker: str, at: int, expires_at: int, fence: int, *arrays: Any) -> list[Job]:
+def _leased(tenant: str, worker: str, at: int, expires_at: int, fence: int, *arrays: Any) -> list[Job]:
     """Jobs that have just been granted, put together column by column: most have the same in most of them."""
-    told = dict(zip(_TOLD, arrays, strict=True))
-    rare = told.pop("rare")
+    fields = dict(zip(_FIELDS, arrays, strict=True))
+    rare = fields.pop("rare")
     if rare is None:
         return []
-    told["id"] = told["id"][1:-1].split(",")
-    at_once = told["run_at"] == told["created_at"]
-    told["created_at"] = times(told["created_at"])
-    told["run_at"] = told["created_at"] if at_once else times(told["run_at"])
-    told["worker"] = filled(told["worker"], repeat(worker))
+    fields["id"] = fields["id"][1:-1].split(",")
+    at_once = fields["run_at"] == fields["created_at"]
+    fields["created_at"] = times(fields["created_at"])
+    fields["run_at"] = fields["created_at"] if at_once else times(fields["run_at"])
+    fields["worker"] = filled(fields["worker"], repeat(worker))
     same = {
         "tenant": tenant, "status": Status.RUNNING, "tags": [], "requires": [], "awaiting": [], "attempt": 1,
         "fence": fence, "lease_expires_at": expires_at, "sanitized": False, "version": 2, "releases": 0,
         "updated_at": at, "started_at": at, "run_started_at": at, "blocked": False,
     }  # fmt: skip
-    columns = _NONE | {name: repeat(value) for name, value in same.items()} | told
+    columns = _NONE | {name: repeat(value) for name, value in same.items()} | fields
     jobs = list(map(_new_job, zip(*columns.values(), strict=False)))  # as many as there are ids
     if not is_empty(rare):
         for i, facts in enumerate(rare):

@@ -97,11 +97,11 @@ class Link:
         deadline = loop.time() + KEEP_TRYING_SECONDS
         pause = 0.02
         while True:
-            held = started = answered = False
-            turn = self._nodes.turn
+            acquired = started = answered = False
+            generation = self._nodes.generation
             try:
                 async with self.pool.lend(KEEP_TRYING_SECONDS) as connection:
-                    held = True
+                    acquired = True
                     await self._settle(connection)
                     started = True
                     answer = await self._try(verb, connection)
@@ -127,7 +127,7 @@ class Link:
                     "max_prepared_statements above 0"
                 ) from error
             except LOST as error:
-                if held and isinstance(error, TimeoutError) and self._nodes.pass_over(turn):
+                if acquired and isinstance(error, TimeoutError) and self._nodes.pass_over(generation):
                     self.pool.expire()
                 if started and not repeatable:
                     raise Indeterminate("the connection broke; the change may or may not have happened") from error
@@ -179,7 +179,7 @@ class Link:
         doubts = self._doubts
         if doubts != self._settled:
             with contextlib.suppress(asyncpg.DiskFullError):  # writes will fail by themselves, reads need not
-                await connection.execute(_ADD_TO_LOG, timeout=self._nodes.patience_seconds)
+                await connection.execute(_ADD_TO_LOG, timeout=self._nodes.retry_seconds)
             self._settled = doubts
 
     async def close(self) -> None:

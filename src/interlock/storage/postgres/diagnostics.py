@@ -57,5 +57,5 @@ async def fitness(connection: Conn) -> Fitness:
     return Fitness(lacking(PACKAGE, {row[0] for row in rows}), all(row[1] for row in rows))
 
 
-async def seal(connection: Conn) -> bytes:
-    return bytes(await connection.fetchval("select key from interlock.seal"))
+async def signing_key(connection: Conn) -> bytes:
+    return bytes(await connection.fetchval("select key from interlock.signing_key"))

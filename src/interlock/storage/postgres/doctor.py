@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from interlock.domain.decide import Cancel, Order
-from interlock.domain.job import Receipt, Refused
+from interlock.domain.decide import CancelJob, Command
+from interlock.domain.job import Receipt, Rejected
 from interlock.errors import AlreadyFinished
 from interlock.storage import rehearsal
 from interlock.storage.contract import NO_TERMS
 from interlock.storage.contract.doctor import CANCELLED, ENDED, EVIDENCE, Fault
-from interlock.storage.expired import Swept
+from interlock.storage.expired import ExpiredCounts
 from interlock.storage.postgres import claim, enqueue, registry, transition
 from interlock.storage.postgres.connection import Conn, call
 
@@ -41,7 +41,7 @@ class DoctorVerbs(ABC):
     async def _run(self, verb: Callable[[Conn], Awaitable[T]], *, repeatable: bool = True) -> T: ...
 
     @abstractmethod
-    async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]: ...
+    async def carry_out(self, tenant: str, orders: Sequence[Command]) -> list[Receipt | Rejected]: ...
 
     async def faults(self, tenant: str, limit: int) -> list[Fault]:
         return [Fault(tenant, row[0], row[1]) for row in await self._fetch(call("faults", 2), tenant, limit)]
@@ -54,7 +54,7 @@ class DoctorVerbs(ABC):
             ((done,),) = await self._fetch("select interlock.repair($1, $2, $3)", tenant, rule, name)
             return DERIVED[rule] if done else "nothing was left to do"
         reason = f"doctor: broke the rule {rule}"
-        (answer,) = await self.carry_out(tenant, [Cancel(name, actor, reason, force=True)])
+        (answer,) = await self.carry_out(tenant, [CancelJob(name, actor, reason, force=True)])
         if isinstance(answer, Receipt):
             return CANCELLED
         if isinstance(answer.error, AlreadyFinished):
@@ -68,29 +68,31 @@ class DoctorVerbs(ABC):
 
 async def _rehearse(connection: Conn) -> str:
     tenant, step = rehearsal.TENANT, "the tenant"
-    undone = connection.transaction()
-    await undone.start()
+    rollbacks = connection.transaction()
+    await rollbacks.start()
     try:
         await connection.execute("select set_config('interlock.admitted', $1, true)", tenant)
         step = "a limited agent"
         await registry.set_agent(connection, tenant, rehearsal.AGENT)
         step = "enqueue"
         jobs = rehearsal.jobs()
-        rehearsal.judge(step, await enqueue.enqueue(connection, enqueue.Known(), tenant, jobs, True, NO_TERMS), 2)
+        rehearsal.judge(
+            step, await enqueue.enqueue(connection, enqueue.EnqueueCache(), tenant, jobs, True, NO_TERMS), 2
+        )
         step = "edit"
         rehearsal.judge(step, await transition.carry_out_whole(connection, tenant, [rehearsal.edit(jobs[1])]), 1)
         step = "claim"
-        held = await claim.claim(connection, tenant, rehearsal.ASK, (), Swept())
-        rehearsal.judge(step, held, 1)
+        leased = await claim.claim(connection, tenant, rehearsal.ASK, (), ExpiredCounts())
+        rehearsal.judge(step, leased, 1)
         step = "a new limit"
         await registry.set_agent(connection, tenant, rehearsal.WIDER)
-        more = await claim.claim(connection, tenant, rehearsal.ASK, (), Swept())
+        more = await claim.claim(connection, tenant, rehearsal.ASK, (), ExpiredCounts())
         rehearsal.judge(step, more, 1)
         step = "complete"
-        ends = [rehearsal.complete(job) for job in held + more]
+        ends = [rehearsal.complete(job) for job in leased + more]
         rehearsal.judge(step, await transition.carry_out_whole(connection, tenant, ends), 2)
     except (asyncpg.PostgresError, ValueError) as error:
         return f"{step}: {error}"
     finally:
-        await undone.rollback()
+        await rollbacks.rollback()
     return rehearsal.OK

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 import asyncpg
 
 from interlock.domain.digests import of_creation
-from interlock.domain.job import Enqueued, NewJob, Refused
-from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentEnded, UnknownAgent
+from interlock.domain.job import Enqueued, NewJob, Rejected
+from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentNotActive, UnknownAgent
 from interlock.storage.contract import RegistryChanged, Terms
 from interlock.storage.postgres.column_arrays import array_literal, shared, some
 from interlock.storage.postgres.connection import Conn, call
@@ -23,11 +23,11 @@ _ENQUEUE: Final = call("enqueue", 18).replace("$3", "$3::text::uuid[]")
 Progress = Mapping[str, dict[str, str | None]]
 NO_PROGRESS: Final[Progress] = {}
 REGISTRY_CHANGED: Final = "IL001"
-MOST_AGENTS: Final = 100_000
-MOST_ROUTES: Final = 100_000
+MAX_AGENTS: Final = 100_000
+MAX_ROUTES: Final = 100_000
 
 
-class Routes:
+class EligibilityKeys:
     """The routes this process has met; they are only ever added, so what is remembered stays true."""
 
     def __init__(self) -> None:
@@ -41,9 +41,9 @@ class Routes:
         known = {key: self._known[key] for key in keys if key in self._known}
         if new := sorted({key for key in keys if key not in known}, key=repr):
             columns = zip(*((type, array_literal(requires), *rest) for _, type, requires, *rest in new), strict=True)
-            rows = await connection.fetch(call("ensure_routes", 6), tenant, *columns)
+            rows = await connection.fetch(call("ensure_eligibility_keys", 6), tenant, *columns)
             known |= {key: (row[0], row[1]) for key, row in zip(new, rows, strict=True)}
-            if len(self._known) >= MOST_ROUTES:
+            if len(self._known) >= MAX_ROUTES:
                 self._known.clear()
             self._known |= known
         return [known[key] for key in keys]
@@ -64,7 +64,7 @@ class Agents:
         for key in {key for key in keys if key is not None and key not in self._known}:
             no = await connection.fetchval("select interlock.ensure_agent($1, $2, $3, $4)", *key, make)
             if no is not None:
-                if len(self._known) >= MOST_AGENTS:
+                if len(self._known) >= MAX_AGENTS:
                     self._known.clear()
                 self._known[key] = no
         return [None if key is None else self._known.get(key) for key in keys]
@@ -73,61 +73,61 @@ class Agents:
         self._known.clear()
 
 
-class Known:
+class EnqueueCache:
     """What this process remembers between enqueues."""
 
     def __init__(self) -> None:
-        self.routes = Routes()
+        self.eligibility_keys = EligibilityKeys()
         self.agents = Agents()
 
     def forget(self) -> None:
-        self.routes.forget()
+        self.eligibility_keys.forget()
         self.agents.forget()
 
 
-class Forgotten(asyncpg.SerializationError):
+class StaleCache(asyncpg.SerializationError):
     """A route or an agent that was known here is there no more; the next try looks for it again."""
 
 
-class _Whole(Exception):
+class _BatchRejected(Exception):
     """Undoes a batch that must be added whole or not at all."""
 
-    def __init__(self, answers: list[Enqueued | Refused]) -> None:
+    def __init__(self, answers: list[Enqueued | Rejected]) -> None:
         self.answers = answers
 
 
 async def enqueue(
-    connection: Conn, known: Known, tenant: str, jobs: Sequence[NewJob], whole: bool, terms: Terms,
+    connection: Conn, known: EnqueueCache, tenant: str, jobs: Sequence[NewJob], whole: bool, terms: Terms,
     progress: Progress = NO_PROGRESS,
-) -> list[Enqueued | Refused]:  # fmt: skip
+) -> list[Enqueued | Rejected]:  # fmt: skip
     """Add the jobs that are new; with `whole`, none if any is refused. `progress`: digests of what some begin with."""
     try:
-        routes = await known.routes.of(connection, tenant, jobs)
-        lines = await known.agents.of(connection, tenant, jobs, terms.implicit_agents)
-        batch = _Batch(connection, tenant, jobs, routes, lines, terms.registry, progress)
-        if not any(job.parent_id for job in jobs) and not (whole and _may_be_refused(jobs, lines)):
+        eligibility_keys = await known.eligibility_keys.of(connection, tenant, jobs)
+        agent_nos = await known.agents.of(connection, tenant, jobs, terms.implicit_agents)
+        batch = _Batch(connection, tenant, jobs, eligibility_keys, agent_nos, terms.registry, progress)
+        if not any(job.parent_id for job in jobs) and not (whole and _may_be_refused(jobs, agent_nos)):
             return await _enqueue(batch, {})
         async with connection.transaction():
             answers = await _enqueue(batch, await _parents(connection, tenant, jobs))
-            if whole and any(isinstance(answer, Refused) for answer in answers):
-                raise _Whole(answers)
+            if whole and any(isinstance(answer, Rejected) for answer in answers):
+                raise _BatchRejected(answers)
             return answers
     except asyncpg.ForeignKeyViolationError as error:
         known.forget()
-        raise Forgotten(str(error)) from error
+        raise StaleCache(str(error)) from error
     except asyncpg.PostgresError as error:
         if error.sqlstate == REGISTRY_CHANGED:
             raise RegistryChanged(tenant) from None
         raise
-    except _Whole as refused:
+    except _BatchRejected as refused:
         return refused.answers
 
 
-def _may_be_refused(jobs: Sequence[NewJob], lines: Sequence[int | None]) -> bool:
+def _may_be_refused(jobs: Sequence[NewJob], agent_nos: Sequence[int | None]) -> bool:
     """Whether the others may have to be undone for the sake of one; else one statement is all or nothing by itself."""
     return any(
-        job.idempotency_key is not None or job.fault is not None or (job.agent_kind is not None and line is None)
-        for job, line in zip(jobs, lines, strict=True)
+        job.idempotency_key is not None or job.fault is not None or (job.agent_kind is not None and agent_no is None)
+        for job, agent_no in zip(jobs, agent_nos, strict=True)
     )
 
 
@@ -137,8 +137,8 @@ class _Batch(NamedTuple):
     connection: Conn
     tenant: str
     jobs: Sequence[NewJob]
-    routes: Sequence[tuple[int, int]]
-    lines: Sequence[int | None]
+    eligibility_keys: Sequence[tuple[int, int]]
+    agent_nos: Sequence[int | None]
     registry: int
     progress: Progress
 
@@ -151,14 +151,14 @@ async def _parents(connection: Conn, tenant: str, jobs: Sequence[NewJob]) -> dic
     return {row[0]: row[1] for row in rows}
 
 
-async def _enqueue(batch: _Batch, parents: dict[str, bool]) -> list[Enqueued | Refused]:
+async def _enqueue(batch: _Batch, parents: dict[str, bool]) -> list[Enqueued | Rejected]:
     connection, tenant, jobs = batch.connection, batch.tenant, batch.jobs
     faults = [
-        job.fault or _parent_fault(job, parents) or _agent_fault(job, line)
-        for job, line in zip(jobs, batch.lines, strict=True)
+        job.fault or _parent_fault(job, parents) or _agent_fault(job, agent_no)
+        for job, agent_no in zip(jobs, batch.agent_nos, strict=True)
     ]
-    checked = zip(jobs, batch.routes, batch.lines, faults, strict=True)
-    good = [(job, route, line) for job, route, line, fault in checked if fault is None]
+    checked = zip(jobs, batch.eligibility_keys, batch.agent_nos, faults, strict=True)
+    good = [(job, eligibility_key, agent_no) for job, eligibility_key, agent_no, fault in checked if fault is None]
     added = await _insert(connection, tenant, good, batch.registry, batch.progress)
     left = [job for job, _, _ in good if job.id not in added]
     left += [
@@ -173,7 +173,7 @@ async def _enqueue(batch: _Batch, parents: dict[str, bool]) -> list[Enqueued | R
         )
         by_key = {row[0]: (row[1], row[2], row[3]) for row in rows if row[0] is not None}
         by_id = {row[1]: row[2] for row in rows}
-    answers: list[Enqueued | Refused] = []
+    answers: list[Enqueued | Rejected] = []
     to_come = set(added)  # items take effect in their order: a key that a later one took was free until then
     for job, fault in zip(jobs, faults, strict=True):
         key = job.idempotency_key
@@ -188,10 +188,10 @@ async def _enqueue(batch: _Batch, parents: dict[str, bool]) -> list[Enqueued | R
         elif key is not None and key in by_key and by_key[key][0] not in to_come:
             id, seq, body = by_key[key]
             same = body == job.body_sha256
-            answers.append(Enqueued(id, seq, True) if same else Refused(IdempotencyKeyReuse(key, id)))
+            answers.append(Enqueued(id, seq, True) if same else Rejected(IdempotencyKeyReuse(key, id)))
         else:
             assert fault is not None
-            answers.append(Refused(fault))
+            answers.append(Rejected(fault))
     return answers
 
 
@@ -199,12 +199,12 @@ def _parent_fault(job: NewJob, parents: dict[str, bool]) -> Error | None:
     if job.parent_id is None or parents.get(job.parent_id):
         return None
     if job.parent_id in parents:
-        return ParentEnded(job.parent_id)
+        return ParentNotActive(job.parent_id)
     return Invalid(f"parent {job.parent_id} is not a job", pointer="/parent_id")
 
 
-def _agent_fault(job: NewJob, line: int | None) -> Error | None:
-    return UnknownAgent(job.agent_kind, str(job.agent_id)) if job.agent_kind is not None and line is None else None
+def _agent_fault(job: NewJob, agent_no: int | None) -> Error | None:
+    return UnknownAgent(job.agent_kind, str(job.agent_id)) if job.agent_kind is not None and agent_no is None else None
 
 
 async def _insert(
@@ -218,23 +218,36 @@ async def _insert(
     if not jobs:
         return {}
     in_order = [job.id for job, _, _ in jobs]
-    places = None
+    positions = None
     if any(job.idempotency_key is not None for job, _, _ in jobs):
-        places, jobs = zip(
-            *sorted(enumerate(jobs, 1), key=lambda placed: placed[1][0].idempotency_key or ""), strict=True
+        positions, jobs = zip(
+            *sorted(enumerate(jobs, 1), key=lambda has_slot: has_slot[1][0].idempotency_key or ""), strict=True
         )
     rows = (
-        (j.id, j.type, j.payload, j.priority, no, base, line, j.max_attempts, j.created_by, j.idempotency_key,
+        (j.id, j.type, j.payload, j.priority, no, base, agent_no, j.max_attempts, j.created_by, j.idempotency_key,
          j.body_sha256, j.agent_kind, j.agent_id, _rest(j), of_creation(j, progress.get(j.id)))
-        for j, (no, base), line in jobs
+        for j, (no, base), agent_no in jobs
     )  # fmt: skip
-    ids, types, payloads, priorities, routes, bases, lines, attempts, creators, *rare, metadatas = zip(
+    ids, types, payloads, priorities, eligibility_keys, bases, agent_nos, attempts, creators, *rare, metadatas = zip(
         *rows, strict=True
     )
     answer = await connection.fetchrow(
-        _ENQUEUE, tenant, registry, "{" + ",".join(ids) + "}", types, payloads, shared(priorities), routes, bases,
-        lines, shared(attempts), shared(creators), *map(some, rare), metadatas, places,
-    )  # fmt: skip
+        _ENQUEUE,
+        tenant,
+        registry,
+        "{" + ",".join(ids) + "}",
+        types,
+        payloads,
+        shared(priorities),
+        eligibility_keys,
+        bases,
+        agent_nos,
+        shared(attempts),
+        shared(creators),
+        *map(some, rare),
+        metadatas,
+        positions,
+    )
     assert answer is not None
     seqs, added, at = answer
     if added is None:

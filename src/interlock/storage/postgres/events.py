@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from interlock.domain.progress import SMALLEST_ID, EventRow, Fed, Level, Place, Telling
+from interlock.domain.progress import SMALLEST_ID, EventAppend, EventRow, FeedEvent, FeedPosition, Level
 from interlock.storage.postgres.connection import Conn, call
 
 
-async def write(connection: Conn, tenant: str, told: Sequence[Telling]) -> list[tuple[int, ...] | None]:
+async def write(connection: Conn, tenant: str, results: Sequence[EventAppend]) -> list[tuple[int, ...] | None]:
     """Add events and number them; one that is there already keeps its number. None for a job that is not held."""
-    rows = [(t.id, t.fence, t.worker, e.id, str(e.level), *e[2:]) for t in told for e in t.events]
+    rows = [(t.id, t.fence, t.worker, e.id, str(e.level), *e[2:]) for t in results for e in t.events]
     if not rows:
-        return [() for _ in told]
+        return [() for _ in results]
     kept = await connection.fetch(call("add_events", 10), tenant, *zip(*rows, strict=True))
     numbers: dict[int, int] = dict(map(tuple, kept))
     answers: list[tuple[int, ...] | None] = []
-    place = 1
-    for t in told:
-        places = range(place, place := place + len(t.events))
-        answers.append(tuple(numbers[p] for p in places) if places.start in numbers or not places else None)
+    position = 1
+    for t in results:
+        positions = range(position, position := position + len(t.events))
+        answers.append(tuple(numbers[p] for p in positions) if positions.start in numbers or not positions else None)
     return answers
 
 
@@ -31,16 +31,16 @@ async def of_job(
     return [_row(*row) for row in await connection.fetch(call("events", 5), tenant, job_id, after, since, limit)]
 
 
-async def feed(connection: Conn, tenant: str, after: Place, limit: int) -> list[Fed]:
+async def feed(connection: Conn, tenant: str, after: FeedPosition, limit: int) -> list[FeedEvent]:
     """The settled events of all jobs that come after a place."""
     rows = await connection.fetch(call("feed", 6), tenant, *after, limit)
-    return [Fed(Place(*row[:4]), _row(*row[2:])) for row in map(tuple, rows)]
+    return [FeedEvent(FeedPosition(*row[:4]), _row(*row[2:])) for row in map(tuple, rows)]
 
 
-async def feed_end(connection: Conn) -> Place:
+async def feed_end(connection: Conn) -> FeedPosition:
     """The place before whatever is told from now on."""
-    ((epoch, turn),) = await connection.fetch(call("feed_end", 0))
-    return Place(epoch, turn, SMALLEST_ID, 0)
+    ((epoch, commit_seq),) = await connection.fetch(call("feed_end", 0))
+    return FeedPosition(epoch, commit_seq, SMALLEST_ID, 0)
 
 
 def _row(job_id: str, seq: int, id: str, level: str, *rest: Any) -> EventRow:

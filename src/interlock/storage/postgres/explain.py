@@ -8,22 +8,29 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from interlock.domain.explain import Circumstances
+from interlock.domain.explain import JobSnapshot
 from interlock.domain.lifecycle import Status
 from interlock.domain.retry import SECOND
-from interlock.domain.worker_presence import LATELY_SECONDS, Crew, Presence, Sighting, asks_from_text, asks_to_text
+from interlock.domain.worker_presence import (
+    LATELY_SECONDS,
+    EligibleWorkers,
+    Presence,
+    WorkerSeen,
+    filters_from_text,
+    filters_to_text,
+)
 from interlock.storage.postgres.connection import call
 
 if TYPE_CHECKING:
     import asyncpg
 
-MOST_NAMED: Final = 10
-_STATUS: Final = Circumstances._fields.index("status")
-_CREWS: Final = Circumstances._fields.index("crews")
-_LISTS: Final = tuple(map(Circumstances._fields.index, ("requires", "awaiting", "busy_with")))
+MAX_NAMED: Final = 10
+_STATUS: Final = JobSnapshot._fields.index("status")
+_ELIGIBLE_WORKERS: Final = JobSnapshot._fields.index("eligible_workers")
+_LISTS: Final = tuple(map(JobSnapshot._fields.index, ("requires", "awaiting", "busy_with")))
 
 
-class WhyVerbs(ABC):
+class PostgresExplain(ABC):
     """The part of a PostgreSQL store that knows who was here, and what is around a job."""
 
     @abstractmethod
@@ -32,16 +39,16 @@ class WhyVerbs(ABC):
     @abstractmethod
     async def now(self) -> int: ...
 
-    async def note_workers(self, tenant: str, sightings: Sequence[Sighting]) -> None:
-        asks = {s.worker: asks_to_text(s.asks) for s in sightings if s.asks}
+    async def note_workers(self, tenant: str, seen_workers: Sequence[WorkerSeen]) -> None:
+        asks = {s.worker: filters_to_text(s.asks) for s in seen_workers if s.asks}
         await self._fetch("select interlock.note_workers($1, $2, $3)", tenant, list(asks), list(asks.values()))
-        if stopped := [s.worker for s in sightings if not s.asks]:
+        if stopped := [s.worker for s in seen_workers if not s.asks]:
             await self._fetch("select interlock.stop_workers($1, $2)", tenant, stopped)
 
     async def workers(
         self, tenant: str, *, after: str = "", limit: int, within_seconds: float | None = None
     ) -> list[Presence]:
-        rows = await self._fetch(call("workers", 5), tenant, after, limit, MOST_NAMED, within_seconds)
+        rows = await self._fetch(call("workers", 5), tenant, after, limit, MAX_NAMED, within_seconds)
         return [_presence(*row) for row in rows]
 
     async def forget_workers(self, older_than_seconds: float, limit: int) -> int:
@@ -55,25 +62,25 @@ class WhyVerbs(ABC):
             gone += some
         return gone
 
-    async def circumstances(self, tenant: str, job_id: str) -> Circumstances | None:
-        rows = await self._fetch(call("circumstances", 4), tenant, job_id, LATELY_SECONDS, MOST_NAMED)
-        return _circumstances(rows[0]) if rows else None
+    async def job_snapshot(self, tenant: str, job_id: str) -> JobSnapshot | None:
+        rows = await self._fetch(call("job_snapshot", 4), tenant, job_id, LATELY_SECONDS, MAX_NAMED)
+        return _job_snapshot(rows[0]) if rows else None
 
 
 def _presence(
     name: str, asks: str, first: int | None, last: int | None, running: int, job_ids: Sequence[str]
 ) -> Presence:
-    return Presence(name, asks_from_text(asks), first, last, running, tuple(job_ids))
+    return Presence(name, filters_from_text(asks), first, last, running, tuple(job_ids))
 
 
-def _circumstances(row: asyncpg.Record) -> Circumstances:
+def _job_snapshot(row: asyncpg.Record) -> JobSnapshot:
     values = list(row)
     values[_STATUS] = Status(values[_STATUS])
     for i in _LISTS:
         values[i] = tuple(values[i])
-    values[_CREWS] = tuple(_crew(*crew) for crew in json.loads(values[_CREWS]))
-    return Circumstances._make(values)
+    values[_ELIGIBLE_WORKERS] = tuple(_eligible_workers(*workers) for workers in json.loads(values[_ELIGIBLE_WORKERS]))
+    return JobSnapshot._make(values)
 
 
-def _crew(asks: str, names: Sequence[str], count: int, seen: int) -> Crew:
-    return Crew(asks_from_text(asks), tuple(names), count, seen)
+def _eligible_workers(asks: str, names: Sequence[str], count: int, seen: int) -> EligibleWorkers:
+    return EligibleWorkers(filters_from_text(asks), tuple(names), count, seen)

@@ -15,12 +15,12 @@ async def of_job(connection: Conn, tenant: str, job_id: str) -> list[HistoryRow]
     return [to_row(r) for r in await connection.fetch(call("history", 2), tenant, job_id)]
 
 
-async def grant_ends(
-    connection: Conn, tenant: str, grants: Sequence[tuple[str, int]]
+async def lease_ends(
+    connection: Conn, tenant: str, leases: Sequence[tuple[str, int]]
 ) -> dict[tuple[str, int], HistoryRow]:
-    """The rows that ended the grants with these fences, where they have ended."""
-    ids, fences = zip(*grants, strict=True)
-    rows = await connection.fetch(call("grant_ends", 3), tenant, ids, fences)
+    """The rows that ended the leases with these fences, where they have ended."""
+    ids, fences = zip(*leases, strict=True)
+    rows = await connection.fetch(call("lease_ends", 3), tenant, ids, fences)
     return {(row.job_id, row.fence): row for row in map(to_row, rows)}
 
 

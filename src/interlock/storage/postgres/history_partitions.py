@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 TRIES: Final = 5
 TRY_AGAIN_SECONDS: Final = 1.0
-SWEPT_AT_ONCE: Final = 1_000
+SWEEP_BATCH_SIZE: Final = 1_000
 # So long the last jobs of a partition are waited for, before what has to go of it goes row by row.
-PATIENCE: Final = 86_400 * SECOND
+SWEEP_AFTER: Final = 86_400 * SECOND
 _NO_ID: Final = "00000000-0000-0000-0000-000000000000"
 _PASSED: Final = """
 select name, kept, detached, left_below is not null as left, before_id <= interlock.id_at($2) as late
@@ -44,7 +44,7 @@ class HistoryPart(NamedTuple):
     state: str
 
 
-class PartitionVerbs(ABC):
+class PostgresPartitions(ABC):
     """The part of a PostgreSQL store that keeps partitions of history; where there are none, it does nothing."""
 
     @abstractmethod
@@ -63,7 +63,7 @@ class PartitionVerbs(ABC):
 
     async def drop_history(self, cutoff: int) -> int:
         dropped = 0
-        for part in await self._fetch(_PASSED, cutoff, cutoff - PATIENCE):
+        for part in await self._fetch(_PASSED, cutoff, cutoff - SWEEP_AFTER):
             is_free = part["detached"] or await self._persist(call("detach_history", 2), part["name"], cutoff)
             if is_free:
                 dropped += bool(await self._persist(call("drop_history", 1), part["name"]))
@@ -91,5 +91,5 @@ class PartitionVerbs(ABC):
         for tenant in await self.tenants():
             after: str | None = _NO_ID
             while after is not None:
-                ((after,),) = await self._fetch(call("sweep_history", 4), tenant, name, after, SWEPT_AT_ONCE)
-        await self._fetch(call("history_is_swept", 1), name)
+                ((after,),) = await self._fetch(call("sweep_history", 4), tenant, name, after, SWEEP_BATCH_SIZE)
+        await self._fetch(call("history_is_emptied", 1), name)

@@ -38,18 +38,18 @@ class Nodes:
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._target, self._nodes = read(dsn)
-        self.turn = 0
+        self.generation = 0
 
     @property
-    def patience_seconds(self) -> float:
+    def retry_seconds(self) -> float:
         """How long one node is waited for: not so long that there is no time left for another."""
         return CONNECT_SECONDS if len(self._nodes) == 1 else ONE_OF_SEVERAL_SECONDS
 
     async def connect(self, **options: Any) -> asyncpg.Connection[asyncpg.Record]:
         """A connection that takes writes. If there is none to be had, the error tells of every node."""
-        options = {"timeout": self.patience_seconds, **options, TARGET: self._target}
+        options = {"timeout": self.retry_seconds, **options, TARGET: self._target}
         errors: dict[Node, Exception] = {}
-        turn = self.turn
+        generation = self.generation
         for node in list(self._nodes):
             try:
                 connection: asyncpg.Connection[asyncpg.Record] = await asyncpg.connect(
@@ -64,7 +64,7 @@ class Nodes:
             except _ODD as error:
                 errors[node] = ConnectionError(str(error))
             else:
-                if turn == self.turn:
+                if generation == self.generation:
                     self._nodes = [node, *(other for other in self._nodes if other != node)]
                 return connection
         # A wrong password stays wrong; whatever else it was may pass.
@@ -72,14 +72,14 @@ class Nodes:
             raise lasting[0]
         raise ConnectionError("; ".join(f"{node}: {str(why) or type(why).__name__}" for node, why in errors.items()))
 
-    def pass_over(self, turn: int) -> bool:
+    def pass_over(self, generation: int) -> bool:
         """From now on ask the node that was found last after all others, unless that was said since the turn began.
 
         One that was cut off from its standbys still takes itself for the leader: it takes writes, and never commits.
         """
-        if turn != self.turn or len(self._nodes) == 1:
+        if generation != self.generation or len(self._nodes) == 1:
             return False
-        self.turn += 1
+        self.generation += 1
         self._nodes = [*self._nodes[1:], self._nodes[0]]
         return True
 
@@ -88,13 +88,13 @@ def read(dsn: str) -> tuple[str, list[Node]]:
     """What a URL asks of a node, and the nodes it names."""
     try:
         parts = urlsplit(dsn)
-        wishes = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        hosts = [_place(place) for place in _listed(parts.netloc.rpartition("@")[2] or wishes.get("host", ""))]
-        ports = [int(port) for port in _listed(wishes.get("port", ""))]
+        options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        hosts = [_host_and_port(text) for text in _listed(parts.netloc.rpartition("@")[2] or options.get("host", ""))]
+        ports = [int(port) for port in _listed(options.get("port", ""))]
         named = [Node(host, int(port) if port else None) for host, port in hosts]
     except ValueError as error:
         raise Invalid(f"the database URL cannot be read: {error}", pointer="/database") from None
-    target = wishes.get(TARGET, WRITABLE[0])
+    target = options.get(TARGET, WRITABLE[0])
     if target not in WRITABLE:
         raise Invalid(f"{TARGET}={target} would find nodes that take no writes; use read-write", pointer="/database")
     if len(ports) not in (0, 1, len(named)):
@@ -107,7 +107,7 @@ def _listed(text: str) -> list[str]:
     return text.split(",") if text else []
 
 
-def _place(text: str) -> tuple[str, str]:
+def _host_and_port(text: str) -> tuple[str, str]:
     """Host and port of `db1`, `db1:5432`, `[::1]:5432`, or the directory of a socket."""
     text = unquote(text)
     if text.startswith("/"):

@@ -1,4 +1,4 @@
-"""What is found in each stretch of jobs on PostgreSQL, so that lists need not walk past all others."""
+"""What is found in each job_block of jobs on PostgreSQL, so that lists need not walk past all others."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import asyncpg
 
-MOST_AT_ONCE: Final = 16
+BATCH_SIZE: Final = 16
 
 
-class StretchVerbs(ABC):
+class PostgresJobBlocks(ABC):
     """The part of a PostgreSQL store that notes what its lists look for."""
 
     _given_when_all_was_noted = 0
@@ -19,15 +19,15 @@ class StretchVerbs(ABC):
     @abstractmethod
     async def _fetch(self, statement: str, *values: Any) -> list[asyncpg.Record]: ...
 
-    async def note_stretches(self, jobs: int, limit: int) -> int:
-        ((given,),) = await self._fetch("select interlock.places_given()")
+    async def index_job_blocks(self, jobs: int, limit: int) -> int:
+        ((given,),) = await self._fetch("select interlock.last_job_seq()")
         if 0 <= given - self._given_when_all_was_noted < jobs:
             return 0
         await self._fetch("select interlock.look_at_new_tables()")
         noted = 0
         tails = await self._fetch("select * from interlock.long_tails($1, $2)", jobs, limit)
         for (tenant,) in tails:
-            ((some,),) = await self._fetch("select interlock.note_stretches($1, $2, $3)", tenant, jobs, MOST_AT_ONCE)
+            ((some,),) = await self._fetch("select interlock.index_job_blocks($1, $2, $3)", tenant, jobs, BATCH_SIZE)
             noted += some
         if not tails:
             self._given_when_all_was_noted = given

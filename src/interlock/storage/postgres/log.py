@@ -15,8 +15,8 @@ def logged(entry: Entry | None, statement: str, *values: Any, when: str = "true"
     """
     if entry is None:
         return statement, *values
-    places = ", ".join(f"${len(values) + i}" for i in range(1, 5))
-    log = f"case when {when} then interlock.log($1, {places}) end"
+    positions = ", ".join(f"${len(values) + i}" for i in range(1, 5))
+    log = f"case when {when} then interlock.log($1, {positions}) end"
     return f"with done as materialized ({statement}) select d.*, {log} from done d", *values, *entry
 
 

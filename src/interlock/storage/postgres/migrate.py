@@ -20,11 +20,31 @@ PACKAGE: Final = "interlock.storage.postgres"
 LOCK: Final = 7_166_011_201  # any number, the same in every version
 GIVE_WAY_SECONDS: Final = 2
 KEEP_TRYING_SECONDS: Final = 120.0
-VERBS: Final = (
-    "digests", "stretches", "lines", "registry", "enqueue", "claim", "change", "gates", "edits", "beats",
-    "read", "tokens", "progress", "artifacts", "operations", "webhooks", "why", "audit", "shards", "partitions",
-    "statistics", "doctor", "log",
-)  # fmt: skip
+FUNCTIONS: Final = (
+    "digests",
+    "job_blocks",
+    "concurrency",
+    "registry",
+    "enqueue",
+    "claim",
+    "transition",
+    "approvals",
+    "edit",
+    "heartbeats",
+    "read",
+    "tokens",
+    "progress",
+    "artifacts",
+    "operations",
+    "webhooks",
+    "explain",
+    "audit",
+    "shards",
+    "partitions",
+    "statistics",
+    "doctor",
+    "log",
+)
 
 _LADDER: Final = """
 create schema if not exists interlock;
@@ -32,7 +52,7 @@ create table if not exists interlock.schema_migration (
   number integer primary key, name text collate "C" not null, checksum text collate "C" not null,
   applied_at timestamptz not null default now());
 comment on table interlock.schema_migration is 'The migrations that made this schema; 0 stands for the verbs.';
-comment on column interlock.schema_migration.number is 'Its place in the ladder.';
+comment on column interlock.schema_migration.number is 'Its ordinal in the ladder.';
 comment on column interlock.schema_migration.name is 'The name of its file.';
 comment on column interlock.schema_migration.checksum is 'SHA-256 of its text; an altered file is refused.';
 comment on column interlock.schema_migration.applied_at is 'When it was applied.';
@@ -51,9 +71,11 @@ grant execute on all functions in schema interlock to interlock_app, interlock_s
 """
 
 
-def verbs() -> Migration:
+def functions() -> Migration:
     """All functions that do the work; replaced whenever they differ."""
-    return Migration(0, "verbs", "".join((files(PACKAGE) / "verbs" / f"{name}.sql").read_text() for name in VERBS))
+    return Migration(
+        0, "functions", "".join((files(PACKAGE) / "functions" / f"{name}.sql").read_text() for name in FUNCTIONS)
+    )
 
 
 async def migrate(dsn: str) -> list[str]:
@@ -67,7 +89,7 @@ async def migrate(dsn: str) -> list[str]:
         raise Unavailable(f"PostgreSQL cannot be reached: {error}") from error
     try:
         return await until_free(
-            lambda: _climb(connection),
+            lambda: _migrate(connection),
             "others have held the tables for too long; nothing was changed, migrate when it is quieter",
         )
     except asyncpg.InsufficientPrivilegeError as error:
@@ -101,7 +123,7 @@ async def until_free(step: Callable[[], Awaitable[T]], trouble: str) -> T:
             await asyncio.sleep(GIVE_WAY_SECONDS)
 
 
-async def _climb(connection: asyncpg.Connection[asyncpg.Record]) -> list[str]:
+async def _migrate(connection: asyncpg.Connection[asyncpg.Record]) -> list[str]:
     if (encoding := await connection.fetchval("show server_encoding")) != "UTF8":
         raise SchemaMismatch(f"this database keeps texts as {encoding}; create one with encoding 'UTF8'")
     async with connection.transaction():
@@ -112,8 +134,8 @@ async def _climb(connection: asyncpg.Connection[asyncpg.Record]) -> list[str]:
         applied: dict[int, str] = {row[0]: row[1] for row in rows}
         have = applied.pop(0, None)
         todo = pending(migrations(PACKAGE), applied)
-        if have != verbs().checksum:
-            todo.append(verbs())
+        if have != functions().checksum:
+            todo.append(functions())
         for m in todo:
             await connection.execute(m.text)
             await connection.execute(
@@ -125,9 +147,9 @@ async def _climb(connection: asyncpg.Connection[asyncpg.Record]) -> list[str]:
     return [m.name for m in todo]
 
 
-async def renew_verbs(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+async def renew_functions(connection: asyncpg.Connection[asyncpg.Record]) -> None:
     """Make all functions again, within the caller's transaction, where what they work on was replaced."""
-    await connection.execute(verbs().text)
+    await connection.execute(functions().text)
     await connection.execute(_RIGHTS)
 
 
@@ -147,5 +169,5 @@ async def check(connection: Conn) -> None:
     have = applied.pop(0, None)
     if missing := pending(migrations(PACKAGE), applied):
         raise SchemaMismatch(f"the database lacks migration {missing[0].name}; {advice}")
-    if have != verbs().checksum:
+    if have != functions().checksum:
         raise SchemaMismatch(f"the functions in the database are of another version; {advice}")

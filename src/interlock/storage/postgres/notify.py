@@ -15,22 +15,22 @@ import asyncpg
 import msgspec
 
 from interlock.storage.postgres.hosts import Nodes
-from interlock.storage.wakeup import EVERYBODY, Signal
+from interlock.storage.wakeup import ALL_TENANTS, Wakeup
 
 CHANNEL: Final = "interlock_ready"
 AT_MOST_EVERY_SECONDS: Final = 0.005
-LONGEST_PAYLOAD: Final = 7900  # what PostgreSQL takes is a little more
+MAX_PAYLOAD_LENGTH: Final = 7900  # what PostgreSQL takes is a little more
 RECONNECT_SECONDS: Final = 1.0
 # Nothing is lost with a hint, so its commit waits neither for the disk nor for standbys.
 _HASTY: Final = "set synchronous_commit = off"
 
 
-class Bell:
+class Notifier:
     """Rings in every process that listens. Never part of a job's transaction; losing it costs only time."""
 
     def __init__(self, dsn: str) -> None:
         self._nodes = Nodes(dsn)
-        self._signal = Signal()
+        self._signal = Wakeup()
         self._rung = asyncio.Event()
         self._tenants: set[str] = set()
         self._task: asyncio.Task[None] | None = None
@@ -100,7 +100,7 @@ class Bell:
 def _payload(tenants: Iterable[str]) -> str:
     """The names of the tenants; nothing where they are too many to be named, which is for everybody."""
     named = msgspec.json.encode(sorted(tenants))
-    return named.decode() if len(named) <= LONGEST_PAYLOAD else ""
+    return named.decode() if len(named) <= MAX_PAYLOAD_LENGTH else ""
 
 
 def _named(payload: object) -> list[str] | list[None]:
@@ -108,4 +108,4 @@ def _named(payload: object) -> list[str] | list[None]:
     try:
         return msgspec.json.decode(str(payload), type=list[str])
     except msgspec.DecodeError:
-        return [EVERYBODY]
+        return [ALL_TENANTS]

@@ -9,9 +9,9 @@ from typing import Any, Final, TypeVar
 import asyncpg
 
 from interlock.domain.artifact import REPLACED_KEPT_SECONDS
-from interlock.domain.job import Enqueued, NewJob, Refused
+from interlock.domain.job import Enqueued, NewJob, Rejected
 from interlock.domain.lifecycle import Status
-from interlock.domain.operations import START, Child, Past, Prune, PrunedStep, PruneOrder, Redrive, redriven
+from interlock.domain.operations import START, Child, Past, Prune, PruneCommand, PrunedStep, Redrive, redriven
 from interlock.domain.progress import SMALLEST_ID
 from interlock.errors import NotFound
 from interlock.storage.contract import Terms
@@ -22,7 +22,7 @@ T = TypeVar("T")
 _FROM_THE_FIRST: Final = (SMALLEST_ID, -1)
 
 
-class OperationVerbs(ABC):
+class PostgresOperations(ABC):
     """The part of a PostgreSQL store that does jobs again and deletes them."""
 
     @abstractmethod
@@ -36,7 +36,7 @@ class OperationVerbs(ABC):
 
     async def redrive(
         self, tenant: str, orders: Sequence[Redrive], *, registry: int = 0, implicit_agents: bool = True
-    ) -> list[Enqueued | Refused]:
+    ) -> list[Enqueued | Rejected]:
         terms = Terms(registry, implicit_agents)
         answers = await self._run(lambda c: _redrive(c, tenant, orders, terms)) if orders else []
         self._stir(tenant)
@@ -56,7 +56,7 @@ class OperationVerbs(ABC):
         )  # fmt: skip
         return sorted((Child(*row) for row in rows), key=lambda child: (child.parent_id, child.seq))
 
-    async def prune(self, tenant: str, order: PruneOrder) -> PrunedStep:
+    async def prune(self, tenant: str, order: PruneCommand) -> PrunedStep:
         o, most = order, order.step if order.most is None else order.most
         facts = (o.id, o.actor, o.cutoff, o.after_seq, o.step, o.dry_run, most, REPLACED_KEPT_SECONDS)
         (row,) = await self._fetch(call("prune", 9), tenant, *facts, repeatable=False)
@@ -71,7 +71,7 @@ class OperationVerbs(ABC):
         return sorted(row[0] for row in await self._fetch("select * from interlock.tenants()"))
 
 
-async def _redrive(connection: Conn, tenant: str, orders: Sequence[Redrive], terms: Terms) -> list[Enqueued | Refused]:
+async def _redrive(connection: Conn, tenant: str, orders: Sequence[Redrive], terms: Terms) -> list[Enqueued | Rejected]:
     """Hold the ended jobs, add the new ones, give them what they begin with: one transaction."""
     async with connection.transaction():
         return await _redrive_within(connection, tenant, orders, terms)
@@ -79,7 +79,7 @@ async def _redrive(connection: Conn, tenant: str, orders: Sequence[Redrive], ter
 
 async def _redrive_within(
     connection: Conn, tenant: str, orders: Sequence[Redrive], terms: Terms
-) -> list[Enqueued | Refused]:
+) -> list[Enqueued | Rejected]:
     rows = await connection.fetch(call("to_redrive", 3), tenant, [o.id for o in orders], [o.step for o in orders])
     pasts = {row["id"]: _past(row) for row in rows}
     again = {row["id"]: Enqueued(row["again_id"], row["again_seq"], True) for row in rows if row["again_id"]}
@@ -87,12 +87,12 @@ async def _redrive_within(
     is_open = {
         row["id"]: row["is_open"] for row in await connection.fetch(call("open_parents", 2), tenant, parents)
     }  # fmt: skip
-    answers: dict[int, Enqueued | Refused] = {}
+    answers: dict[int, Enqueued | Rejected] = {}
     new: dict[int, NewJob] = {}
     for i, order in enumerate(orders):
         past = pasts.get(order.id)
         if past is None:
-            answers[i] = Refused(NotFound(order.id))
+            answers[i] = Rejected(NotFound(order.id))
         elif order.once and order.id in again:
             answers[i] = again[order.id]
         else:
@@ -100,7 +100,7 @@ async def _redrive_within(
             if isinstance(job, NewJob):
                 new[i] = job
             else:
-                answers[i] = Refused(job)
+                answers[i] = Rejected(job)
     if new:
         # Nothing is remembered from before: what is looked up here is looked up in this transaction.
         saved: dict[str, dict[str, str | None]] = {}
@@ -108,7 +108,9 @@ async def _redrive_within(
             if orders[i].origin != START:
                 row = await connection.fetchrow(call("copied_progress", 3), tenant, orders[i].id, orders[i].step)
                 saved[job.id] = {name: row[name] for name in ("checkpoint", "steps") if row is not None and row[name]}
-        added = await enqueue.enqueue(connection, enqueue.Known(), tenant, list(new.values()), False, terms, saved)
+        added = await enqueue.enqueue(
+            connection, enqueue.EnqueueCache(), tenant, list(new.values()), False, terms, saved
+        )
         answers |= zip(new, added, strict=True)
     for i, order in enumerate(orders):
         answer = answers[i]

@@ -94,7 +94,7 @@ async def _attach(connection: Owner, before: datetime, every: timedelta) -> None
     )  # nobody migrates meanwhile, or has just now
     await migrate.check(connection)
     await connection.execute("select interlock.partition_history($1, $2)", before, every)
-    await migrate.renew_verbs(connection)
+    await migrate.renew_functions(connection)
     await connection.execute("select interlock.extend_history()")
 
 

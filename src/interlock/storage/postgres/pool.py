@@ -38,7 +38,7 @@ class Pool:
     def __init__(self, connect: Callable[[], Awaitable[Conn]], *, size: int) -> None:
         self._connect = connect
         self._size = size
-        self._places = size  # for connections that are neither there nor being made
+        self._vacancies = size  # for connections that are neither there nor being made
         self._good_until: dict[Conn, float] = {}  # of all there are
         self._idle: dict[Conn, float] = {}  # since when, the latest last
         self._waiting: deque[asyncio.Future[Conn | None]] = deque()
@@ -62,8 +62,8 @@ class Pool:
         if self._is_closed:
             raise asyncpg.InterfaceError("the pool is closed")
         async with asyncio.timeout(seconds):
-            if self._places:
-                self._places -= 1
+            if self._vacancies:
+                self._vacancies -= 1
                 return await self._make()
             return await self._wait() or await self._make()
 
@@ -98,7 +98,7 @@ class Pool:
         self._shut()
         while self._idle:
             self.retire(self._idle.popitem()[0])
-        if self._places < self._size:
+        if self._vacancies < self._size:
             await self._all_gone.wait()
 
     def terminate(self) -> None:
@@ -167,8 +167,8 @@ class Pool:
 
     def _vacate(self) -> None:
         if not self._hand_on(None):
-            self._places += 1
-            if self._is_closed and self._places == self._size:
+            self._vacancies += 1
+            if self._is_closed and self._vacancies == self._size:
                 self._all_gone.set()
 
     def _drop(self, connection: Conn) -> None:

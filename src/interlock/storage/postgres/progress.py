@@ -8,32 +8,32 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from interlock.domain.job import Refused
-from interlock.domain.progress import EventRow, Fed, Place, Report, Step, StepRow
-from interlock.storage.batch_split import turns
+from interlock.domain.job import Rejected
+from interlock.domain.progress import EventRow, FeedEvent, FeedPosition, Report, Step, StepRow
+from interlock.storage.batch_split import split_by_job
 from interlock.storage.postgres import events
 from interlock.storage.postgres.connection import Conn, call
-from interlock.storage.postgres.heartbeats import why_not_held
-from interlock.storage.wakeup import Signal
+from interlock.storage.postgres.heartbeats import why_lease_lost
+from interlock.storage.wakeup import Wakeup
 
 T = TypeVar("T")
 G = TypeVar("G", Step, Report)
 
 
-class ProgressVerbs(ABC):
+class PostgresProgress(ABC):
     """The part of the store that keeps steps and events."""
 
-    _told: Signal
+    _events_added: Wakeup
 
-    async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Refused]:
+    async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Rejected]:
         return await self._run(lambda c: save_steps(c, tenant, steps))
 
     async def steps(self, tenant: str, job_ids: Sequence[str], *, after: int = 0, limit: int) -> list[list[StepRow]]:
         return await self._run(lambda c: _steps(c, tenant, job_ids, after, limit))
 
-    async def add_events(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
+    async def add_events(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
         answers = await self._run(lambda c: add_events(c, tenant, reports))
-        self._told.fire()
+        self._events_added.fire()
         return answers
 
     async def events(
@@ -41,14 +41,14 @@ class ProgressVerbs(ABC):
     ) -> list[EventRow]:
         return await self._run(lambda c: events.of_job(c, tenant, job_id, after, since, limit))
 
-    async def feed(self, tenant: str, after: Place, *, limit: int) -> list[Fed]:
+    async def feed(self, tenant: str, after: FeedPosition, *, limit: int) -> list[FeedEvent]:
         return await self._run(lambda c: events.feed(c, tenant, after, limit))
 
-    async def feed_end(self, tenant: str) -> Place:
+    async def feed_end(self, tenant: str) -> FeedPosition:
         return await self._run(events.feed_end)
 
     def watch_events(self) -> asyncio.Event:
-        return self._told.event()
+        return self._events_added.event()
 
     async def has_ended(self, tenant: str, job_id: str) -> bool | None:
         rows = await self._run(lambda c: c.fetch(call("has_ended", 2), tenant, job_id))
@@ -58,7 +58,7 @@ class ProgressVerbs(ABC):
     async def _run(self, verb: Callable[[Conn], Awaitable[T]], *, repeatable: bool = True) -> T: ...
 
 
-async def save_steps(connection: Conn, tenant: str, steps: Sequence[Step]) -> list[StepRow | Refused]:
+async def save_steps(connection: Conn, tenant: str, steps: Sequence[Step]) -> list[StepRow | Rejected]:
     """Keep each step that is not there yet; the answer is what is kept."""
     columns = zip(
         *((s.id, s.fence, s.worker, s.name, s.occurrence, s.result, s.function, s.sanitized) for s in steps),
@@ -66,10 +66,10 @@ async def save_steps(connection: Conn, tenant: str, steps: Sequence[Step]) -> li
     )
     answers: dict[int, StepRow] = {}
     for row in await connection.fetch(call("save_steps", 9), tenant, *columns):
-        place, *kept = row.values()
+        position, *kept = row.values()
         if row["result"] is None:
-            kept[StepRow._fields.index("result")] = steps[place - 1].result
-        answers[place - 1] = StepRow(*kept)
+            kept[StepRow._fields.index("result")] = steps[position - 1].result
+        answers[position - 1] = StepRow(*kept)
     return await _refuse_others(connection, tenant, steps, answers)
 
 
@@ -80,20 +80,22 @@ async def copy_steps(connection: Conn, tenant: str, source: str, target: str, *,
     )
 
 
-async def add_events(connection: Conn, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
+async def add_events(connection: Conn, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
     """Add the events of each report whose worker still holds the job."""
     numbers = await events.write(connection, tenant, reports)
     answers = {i: answer for i, answer in enumerate(numbers) if answer is not None}
     return await _refuse_others(connection, tenant, reports, answers)
 
 
-async def _refuse_others(connection: Conn, tenant: str, items: Sequence[G], answers: dict[int, T]) -> list[T | Refused]:
+async def _refuse_others(
+    connection: Conn, tenant: str, items: Sequence[G], answers: dict[int, T]
+) -> list[T | Rejected]:
     """All answers in order; what has none is told why."""
     left = [i for i in range(len(items)) if i not in answers]
-    refused: dict[int, Refused] = {}
-    for turn in turns([items[i] for i in left]):
-        lost = {left[k]: items[left[k]] for k in turn}
-        faults = await why_not_held(connection, tenant, [(x.id, x.fence, x.worker) for x in lost.values()])
+    refused: dict[int, Rejected] = {}
+    for batch in split_by_job([items[i] for i in left]):
+        lost = {left[k]: items[left[k]] for k in batch}
+        faults = await why_lease_lost(connection, tenant, [(x.id, x.fence, x.worker) for x in lost.values()])
         refused |= {i: faults[x.id] for i, x in lost.items()}
     return [answers[i] if i in answers else refused[i] for i in range(len(items))]
 

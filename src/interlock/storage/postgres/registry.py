@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import asyncpg
 
 
-class RegistryVerbs(ABC):
+class PostgresRegistry(ABC):
     """The part of the store that knows what jobs are of and for."""
 
     @abstractmethod
@@ -71,16 +71,16 @@ class RegistryVerbs(ABC):
     async def minutes(self, tenant: str) -> list[Minute]:
         return [Minute._make(row) for row in await self._fetch(call("minutes", 1), tenant)]
 
-    async def join_lines(self, limit: int) -> int:
-        tenants = await self._fetch("select * from interlock.due_lines(interlock.clock(), $1)", limit)
+    async def fill_slots(self, limit: int) -> int:
+        tenants = await self._fetch("select * from interlock.due_agents(interlock.clock(), $1)", limit)
         for (tenant,) in tenants:
-            await self._fetch("select interlock.join_lines($1)", tenant)
+            await self._fetch("select interlock.fill_slots($1)", tenant)
         return len(tenants)
 
-    async def fold_tallies(self, rows: int, limit: int) -> int:
-        tenants = await self._fetch("select * from interlock.long_tallies($1, $2)", rows, limit)
+    async def fold_counters(self, rows: int, limit: int) -> int:
+        tenants = await self._fetch("select * from interlock.long_counters($1, $2)", rows, limit)
         for (tenant,) in tenants:
-            await self._fetch("select interlock.fold_tally($1)", tenant)
+            await self._fetch("select interlock.fold_counters($1)", tenant)
         return len(tenants)
 
 

@@ -30,7 +30,7 @@ class Holder(NamedTuple):
     body_sha256: bytes | None
 
 
-class ShardVerbs(ABC):
+class PostgresShards(ABC):
     """The part of a PostgreSQL store that a router over several of them asks for beyond the contract."""
 
     @abstractmethod
@@ -40,9 +40,9 @@ class ShardVerbs(ABC):
         """Every shard that is listed here, by number."""
         return [Listed(*row) for row in await self._fetch("select no, name, here from interlock.shard order by no")]
 
-    async def place(self, tenant: str, offered: str) -> Placement:
+    async def assign_shard(self, tenant: str, offered: str) -> Placement:
         """Where a tenant lives, by this directory; one that is new is placed on the shard that is offered."""
-        (row,) = await self._fetch(call("place", 2), tenant, offered)
+        (row,) = await self._fetch(call("assign_shard", 2), tenant, offered)
         return Placement(*row)
 
     async def population(self) -> dict[str, int]:

@@ -9,26 +9,26 @@ from typing import Any, Final, TypeVar
 import asyncpg
 
 from interlock.domain import operator_log
-from interlock.domain.decide import STOPS, Order
+from interlock.domain.decide import STOPS, Command
 from interlock.domain.job import (
-    Beat,
     Checkpoint,
     Enqueued,
     Filter,
+    Heartbeat,
+    HeartbeatReply,
     HistoryRow,
     Job,
     LeaseState,
     NewJob,
-    Pulse,
     Receipt,
-    Refused,
+    Rejected,
 )  # fmt: skip
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.retry import SECOND
 from interlock.errors import SchemaMismatch
 from interlock.storage import history_chain
-from interlock.storage.contract import NO_TERMS, Due, Fitness, Terms, Verdict, cancels_of
-from interlock.storage.expired import Swept
+from interlock.storage.contract import NO_TERMS, ChainVerification, Due, Fitness, Terms, cancels_of
+from interlock.storage.expired import ExpiredCounts
 from interlock.storage.postgres import (
     caller_transaction,
     claim,
@@ -40,24 +40,24 @@ from interlock.storage.postgres import (
 from interlock.storage.postgres import (
     migrate as migrations,
 )
-from interlock.storage.postgres.approval_store import GateVerbs
-from interlock.storage.postgres.artifacts import ArtifactVerbs
-from interlock.storage.postgres.audit import AuditVerbs
+from interlock.storage.postgres.approval_store import PostgresApprovals
+from interlock.storage.postgres.artifacts import PostgresArtifacts
+from interlock.storage.postgres.audit import PostgresAudit
 from interlock.storage.postgres.connection import OLDEST_SERVER, Conn, Link, call
 from interlock.storage.postgres.doctor import DoctorVerbs
-from interlock.storage.postgres.explain import WhyVerbs
+from interlock.storage.postgres.explain import PostgresExplain
 from interlock.storage.postgres.heartbeats import checkpoint, heartbeat
-from interlock.storage.postgres.history_partitions import PartitionVerbs
-from interlock.storage.postgres.job_blocks import StretchVerbs
+from interlock.storage.postgres.history_partitions import PostgresPartitions
+from interlock.storage.postgres.job_blocks import PostgresJobBlocks
 from interlock.storage.postgres.log import logged
-from interlock.storage.postgres.notify import Bell
-from interlock.storage.postgres.operations import OperationVerbs
-from interlock.storage.postgres.progress import ProgressVerbs
-from interlock.storage.postgres.registry import RegistryVerbs
-from interlock.storage.postgres.shard_directory import ShardVerbs
-from interlock.storage.postgres.tokens import TokenVerbs
+from interlock.storage.postgres.notify import Notifier
+from interlock.storage.postgres.operations import PostgresOperations
+from interlock.storage.postgres.progress import PostgresProgress
+from interlock.storage.postgres.registry import PostgresRegistry
+from interlock.storage.postgres.shard_directory import PostgresShards
+from interlock.storage.postgres.tokens import PostgresTokens
 from interlock.storage.postgres.webhooks import PostgresOutbox
-from interlock.storage.wakeup import Signal
+from interlock.storage.wakeup import Wakeup
 
 T = TypeVar("T")
 NO_ID: Final = "00000000-0000-0000-0000-000000000000"
@@ -65,28 +65,28 @@ PAGE: Final = 2_000
 
 
 class PostgresStore(
-    ArtifactVerbs,
-    AuditVerbs,
+    PostgresArtifacts,
+    PostgresAudit,
     DoctorVerbs,
-    GateVerbs,
-    OperationVerbs,
-    PartitionVerbs,
-    ProgressVerbs,
-    RegistryVerbs,
-    ShardVerbs,
-    StretchVerbs,
-    TokenVerbs,
-    WhyVerbs,
+    PostgresApprovals,
+    PostgresOperations,
+    PostgresPartitions,
+    PostgresProgress,
+    PostgresRegistry,
+    PostgresShards,
+    PostgresJobBlocks,
+    PostgresTokens,
+    PostgresExplain,
 ):
     """Jobs in the schema `interlock` of one database. Any number of processes may use it."""
 
     def __init__(self, dsn: str, link: Link, clock: Callable[[], int] | None) -> None:
         self._link = link
         self._clock = clock
-        self._known = enqueue.Known()
-        self._bell = Bell(dsn)
-        self._told = Signal()
-        self.swept = Swept()
+        self._known = enqueue.EnqueueCache()
+        self._bell = Notifier(dsn)
+        self._events_added = Wakeup()
+        self.expired = ExpiredCounts()
         self.outbox = PostgresOutbox(self._fetch)
 
     @classmethod
@@ -106,38 +106,38 @@ class PostgresStore(
 
     async def enqueue(
         self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False, terms: Terms = NO_TERMS
-    ) -> list[Enqueued | Refused]:
-        told = await self._run(lambda c: enqueue.enqueue(c, self._known, tenant, jobs, whole, terms))
+    ) -> list[Enqueued | Rejected]:
+        results = await self._run(lambda c: enqueue.enqueue(c, self._known, tenant, jobs, whole, terms))
         self._bell.ring(tenant)
-        return told
+        return results
 
     async def enqueue_within(
         self, connection: object, tenant: str, jobs: Sequence[NewJob], *, terms: Terms = NO_TERMS
-    ) -> list[Enqueued | Refused]:
+    ) -> list[Enqueued | Rejected]:
         return await caller_transaction.enqueue_within(connection, tenant, jobs, terms)
 
-    async def claim(self, tenant: str, ask: ClaimAsk, *, takers: Sequence[str] = ()) -> list[Job]:
+    async def claim(self, tenant: str, ask: ClaimFilter, *, claimants: Sequence[str] = ()) -> list[Job]:
         return await self._run(
-            lambda c: claim.claim(c, tenant, ask, takers, self.swept), repeatable=ask.claim_id is not None
+            lambda c: claim.claim(c, tenant, ask, claimants, self.expired), repeatable=ask.claim_id is not None
         )
 
-    async def heartbeat(self, tenant: str, beats: Sequence[Beat]) -> list[Pulse | Refused]:
-        answers = await self._run(lambda c: heartbeat(c, tenant, beats))
-        if any(beat.events for beat in beats):
-            self._told.fire()
+    async def heartbeat(self, tenant: str, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply | Rejected]:
+        answers = await self._run(lambda c: heartbeat(c, tenant, heartbeats))
+        if any(heartbeat.events for heartbeat in heartbeats):
+            self._events_added.fire()
         return answers
 
-    async def checkpoint(self, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Refused]:
+    async def checkpoint(self, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Rejected]:
         return await self._run(lambda c: checkpoint(c, tenant, checkpoints))
 
-    async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
+    async def carry_out(self, tenant: str, orders: Sequence[Command]) -> list[Receipt | Rejected]:
         # What was made on a condition does not fulfil it any more, so it is not made again after a cut.
         repeatable = all(getattr(order, "expected_version", None) is None for order in orders)
-        told = await self._run(lambda c: transition.carry_out(c, tenant, orders), repeatable=repeatable)
+        results = await self._run(lambda c: transition.carry_out(c, tenant, orders), repeatable=repeatable)
         self._bell.ring(tenant)
         if any(isinstance(order, STOPS) for order in orders):
             self._bell.ring(cancels_of(tenant))
-        return told
+        return results
 
     async def lease_states(self, tenant: str, job_ids: Sequence[str]) -> list[LeaseState | None]:
         rows = await self._fetch(call("lease_states", 2), tenant, list(job_ids))
@@ -200,10 +200,10 @@ class PostgresStore(
         ((now,),) = await self._fetch("select interlock.clock()")
         return int(now)
 
-    async def verify(self, tenant: str | None = None) -> Verdict:
+    async def verify(self, tenant: str | None = None) -> ChainVerification:
         return await history_chain.verify_all(
             [tenant] if tenant is not None else await self.tenants(),
-            lambda tenant, after: self.verify_part(tenant, after=after, jobs=history_chain.VERIFIED_AT_ONCE),
+            lambda tenant, after: self.verify_part(tenant, after=after, jobs=history_chain.VERIFIED_BATCH_SIZE),
         )
 
     async def head(self, tenant: str | None = None) -> str:
@@ -214,12 +214,12 @@ class PostgresStore(
     def watch(self, tenant: str) -> asyncio.Event:
         return self._bell.event(tenant)
 
-    def hear(self, *, ready: Callable[[str | None], None], told: Callable[[str | None], None]) -> None:
+    def hear(self, *, ready: Callable[[str | None], None], events: Callable[[str | None], None]) -> None:
         """Call these whenever something may have become claimable, or was told, with whom it is for."""
         self._bell.hear(ready)
-        self._told.hear(told)
+        self._events_added.hear(events)
 
-    async def birth_shard(self, tenant: str, type: str | None = None) -> int:
+    async def new_job_shard(self, tenant: str, type: str | None = None) -> int:
         return 0
 
     async def unreachable(self) -> dict[str, str]:
@@ -229,8 +229,8 @@ class PostgresStore(
     async def facts(self) -> dict[str, str]:
         return await self._run(diagnostics.read)
 
-    async def seal(self) -> bytes:
-        return await self._run(diagnostics.seal)
+    async def signing_key(self) -> bytes:
+        return await self._run(diagnostics.signing_key)
 
     async def fitness(self) -> Fitness:
         self._link.check_disk()

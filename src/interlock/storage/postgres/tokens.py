@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from interlock.domain import operator_log
-from interlock.domain.job import Refused
+from interlock.domain.job import Rejected
 from interlock.domain.retry import SECOND
-from interlock.domain.token import NewToken, Sighting, Token
+from interlock.domain.token import NewToken, Token, TokenUse
 from interlock.errors import NotFound, TokenExists
 from interlock.storage.postgres import log
 from interlock.storage.postgres.column_arrays import array_literal
@@ -21,16 +21,16 @@ _FIND: Final = "select k.*, interlock.clock() as now from interlock.find_token($
 _LISTS: Final = frozenset({"roles", "types", "repositories", "capabilities"})
 
 
-class TokenVerbs(ABC):
+class PostgresTokens(ABC):
     """The part of a PostgreSQL store that keeps tokens."""
 
     @abstractmethod
     async def _run(self, verb: Callable[[Conn], Awaitable[T]], *, repeatable: bool = True) -> T: ...
 
-    async def create_tokens(self, tenant: str, tokens: Sequence[NewToken]) -> list[Token | Refused]:
+    async def create_tokens(self, tenant: str, tokens: Sequence[NewToken]) -> list[Token | Rejected]:
         return await self._run(lambda c: _create(c, tenant, tokens)) if tokens else []
 
-    async def find_token(self, hash: bytes) -> Sighting | None:
+    async def find_token(self, hash: bytes) -> TokenUse | None:
         return await self._run(lambda c: _find(c, hash))
 
     async def tokens(self, tenant: str, *, before: str | None = None, limit: int = 50) -> list[Token]:
@@ -38,7 +38,7 @@ class TokenVerbs(ABC):
 
     async def revoke_tokens(
         self, tenant: str, ids: Sequence[str], *, actor: str, of_workers: bool = False
-    ) -> list[Token | Refused]:
+    ) -> list[Token | Rejected]:
         return await self._run(lambda c: _revoke(c, tenant, ids, actor, of_workers))
 
     async def forget_tokens(self, older_than_seconds: float, limit: int) -> int:
@@ -48,7 +48,7 @@ class TokenVerbs(ABC):
         return await self._run(lambda c: _touch(c, tenant, ids, round(older_than_seconds * SECOND)))
 
 
-async def _create(connection: Conn, tenant: str, tokens: Sequence[NewToken]) -> list[Token | Refused]:
+async def _create(connection: Conn, tenant: str, tokens: Sequence[NewToken]) -> list[Token | Rejected]:
     columns = zip(
         *(
             (t.id, t.hash, t.created_by, t.description, _text(t.roles), t.worker_id, _text(t.types),
@@ -64,12 +64,12 @@ async def _create(connection: Conn, tenant: str, tokens: Sequence[NewToken]) -> 
             if token.id in by_id:
                 await log.append(connection, tenant, operator_log.create_token(token))
     by_key = {token.key: token.id for token in kept}
-    return [by_id.get(t.id) or Refused(TokenExists(str(t.key), by_key[t.key])) for t in tokens]
+    return [by_id.get(t.id) or Rejected(TokenExists(str(t.key), by_key[t.key])) for t in tokens]
 
 
-async def _find(connection: Conn, hash: bytes) -> Sighting | None:
+async def _find(connection: Conn, hash: bytes) -> TokenUse | None:
     row = await connection.fetchrow(_FIND, hash)
-    return None if row is None else Sighting(_to_token(row), row["hash"], row["now"])
+    return None if row is None else TokenUse(_to_token(row), row["hash"], row["now"])
 
 
 async def _page(connection: Conn, tenant: str, before: str | None, limit: int) -> list[Token]:
@@ -79,7 +79,7 @@ async def _page(connection: Conn, tenant: str, before: str | None, limit: int) -
 
 async def _revoke(
     connection: Conn, tenant: str, ids: Sequence[str], actor: str, of_workers: bool
-) -> list[Token | Refused]:
+) -> list[Token | Rejected]:
     async with connection.transaction():
         now = await connection.fetchval("select interlock.clock()")
         rows = await connection.fetch(call("revoke_tokens", 4), tenant, list(ids), actor, of_workers)
@@ -87,7 +87,7 @@ async def _revoke(
         for id in ids:
             if id in known and (known[id].revoked_at, known[id].revoked_by) == (now, actor):
                 await log.append(connection, tenant, operator_log.revoke_token(actor, id))
-    return [known.get(id) or Refused(NotFound(id, what="token")) for id in ids]
+    return [known.get(id) or Rejected(NotFound(id, what="token")) for id in ids]
 
 
 async def _forget(connection: Conn, older_than: int, limit: int) -> int:

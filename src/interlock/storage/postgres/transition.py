@@ -7,27 +7,27 @@ from itertools import repeat
 from random import random
 from typing import Final, cast
 
-from interlock.domain.approval import OpenGate
+from interlock.domain.approval import RequestApproval
 from interlock.domain.deadlock import Question, Rows, starved_child
 from interlock.domain.decide import (
-    CancelAck,
-    Complete,
-    Ending,
-    Fail,
-    Order,
-    Release,
-    answer_repeat,
+    AcknowledgeCancel,
+    Command,
+    CompleteJob,
+    FailJob,
+    ReleaseJob,
+    WorkerCommand,
     decide,
     holds,
     receipt_of,
+    result_of_repeat,
 )  # fmt: skip
-from interlock.domain.edit import Edit
-from interlock.domain.job import Receipt, Refused
+from interlock.domain.edit import EditJob
+from interlock.domain.job import Receipt, Rejected
 from interlock.domain.lifecycle import TERMINAL, Status
-from interlock.domain.transition import Change, Standing, Unchanged
+from interlock.domain.transition import JobState, NoChange, Transition
 from interlock.errors import Error, Invalid, NotFound, WouldDeadlock
 from interlock.storage import broken
-from interlock.storage.batch_split import are_distinct, id_of, turns
+from interlock.storage.batch_split import are_distinct, id_of, split_by_job
 from interlock.storage.postgres import approvals, edit, heartbeats, history
 from interlock.storage.postgres.column_arrays import array_literal, is_empty, maker, shared
 from interlock.storage.postgres.connection import Conn, call, of_a_row
@@ -37,12 +37,12 @@ _COMPLETE: Final = (
     "select * from interlock.complete($1, $2::text::uuid[], $3::text::bigint[], $4::text::text[], $5::text::text[], "
     "$6::text::text[], $7::text::text[], $8::text::boolean[])"
 )
-_ENDINGS: Final = (Complete, Fail, Release, CancelAck, OpenGate)
+_ENDINGS: Final = (CompleteJob, FailJob, ReleaseJob, AcknowledgeCancel, RequestApproval)
 _new_receipt: Final = maker(Receipt)
-Answer = Receipt | Refused
+CommandResult = Receipt | Rejected
 
 
-async def carry_out(connection: Conn, tenant: str, orders: Sequence[Order]) -> list[Answer]:
+async def carry_out(connection: Conn, tenant: str, orders: Sequence[Command]) -> list[CommandResult]:
     """Decide and write each order; two orders for one job follow each other.
 
     All in one transaction: should it have to be run again, nothing of it was done before. Where a row that breaks a
@@ -58,18 +58,18 @@ async def carry_out(connection: Conn, tenant: str, orders: Sequence[Order]) -> l
     return [answer for order in orders for answer in await carry_out(connection, tenant, [order])]
 
 
-async def carry_out_whole(connection: Conn, tenant: str, orders: Sequence[Order]) -> list[Answer]:
+async def carry_out_whole(connection: Conn, tenant: str, orders: Sequence[Command]) -> list[CommandResult]:
     """The same, or nothing at all."""
     kinds = {*map(type, orders)}
-    if kinds == {Complete} and are_distinct(orders):
-        return await _complete(connection, tenant, cast(Sequence[Complete], orders))
-    answers: dict[int, Answer] = {}
+    if kinds == {CompleteJob} and are_distinct(orders):
+        return await _complete(connection, tenant, cast(Sequence[CompleteJob], orders))
+    answers: dict[int, CommandResult] = {}
     async with connection.transaction():
-        if len(orders) > 1 and (len(kinds) > 1 or Edit in kinds or not are_distinct(orders)):
+        if len(orders) > 1 and (len(kinds) > 1 or EditJob in kinds or not are_distinct(orders)):
             await connection.execute("select interlock.hold($1, $2)", tenant, sorted({*map(id_of, orders)}))
-        for turn in turns(orders):
-            plain = {i: order for i in turn if isinstance(order := orders[i], Complete)}
-            others = {i: orders[i] for i in turn if i not in plain}
+        for batch in split_by_job(orders):
+            plain = {i: order for i in batch if isinstance(order := orders[i], CompleteJob)}
+            others = {i: orders[i] for i in batch if i not in plain}
             if plain:
                 answers |= zip(plain, await _complete(connection, tenant, list(plain.values())), strict=True)
             if others:
@@ -77,7 +77,7 @@ async def carry_out_whole(connection: Conn, tenant: str, orders: Sequence[Order]
     return [answers[i] for i in range(len(orders))]
 
 
-async def _complete(connection: Conn, tenant: str, orders: Sequence[Complete]) -> list[Answer]:
+async def _complete(connection: Conn, tenant: str, orders: Sequence[CompleteJob]) -> list[CommandResult]:
     """The hot finish: one call; only what did not come back costs more."""
     by_id = sorted(orders, key=id_of)
     ids, fences, workers, results, summaries, usages, sanitizeds, _ = zip(*by_id, strict=True)
@@ -90,7 +90,7 @@ async def _complete(connection: Conn, tenant: str, orders: Sequence[Complete]) -
     positions, fences, attempts, versions = (column or () for column in columns)
     named = [ids[position - 1] for position in positions]
     receipts = zip(named, fences, repeat(Status.SUCCEEDED), attempts, versions, repeat(None), repeat(at), strict=False)
-    done: dict[str, Answer] = dict(zip(named, map(_new_receipt, receipts), strict=True))
+    done: dict[str, CommandResult] = dict(zip(named, map(_new_receipt, receipts), strict=True))
     if len(done) < len(orders):
         done |= await _explain(connection, tenant, [o for o in orders if o.id not in done])
     return list(map(done.__getitem__, map(id_of, orders)))
@@ -105,92 +105,94 @@ def _texts(values: Sequence[str | None]) -> str | None:
     return None if is_empty(values) else array_literal(values)
 
 
-async def _explain(connection: Conn, tenant: str, orders: Sequence[Ending]) -> dict[str, Answer]:
+async def _explain(connection: Conn, tenant: str, orders: Sequence[WorkerCommand]) -> dict[str, CommandResult]:
     """Why finishes were not carried out, or what they were answered the first time."""
     if not orders:
         return {}
     ids = [o.id for o in orders]
-    known = {row[0] for row in await connection.fetch("select id from interlock.held_checkpoints($1, $2)", tenant, ids)}
-    ends = await history.grant_ends(connection, tenant, [(o.id, o.fence) for o in orders])
-    answers: dict[str, Answer] = {}
+    known = {
+        row[0] for row in await connection.fetch("select id from interlock.leased_checkpoints($1, $2)", tenant, ids)
+    }
+    ends = await history.lease_ends(connection, tenant, [(o.id, o.fence) for o in orders])
+    answers: dict[str, CommandResult] = {}
     for o in orders:
         answer = (
-            answer_repeat(ends.get((o.id, o.fence)), o.verb, o.id, o.fence, o.worker)
+            result_of_repeat(ends.get((o.id, o.fence)), o.verb, o.id, o.fence, o.worker)
             if o.id in known
             else NotFound(o.id)
         )
-        answers[o.id] = Refused(answer) if isinstance(answer, Error) else answer
+        answers[o.id] = Rejected(answer) if isinstance(answer, Error) else answer
     return answers
 
 
-async def _one_each(connection: Conn, tenant: str, orders: Sequence[Order]) -> list[Answer]:
-    jobs, now = await standings(connection, tenant, [o.id for o in orders])
-    outcomes: dict[str, Answer] = {}
-    changes: list[Change] = []
-    late: list[Ending] = []
+async def _one_each(connection: Conn, tenant: str, orders: Sequence[Command]) -> list[CommandResult]:
+    jobs, now = await job_states(connection, tenant, [o.id for o in orders])
+    outcomes: dict[str, CommandResult] = {}
+    changes: list[Transition] = []
+    late: list[WorkerCommand] = []
     same: list[str] = []
-    gates: list[OpenGate] = []
+    approval_requests: list[RequestApproval] = []
     waits: dict[str, Sequence[str]] = {}
     for order in orders:
         job = jobs.get(order.id)
         if job is None:
-            outcomes[order.id] = Refused(NotFound(order.id))
+            outcomes[order.id] = Rejected(NotFound(order.id))
             continue
         if isinstance(order, _ENDINGS) and not holds(job, order.fence, order.worker):
             late.append(order)
             continue
         outcome = await _outcome(connection, tenant, order, job, now, waits)
-        if isinstance(outcome, Change):
+        if isinstance(outcome, Transition):
             changes.append(outcome)
             outcomes[order.id] = _receipt(outcome, job, now)
-            if isinstance(order, OpenGate) and outcome.gate_id is not None:
-                gates.append(order)
-        elif isinstance(outcome, Unchanged):
+            if isinstance(order, RequestApproval) and outcome.approval_id is not None:
+                approval_requests.append(order)
+        elif isinstance(outcome, NoChange):
             same.append(order.id)
         else:
-            outcomes[order.id] = Refused(outcome)
+            outcomes[order.id] = Rejected(outcome)
     for id in same:
         outcomes[id] = receipt_of((await history.of_job(connection, tenant, id))[-1])
-    await approvals.open_gates(connection, tenant, gates)
+    await approvals.add_approvals(connection, tenant, approval_requests)
     await write(connection, tenant, changes)
     outcomes |= await _explain(connection, tenant, late)
     return [outcomes[o.id] for o in orders]
 
 
 async def _outcome(
-    connection: Conn, tenant: str, order: Order, job: Standing, now: int, waits: dict[str, Sequence[str]]
-) -> Change | Unchanged | Error:
+    connection: Conn, tenant: str, order: Command, job: JobState, now: int, waits: dict[str, Sequence[str]]
+) -> Transition | NoChange | Error:
     """The decision, after what came with the order was saved and what it looks at was read."""
-    if isinstance(order, OpenGate) and order.checkpoint is not None and job.cancel_requested_at is None:
+    if isinstance(order, RequestApproval) and order.checkpoint is not None and job.cancel_requested_at is None:
         (saved,) = await heartbeats.checkpoint(connection, tenant, [order.checkpoint])
-        if isinstance(saved, Refused):
+        if isinstance(saved, Rejected):
             return saved.error
-    if isinstance(order, Edit):
+    if isinstance(order, EditJob):
         job = await edit.with_what_can_be_edited(connection, tenant, job)
     outcome = decide(order, job, now=now, chance=random())
-    if isinstance(outcome, Change) and outcome.children:
+    if isinstance(outcome, Transition) and outcome.children:
         return await _await_children(connection, tenant, outcome, waits)
     return outcome
 
 
-async def standings(connection: Conn, tenant: str, ids: Sequence[str]) -> tuple[dict[str, Standing], int]:
+async def job_states(connection: Conn, tenant: str, ids: Sequence[str]) -> tuple[dict[str, JobState], int]:
     """Jobs as they are, locked until the transaction ends, and its time."""
-    rows = await connection.fetch(call("standings", 2), tenant, ids)
+    rows = await connection.fetch(call("job_states", 2), tenant, ids)
     jobs = {
-        row[0]: Standing(row[0], Status(row[1]), *row[2:18])._replace(gate_id=row[18], gate_expires_at=row[19])
+        row[0]: JobState(row[0], Status(row[1]), *row[2:18])._replace(approval_id=row[18], approval_expires_at=row[19])
         for row in rows
     }
     return jobs, int(await connection.fetchval("select interlock.clock()"))
 
 
-def _receipt(change: Change, job: Standing, now: int) -> Receipt:
+def _receipt(change: Transition, job: JobState, now: int) -> Receipt:
     finished_at = now if change.status in TERMINAL else None
     return Receipt(change.id, job.fence, change.status, change.attempt, change.version + 1, change.run_at, finished_at)
 
 
 async def _await_children(
-    connection: Conn, tenant: str, change: Change, waits: dict[str, Sequence[str]]
-) -> Change | Error:
+    connection: Conn, tenant: str, change: Transition, waits: dict[str, Sequence[str]]
+) -> Transition | Error:
     """Make the job wait for those children that have not ended yet, or reject a stranger and a wait without an end."""
     rows = await connection.fetch(
         "select id, ended, parent_id, hangs from interlock.children($1, $2)", tenant, list(change.children)
@@ -222,7 +224,7 @@ async def _starved_child(connection: Conn, tenant: str, search: Generator[Questi
         return child
 
 
-async def write(connection: Conn, tenant: str, changes: Sequence[Change]) -> None:
+async def write(connection: Conn, tenant: str, changes: Sequence[Transition]) -> None:
     """Write decided changes; the database adds their history."""
     for change in changes:
         if change.edited is not None:
@@ -232,7 +234,7 @@ async def write(connection: Conn, tenant: str, changes: Sequence[Change]) -> Non
         return
     columns = zip(*(
         (c.id, c.version, str(c.status), str(c.verb), c.actor, c.attempt, c.releases, c.reason, c.metadata, c.run_at,
-         c.error, c.cancel_requested_at, c.cancel_reason, c.sanitized, c.gate_id, c.result)
+         c.error, c.cancel_requested_at, c.cancel_reason, c.sanitized, c.approval_id, c.result)
         for c in moves
     ), strict=True)  # fmt: skip
     written = await connection.fetchval(call("change", 17), tenant, *columns)

@@ -11,16 +11,16 @@ import asyncpg
 from interlock.domain import operator_log
 from interlock.domain.retry import SECOND
 from interlock.domain.webhook import (
-    MOST_KEPT,
-    MOST_SUBSCRIPTIONS,
+    MAX_KEPT,
+    MAX_SUBSCRIPTIONS,
     Channel,
     Delivery,
     DeliveryFilter,
+    DeliveryResult,
     DeliveryStatus,
     Dispatch,
     Mode,
     NewSubscription,
-    Settlement,
     Subscribed,
     Subscription,
     too_many_subscriptions,
@@ -48,8 +48,8 @@ class PostgresOutbox:
         rows = await self._fetch(*logged(
             operator_log.subscribe(new), call("subscribe", 16), tenant, new.id, new.channel, new.url, list(new.events),
             None if new.types is None else list(new.types), str(new.mode), new.group_id, new.min_interval_seconds,
-            new.expires_in_seconds, new.secret, new.created_by, new.key, new.body_sha256, MOST_SUBSCRIPTIONS,
-            MOST_KEPT, when="d.id = $2",
+            new.expires_in_seconds, new.secret, new.created_by, new.key, new.body_sha256, MAX_SUBSCRIPTIONS,
+            MAX_KEPT, when="d.id = $2",
         ))  # fmt: skip
         found = {row[0]: row[1] for row in rows}
         if not found:
@@ -87,7 +87,7 @@ class PostgresOutbox:
         entry = None if actor is None else operator_log.renew(actor, id, expires_in_seconds)
         statement = "select interlock.renew_subscription($1, $2, $3, $4) as renewed"
         ((renewed, *_),) = await self._fetch(
-            *logged(entry, statement, tenant, id, expires_in_seconds, MOST_SUBSCRIPTIONS, when="d.renewed")
+            *logged(entry, statement, tenant, id, expires_in_seconds, MAX_SUBSCRIPTIONS, when="d.renewed")
         )
         found = await self.subscription(tenant, id)
         if found is not None and not renewed:
@@ -134,13 +134,13 @@ class PostgresOutbox:
     async def give_back(self, tenant: str, id: str, grab: int, delay_seconds: float) -> None:
         await self._fetch("select interlock.give_back_delivery($1, $2, $3, $4)", tenant, id, grab, delay_seconds)
 
-    async def settle(self, tenant: str, settlement: Settlement) -> bool:
+    async def settle(self, tenant: str, settlement: DeliveryResult) -> bool:
         s = settlement
-        ((held,),) = await self._fetch(
+        ((current,),) = await self._fetch(
             "select interlock.settle_delivery($1, $2, $3, $4, $5, $6, $7, $8)", tenant, s.id, s.grab,
             str(s.outcome.status), s.outcome.delay_seconds, s.outcome.ends_subscription, s.status_code, s.error,
         )  # fmt: skip
-        return bool(held)
+        return bool(current)
 
     async def sweep_subscriptions(self, older_than_seconds: float, limit: int) -> int:
         old = await self._old("old_subscriptions", older_than_seconds, limit)

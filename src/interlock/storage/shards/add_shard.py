@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from interlock.domain.shards import MOST_SHARDS, next_number
+from interlock.domain.shards import MAX_SHARDS, next_number
 from interlock.errors import Invalid
 from interlock.storage.postgres.shard_directory import Listed
-from interlock.storage.shards.admin_connection import Owner, owner
+from interlock.storage.shards.admin_connection import Owner, admin_connection
 
 _HERE: Final = "select no, name, here from interlock.shard where here"
-_STRIDE: Final = f"alter sequence interlock.job_seq_seq increment by {MOST_SHARDS}"
+_STRIDE: Final = f"alter sequence interlock.job_seq_seq increment by {MAX_SHARDS}"
 
 
 async def add_shard(addresses: Mapping[str, str], name: str) -> Listed:
@@ -19,7 +19,7 @@ async def add_shard(addresses: Mapping[str, str], name: str) -> Listed:
     if name not in addresses:
         raise Invalid(f"the settings name no shard {name!r}; add its database there first", pointer="/shards")
     first = next(iter(addresses))
-    async with owner(first, addresses[first]) as directory, owner(name, addresses[name]) as there:
+    async with admin_connection(first, addresses[first]) as directory, admin_connection(name, addresses[name]) as there:
         if name != first and not await directory.fetchrow(_HERE):
             raise Invalid(f"add {first!r} first: it is to keep the directory", pointer="/shards")
         here = await there.fetchrow(_HERE)
@@ -35,8 +35,8 @@ async def _number(directory: Owner, name: str) -> int:
     if name in known:
         return known[name]
     no = max(known.values(), default=-1) + 1
-    if no >= MOST_SHARDS:
-        raise Invalid(f"there are at most {MOST_SHARDS} shards")
+    if no >= MAX_SHARDS:
+        raise Invalid(f"there are at most {MAX_SHARDS} shards")
     return no
 
 
@@ -44,7 +44,7 @@ async def _highest(addresses: Mapping[str, str]) -> int:
     """The highest number that any database has given to a job."""
     highest = 0
     for name, address in addresses.items():
-        async with owner(name, address) as connection:
+        async with admin_connection(name, address) as connection:
             highest = max(highest, int(await connection.fetchval("select last_value from interlock.job_seq_seq")))
     return highest
 
@@ -67,9 +67,9 @@ async def _settle(directory: Owner, there: Owner, name: str, no: int, highest: i
 
 
 async def _enter(directory: Owner, there: Owner, tenant: str, name: str) -> None:
-    placed = await directory.fetchval("select shard from interlock.place($1, $2)", tenant, name)
-    if placed != name:
+    assigned = await directory.fetchval("select shard from interlock.assign_shard($1, $2)", tenant, name)
+    if assigned != name:
         await there.execute("select set_config('interlock.tenant', $1, true)", tenant)
         state = await there.fetchval("select state from interlock.tenant where tenant = $1", tenant)
         if state != "gone":
-            raise Invalid(f"tenant {tenant!r} has data in this database, but lives on shard {placed!r}")
+            raise Invalid(f"tenant {tenant!r} has data in this database, but lives on shard {assigned!r}")

@@ -19,7 +19,7 @@ _MAY_COPY: Final = "select rolsuper from pg_roles where rolname = session_user"
 
 
 @asynccontextmanager
-async def owner(name: str, address: str, *, copies: bool = False) -> AsyncIterator[Owner]:
+async def admin_connection(name: str, address: str, *, copies: bool = False) -> AsyncIterator[Owner]:
     """Connected with all rights of the login; to copy rows as they are, past all triggers, it must be a superuser."""
     try:
         connection = await Nodes(address).connect()

@@ -6,21 +6,21 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from interlock.domain.shards import Placement, first_home
+from interlock.domain.shards import Placement, first_shard
 from interlock.errors import Unavailable
 from interlock.storage.shards.shard import Shard
 
 # For this long an answer may be old. A move waits for as long before it begins, and while it lasts nobody remembers.
 FRESH_SECONDS: Final = 1.0
-MOST_REMEMBERED: Final = 100_000
+MAX_REMEMBERED: Final = 100_000
 
 
-class _Known(NamedTuple):
+class _CachedPlacement(NamedTuple):
     placement: Placement
     until: float
 
 
-class Directory:
+class ShardDirectory:
     """A supplier that goes by tenant alone. What it has known it still says when its database is out of reach."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Directory:
         self._names = tuple(names)
         self._fresh_seconds = fresh_seconds
         self._ticks = ticks
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _CachedPlacement] = {}
 
     async def queue_shards(self, tenant: str, type: str | None) -> Sequence[str]:
         return ((await self.placement(tenant)).shard,)
@@ -49,16 +49,16 @@ class Directory:
         asked = self._ticks()
         if known is not None and asked < known.until:
             return known.placement
-        offered = first_home(tenant, self._names)
+        offered = first_shard(tenant, self._names)
         try:
-            placement = await self._home.run(lambda store: store.place(tenant, offered))
+            placement = await self._home.run(lambda store: store.assign_shard(tenant, offered))
         except Unavailable:
             if known is None:
                 raise
             return known.placement
-        if len(self._known) >= MOST_REMEMBERED:
+        if len(self._known) >= MAX_REMEMBERED:
             self._known.clear()
-        self._known[tenant] = _Known(placement, 0.0 if placement.unsettled else asked + self._fresh_seconds)
+        self._known[tenant] = _CachedPlacement(placement, 0.0 if placement.unsettled else asked + self._fresh_seconds)
         return placement
 
     def forget(self, tenant: str) -> None:

@@ -10,22 +10,22 @@ from typing import Final, cast
 from interlock.domain.shards import ENTRY_POINTS, ShardSupplier
 from interlock.errors import Invalid, SchemaMismatch
 from interlock.storage.postgres.store import PostgresStore
-from interlock.storage.shards.directory import FRESH_SECONDS, Directory
+from interlock.storage.shards.directory import FRESH_SECONDS, ShardDirectory
 from interlock.storage.shards.shard import Open, Shard
-from interlock.storage.shards.sharded_store import Router
+from interlock.storage.shards.sharded_store import ShardedStore
 
 POOL: Final = 8
-MOST_ASKED_FOR: Final = 1_000
+MAX_ASKED_FOR: Final = 1_000
 
 
-async def open_router(
+async def open_sharded_store(
     addresses: Mapping[str, str],
     *,
     supplier: str | ShardSupplier | None = None,
     size: int = POOL,
     clock: Callable[[], int] | None = None,
     fresh_seconds: float = FRESH_SECONDS,
-) -> Router:
+) -> ShardedStore:
     """A store over databases by name, the first of which keeps the directory. All but that one may be down."""
     names = list(addresses)
     first = await _open(names[0], addresses[names[0]], size=size, clock=clock)
@@ -42,13 +42,13 @@ async def open_router(
     ]
     shards[0].adopt(first)
     try:
-        own = Directory(shards[0], names, fresh_seconds=fresh_seconds)
+        own = ShardDirectory(shards[0], names, fresh_seconds=fresh_seconds)
         chosen = own if supplier is None else checked_supplier(supplier, names)
         await asyncio.gather(*(shard.connect() for shard in shards[1:]))
     except BaseException:
         await asyncio.gather(*(shard.close() for shard in shards))
         raise
-    router = Router(shards, chosen)
+    router = ShardedStore(shards, chosen)
     try:
         if chosen is not own:
             await _check_map(router)
@@ -58,9 +58,9 @@ async def open_router(
     return router
 
 
-async def _check_map(router: Router) -> None:
+async def _check_map(router: ShardedStore) -> None:
     """A map of somebody else's is asked for tenants of now, so that a name that is wrong is not met with their jobs."""
-    for tenant in (await router.tenants())[:MOST_ASKED_FOR]:
+    for tenant in (await router.tenants())[:MAX_ASKED_FOR]:
         try:
             await router.homes(tenant)
         except Exception as error:  # whatever another package raises: a service does not start without its map

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
-from interlock.domain.approval import Approval, Ballot, GateFilter, Mint
+from interlock.domain.approval import Approval, ApprovalFilter, CastVote, CreateApprovalLink
 from interlock.domain.artifact import Artifact, NewArtifact, Opening
-from interlock.domain.job import Refused
-from interlock.domain.progress import EventRow, Fed, Place, Report, Step, StepRow
-from interlock.domain.token import NewToken, Sighting, Token
+from interlock.domain.job import Rejected
+from interlock.domain.progress import EventRow, FeedEvent, FeedPosition, Report, Step, StepRow
+from interlock.domain.token import NewToken, Token, TokenUse
 from interlock.errors import Invalid
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.routing import Routing
@@ -21,29 +21,39 @@ from interlock.storage.shards.shard import Shard
 PAGE: Final = 500
 
 
-class GateRoutes(Routing):
+class ShardedApprovals(Routing):
     """The part of a router that keeps gates."""
 
-    async def decide(self, tenant: str, ballots: Sequence[Ballot]) -> list[Approval | Refused]:
+    async def decide(self, tenant: str, commands: Sequence[CastVote]) -> list[Approval | Rejected]:
         return await self._by_job(
-            tenant, ballots, attrgetter("id"), lambda store, some: store.decide(tenant, some), find=self._gates
+            tenant,
+            commands,
+            attrgetter("id"),
+            lambda store, some: store.decide(tenant, some),
+            find=self._shards_of_approvals,
         )
 
-    async def mint(self, tenant: str, mints: Sequence[Mint]) -> list[Approval | Refused]:
+    async def create_link(self, tenant: str, link_requests: Sequence[CreateApprovalLink]) -> list[Approval | Rejected]:
         return await self._by_job(
-            tenant, mints, attrgetter("id"), lambda store, some: store.mint(tenant, some), find=self._gates
+            tenant,
+            link_requests,
+            attrgetter("id"),
+            lambda store, some: store.create_link(tenant, some),
+            find=self._shards_of_approvals,
         )
 
     async def approvals(self, tenant: str, ids: Sequence[str]) -> list[Approval | None]:
-        return await self._by_job(tenant, ids, str, lambda store, some: store.approvals(tenant, some), find=self._gates)
+        return await self._by_job(
+            tenant, ids, str, lambda store, some: store.approvals(tenant, some), find=self._shards_of_approvals
+        )
 
-    async def find_approvals(self, tenant: str, filter: GateFilter) -> list[Approval]:
+    async def find_approvals(self, tenant: str, filter: ApprovalFilter) -> list[Approval]:
         pages = await self._each(tenant, lambda store: store.find_approvals(tenant, filter))
-        found = sorted(itertools.chain(*pages), key=filter.place_of, reverse=not filter.urgent)
+        found = sorted(itertools.chain(*pages), key=filter.cursor_of, reverse=not filter.urgent)
         return found[: filter.limit]
 
-    async def gate_of_token(self, sha256: bytes) -> tuple[str, str] | None:
-        return await self._search(lambda store: store.gate_of_token(sha256), lambda found: found[0])
+    async def approval_of_token(self, sha256: bytes) -> tuple[str, str] | None:
+        return await self._search(lambda store: store.approval_of_token(sha256), lambda found: found[0])
 
     async def decisions(self, tenant: str, job_ids: Sequence[str]) -> dict[str, list[Approval]]:
         found: dict[str, list[Approval]] = {}
@@ -51,19 +61,19 @@ class GateRoutes(Routing):
             found |= some
         return found
 
-    async def _gates(self, tenant: str, ids: Sequence[str], shards: Sequence[Shard]) -> dict[str, Shard]:
+    async def _shards_of_approvals(self, tenant: str, ids: Sequence[str], shards: Sequence[Shard]) -> dict[str, Shard]:
         """Where gates are; the current shard answers for unknown ones."""
-        told = await asyncio.gather(*(shard.run(lambda store: store.approvals(tenant, ids)) for shard in shards))
-        places = dict.fromkeys(ids, shards[0])
-        for shard, some in zip(shards, told, strict=True):
-            places |= {gate.id: shard for gate in some if gate is not None}
-        return places
+        results = await asyncio.gather(*(shard.run(lambda store: store.approvals(tenant, ids)) for shard in shards))
+        positions = dict.fromkeys(ids, shards[0])
+        for shard, some in zip(shards, results, strict=True):
+            positions |= {approval.id: shard for approval in some if approval is not None}
+        return positions
 
 
-class ProgressRoutes(Routing):
+class ShardedProgress(Routing):
     """The part of a router that keeps what workers leave behind."""
 
-    async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Refused]:
+    async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Rejected]:
         return await self._by_job(tenant, steps, attrgetter("id"), lambda store, some: store.save_steps(tenant, some))
 
     async def steps(self, tenant: str, job_ids: Sequence[str], *, after: int = 0, limit: int) -> list[list[StepRow]]:
@@ -71,7 +81,7 @@ class ProgressRoutes(Routing):
             tenant, job_ids, str, lambda store, some: store.steps(tenant, some, after=after, limit=limit)
         )
 
-    async def add_events(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
+    async def add_events(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
         return await self._by_job(tenant, reports, attrgetter("id"), lambda store, some: store.add_events(tenant, some))
 
     async def events(
@@ -81,24 +91,24 @@ class ProgressRoutes(Routing):
             tenant, job_id, lambda store: store.events(tenant, job_id, after=after, since=since, limit=limit)
         )
 
-    async def feed(self, tenant: str, after: Place, *, limit: int) -> list[Fed]:
+    async def feed(self, tenant: str, after: FeedPosition, *, limit: int) -> list[FeedEvent]:
         return await self._routed(
             tenant, lambda shards: _only(shards).run(lambda store: store.feed(tenant, after, limit=limit))
         )
 
-    async def feed_end(self, tenant: str) -> Place:
+    async def feed_end(self, tenant: str) -> FeedPosition:
         return await self._routed(tenant, lambda shards: _only(shards).run(lambda store: store.feed_end(tenant)))
 
     async def has_ended(self, tenant: str, job_id: str) -> bool | None:
         return await self._of_job(tenant, job_id, lambda store: store.has_ended(tenant, job_id))
 
 
-class ArtifactRoutes(Routing):
+class ShardedArtifacts(Routing):
     """The part of a router that keeps what is known of artifacts."""
 
     async def open_uploads(
         self, tenant: str, openings: Sequence[Opening], *, quota: int | None
-    ) -> list[Refused | None]:
+    ) -> list[Rejected | None]:
         return await self._by_job(
             tenant,
             openings,
@@ -108,7 +118,7 @@ class ArtifactRoutes(Routing):
 
     async def show_artifacts(
         self, tenant: str, items: Sequence[NewArtifact], *, quota: int | None, whole: bool = False
-    ) -> list[Artifact | Refused]:
+    ) -> list[Artifact | Rejected]:
         return await self._by_job(
             tenant,
             items,
@@ -146,14 +156,14 @@ class ArtifactRoutes(Routing):
         return sum(await self._each(tenant, lambda store: store.drop_orphans(tenant, keys)))
 
 
-class TokenRoutes(Routing):
+class ShardedTokens(Routing):
     """The part of a router that keeps tokens: new ones on the shard that new jobs of the tenant go to."""
 
-    async def create_tokens(self, tenant: str, tokens: Sequence[NewToken]) -> list[Token | Refused]:
+    async def create_tokens(self, tenant: str, tokens: Sequence[NewToken]) -> list[Token | Rejected]:
         return await self._home(tenant, lambda store: store.create_tokens(tenant, tokens))
 
-    async def find_token(self, hash: bytes) -> Sighting | None:
-        return await self._search(lambda store: store.find_token(hash), lambda sighting: sighting.token.tenant)
+    async def find_token(self, hash: bytes) -> TokenUse | None:
+        return await self._search(lambda store: store.find_token(hash), lambda seen: seen.token.tenant)
 
     async def tokens(self, tenant: str, *, before: str | None = None, limit: int = 50) -> list[Token]:
         async def go(shards: list[Shard]) -> list[Token]:
@@ -169,11 +179,11 @@ class TokenRoutes(Routing):
 
     async def revoke_tokens(
         self, tenant: str, ids: Sequence[str], *, actor: str, of_workers: bool = False
-    ) -> list[Token | Refused]:
-        told = await self._each(
+    ) -> list[Token | Rejected]:
+        results = await self._each(
             tenant, lambda store: store.revoke_tokens(tenant, ids, actor=actor, of_workers=of_workers)
         )
-        return [next((a for a in some if isinstance(a, Token)), some[0]) for some in zip(*told, strict=True)]
+        return [next((a for a in some if isinstance(a, Token)), some[0]) for some in zip(*results, strict=True)]
 
     async def touch_tokens(self, tenant: str, ids: Sequence[str], *, older_than_seconds: float) -> int:
         return sum(

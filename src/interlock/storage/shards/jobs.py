@@ -9,21 +9,21 @@ from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
 
-from interlock.domain.decide import Order
+from interlock.domain.decide import Command
 from interlock.domain.job import (
-    Beat,
     Checkpoint,
     Enqueued,
     Filter,
+    Heartbeat,
+    HeartbeatReply,
     HistoryRow,
     Job,
     LeaseState,
     NewJob,
-    Pulse,
     Receipt,
-    Refused,
+    Rejected,
 )  # fmt: skip
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.errors import IdempotencyKeyReuse, Indeterminate, Invalid, TenantMoved, Unavailable
 from interlock.storage.contract import NO_TERMS, Terms
 from interlock.storage.postgres.store import PostgresStore
@@ -31,18 +31,18 @@ from interlock.storage.shards.routing import Routing
 from interlock.storage.shards.shard import Shard
 
 
-class JobRoutes(Routing):
+class ShardedJobs(Routing):
     """The part of a router that adds jobs, hands them out, and moves them on."""
 
-    _turn: itertools.count[int]
+    _next_shard: itertools.count[int]
 
-    async def birth_shard(self, tenant: str, type: str | None = None) -> int:
+    async def new_job_shard(self, tenant: str, type: str | None = None) -> int:
         return (await self.homes(tenant, type))[0].no
 
     async def enqueue(
         self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False, terms: Terms = NO_TERMS
-    ) -> list[Enqueued | Refused]:
-        async def go(shards: list[Shard]) -> list[Enqueued | Refused]:
+    ) -> list[Enqueued | Rejected]:
+        async def go(shards: list[Shard]) -> list[Enqueued | Rejected]:
             if len(shards) == 1:
                 return await shards[0].run(lambda s: s.enqueue(tenant, jobs, whole=whole, terms=terms))
             return await self._enqueue_apart(tenant, jobs, whole, terms)
@@ -51,7 +51,7 @@ class JobRoutes(Routing):
 
     async def enqueue_within(
         self, connection: object, tenant: str, jobs: Sequence[NewJob], *, terms: Terms = NO_TERMS
-    ) -> list[Enqueued | Refused]:
+    ) -> list[Enqueued | Rejected]:
         """The connection is the caller's: it must lead to the database where the tenant lives, or is refused there."""
         types: list[str | None] = [*sorted({job.type for job in jobs})]
         first, *others = [(await self.homes(tenant, type))[0] for type in types or [None]]
@@ -61,23 +61,25 @@ class JobRoutes(Routing):
         here = terms._replace(registry=await self._registry_of(tenant, first.store, terms.registry))
         return await first.store.enqueue_within(connection, tenant, jobs, terms=here)
 
-    async def claim(self, tenant: str, ask: ClaimAsk, *, takers: Sequence[str] = ()) -> list[Job]:
+    async def claim(self, tenant: str, ask: ClaimFilter, *, claimants: Sequence[str] = ()) -> list[Job]:
         async def go(shards: list[Shard]) -> list[Job]:
             if len(shards) == 1:
-                return await shards[0].run(lambda store: store.claim(tenant, ask, takers=takers))
-            return await self._claim_round(tenant, ask, takers, shards)
+                return await shards[0].run(lambda store: store.claim(tenant, ask, claimants=claimants))
+            return await self._claim_in_rotation(tenant, ask, claimants, shards)
 
         return await self._routed(tenant, go)
 
-    async def heartbeat(self, tenant: str, beats: Sequence[Beat]) -> list[Pulse | Refused]:
-        return await self._by_job(tenant, beats, attrgetter("id"), lambda store, some: store.heartbeat(tenant, some))
+    async def heartbeat(self, tenant: str, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply | Rejected]:
+        return await self._by_job(
+            tenant, heartbeats, attrgetter("id"), lambda store, some: store.heartbeat(tenant, some)
+        )
 
-    async def checkpoint(self, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Refused]:
+    async def checkpoint(self, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Rejected]:
         return await self._by_job(
             tenant, checkpoints, attrgetter("id"), lambda store, some: store.checkpoint(tenant, some)
         )
 
-    async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
+    async def carry_out(self, tenant: str, orders: Sequence[Command]) -> list[Receipt | Rejected]:
         return await self._by_job(tenant, orders, attrgetter("id"), lambda store, some: store.carry_out(tenant, some))
 
     async def lease_states(self, tenant: str, job_ids: Sequence[str]) -> list[LeaseState | None]:
@@ -99,7 +101,7 @@ class JobRoutes(Routing):
 
     async def _enqueue_apart(
         self, tenant: str, jobs: Sequence[NewJob], whole: bool, terms: Terms
-    ) -> list[Enqueued | Refused]:
+    ) -> list[Enqueued | Rejected]:
         """Jobs of a tenant that has several shards: to the current one of their type, children to their parent's."""
         homes = {type: await self.homes(tenant, type) for type in sorted({job.type for job in jobs})}
         named = [job.parent_id for job in jobs if job.parent_id is not None]
@@ -112,63 +114,63 @@ class JobRoutes(Routing):
                 parts[target].append(i)
         if whole and len(parts) > 1:
             raise Invalid("these jobs live on several shards; a batch that is added whole or not at all needs one")
-        if whole and any(isinstance(answer, Refused) for answer in answers.values()):
-            return [answers.get(i, Refused(Invalid("another job of the batch was refused"))) for i in range(len(jobs))]
-        for shard, places in parts.items():
-            some = [jobs[i] for i in places]
+        if whole and any(isinstance(answer, Rejected) for answer in answers.values()):
+            return [answers.get(i, Rejected(Invalid("another job of the batch was refused"))) for i in range(len(jobs))]
+        for shard, positions in parts.items():
+            some = [jobs[i] for i in positions]
             here = terms._replace(registry=await self._registry_of(tenant, shard.store, terms.registry))
             add = partial(PostgresStore.enqueue, tenant=tenant, jobs=some, whole=whole, terms=here)
-            answers |= zip(places, await shard.run(add), strict=True)
+            answers |= zip(positions, await shard.run(add), strict=True)
         return [answers[i] for i in range(len(jobs))]
 
     async def _holders_elsewhere(
         self, tenant: str, jobs: Sequence[NewJob], targets: Sequence[Shard], homes: dict[str, list[Shard]]
-    ) -> dict[int, Enqueued | Refused]:
+    ) -> dict[int, Enqueued | Rejected]:
         """Answers for keys that jobs on other shards of the queue hold; new ones are taken on the current one alone."""
         keys = [job.idempotency_key for job in jobs if job.idempotency_key is not None]
         if not keys:
             return {}
         shards = list(dict.fromkeys(itertools.chain(*homes.values())))
-        told = await asyncio.gather(*(shard.run(lambda store: store.holders(tenant, keys, [])) for shard in shards))
-        held = {
-            (shard.name, holder.key): holder for shard, some in zip(shards, told, strict=True) for holder in some
+        results = await asyncio.gather(*(shard.run(lambda store: store.holders(tenant, keys, [])) for shard in shards))
+        leased = {
+            (shard.name, holder.key): holder for shard, some in zip(shards, results, strict=True) for holder in some
         }  # fmt: skip
-        answers: dict[int, Enqueued | Refused] = {}
+        answers: dict[int, Enqueued | Rejected] = {}
         for i, (job, target) in enumerate(zip(jobs, targets, strict=True)):
             for shard in homes[job.type]:
-                holder = held.get((shard.name, job.idempotency_key))
+                holder = leased.get((shard.name, job.idempotency_key))
                 if shard is target or holder is None or job.idempotency_key is None:
                     continue
                 same = holder.body_sha256 == job.body_sha256
                 reuse = IdempotencyKeyReuse(job.idempotency_key, holder.id)
-                answers[i] = Enqueued(holder.id, holder.seq, True) if same else Refused(reuse)
+                answers[i] = Enqueued(holder.id, holder.seq, True) if same else Rejected(reuse)
         return answers
 
-    async def _claim_round(
-        self, tenant: str, ask: ClaimAsk, takers: Sequence[str], shards: Sequence[Shard]
+    async def _claim_in_rotation(
+        self, tenant: str, ask: ClaimFilter, claimants: Sequence[str], shards: Sequence[Shard]
     ) -> list[Job]:
         """One shard after another until there is enough, the next one first each time; one that is down is passed."""
-        first = next(self._turn) % len(shards)
+        first = next(self._next_shard) % len(shards)
         order = [*shards[first:], *shards[:first]]
         if ask.claim_id is not None:
             name = ask.claim_id
             known = await asyncio.gather(*(self._remembers(shard, tenant, ask.worker, name) for shard in order))
             order = [shard for shard, knows in zip(order, known, strict=True) if knows] or order
-        granted: list[Job] = []
+        leased: list[Job] = []
         failed: list[Unavailable] = []
         for shard in order:
-            left = ask._replace(limit=ask.limit - len(granted))
+            left = ask._replace(limit=ask.limit - len(leased))
             if left.limit > 0:
                 try:
-                    granted += await self._claim_on(shard, tenant, left, takers[len(granted) :])
+                    leased += await self._claim_on(shard, tenant, left, claimants[len(leased) :])
                 except Unavailable as error:
                     failed.append(error)
         if len(failed) == len(order):
             raise failed[0]
         unsure = [error for error in failed if isinstance(error, Indeterminate)]
-        if unsure and not granted:  # whoever repeats the claim gets what may have been granted there
+        if unsure and not leased:  # whoever repeats the claim gets what may have been granted there
             raise unsure[0]
-        return granted
+        return leased
 
     async def _remembers(self, shard: Shard, tenant: str, worker: str, claim_id: str) -> bool:
         """Whether a shard has granted something under a claim; one that is down keeps no work of others back."""
@@ -177,9 +179,9 @@ class JobRoutes(Routing):
         except Unavailable:
             return False
 
-    async def _claim_on(self, shard: Shard, tenant: str, ask: ClaimAsk, takers: Sequence[str]) -> list[Job]:
+    async def _claim_on(self, shard: Shard, tenant: str, ask: ClaimFilter, claimants: Sequence[str]) -> list[Job]:
         try:
-            return await shard.run(lambda store: store.claim(tenant, ask, takers=takers))
+            return await shard.run(lambda store: store.claim(tenant, ask, claimants=claimants))
         except TenantMoved:  # nobody was sent there yet; what other shards have granted meanwhile must not be lost
             await shard.run(lambda store: store.admit(tenant))
-            return await shard.run(lambda store: store.claim(tenant, ask, takers=takers))
+            return await shard.run(lambda store: store.claim(tenant, ask, claimants=claimants))

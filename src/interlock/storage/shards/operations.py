@@ -8,26 +8,26 @@ from functools import partial
 from operator import attrgetter
 
 from interlock.domain.artifact import Orphan
-from interlock.domain.audit import Chronicle, VerifiedPart
-from interlock.domain.job import Enqueued, Refused
-from interlock.domain.operations import Child, Prune, PrunedStep, PruneOrder, Redrive
+from interlock.domain.audit import HistoryExport, VerifiedPart
+from interlock.domain.job import Enqueued, Rejected
+from interlock.domain.operations import Child, Prune, PruneCommand, PrunedStep, Redrive
 from interlock.domain.operator_log import LogRow
 from interlock.storage import history_chain
-from interlock.storage.contract import Due, Verdict
+from interlock.storage.contract import ChainVerification, Due
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.routing import Routing
 from interlock.storage.shards.shard import Shard
 
 
-class OperationRoutes(Routing):
+class ShardedOperations(Routing):
     """The part of a router that does jobs again, walks trees of jobs, and deletes what is old."""
 
     async def redrive(
         self, tenant: str, orders: Sequence[Redrive], *, registry: int = 0, implicit_agents: bool = True
-    ) -> list[Enqueued | Refused]:
+    ) -> list[Enqueued | Rejected]:
         """A job is done again on the shard it is on."""
 
-        async def again(store: PostgresStore, some: Sequence[Redrive]) -> list[Enqueued | Refused]:
+        async def again(store: PostgresStore, some: Sequence[Redrive]) -> list[Enqueued | Rejected]:
             own = await self._registry_of(tenant, store, registry)
             return await store.redrive(tenant, some, registry=own, implicit_agents=implicit_agents)
 
@@ -49,7 +49,7 @@ class OperationRoutes(Routing):
         pages = await self._each(tenant, lambda store: store.children_after(tenant, parents, after, limit=limit))
         return sorted(itertools.chain(*pages), key=lambda child: (child.parent_id, child.seq))[:limit]
 
-    async def prune(self, tenant: str, order: PruneOrder) -> PrunedStep:
+    async def prune(self, tenant: str, order: PruneCommand) -> PrunedStep:
         async def go(shards: list[Shard]) -> PrunedStep:
             steps: list[PrunedStep] = []
             for shard in shards:
@@ -61,7 +61,7 @@ class OperationRoutes(Routing):
 
         return await self._routed(tenant, go)
 
-    async def _prune_on(self, shard: Shard, tenant: str, order: PruneOrder, *, to_the_end: bool) -> PrunedStep:
+    async def _prune_on(self, shard: Shard, tenant: str, order: PruneCommand, *, to_the_end: bool) -> PrunedStep:
         """One step; where shards are not equally far after it, what was only counted would be counted again."""
         done = await shard.run(partial(PostgresStore.prune, tenant=tenant, order=order))
         while order.dry_run and to_the_end and not done.at_end and (order.most is None or done.deleted < order.most):
@@ -86,16 +86,16 @@ class OperationRoutes(Routing):
         return sum(n for _, n in await self._everywhere("drop_history", lambda store: store.drop_history(cutoff)))
 
     async def tenants(self) -> list[str]:
-        told = await self._everywhere("tenants", lambda store: store.tenants())
-        return sorted(set(itertools.chain(*(tenants for _, tenants in told))))
+        results = await self._everywhere("tenants", lambda store: store.tenants())
+        return sorted(set(itertools.chain(*(tenants for _, tenants in results))))
 
 
-class AuditRoutes(Routing):
+class ShardedAudit(Routing):
     """The part of a router for auditors: a chain is where its job is, and says the same there."""
 
-    async def histories(self, tenant: str, *, after: int = 0, jobs: int) -> list[Chronicle]:
+    async def histories(self, tenant: str, *, after: int = 0, jobs: int) -> list[HistoryExport]:
         pages = await self._each(tenant, lambda store: store.histories(tenant, after=after, jobs=jobs))
-        return sorted(itertools.chain(*pages), key=lambda chronicle: chronicle.seq)[:jobs]
+        return sorted(itertools.chain(*pages), key=lambda export: export.seq)[:jobs]
 
     async def verify_part(self, tenant: str, *, after: str | None = None, jobs: int) -> VerifiedPart:
         """Where there are several shards, one after another; the place to go on from then names the shard."""
@@ -103,11 +103,11 @@ class AuditRoutes(Routing):
         async def go(shards: list[Shard]) -> VerifiedPart:
             if len(shards) == 1:
                 return await shards[0].run(lambda store: store.verify_part(tenant, after=after, jobs=jobs))
-            name, _, place = (after or "").rpartition("/")
+            name, _, cursor = (after or "").rpartition("/")
             shard = next((shard for shard in shards if shard.name == name), shards[0] if not name else None)
             if shard is None:
-                raise history_chain.no_such_place(after or "")
-            part = await shard.run(lambda store: store.verify_part(tenant, after=place or None, jobs=jobs))
+                raise history_chain.invalid_cursor(after or "")
+            part = await shard.run(lambda store: store.verify_part(tenant, after=cursor or None, jobs=jobs))
             if part.next is not None:
                 return part._replace(next=f"{shard.name}/{part.next}")
             rest = shards[shards.index(shard) + 1 :]
@@ -115,11 +115,13 @@ class AuditRoutes(Routing):
 
         return await self._routed(tenant, go)
 
-    async def verify(self, tenant: str | None = None) -> Verdict:
-        total = Verdict(0, 0, None)
+    async def verify(self, tenant: str | None = None) -> ChainVerification:
+        total = ChainVerification(0, 0, None)
         for name in [tenant] if tenant is not None else await self._all_tenants():
             for part in await self._each(name, partial(PostgresStore.verify, tenant=name)):
-                total = Verdict(total.jobs + part.jobs, total.rows + part.rows, total.first_bad or part.first_bad)
+                total = ChainVerification(
+                    total.jobs + part.jobs, total.rows + part.rows, total.first_bad or part.first_bad
+                )
         return total
 
     async def head(self, tenant: str | None = None) -> str:
@@ -152,17 +154,17 @@ class AuditRoutes(Routing):
         return sorted(set(itertools.chain(*(await self._all_shards(lambda store: store.tenants())).values())))
 
 
-class UpkeepRoutes(Routing):
+class ShardedMaintenance(Routing):
     """The part of a router that the clock asks: every shard on its own, so that none waits for another."""
 
-    async def join_lines(self, limit: int) -> int:
-        return await self._shared("join_lines", limit, lambda store, some: store.join_lines(some))
+    async def fill_slots(self, limit: int) -> int:
+        return await self._shared("fill_slots", limit, lambda store, some: store.fill_slots(some))
 
-    async def fold_tallies(self, rows: int, limit: int) -> int:
-        return await self._shared("fold_tallies", limit, lambda store, some: store.fold_tallies(rows, some))
+    async def fold_counters(self, rows: int, limit: int) -> int:
+        return await self._shared("fold_counters", limit, lambda store, some: store.fold_counters(rows, some))
 
-    async def note_stretches(self, jobs: int, limit: int) -> int:
-        return await self._shared("note_stretches", limit, lambda store, some: store.note_stretches(jobs, some))
+    async def index_job_blocks(self, jobs: int, limit: int) -> int:
+        return await self._shared("index_job_blocks", limit, lambda store, some: store.index_job_blocks(jobs, some))
 
     async def forget_claims(self, older_than_seconds: float, limit: int) -> int:
         return await self._shared(
@@ -185,8 +187,8 @@ class UpkeepRoutes(Routing):
     async def due_deadlines(self, limit: int) -> list[Due]:
         return await self._due("due_deadlines", limit, lambda store: store.due_deadlines(limit))
 
-    async def due_gates(self, limit: int) -> list[Due]:
-        return await self._due("due_gates", limit, lambda store: store.due_gates(limit))
+    async def due_approvals(self, limit: int) -> list[Due]:
+        return await self._due("due_approvals", limit, lambda store: store.due_approvals(limit))
 
     async def due_orphans(self, limit: int) -> list[Orphan]:
         return await self._due("due_orphans", limit, lambda store: store.due_orphans(limit))

@@ -11,9 +11,9 @@ from interlock.domain.webhook import (
     Channel,
     Delivery,
     DeliveryFilter,
+    DeliveryResult,
     Dispatch,
     NewSubscription,
-    Settlement,
     Subscribed,
     Subscription,
 )  # fmt: skip
@@ -44,8 +44,10 @@ class ShardedOutbox(Routing):
     async def renew(
         self, tenant: str, id: str, expires_in_seconds: float | None, *, actor: str | None = None
     ) -> Subscription | None:
-        told = await self._each(tenant, lambda store: store.outbox.renew(tenant, id, expires_in_seconds, actor=actor))
-        return next((renewed for renewed in told if renewed is not None), None)
+        results = await self._each(
+            tenant, lambda store: store.outbox.renew(tenant, id, expires_in_seconds, actor=actor)
+        )
+        return next((renewed for renewed in results if renewed is not None), None)
 
     async def rotate(
         self, tenant: str, id: str | None, secret: str, keep_seconds: float, *, actor: str | None = None
@@ -84,7 +86,7 @@ class ShardedOutbox(Routing):
     async def give_back(self, tenant: str, id: str, grab: int, delay_seconds: float) -> None:
         await self._each(tenant, lambda store: store.outbox.give_back(tenant, id, grab, delay_seconds))
 
-    async def settle(self, tenant: str, settlement: Settlement) -> bool:
+    async def settle(self, tenant: str, settlement: DeliveryResult) -> bool:
         return await self._first(tenant, lambda store: store.outbox.settle(tenant, settlement))
 
     async def sweep_subscriptions(self, older_than_seconds: float, limit: int) -> int:

@@ -13,11 +13,11 @@ from typing import Final
 from interlock.storage.shards.admin_connection import Owner
 from interlock.storage.shards.tenant_copy import Copier, Size
 
-MOST_PASSES: Final = 10
+MAX_PASSES: Final = 10
 _WINDOW: Final = "from interlock.job where tenant = $1 and seq > $2"
 
 
-class Ahead:
+class Precopy:
     """What has gone over ahead of one tenant, and what of it must go over again."""
 
     def __init__(
@@ -30,11 +30,11 @@ class Ahead:
         self._step = step
         self._at = at
         self._size = Size(0, 0)
-        self._gated: set[str] = set()
+        self._with_approvals: set[str] = set()
 
     async def copy(self) -> None:
         """All jobs, in steps, then those that are new or have changed meanwhile, until these are few."""
-        await self._copier.copy_routes()
+        await self._copier.copy_eligibility_keys()
         newest = await self._old.fetchval("select max(seq) from interlock.job where tenant = $1", self._tenant) or 0
         last = 0
         while last < newest:  # whoever comes later is noted, and must not keep this from ending
@@ -44,7 +44,7 @@ class Ahead:
             before = await self._copy_again()
             self._size = await self._copier.check_ahead()
         self._at("counted ahead")
-        for _ in range(MOST_PASSES):
+        for _ in range(MAX_PASSES):
             async with self._old.transaction(isolation="repeatable_read"):
                 again = await self._copy_again()
             self._at("caught up")
@@ -55,7 +55,7 @@ class Ahead:
     async def finish(self) -> Size:
         """What is left, with nobody changing anything, in open transactions; what has come over in all."""
         await self._copy_again()
-        await self._copier.copy_gates(sorted(self._gated))
+        await self._copier.copy_approvals(sorted(self._with_approvals))
         await self._copier.copy_rest()
         await self._copier.check_rest()
         return self._size
@@ -82,12 +82,12 @@ class Ahead:
                 kept = []
             await self._copier.copy_jobs(sorted(ended.keys() - kept), living)
             await self._copier.check_jobs(list(ended), living)
-            self._gated |= await self._copier.gated(living)
+            self._with_approvals |= await self._copier.with_approvals(living)
         return last
 
     async def _copy_again(self) -> int:
         """Jobs that were written since the last time, as they are now, in place of what is there of them; how many."""
-        again = list(dict.fromkeys([*await self._copier.stragglers(), *await self._copier.displaced()]))
+        again = list(dict.fromkeys([*await self._copier.move_deltas(), *await self._copier.displaced()]))
         for ids in batched(again, self._step):
             async with self._new.transaction():
                 before = await self._copier.arrived(ids)
@@ -97,7 +97,7 @@ class Ahead:
                 await self._copier.check_jobs(ended, living)
                 after = await self._copier.arrived(ids)
             self._size = Size(self._size.jobs + after.jobs - before.jobs, self._size.rows + after.rows - before.rows)
-            self._gated |= await self._copier.gated(living)
+            self._with_approvals |= await self._copier.with_approvals(living)
         return len(again)
 
 

@@ -6,16 +6,16 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Final
 
-from interlock.domain.explain import Circumstances
+from interlock.domain.explain import JobSnapshot
 from interlock.domain.registry import Agent, JobType, Minute, QueueStats, Registry
-from interlock.domain.worker_presence import Presence, Sighting
-from interlock.storage.postgres.explain import MOST_NAMED
+from interlock.domain.worker_presence import Presence, WorkerSeen
+from interlock.storage.postgres.explain import MAX_NAMED
 from interlock.storage.shards.routing import Routing
 
 _PAUSE: Final = ("paused_at", "paused_by", "pause_reason")
 
 
-class RegistryRoutes(Routing):
+class ShardedRegistry(Routing):
     """The part of a router that knows what jobs are of and for, and who takes them."""
 
     async def pause(
@@ -75,8 +75,8 @@ class RegistryRoutes(Routing):
             counts.setdefault((type, minute), []).append(tuple(moved))
         return [Minute(*key, *map(sum, zip(*counts[key], strict=True))) for key in sorted(counts)]
 
-    async def note_workers(self, tenant: str, sightings: Sequence[Sighting]) -> None:
-        await self._each(tenant, lambda store: store.note_workers(tenant, sightings))
+    async def note_workers(self, tenant: str, seen_workers: Sequence[WorkerSeen]) -> None:
+        await self._each(tenant, lambda store: store.note_workers(tenant, seen_workers))
 
     async def workers(
         self, tenant: str, *, after: str = "", limit: int, within_seconds: float | None = None
@@ -92,8 +92,8 @@ class RegistryRoutes(Routing):
             by_name[worker.name] = worker if there is None else _same_worker(there, worker)
         return [by_name[name] for name in sorted(by_name)][:limit]
 
-    async def circumstances(self, tenant: str, job_id: str) -> Circumstances | None:
-        return await self._of_job(tenant, job_id, lambda store: store.circumstances(tenant, job_id))
+    async def job_snapshot(self, tenant: str, job_id: str) -> JobSnapshot | None:
+        return await self._of_job(tenant, job_id, lambda store: store.job_snapshot(tenant, job_id))
 
 
 def together(one: QueueStats, other: QueueStats) -> QueueStats:
@@ -114,5 +114,5 @@ def _same_worker(one: Presence, other: Presence) -> Presence:
     return seen._replace(
         first_seen_at=min(firsts, default=None),
         running=one.running + other.running,
-        job_ids=sorted((*one.job_ids, *other.job_ids))[:MOST_NAMED],
+        job_ids=sorted((*one.job_ids, *other.job_ids))[:MAX_NAMED],
     )

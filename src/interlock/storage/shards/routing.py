@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import isawaitable
 from typing import Any, Final, Protocol, TypeVar
 
-from interlock.domain.shards import ShardSupplier, birth_shard
+from interlock.domain.shards import ShardSupplier, shard_of_id
 from interlock.errors import Error, Fatal, TenantMoved, Unavailable
 from interlock.storage.contract import RegistryChanged
 from interlock.storage.postgres.store import PostgresStore
-from interlock.storage.shards.directory import Directory
+from interlock.storage.shards.directory import ShardDirectory
 from interlock.storage.shards.shard import Shard
 
 T = TypeVar("T")
@@ -24,8 +24,8 @@ Find = Callable[[str, Sequence[str], Sequence[Shard]], Awaitable[dict[str, Shard
 
 # How long a call waits for a tenant that is just being moved, and a sweep for a shard that answers slowly.
 MOVE_SECONDS: Final = 30.0
-PATIENCE_SECONDS: Final = 0.5
-LONGEST_PAUSE_SECONDS: Final = 0.25
+RETRY_SECONDS: Final = 0.5
+MAX_PAUSE_SECONDS: Final = 0.25
 
 
 class _OfTenant(Protocol):
@@ -46,7 +46,7 @@ class Routing:
 
     async def homes(self, tenant: str, type: str | None = None) -> list[Shard]:
         """The shards of a tenant, the one that new jobs go to first."""
-        if isinstance(self._supplier, Directory):  # asked once: two answers might be from before and after a move
+        if isinstance(self._supplier, ShardDirectory):  # asked once: two answers might be from before and after a move
             return [self._named((await self._supplier.placement(tenant)).shard)]
         current = self._supplier.current_shard(tenant, type)
         first = await current if isawaitable(current) else current
@@ -71,7 +71,7 @@ class Routing:
                 return await go(shards)
             except TenantMoved as error:
                 refused = error
-            if isinstance(self._supplier, Directory):
+            if isinstance(self._supplier, ShardDirectory):
                 self._supplier.forget(tenant)
             admitted = [await shard.run(lambda store: store.admit(tenant)) for shard in await self.homes(tenant, type)]
             if any(admitted):
@@ -79,7 +79,7 @@ class Routing:
             if clock() > deadline:
                 raise refused
             await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            pause = min(pause * 2, MAX_PAUSE_SECONDS)
 
     async def _home(self, tenant: str, call: Callable[[PostgresStore], Awaitable[T]], *, type: str | None = None) -> T:
         """The answer of the shard that new jobs go to."""
@@ -122,11 +122,13 @@ class Routing:
             parts: dict[Shard, list[int]] = defaultdict(list)
             for i, item in enumerate(items):
                 parts[where[id_of(item)]].append(i)
-            told = await asyncio.gather(*(on(shard, [items[i] for i in places]) for shard, places in parts.items()))
+            results = await asyncio.gather(
+                *(on(shard, [items[i] for i in positions]) for shard, positions in parts.items())
+            )
             answers = {
                 i: answer
-                for places, some in zip(parts.values(), told, strict=True)
-                for i, answer in zip(places, some, strict=True)
+                for positions, some in zip(parts.values(), results, strict=True)
+                for i, answer in zip(positions, some, strict=True)
             }
             return [answers[i] for i in range(len(items))]
 
@@ -147,7 +149,7 @@ class Routing:
         by_number = {shard.no: shard for shard in shards}
         guesses: dict[str, list[str]] = defaultdict(list)
         for id in dict.fromkeys(ids):
-            guesses[by_number.get(birth_shard(id), shards[0]).name].append(id)
+            guesses[by_number.get(shard_of_id(id), shards[0]).name].append(id)
 
         async def look(shard: Shard, some: Sequence[str]) -> None:
             for holder in await shard.run(lambda store: store.holders(tenant, [], some)) if some else ():
@@ -182,7 +184,7 @@ class Routing:
                 new.append(self._late[verb, name])
             tasks[name] = self._late[verb, name]
         if new:  # who was late the last time is not waited for again
-            await asyncio.wait(new, timeout=PATIENCE_SECONDS)
+            await asyncio.wait(new, timeout=RETRY_SECONDS)
         answers: list[tuple[Shard, T]] = []
         failures: list[Exception] = []
         for name, task in tasks.items():
@@ -201,11 +203,11 @@ class Routing:
 
     async def _due(self, verb: str, limit: int, call: Callable[[PostgresStore], Awaitable[Sequence[D]]]) -> list[D]:
         """What is due on any shard, in turn from each, save that of tenants who could only be waited for."""
-        told = await self._everywhere(verb, call)
-        pairs = {(due.tenant, shard) for shard, found in told for due in found}
+        results = await self._everywhere(verb, call)
+        pairs = {(due.tenant, shard) for shard, found in results for due in found}
         goes_on = dict(zip(pairs, await asyncio.gather(*(self._goes_on(*pair) for pair in pairs)), strict=True))
         rows = itertools.zip_longest(
-            *([due for due in found if goes_on[due.tenant, shard]] for shard, found in told)
+            *([due for due in found if goes_on[due.tenant, shard]] for shard, found in results)
         )  # fmt: skip
         return list(dict.fromkeys(due for row in rows for due in row if due is not None))[:limit]
 
@@ -217,7 +219,7 @@ class Routing:
 
         count = len(self._shards)
         calls = {name: of((limit + count - 1 - i) // count) for i, name in enumerate(self._shards)}
-        return sum(swept for _, swept in await self._on_each(verb, calls))
+        return sum(expired for _, expired in await self._on_each(verb, calls))
 
     async def _search(
         self, call: Callable[[PostgresStore], Awaitable[T | None]], whose: Callable[[T], str]
@@ -257,8 +259,8 @@ class Routing:
 
     async def _all_shards(self, call: Callable[[PostgresStore], Awaitable[T]]) -> dict[str, T]:
         """The answers of all shards, or none."""
-        told = await asyncio.gather(*(shard.run(call) for shard in self._shards.values()))
-        return dict(zip(self._shards, told, strict=True))
+        results = await asyncio.gather(*(shard.run(call) for shard in self._shards.values()))
+        return dict(zip(self._shards, results, strict=True))
 
     async def _lives(self, tenant: str, shard: Shard) -> bool:
         """Whether a tenant lives on a shard; a copy that is being made, or left behind, does not count."""
@@ -272,7 +274,7 @@ class Routing:
         if not await self._lives(tenant, shard):
             return False
         try:
-            if isinstance(self._supplier, Directory) and (await self._supplier.placement(tenant)).unsettled:
+            if isinstance(self._supplier, ShardDirectory) and (await self._supplier.placement(tenant)).unsettled:
                 return await shard.run(lambda store: store.may_change(tenant))
         except Unavailable:
             pass

@@ -12,50 +12,50 @@ from interlock.errors import Error, Unavailable
 from interlock.storage import rehearsal
 from interlock.storage.contract import Fitness, Outbox
 from interlock.storage.contract.doctor import Fault
-from interlock.storage.expired import Swept
+from interlock.storage.expired import ExpiredCounts
 from interlock.storage.postgres.store import PostgresStore
-from interlock.storage.shards.job_data import ArtifactRoutes, GateRoutes, ProgressRoutes, TokenRoutes
-from interlock.storage.shards.jobs import JobRoutes
-from interlock.storage.shards.operations import AuditRoutes, OperationRoutes, UpkeepRoutes
+from interlock.storage.shards.job_data import ShardedApprovals, ShardedArtifacts, ShardedProgress, ShardedTokens
+from interlock.storage.shards.jobs import ShardedJobs
+from interlock.storage.shards.operations import ShardedAudit, ShardedMaintenance, ShardedOperations
 from interlock.storage.shards.outbox import ShardedOutbox
-from interlock.storage.shards.registry import RegistryRoutes
+from interlock.storage.shards.registry import ShardedRegistry
 from interlock.storage.shards.shard import Shard
-from interlock.storage.wakeup import Signal
+from interlock.storage.wakeup import Wakeup
 
 T = TypeVar("T")
 
-MOST_FAULTS: Final = 1_000_000
+MAX_FAULTS: Final = 1_000_000
 
 
-class Router(
-    JobRoutes,
-    RegistryRoutes,
-    GateRoutes,
-    ProgressRoutes,
-    ArtifactRoutes,
-    TokenRoutes,
-    OperationRoutes,
-    AuditRoutes,
-    UpkeepRoutes,
+class ShardedStore(
+    ShardedJobs,
+    ShardedRegistry,
+    ShardedApprovals,
+    ShardedProgress,
+    ShardedArtifacts,
+    ShardedTokens,
+    ShardedOperations,
+    ShardedAudit,
+    ShardedMaintenance,
 ):
     """Jobs on several shards. Any number of processes may use them; none of them leads."""
 
     def __init__(self, shards: Sequence[Shard], supplier: ShardSupplier) -> None:
         super().__init__(shards, supplier)
-        self._turn = itertools.count()
+        self._next_shard = itertools.count()
         self._sharded_outbox = ShardedOutbox(shards, supplier)
-        self._ready = Signal()
-        self._told = Signal()
+        self._ready = Wakeup()
+        self._events_added = Wakeup()
         for shard in shards:
-            shard.when_open(lambda store: store.hear(ready=self._ready.fire, told=self._told.fire))
+            shard.when_open(lambda store: store.hear(ready=self._ready.fire, events=self._events_added.fire))
 
     @property
     def outbox(self) -> Outbox:
         return self._sharded_outbox
 
     @property
-    def swept(self) -> Swept:
-        return sum((shard.store.swept for shard in self._shards.values() if shard.is_open), Swept())
+    def expired(self) -> ExpiredCounts:
+        return sum((shard.store.expired for shard in self._shards.values() if shard.is_open), ExpiredCounts())
 
     async def now(self) -> int:
         """The clock of the first shard that answers."""
@@ -80,20 +80,20 @@ class Router(
         return self._ready.event(tenant)
 
     def watch_events(self) -> asyncio.Event:
-        return self._told.event()
+        return self._events_added.event()
 
     async def facts(self) -> dict[str, str]:
         """What all shards say, and where they differ, which says what."""
-        told = await self._all_shards(lambda store: store.facts())
+        results = await self._all_shards(lambda store: store.facts())
         facts: dict[str, str] = {}
-        for name in next(iter(told.values())):
-            said: dict[str, list[str]] = {}
-            for shard, its in told.items():
-                said.setdefault(its[name], []).append(shard)
-            facts[name] = next(iter(said)) if len(said) == 1 else "; ".join(
-                f"{value} ({', '.join(shards)})" for value, shards in said.items()
+        for name in next(iter(results.values())):
+            given: dict[str, list[str]] = {}
+            for shard, its in results.items():
+                given.setdefault(its[name], []).append(shard)
+            facts[name] = next(iter(given)) if len(given) == 1 else "; ".join(
+                f"{value} ({', '.join(shards)})" for value, shards in given.items()
             )  # fmt: skip
-        return facts | {"shards": ", ".join(told)}
+        return facts | {"shards": ", ".join(results)}
 
     async def faults(self, tenant: str, limit: int) -> list[Fault]:
         return [fault for some in await self._each(tenant, lambda store: store.faults(tenant, limit)) for fault in some]
@@ -102,30 +102,30 @@ class Router(
         """On the shard that has it."""
 
         async def found(store: PostgresStore) -> str | None:
-            there = fault in await store.faults(fault.tenant, MOST_FAULTS)
+            there = fault in await store.faults(fault.tenant, MAX_FAULTS)
             return await store.repair(fault, actor) if there else None
 
         return await self._first(fault.tenant, found) or "nothing was left to do"
 
     async def rehearse(self) -> str:
-        told = await self._all_shards(lambda store: store.rehearse())
-        wrong = [f"{said} ({shard})" for shard, said in told.items() if said != rehearsal.OK]
+        results = await self._all_shards(lambda store: store.rehearse())
+        wrong = [f"{given} ({shard})" for shard, given in results.items() if given != rehearsal.OK]
         return "; ".join(wrong) or rehearsal.OK
 
-    async def seal(self) -> bytes:
-        return await next(iter(self._shards.values())).run(lambda store: store.seal())
+    async def signing_key(self) -> bytes:
+        return await next(iter(self._shards.values())).run(lambda store: store.signing_key())
 
     async def fitness(self) -> Fitness:
-        told = [one for _, one in _one_at_least(await self._everywhere("fitness", lambda store: store.fitness()))]
-        return Fitness(next((one.lacks for one in told if one.lacks), None), all(one.durable for one in told))
+        results = [one for _, one in _one_at_least(await self._everywhere("fitness", lambda store: store.fitness()))]
+        return Fitness(next((one.lacks for one in results if one.lacks), None), all(one.durable for one in results))
 
     async def close(self) -> None:
         await self._sharded_outbox.drop_late()
         await self._stop()
 
 
-def _one_at_least(told: list[T]) -> list[T]:
+def _one_at_least(results: list[T]) -> list[T]:
     """What shards have answered; that none did in time says that nothing answers, and not that all is well."""
-    if not told:
+    if not results:
         raise Unavailable("no shard has answered in time")
-    return told
+    return results

@@ -16,21 +16,24 @@ _JOBS: Final = "id = any($2::uuid[])"
 _BY_JOB: Final = f"job_{_JOBS}"
 # offset 0 keeps the planner from turning the joins round: from the few jobs to their rows among the many that wait.
 _READY: Final = f"""ctid = any(array(
-    select q.at from (select route, line, run_at, seq from interlock.job where tenant = $1 and {_JOBS} offset 0) j
+    select q.at from (select eligibility_key, agent_no, run_at, seq from interlock.job
+      where tenant = $1 and {_JOBS} offset 0) j
     cross join lateral (
       (select ctid as at from interlock.ready
-       where tenant = $1 and route = j.route and run_at = j.run_at and seq = j.seq and not blocked offset 0)
+       where tenant = $1 and eligibility_key = j.eligibility_key
+       and run_at = j.run_at and seq = j.seq and not blocked offset 0)
       union all
-      (select ctid from interlock.ready where tenant = $1 and line is not null
-       and line = j.line and run_at = j.run_at and seq = j.seq and blocked offset 0)
+      (select ctid from interlock.ready where tenant = $1 and agent_no is not null
+       and agent_no = j.agent_no and run_at = j.run_at and seq = j.seq and blocked offset 0)
     ) q))"""
-_SETBACK: Final = f"""ctid = any(array(
+_UNSUCCESSFUL: Final = f"""ctid = any(array(
     select s.at from (select status::text as status, seq from interlock.job where tenant = $1 and {_JOBS} offset 0) j
     cross join lateral (
-      select ctid as at from interlock.setback where tenant = $1 and status = j.status and seq = j.seq offset 0) s))"""
+      select ctid as at from interlock.unsuccessful_job
+      where tenant = $1 and status = j.status and seq = j.seq offset 0) s))"""
 OWNED: Final = {
     "ready": _READY,
-    "setback": _SETBACK,
+    "unsuccessful_job": _UNSUCCESSFUL,
     "job": _JOBS,
     "job_history": _BY_JOB,
     "job_checkpoint": _BY_JOB,
@@ -41,20 +44,26 @@ OWNED: Final = {
     "artifact": _BY_JOB,
 }
 # Noted anew where a tenant arrives: they only tell where to look. And what is noted for a move itself.
-NOT_COPIED: Final = frozenset({"stretch", "stretch_word", "straggler"})
+NOT_COPIED: Final = frozenset({"job_block", "job_block_term", "move_delta"})
 # Only ever added to, so that most of it goes over ahead.
-ROUTES: Final = "route"
+ROUTES: Final = "eligibility_key"
 # What sweeps look for across tenants: of living jobs it goes over at the very last, when it is theirs to find.
-GATES: Final = ("approval", "approval_vote")
+APPROVAL_TABLES: Final = ("approval", "approval_vote")
 # For the same reason these are deleted first where a tenant has been.
-SWEPT: Final = frozenset({"claim", "lease", "ready", "job_await", "outbox", "artifact_orphan", *GATES})
-_UNGATED: Final = {table: which for table, which in OWNED.items() if table not in GATES}
+EMPTIED_FIRST: Final = frozenset(
+    {"claim_result", "lease", "ready", "job_await", "outbox", "artifact_orphan", *APPROVAL_TABLES}
+)
+_WITHOUT_APPROVALS: Final = {table: which for table, which in OWNED.items() if table not in APPROVAL_TABLES}
 # Written by the move itself, or not about a tenant's life on a shard.
 APART: Final = frozenset({"tenant", "placement"})
 # Numbers that a database gives out must stay above those that come with a tenant.
-NUMBERS: Final = {"job_seq_seq": ("job", "seq"), "route_no": ("route", "no"), "agent_no": ("agent", "no")}
+NUMBERS: Final = {
+    "job_seq_seq": ("job", "seq"),
+    "eligibility_key_no": ("eligibility_key", "no"),
+    "agent_no": ("agent", "no"),
+}
 
-DELETED_AT_ONCE: Final = 2_000
+DELETE_BATCH_SIZE: Final = 2_000
 # Triggers keep still, and all is found by an index, whatever is known yet of tables that were empty a moment ago.
 _AS_THEY_ARE: Final = """
 set session_replication_role = replica; set enable_seqscan = off; set jit = off
@@ -79,8 +88,8 @@ from interlock.job_history h left join lateral (
 where h.tenant = $1 and h.job_id = any($2::uuid[]) order by h.job_id, h.version
 """
 # Parents of jobs that have ended are noted, too, whether they are there or not.
-_STRAGGLERS: Final = """
-with gone as (delete from interlock.straggler where tenant = $1 returning job_id)
+_MOVE_DELTAS: Final = """
+with gone as (delete from interlock.move_delta where tenant = $1 returning job_id)
 select j.id from (select distinct job_id from gone) g
 cross join lateral (select id from interlock.job where tenant = $1 and id = g.job_id offset 0) j
 """
@@ -90,9 +99,11 @@ select coalesce(array_agg(no) filter (where max_concurrency is not null), '{}'),
 """
 # In the line of an agent with a limit few have a place, and where there is no limit nobody is without.
 _FEW: Final = """
-select job_id from interlock.ready where tenant = $1 and line = any($2::bigint[]) and line is not null and not blocked
+select job_id from interlock.ready where tenant = $1 and agent_no = any($2::bigint[])
+  and agent_no is not null and not blocked
 union all
-select job_id from interlock.ready where tenant = $1 and line = any($3::bigint[]) and line is not null and blocked
+select job_id from interlock.ready where tenant = $1 and agent_no = any($3::bigint[])
+  and agent_no is not null and blocked
 """
 _SIZE: Final = f"""
 select (select count(*) from interlock.job where tenant = $1 and {_JOBS}),
@@ -141,14 +152,14 @@ class Copier:
         What was noted for an attempt that was interrupted is still to be done.
         """
         if anew:
-            await self._source.execute("delete from interlock.straggler where tenant = $1", self._tenant)
-        self._last_route = int(await self._source.fetchval("select last_value from interlock.route_no"))
+            await self._source.execute("delete from interlock.move_delta where tenant = $1", self._tenant)
+        self._last_route = int(await self._source.fetchval("select last_value from interlock.eligibility_key_no"))
 
-    async def copy_routes(self) -> None:
+    async def copy_eligibility_keys(self) -> None:
         """Those that were there at the beginning."""
         async with self._target.transaction():
-            await self._target.execute("delete from interlock.route where tenant = $1", self._tenant)
-            await self._copy(ROUTES, self._routes("<="))
+            await self._target.execute("delete from interlock.eligibility_key where tenant = $1", self._tenant)
+            await self._copy(ROUTES, self._keys("<="))
         self._at("copied routes")
 
     async def copy_jobs(self, ended: Sequence[str], living: Sequence[str]) -> None:
@@ -159,7 +170,7 @@ class Copier:
         there = await self._with_rows(self._source, OWNED, both) | await self._with_rows(self._target, OWNED, both)
         for table in OWNED:
             if table in there:
-                await self._copy_owned(table, ended if table in GATES else both)
+                await self._copy_owned(table, ended if table in APPROVAL_TABLES else both)
             self._at(f"copied {table}")
         rows = await self._target.fetch(_CHAINS, self._tenant, both)
         verdict = history_chain.verify(tuple(row) for row in rows)
@@ -167,12 +178,12 @@ class Copier:
             raise CopyDiffers(f"histories do not verify: {verdict.first_bad or 'a job has none'}; nothing was moved")
         self._at("verified")
 
-    async def copy_gates(self, living: Sequence[str]) -> None:
+    async def copy_approvals(self, living: Sequence[str]) -> None:
         """What was left out of jobs that live."""
-        for table in GATES:
+        for table in APPROVAL_TABLES:
             await self._copy_owned(table, living)
             self._at(f"copied {table}")
-        await self._same_counts(dict.fromkeys(GATES, _BY_JOB), living)
+        await self._same_counts(dict.fromkeys(APPROVAL_TABLES, _BY_JOB), living)
 
     async def ended(self, ids: Sequence[str]) -> list[str]:
         """Those of some jobs that have ended."""
@@ -182,7 +193,7 @@ class Copier:
         )  # fmt: skip
         return [row[0] for row in rows]
 
-    async def gated(self, ids: Sequence[str]) -> set[str]:
+    async def with_approvals(self, ids: Sequence[str]) -> set[str]:
         """Those of some jobs that have a gate, or had one."""
         rows = await self._source.fetch(
             f"select distinct job_id from interlock.approval where tenant = $1 and {_BY_JOB}", self._tenant, list(ids)
@@ -199,19 +210,19 @@ class Copier:
             if table in sent:
                 await self._copy(table)
             self._at(f"copied {table}")
-        await self._copy(ROUTES, self._routes(">"))
+        await self._copy(ROUTES, self._keys(">"))
         self._at(f"copied {ROUTES}")
 
-    async def stragglers(self) -> list[str]:
+    async def move_deltas(self) -> list[str]:
         """Jobs of which something was written since they were asked for last; they are not told again."""
-        return [row[0] for row in await self._source.fetch(_STRAGGLERS, self._tenant)]
+        return [row[0] for row in await self._source.fetch(_MOVE_DELTAS, self._tenant)]
 
     async def displaced(self) -> list[str]:
         """Waiting jobs that have a place in the line of their agent on one side only: it moves without the job."""
         limits = tuple(await self._source.fetchrow(_LIMITED, self._tenant) or ())
         sides = (self._source, self._target)
-        told = await asyncio.gather(*(side.fetch(_FEW, self._tenant, *limits) for side in sides))
-        here, there = ({row[0] for row in rows} for rows in told)
+        results = await asyncio.gather(*(side.fetch(_FEW, self._tenant, *limits) for side in sides))
+        here, there = ({row[0] for row in rows} for rows in results)
         return sorted(here ^ there)
 
     async def arrived(self, ids: Sequence[str]) -> Size:
@@ -228,21 +239,21 @@ class Copier:
 
     async def check_jobs(self, ended: Sequence[str], living: Sequence[str]) -> None:
         """Both sides have as many rows of some jobs."""
-        await self._same_counts(_UNGATED, living)
+        await self._same_counts(_WITHOUT_APPROVALS, living)
         await self._same_counts(OWNED, ended)
 
     async def check_ahead(self) -> Size:
         """Both sides have as many rows of all that goes over ahead."""
         history = _OF_JOBS if await self._source.fetchval(_SOME_LEFT) else "true"
-        every = {**dict.fromkeys(_UNGATED, "true"), "job_history": history, ROUTES: self._routes("<=")}
+        every = {**dict.fromkeys(_WITHOUT_APPROVALS, "true"), "job_history": history, ROUTES: self._keys("<=")}
         counted = await self._same_counts(every)
         return Size(counted["job"], counted["job_history"])
 
     async def check_rest(self) -> None:
         """Both sides have as many rows of everything that is no job's."""
-        await self._same_counts({**dict.fromkeys(self._rest, "true"), ROUTES: self._routes(">")})
+        await self._same_counts({**dict.fromkeys(self._rest, "true"), ROUTES: self._keys(">")})
 
-    def _routes(self, side: str) -> str:
+    def _keys(self, side: str) -> str:
         return f"no {side} {self._last_route}"
 
     async def _same_counts(self, tables: Mapping[str, str], *ids: Sequence[str]) -> dict[str, int]:
@@ -253,8 +264,8 @@ class Copier:
             for table, which in tables.items()
         )
         sides = (self._source, self._target)
-        told = await asyncio.gather(*(side.fetch(count, self._tenant, *ids) for side in sides))
-        sent, arrived = ({str(row[0]): int(row[1]) for row in rows} for rows in told)
+        results = await asyncio.gather(*(side.fetch(count, self._tenant, *ids) for side in sides))
+        sent, arrived = ({str(row[0]): int(row[1]) for row in rows} for rows in results)
         for table in tables:
             if sent[table] != arrived[table]:
                 went = f"{sent[table]} rows of {table} were sent and {arrived[table]} arrived"
@@ -295,12 +306,12 @@ class Copier:
 
     async def clear(self, side: Owner) -> None:
         """Delete everything but the row that says the tenant is gone, in bounded steps."""
-        for table in sorted(self._tables, key=lambda table: table not in SWEPT):
-            deleted = DELETED_AT_ONCE
-            while deleted == DELETED_AT_ONCE:
+        for table in sorted(self._tables, key=lambda table: table not in EMPTIED_FIRST):
+            deleted = DELETE_BATCH_SIZE
+            while deleted == DELETE_BATCH_SIZE:
                 status = await side.execute(
                     f"delete from interlock.{table} where (tableoid, ctid) in "
-                    f"(select tableoid, ctid from interlock.{table} where tenant = $1 limit {DELETED_AT_ONCE})",
+                    f"(select tableoid, ctid from interlock.{table} where tenant = $1 limit {DELETE_BATCH_SIZE})",
                     self._tenant,
                 )
                 deleted = int(status.split()[-1])

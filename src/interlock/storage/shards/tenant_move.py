@@ -15,19 +15,19 @@ from typing import Final, NamedTuple
 
 import asyncpg
 
-from interlock.domain.shards import CLEARING, COPYING, MOST_SHARDS, Placement, next_number
+from interlock.domain.shards import CLEARING, COPYING, MAX_SHARDS, Placement, next_number
 from interlock.errors import Conflict, Invalid, NotFound
 from interlock.storage.postgres.migrate import until_free
-from interlock.storage.shards.admin_connection import Owner, owner
+from interlock.storage.shards.admin_connection import Owner, admin_connection
 from interlock.storage.shards.directory import FRESH_SECONDS
-from interlock.storage.shards.precopy import Ahead
+from interlock.storage.shards.precopy import Precopy
 from interlock.storage.shards.tenant_copy import Copier
 
 STEP: Final = 1_000
 STALE_SECONDS: Final = 1.5 * FRESH_SECONDS
 GIVE_WAY_SECONDS: Final = 2
 LAST_MOVER_SECONDS: Final = 10
-MOST_EPOCHS: Final = 10
+MAX_EPOCHS: Final = 10
 SPARE_NUMBERS: Final = 1_000
 _EPOCH: Final = "select value from interlock.epoch"
 _MEET: Final = "insert into interlock.tenant (tenant, state) values ($1, $2) on conflict do nothing"
@@ -69,7 +69,7 @@ class Mover:
         if target not in self._addresses:
             raise Invalid(f"the settings name no shard {target!r}", pointer="/shard")
         first = next(iter(self._addresses))
-        async with owner(first, self._addresses[first], copies=True) as directory:
+        async with admin_connection(first, self._addresses[first], copies=True) as directory:
             await _be_the_only_mover(directory, tenant)
             placement = await _placement(directory, tenant)
             if placement.phase == COPYING and placement.shard == target:
@@ -91,8 +91,8 @@ class Mover:
 
     async def _carry_over(self, directory: Owner, tenant: str, source: str, target: str) -> tuple[int, int]:
         async with (
-            owner(source, self._address(source), copies=True) as old,
-            owner(target, self._address(target), copies=True) as new,
+            admin_connection(source, self._address(source), copies=True) as old,
+            admin_connection(target, self._address(target), copies=True) as new,
         ):
             copier = await Copier.between(old, new, tenant, self._at)
             await _note(directory, tenant, source, Placement(source, target, COPYING))
@@ -104,12 +104,12 @@ class Mover:
         return counts
 
     async def _copy(self, old: Owner, new: Owner, copier: Copier, tenant: str) -> tuple[int, int]:
-        standing, arrived = await _state(old, tenant), await _state(new, tenant)
-        if standing == "gone" and arrived == "here":  # all but the directory knows already
+        state_here, arrived = await _state(old, tenant), await _state(new, tenant)
+        if state_here == "gone" and arrived == "here":  # all but the directory knows already
             return 0, 0
-        if standing == "gone":
+        if state_here == "gone":
             raise Conflict(f"{tenant!r} is in neither database whole; look for a third one, or restore a backup")
-        begins = standing != "leaving"
+        begins = state_here != "leaving"
         if begins and arrived == "here":
             raise Conflict(
                 f"{tenant!r} lives in both databases, as when one of them was restored; nothing was changed, "
@@ -128,15 +128,15 @@ class Mover:
         await new.execute(_MEET, tenant, "gone")
         await _set_state(new, tenant, "gone")
         self._at("expected")
-        ahead = Ahead(old, new, copier, tenant, step=self._step, at=self._at)
+        ahead = Precopy(old, new, copier, tenant, step=self._step, at=self._at)
         await ahead.copy()
-        for _ in range(MOST_EPOCHS):
+        for _ in range(MAX_EPOCHS):
             await self._lift_epoch(old, new)
             with suppress(_Overtaken):  # by a restore, or by somebody who moves the other way
                 return await self._leave(old, new, copier, tenant, ahead)
         raise Conflict("others keep raising the epoch of the source; nothing was moved, try again")
 
-    async def _leave(self, old: Owner, new: Owner, copier: Copier, tenant: str, ahead: Ahead) -> tuple[int, int]:
+    async def _leave(self, old: Owner, new: Owner, copier: Copier, tenant: str, ahead: Precopy) -> tuple[int, int]:
         async with self._alone(old, tenant):
             self._at("alone")
             counts = await self._copy_last(old, new, copier, tenant, ahead)
@@ -145,7 +145,7 @@ class Mover:
             self._at("gone")
         return counts
 
-    async def _copy_last(self, old: Owner, new: Owner, copier: Copier, tenant: str, ahead: Ahead) -> tuple[int, int]:
+    async def _copy_last(self, old: Owner, new: Owner, copier: Copier, tenant: str, ahead: Precopy) -> tuple[int, int]:
         """Everything that is left, in one transaction on the target; the source does not change meanwhile."""
         async with old.transaction(isolation="repeatable_read"), new.transaction():
             if await new.fetchval(_EPOCH) <= await old.fetchval(_EPOCH):
@@ -179,8 +179,8 @@ class Mover:
     async def _call_off(self, directory: Owner, tenant: str, source: str, target: str) -> None:
         """Let a tenant stay where it is; what was copied already is deleted, if not now then by the next move there."""
         async with (
-            owner(source, self._address(source), copies=True) as old,
-            owner(target, self._address(target), copies=True) as new,
+            admin_connection(source, self._address(source), copies=True) as old,
+            admin_connection(target, self._address(target), copies=True) as new,
         ):
             if await _state(old, tenant) == "gone":
                 raise Conflict(f"{tenant!r} has left shard {source!r} already; finish the move to {target!r}")
@@ -195,7 +195,7 @@ class Mover:
 
     async def _clear(self, directory: Owner, tenant: str, source: str, target: str) -> None:
         """Delete the old copy; nobody has been sent there since the directory names the target."""
-        async with owner(source, self._address(source), copies=True) as old:
+        async with admin_connection(source, self._address(source), copies=True) as old:
             if await _state(old, tenant) != "gone":
                 raise Conflict(f"{tenant!r} still lives on shard {source!r}; its copy there is not deleted")
             copier = await Copier.between(old, old, tenant, self._at)
@@ -225,7 +225,7 @@ class Mover:
 
 def _above(sequence: str, highest: int, no: int) -> int:
     if sequence == "job_seq_seq":
-        return next_number(highest + SPARE_NUMBERS * MOST_SHARDS, no)
+        return next_number(highest + SPARE_NUMBERS * MAX_SHARDS, no)
     return highest + SPARE_NUMBERS
 
 

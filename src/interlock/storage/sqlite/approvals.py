@@ -6,7 +6,17 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from interlock.domain.approval import Approval, Decision, GateFilter, GateStatus, OnDeny, OpenGate, Ruling, Vote, digest
+from interlock.domain.approval import (
+    Approval,
+    ApprovalFilter,
+    ApprovalStatus,
+    Decision,
+    OnDeny,
+    RequestApproval,
+    Vote,
+    VoteOutcome,
+    digest,
+)
 from interlock.domain.retry import SECOND
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite.connection import Connection
@@ -18,24 +28,24 @@ _SQL: Final = {
     name: statement.replace("{columns}", _COLUMNS)
     for name, statement in load("interlock.storage.sqlite", "approvals.sql").items()
 }
-_NO_PLACE: Final = (1 << 62, "")  # newer than any
+_NEWEST: Final = (1 << 62, "")  # newer than any
 _NO_END: Final = (-1, "")  # before any
 
 
 def by_id(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, Approval]:
-    rows = connection.rows(_SQL["gates"], {"tenant": tenant, "ids": json.dumps(sorted(set(ids)))})
+    rows = connection.rows(_SQL["approvals"], {"tenant": tenant, "ids": json.dumps(sorted(set(ids)))})
     return {row[1]: to_approval(row) for row in rows}
 
 
-def find(connection: Connection, tenant: str, filter: GateFilter) -> list[Approval]:
+def find(connection: Connection, tenant: str, filter: ApprovalFilter) -> list[Approval]:
     """As the filter asks for; open ones and those of one job are found without looking at any other."""
-    at, id = filter.before or (_NO_END if filter.urgent else _NO_PLACE)
+    at, id = filter.before or (_NO_END if filter.urgent else _NEWEST)
     facts = {"tenant": tenant, "at": at, "id": id, "limit": filter.limit, "status": filter.status}
     if filter.urgent:
         rows = connection.rows(_SQL["find_urgent"], facts)
     elif filter.job_id is not None:
         rows = connection.rows(_SQL["find_of_job"], facts | {"job_id": filter.job_id, "fence": filter.fence})
-    elif filter.status is GateStatus.OPEN:
+    elif filter.status is ApprovalStatus.OPEN:
         rows = connection.rows(_SQL["find_open"], facts)
     else:
         rows = connection.rows(_SQL["find"], facts)
@@ -61,7 +71,7 @@ def due(connection: Connection, limit: int) -> list[tuple[Any, ...]]:
     return connection.rows(_SQL["due"], {"now": connection.read_clock(), "limit": limit})
 
 
-def open_gates(connection: Connection, tenant: str, orders: Sequence[OpenGate]) -> None:
+def add_approvals(connection: Connection, tenant: str, orders: Sequence[RequestApproval]) -> None:
     """Add the gates that jobs are about to wait for."""
     if not orders:
         return
@@ -69,14 +79,14 @@ def open_gates(connection: Connection, tenant: str, orders: Sequence[OpenGate]) 
     payloads = dict(connection.rows(_SQL["payloads"], {"tenant": tenant, "ids": ids}))
     now = connection.now
     connection.db.executemany(_SQL["open"], [
-        (tenant, o.gate_id, o.id, o.fence, o.prompt, o.details, o.risk, o.schema,
+        (tenant, o.approval_id, o.id, o.fence, o.prompt, o.details, o.risk, o.schema,
          digest(payloads[o.id], o.prompt, o.details, o.schema), o.required, o.on_deny, o.opened_by, now,
          now + round(o.expires_in_seconds * SECOND), o.name, o.occurrence)
         for o in orders
     ])  # fmt: skip
 
 
-def record(connection: Connection, tenant: str, ruling: Ruling) -> None:
+def record(connection: Connection, tenant: str, ruling: VoteOutcome) -> None:
     """Write a vote and the decision it brought about, before its job moves on."""
     approval, vote = ruling.approval, ruling.vote
     if vote is None:
@@ -90,11 +100,11 @@ def record(connection: Connection, tenant: str, ruling: Ruling) -> None:
         connection.db.execute(_SQL["close"], (*closed, tenant, approval.id))
 
 
-def mint(connection: Connection, tenant: str, id: str, sha256: bytes, actor: str) -> None:
-    connection.db.execute(_SQL["mint"], (sha256, actor, connection.now, tenant, id))
+def create_link(connection: Connection, tenant: str, id: str, sha256: bytes, actor: str) -> None:
+    connection.db.execute(_SQL["create_link"], (sha256, actor, connection.now, tenant, id))
 
 
 def to_approval(row: tuple[Any, ...]) -> Approval:
     approval = Approval._make(row)
-    votes = tuple(Vote(voter, Decision(said), comment, at) for voter, said, comment, at in json.loads(row[-1]))
-    return approval._replace(status=GateStatus(approval.status), on_deny=OnDeny(approval.on_deny), votes=votes)
+    votes = tuple(Vote(voter, Decision(given), comment, at) for voter, given, comment, at in json.loads(row[-1]))
+    return approval._replace(status=ApprovalStatus(approval.status), on_deny=OnDeny(approval.on_deny), votes=votes)

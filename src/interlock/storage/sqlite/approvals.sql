@@ -8,7 +8,7 @@ INSERT INTO approval (tenant, id, job_id, fence, status, prompt, details, risk, 
 VALUES (?1, ?2, ?3, ?4, 'open', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15,
   coalesce(?16, 1 + (SELECT count(*) FROM approval a WHERE a.tenant = ?1 AND a.job_id = ?3 AND a.name IS ?15)));
 
--- name: gates
+-- name: approvals
 SELECT {columns} FROM json_each(:ids) i CROSS JOIN approval a ON a.tenant = :tenant AND a.id = i.value;
 
 -- name: find
@@ -28,7 +28,7 @@ WHERE a.tenant = :tenant AND a.status = 'open' AND (a.opened_at, a.id) < (:at, :
 ORDER BY a.opened_at DESC, a.id DESC LIMIT :limit;
 
 -- name: find_of_job
-SELECT {columns} FROM approval a INDEXED BY approval_of_grant
+SELECT {columns} FROM approval a INDEXED BY approval_of_lease
 WHERE a.tenant = :tenant AND a.job_id = :job_id AND (:fence IS NULL OR a.fence = :fence) AND (:status IS NULL OR a.status = :status)
   AND (a.opened_at, a.id) < (:at, :id)
 ORDER BY a.opened_at DESC, a.id DESC LIMIT :limit;
@@ -38,7 +38,7 @@ SELECT a.tenant, a.id FROM approval a INDEXED BY approval_token WHERE a.token_sh
 
 -- name: decisions
 -- What was decided about each job, oldest first.
-SELECT {columns} FROM json_each(:ids) i CROSS JOIN approval a INDEXED BY approval_of_grant
+SELECT {columns} FROM json_each(:ids) i CROSS JOIN approval a INDEXED BY approval_of_lease
 ON a.tenant = :tenant AND a.job_id = i.value AND a.status IN ('approved', 'denied')
 ORDER BY a.fence;
 
@@ -58,5 +58,5 @@ INSERT INTO approval_vote (tenant, approval_id, voter, job_id, decision, comment
 -- name: close
 UPDATE approval SET status = ?, closed_by = ?, closed_at = ?, comment = ?, data = ? WHERE tenant = ? AND id = ? AND status = 'open';
 
--- name: mint
-UPDATE approval SET token_sha256 = ?, token_minted_by = ?, token_minted_at = ? WHERE tenant = ? AND id = ? AND status = 'open';
+-- name: create_link
+UPDATE approval SET token_sha256 = ?, link_created_by = ?, link_created_at = ? WHERE tenant = ? AND id = ? AND status = 'open';

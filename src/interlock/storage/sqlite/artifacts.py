@@ -19,8 +19,8 @@ from interlock.domain.artifact import (
     admit,
     arrange,
 )  # fmt: skip
-from interlock.domain.decide import answer_repeat
-from interlock.domain.job import Refused
+from interlock.domain.decide import result_of_repeat
+from interlock.domain.job import Rejected
 from interlock.domain.retry import SECOND
 from interlock.errors import Error, NotFound
 from interlock.storage.sql_files import load
@@ -38,17 +38,17 @@ _NEWEST: Final = (1 << 62, "")
 T = TypeVar("T")
 
 
-class ArtifactVerbs(ABC):
+class SQLiteArtifacts(ABC):
     """The part of the store that keeps artifacts; their bytes are elsewhere."""
 
     async def open_uploads(
         self, tenant: str, openings: Sequence[Opening], *, quota: int | None
-    ) -> list[Refused | None]:
+    ) -> list[Rejected | None]:
         return await self._write(lambda c: _open(c, tenant, openings, quota))
 
     async def show_artifacts(
         self, tenant: str, items: Sequence[NewArtifact], *, quota: int | None, whole: bool = False
-    ) -> list[Artifact | Refused]:
+    ) -> list[Artifact | Rejected]:
         return await self._write(lambda c: _show(c, tenant, items, quota, whole))
 
     async def abandon_objects(self, tenant: str, keys: Sequence[str]) -> None:
@@ -99,7 +99,7 @@ class ArtifactVerbs(ABC):
     async def _read(self, query: Callable[[Connection], T]) -> T: ...
 
 
-def _open(c: Connection, tenant: str, openings: Sequence[Opening], quota: int | None) -> list[Refused | None]:
+def _open(c: Connection, tenant: str, openings: Sequence[Opening], quota: int | None) -> list[Rejected | None]:
     faults = _faults(c, tenant, {opening.holder for opening in openings})
     there = _named(c, tenant, [(opening.holder.job_id, opening.name) for opening in openings])
     answers = admit(openings, faults=faults, there=there, used=_used(c, tenant), quota=quota)
@@ -111,7 +111,7 @@ def _open(c: Connection, tenant: str, openings: Sequence[Opening], quota: int | 
 
 def _show(
     c: Connection, tenant: str, items: Sequence[NewArtifact], quota: int | None, whole: bool
-) -> list[Artifact | Refused]:
+) -> list[Artifact | Rejected]:
     keys = json.dumps([new.key for new in items if new.key is not None])
     plan = arrange(
         items,
@@ -123,9 +123,9 @@ def _show(
         now=c.now,
         whole=whole,
     )
-    c.db.executemany(_SQL["make_room"], [(tenant, new.job_id, new.name) for new in plan.shown])
-    c.db.executemany(_SQL["show"], [(tenant, *new) for new in plan.shown])
-    c.db.executemany(_SQL["adopted"], [(tenant, new.key) for new in plan.shown if new.key is not None])
+    c.db.executemany(_SQL["make_room"], [(tenant, new.job_id, new.name) for new in plan.visible])
+    c.db.executemany(_SQL["show"], [(tenant, *new) for new in plan.visible])
+    c.db.executemany(_SQL["adopted"], [(tenant, new.key) for new in plan.visible if new.key is not None])
     _orphan(c, tenant, plan.replaced)
     _abandon(c, tenant, plan.spare)
     _use(c, tenant, plan.growth)
@@ -149,14 +149,14 @@ def _faults(c: Connection, tenant: str, holders: set[Holder]) -> dict[Holder, Er
         if holder.job_id not in here:
             faults[holder] = NotFound(holder.job_id)
         elif here[holder.job_id] != holder:
-            why = answer_repeat(history.grant_end(c, tenant, holder.job_id, holder.fence), None, *holder)
+            why = result_of_repeat(history.lease_end(c, tenant, holder.job_id, holder.fence), None, *holder)
             assert isinstance(why, Error)
             faults[holder] = why
     return faults
 
 
-def _named(c: Connection, tenant: str, places: Sequence[tuple[str, str]]) -> list[Artifact]:
-    rows = c.rows(_SQL["named"], {"tenant": tenant, "places": json.dumps(sorted(set(places)))})
+def _named(c: Connection, tenant: str, positions: Sequence[tuple[str, str]]) -> list[Artifact]:
+    rows = c.rows(_SQL["named"], {"tenant": tenant, "ordinals": json.dumps(sorted(set(positions)))})
     return [*map(Artifact._make, rows)]
 
 

@@ -23,7 +23,7 @@ DELETE FROM artifact_orphan WHERE tenant = ? AND object_key = ?;
 UPDATE artifact_orphan SET collect_at = ? WHERE tenant = ? AND object_key = ?;
 
 -- name: named
-SELECT {artifact} FROM json_each(:places) p CROSS JOIN artifact a
+SELECT {artifact} FROM json_each(:ordinals) p CROSS JOIN artifact a
   ON a.tenant = :tenant AND a.job_id = p.value ->> 0 AND a.name = p.value ->> 1;
 
 -- name: make_room

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import Final, TypeVar
 
-from interlock.domain.audit import Chronicle, VerifiedPart
+from interlock.domain.audit import HistoryExport, VerifiedPart
 from interlock.domain.operator_log import LogRow
 from interlock.storage import history_chain
 from interlock.storage.sql_files import load
@@ -19,7 +19,7 @@ _SQL: Final = load("interlock.storage.sqlite", "audit.sql")
 _BEYOND_ALL: Final = 1 << 62
 
 
-class AuditVerbs(ABC):
+class SQLiteAudit(ABC):
     """The part of a SQLite store for auditors, and for whoever has restored a file."""
 
     @abstractmethod
@@ -28,16 +28,16 @@ class AuditVerbs(ABC):
     @abstractmethod
     async def _read(self, query: Callable[[Connection], T]) -> T: ...
 
-    async def histories(self, tenant: str, *, after: int = 0, jobs: int) -> list[Chronicle]:
-        def read(c: Connection) -> list[Chronicle]:
+    async def histories(self, tenant: str, *, after: int = 0, jobs: int) -> list[HistoryExport]:
+        def read(c: Connection) -> list[HistoryExport]:
             rows = c.rows(_SQL["histories"], {"tenant": tenant, "after": after, "jobs": jobs})
             by_job = groupby(rows, key=lambda row: int(row[0]))
-            return [Chronicle(seq, tuple(history.to_row(row[1:]) for row in group)) for seq, group in by_job]
+            return [HistoryExport(seq, tuple(history.to_row(row[1:]) for row in group)) for seq, group in by_job]
 
         return await self._read(read)
 
     async def verify_part(self, tenant: str, *, after: str | None = None, jobs: int) -> VerifiedPart:
-        start = 0 if after is None else _place(after)
+        start = 0 if after is None else _cursor_position(after)
 
         def read(c: Connection) -> VerifiedPart:
             with c.db:  # one snapshot of chains and contents
@@ -62,7 +62,7 @@ class AuditVerbs(ABC):
         return await self._write(write)
 
 
-def _place(cursor: str) -> int:
+def _cursor_position(cursor: str) -> int:
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 20 and int(cursor) <= _BEYOND_ALL):
-        raise history_chain.no_such_place(cursor)
+        raise history_chain.invalid_cursor(cursor)
     return int(cursor)

@@ -12,25 +12,25 @@ from typing import Any, Final
 
 import apsw
 
-from interlock.domain.decide import Expire, PassDeadline
+from interlock.domain.decide import EnforceDeadline, ExpireLease
 from interlock.domain.job import Job
-from interlock.domain.policy import DEFAULT_LEASE_SECONDS, ClaimAsk
-from interlock.storage.expired import Swept, ended
+from interlock.domain.policy import DEFAULT_LEASE_SECONDS, ClaimFilter
+from interlock.storage.expired import ExpiredCounts, count_expired
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import transition_effects
 from interlock.storage.sqlite.connection import Connection, of_a_row
-from interlock.storage.sqlite.eligibility_keys import Leg, Routes, Span
+from interlock.storage.sqlite.eligibility_keys import EligibilityKeys, IndexRange, Span
 from interlock.storage.sqlite.job_row import to_job
-from interlock.storage.sqlite.lease_writer import Grants
+from interlock.storage.sqlite.lease_writer import LeaseWriter
 from interlock.storage.sqlite.transition import carry_out_apart
 
 log = logging.getLogger(__name__)
 
 _SQL: Final = load("interlock.storage.sqlite", "claim.sql")
 SWEEP_FIRST: Final = 100
-LEGS_OF_A_STATEMENT: Final = 16
+RANGES_PER_STATEMENT: Final = 16
 _READY: Final = {
-    Span.ROUTE: _SQL["ready_on_route"],
+    Span.ROUTE: _SQL["ready_on_key"],
     Span.BASE: _SQL["ready_on_base"],
     Span.ACROSS_REPOSITORIES: _SQL["ready_across_repositories"],
     Span.ACROSS_KEYS: _SQL["ready_across_keys"],
@@ -39,11 +39,11 @@ _READY: Final = {
 
 def claim(
     connection: Connection,
-    routes: Routes,
+    eligibility_keys: EligibilityKeys,
     tenant: str,
-    ask: ClaimAsk,
-    takers: Sequence[str],
-    swept: Swept,
+    ask: ClaimFilter,
+    claimants: Sequence[str],
+    expired: ExpiredCounts,
     careful: bool = False,
 ) -> list[Job]:
     """Reprocess what the clock has brought up (bounded), then grant the best jobs this ask may have.
@@ -51,33 +51,39 @@ def claim(
     With care, after a claim that failed, each job is granted by itself, and one that cannot be granted is passed over.
     """
     db, now = connection.db, connection.now
-    swept.clear()  # a transaction that failed is begun again
-    if ask.claim_id is not None and (before := _granted_before(connection, tenant, ask)):
+    expired.clear()  # a transaction that failed is begun again
+    if ask.claim_id is not None and (before := _leased_before(connection, tenant, ask)):
         return before
-    ((epoch, last_route, due, paused, line_due, own_leases),) = connection.rows(_SQL["surroundings"], (tenant, now))
+    ((epoch, last_eligibility_key, due, paused, agent_due, own_leases),) = connection.rows(
+        _SQL["surroundings"], (tenant, now)
+    )
     if due:
-        _sweep(connection, tenant, swept)
-    if line_due:
-        transition_effects.join_lines(connection, tenant)
-    routes.refresh(connection, last_route)
-    legs = routes.legs(ask)
+        _sweep(connection, tenant, expired)
+    if agent_due:
+        transition_effects.fill_slots(connection, tenant)
+    eligibility_keys.refresh(connection, last_eligibility_key)
+    index_ranges = eligibility_keys.index_ranges(ask)
     if paused:
         paused_types = {type for (type,) in connection.rows(_SQL["paused_types"], {"tenant": tenant})}
-        legs = [leg for leg in legs if leg.type not in paused_types]
+        index_ranges = [index_range for index_range in index_ranges if index_range.type not in paused_types]
     lease_seconds = ask.lease_seconds
     if lease_seconds is None and not own_leases:
         lease_seconds = DEFAULT_LEASE_SECONDS
-    granted: list[Job] = []
+    leased: list[Job] = []
     passed: set[int] = set()
-    while (wanted := ask.limit - len(granted)) > 0:
-        best = _best(connection, tenant, legs, wanted + len(passed))
+    while (wanted := ask.limit - len(leased)) > 0:
+        best = _best(connection, tenant, index_ranges, wanted + len(passed))
         seqs = [seq for seq in best if seq not in passed][: 1 if careful else wanted] if passed or careful else best
         if not seqs:
             break
-        workers = iter(takers[len(granted) :]) if takers else repeat(ask.worker)
-        grants = Grants(connection, tenant, lease_seconds, epoch << 32, workers)
+        workers = iter(claimants[len(leased) :]) if claimants else repeat(ask.worker)
+        leases = LeaseWriter(connection, tenant, lease_seconds, epoch << 32, workers)
         try:
-            some, late = connection.alone(partial(grants.take, routes, seqs)) if careful else grants.take(routes, seqs)
+            some, late = (
+                connection.alone(partial(leases.take, eligibility_keys, seqs))
+                if careful
+                else leases.take(eligibility_keys, seqs)
+            )
         except Exception as error:
             if not (careful and of_a_row(error)):
                 raise
@@ -86,30 +92,30 @@ def claim(
             )
             passed.update(seqs)
             continue
-        granted += some
+        leased += some
         if late:
-            swept += ended(late, carry_out_apart(connection, tenant, late))
+            expired += count_expired(late, carry_out_apart(connection, tenant, late))
         if not some:  # what has ended is not found again, and what cannot be read is not asked for again
             passed.update(seqs)
-    if ask.claim_id is not None and granted:
-        pairs = json.dumps([(job.seq, job.fence) for job in granted])
-        db.execute(_SQL["keep_claim"], _claim_key(tenant, ask) | {"granted": pairs, "now": now})
-    return granted
+    if ask.claim_id is not None and leased:
+        pairs = json.dumps([(job.seq, job.fence) for job in leased])
+        db.execute(_SQL["keep_claim"], _claim_key(tenant, ask) | {"leased": pairs, "now": now})
+    return leased
 
 
-def _sweep(connection: Connection, tenant: str, swept: Swept) -> None:
+def _sweep(connection: Connection, tenant: str, expired: ExpiredCounts) -> None:
     """End leases that have run out, then jobs that may no longer start, those that just lost their lease among them."""
     facts = {"tenant": tenant, "now": connection.now, "limit": SWEEP_FIRST}
-    leases = [Expire(id) for (id,) in connection.rows(_SQL["expired_leases"], facts)]
-    swept += ended(leases, carry_out_apart(connection, tenant, leases))
-    late = [PassDeadline(id) for (id,) in connection.rows(_SQL["passed_deadlines"], facts)]
-    swept += ended(late, carry_out_apart(connection, tenant, late))
+    leases = [ExpireLease(id) for (id,) in connection.rows(_SQL["expired_leases"], facts)]
+    expired += count_expired(leases, carry_out_apart(connection, tenant, leases))
+    late = [EnforceDeadline(id) for (id,) in connection.rows(_SQL["passed_deadlines"], facts)]
+    expired += count_expired(late, carry_out_apart(connection, tenant, late))
 
 
-def _best(connection: Connection, tenant: str, legs: Sequence[Leg], most: int) -> list[int]:
+def _best(connection: Connection, tenant: str, index_ranges: Sequence[IndexRange], most: int) -> list[int]:
     """The seqs of due jobs, best first: by priority, then time, then arrival."""
     best: list[int] = []
-    for _, tier in groupby(legs, lambda leg: leg.priority):
+    for _, tier in groupby(index_ranges, lambda index_range: index_range.priority):
         parts = [_ready(connection, tenant, some, most - len(best)) for some in _batched(list(tier))]
         rows: Iterable[tuple[Any, ...]] = parts[0].fetchall() if len(parts) == 1 else heapq.merge(*parts)
         best += [seq for _, seq in islice(rows, most - len(best))]
@@ -120,14 +126,16 @@ def _best(connection: Connection, tenant: str, legs: Sequence[Leg], most: int) -
     return best
 
 
-def _batched(legs: list[Leg]) -> Iterator[list[Leg]]:
-    return (legs[i : i + LEGS_OF_A_STATEMENT] for i in range(0, len(legs), LEGS_OF_A_STATEMENT))
+def _batched(index_ranges: list[IndexRange]) -> Iterator[list[IndexRange]]:
+    return (index_ranges[i : i + RANGES_PER_STATEMENT] for i in range(0, len(index_ranges), RANGES_PER_STATEMENT))
 
 
-def _ready(connection: Connection, tenant: str, legs: Sequence[Leg], most: int) -> apsw.Cursor:
+def _ready(connection: Connection, tenant: str, index_ranges: Sequence[IndexRange], most: int) -> apsw.Cursor:
     """The ranges of these legs, merged by SQLite, which takes a third of what Python takes, as far as they are read."""
-    statement = _merged(tuple(leg.span for leg in legs))
-    return connection.db.execute(statement, (tenant, connection.now, *(leg.no for leg in legs), most))
+    statement = _merged(tuple(index_range.span for index_range in index_ranges))
+    return connection.db.execute(
+        statement, (tenant, connection.now, *(index_range.no for index_range in index_ranges), most)
+    )
 
 
 @lru_cache(256)
@@ -135,18 +143,18 @@ def _merged(spans: tuple[Span, ...]) -> str:
     return " UNION ALL ".join(_READY[span] for span in spans) + " ORDER BY run_at, seq LIMIT ?"
 
 
-def _granted_before(connection: Connection, tenant: str, ask: ClaimAsk) -> list[Job]:
+def _leased_before(connection: Connection, tenant: str, ask: ClaimFilter) -> list[Job]:
     """What the same worker was granted under this claim id and still runs."""
     rows = connection.rows(_SQL["find_claim"], _claim_key(tenant, ask))
     return _jobs(connection, tenant, running_under(connection, tenant, ask.worker, rows[0][0])) if rows else []
 
 
-def running_under(connection: Connection, tenant: str, worker: str, granted: str) -> list[int]:
-    rows = connection.rows(_SQL["still_running"], {"tenant": tenant, "granted": granted, "worker": worker})
+def running_under(connection: Connection, tenant: str, worker: str, leased: str) -> list[int]:
+    rows = connection.rows(_SQL["still_running"], {"tenant": tenant, "leased": leased, "worker": worker})
     return [seq for (seq,) in rows]
 
 
-def _claim_key(tenant: str, ask: ClaimAsk) -> dict[str, object]:
+def _claim_key(tenant: str, ask: ClaimFilter) -> dict[str, object]:
     return {"tenant": tenant, "worker": ask.worker, "claim_id": ask.claim_id}
 
 
@@ -162,8 +170,8 @@ def forget_claims(connection: Connection, older_than: int, limit: int) -> int:
     db, now = connection.db, connection.now
     gone, kept = [], []
     old = connection.rows(_SQL["old_claims"], {"before": now - older_than, "limit": limit})
-    for tenant, worker, claim_id, granted in old:
-        if running_under(connection, tenant, worker, granted):
+    for tenant, worker, claim_id, leased in old:
+        if running_under(connection, tenant, worker, leased):
             kept.append((now, tenant, worker, claim_id))
         else:
             gone.append((tenant, worker, claim_id))

@@ -1,7 +1,7 @@
 -- name: surroundings
 -- What a claim must know first: the epoch, the newest route, whether leases or deadlines have passed, types are paused, lines move up,
 -- and types or agents have leases of their own.
-SELECT (SELECT value FROM epoch), (SELECT coalesce(max(no), 0) FROM route WHERE tenant = ?1),
+SELECT (SELECT value FROM epoch), (SELECT coalesce(max(no), 0) FROM eligibility_key WHERE tenant = ?1),
   EXISTS (SELECT 1 FROM job WHERE tenant = ?1 AND status = 'running' AND lease_expires_at <= ?2)
     OR EXISTS (SELECT 1 FROM job INDEXED BY job_deadline WHERE tenant = ?1 AND deadline <= ?2 AND deadline IS NOT NULL
       AND status IN ('queued', 'retry', 'waiting_for_approval') AND status <> 'waiting_for_approval' AND awaiting = 0),
@@ -13,15 +13,15 @@ SELECT (SELECT value FROM epoch), (SELECT coalesce(max(no), 0) FROM route WHERE 
 -- name: paused_types
 SELECT type FROM queue WHERE tenant = :tenant AND paused_at IS NOT NULL;
 
--- name: ready_on_route
+-- name: ready_on_key
 -- Due jobs of one route. Several of these are put together and ordered; read lazily, so no more than needed is touched.
 SELECT run_at, seq FROM job INDEXED BY job_ready
-WHERE tenant = ?1 AND run_at <= ?2 AND route = ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
+WHERE tenant = ?1 AND run_at <= ?2 AND eligibility_key = ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
 
 -- name: ready_on_base
 -- The same for all routes that share a base, whatever their repository and affinity key.
 SELECT run_at, seq FROM job INDEXED BY job_ready_base
-WHERE tenant = ?1 AND run_at <= ?2 AND base = ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0 AND route <> base;
+WHERE tenant = ?1 AND run_at <= ?2 AND base = ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0 AND eligibility_key <> base;
 
 -- name: ready_across_repositories
 -- The same for all routes that differ only in their repository.
@@ -33,14 +33,14 @@ WHERE tenant = ?1 AND run_at <= ?2 AND across_repositories = ? AND status IN ('q
 SELECT run_at, seq FROM job INDEXED BY job_ready_across_keys
 WHERE tenant = ?1 AND run_at <= ?2 AND across_keys = ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
 
--- name: to_grant
+-- name: to_lease
 -- The jobs about to be granted, with base, line and head.
-SELECT {job}, v.base, v.line, v.head FROM json_each(:seqs) s CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = s.value
+SELECT {job}, v.base, v.agent_no, v.head FROM json_each(:seqs) s CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = s.value
 WHERE v.attempt BETWEEN 1 AND v.max_attempts;
 
 -- name: unchanged
 -- Whether each job of a range still is as it was born, and where it stands. The next has as many rows, in the same order.
-SELECT version = 1 AND attempt = 1 AND deadline IS NULL AND timeout_seconds IS NULL AND tags = '[]', id, priority, route, line, run_at, max_attempts, head
+SELECT version = 1 AND attempt = 1 AND deadline IS NULL AND timeout_seconds IS NULL AND tags = '[]', id, priority, eligibility_key, agent_no, run_at, max_attempts, head
 FROM job WHERE tenant = ? AND seq BETWEEN ? AND ? ORDER BY seq;
 
 -- name: bodies
@@ -49,7 +49,7 @@ SELECT coalesce(requested_by, parent_id, redrive_of, idempotency_key, backoff, e
   IS NULL, agent_kind, agent_id, created_by, created_at, payload
 FROM job_body WHERE tenant = ? AND seq BETWEEN ? AND ? ORDER BY seq;
 
--- name: grant
+-- name: lease_jobs
 UPDATE job SET status = 'running', version = version + 1, fence = max(fence, :floor) + 1, worker = :worker,
   lease_expires_at = CASE WHEN timeout_seconds IS NULL THEN :now + :lease
     ELSE min(:now + :lease, :now + CAST(round(timeout_seconds * 1000000) AS INTEGER)) END,
@@ -61,25 +61,25 @@ WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
 SELECT {job} FROM json_each(:seqs) s CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = s.value;
 
 -- name: find_claim
-SELECT granted FROM claim WHERE tenant = :tenant AND worker = :worker AND claim_id = :claim_id;
+SELECT leased FROM claim_result WHERE tenant = :tenant AND worker = :worker AND claim_id = :claim_id;
 
 -- name: keep_claim
-INSERT INTO claim (tenant, worker, claim_id, granted, at) VALUES (:tenant, :worker, :claim_id, :granted, :now)
-ON CONFLICT DO UPDATE SET granted = excluded.granted, at = excluded.at;
+INSERT INTO claim_result (tenant, worker, claim_id, leased, at) VALUES (:tenant, :worker, :claim_id, :leased, :now)
+ON CONFLICT DO UPDATE SET leased = excluded.leased, at = excluded.at;
 
 -- name: still_running
 -- Which of the jobs granted under a claim still run under that very grant.
-SELECT j.seq FROM json_each(:granted) g CROSS JOIN job j ON j.tenant = :tenant AND j.seq = g.value ->> 0
+SELECT j.seq FROM json_each(:leased) g CROSS JOIN job j ON j.tenant = :tenant AND j.seq = g.value ->> 0
 WHERE j.status = 'running' AND j.fence = g.value ->> 1 AND j.worker = :worker;
 
 -- name: old_claims
-SELECT tenant, worker, claim_id, granted FROM claim WHERE at < :before LIMIT :limit;
+SELECT tenant, worker, claim_id, leased FROM claim_result WHERE at < :before LIMIT :limit;
 
 -- name: remember_claim
-UPDATE claim SET at = ? WHERE tenant = ? AND worker = ? AND claim_id = ?;
+UPDATE claim_result SET at = ? WHERE tenant = ? AND worker = ? AND claim_id = ?;
 
 -- name: forget_claim
-DELETE FROM claim WHERE tenant = ? AND worker = ? AND claim_id = ?;
+DELETE FROM claim_result WHERE tenant = ? AND worker = ? AND claim_id = ?;
 
 -- name: expired_leases
 SELECT id FROM job INDEXED BY job_lease WHERE tenant = :tenant AND status = 'running' AND lease_expires_at <= :now LIMIT :limit;

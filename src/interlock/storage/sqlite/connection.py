@@ -19,7 +19,7 @@ from interlock.domain.digests import of_fields
 from interlock.errors import Error, Fatal, StorageBroken, Unavailable
 from interlock.storage import broken
 from interlock.storage.sqlite import digests
-from interlock.storage.sqlite.lease_cache import Memory
+from interlock.storage.sqlite.lease_cache import LeaseCache
 from interlock.storage.sqlite.pending_hashes import Hashes
 
 T = TypeVar("T")
@@ -56,8 +56,8 @@ class Connection:
         self._strangers = [True]  # empty while a verb is at work
         self.hashes = Hashes(self._strangers)
         self.metadatas: dict[int, str | None] = {}  # of the rows of history with those hashes
-        self.undone = 0  # how often a transaction, or a part of one, was rolled back
-        self.granted = Memory()
+        self.rollbacks = 0  # how often a transaction, or a part of one, was rolled back
+        self.leased = LeaseCache()
         self._log_pages = 0
         self._clock = clock
         try:
@@ -172,7 +172,7 @@ class Connection:
         try:
             answer = part()
         except Exception:
-            self.undone += 1
+            self.rollbacks += 1
             if self.db.in_transaction:
                 self.db.execute("ROLLBACK TO alone")
                 self.db.execute("RELEASE alone")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from interlock.domain import digests
 from interlock.domain.digests import Kept, Options, StepFields
-from interlock.domain.transition import Edited
+from interlock.domain.transition import EditedFields
 from interlock.storage.sql_files import load
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def of_transition(
     left: str,
     reached: str,
     verb: str,
-    gate_id: str | None,
+    approval_id: str | None,
 ) -> Digests:
     """What a job leaves behind as it stops running, and what it waits or has waited for."""
     found: Digests = {}
@@ -44,8 +44,8 @@ def of_transition(
         found |= of_progress(connection, tenant, job_id, fence)
     if reached == _WAITING:
         found["request"] = _request(connection, tenant, job_id, fence)
-    if left == _WAITING != reached and gate_id is not None:
-        found["decision"] = _decision(connection, tenant, gate_id, "expired" if verb == "expire" else "void")
+    if left == _WAITING != reached and approval_id is not None:
+        found["decision"] = _decision(connection, tenant, approval_id, "expired" if verb == "expire" else "void")
     return found
 
 
@@ -75,7 +75,7 @@ def have_progress(connection: Connection, tenant: str, ids: Sequence[str]) -> bo
     return bool(found)
 
 
-def of_options(connection: Connection, tenant: str, seq: int, edited: Edited | None = None) -> str:
+def of_options(connection: Connection, tenant: str, seq: int, edited: EditedFields | None = None) -> str:
     """The options of a job, as they are or as an edit makes them."""
     found = options(connection, tenant, seq)
     if edited is not None:
@@ -90,7 +90,7 @@ def metadata_of_change(
     tenant: str,
     seq: int,
     left: str | None,
-    gate_id: str | None,
+    approval_id: str | None,
     error: str | None,
     optioned: int,
 ) -> str | None:
@@ -101,7 +101,7 @@ def metadata_of_change(
         ((payload,),) = connection.rows(_SQL["payload"], (tenant, seq))
         found |= {"payload": digests.of_text(payload)}
     else:
-        found |= of_transition(connection, tenant, id, fence, left, status, verb, gate_id)
+        found |= of_transition(connection, tenant, id, fence, left, status, verb, approval_id)
     if left is None or optioned or verb == "edit":
         found["options"] = of_options(connection, tenant, seq)
     if status != "succeeded" and (new_error != error or (left == _RUNNING and status in FAILURES)):
@@ -136,11 +136,11 @@ def _request(connection: Connection, tenant: str, job_id: str, fence: int) -> st
     return digests.of_request(*rows[0]) if rows else None
 
 
-def _decision(connection: Connection, tenant: str, gate_id: str, if_open: str | None) -> str:
+def _decision(connection: Connection, tenant: str, approval_id: str, if_open: str | None) -> str:
     """How an approval was closed; one that is open is about to be closed as `if_open`."""
-    rows = connection.rows(_SQL["decision"], (tenant, gate_id))
+    rows = connection.rows(_SQL["decision"], (tenant, approval_id))
     status, closed_by, comment, data = rows[0] if rows else ("", None, None, None)
-    votes = connection.rows(_SQL["votes"], (tenant, gate_id))
+    votes = connection.rows(_SQL["votes"], (tenant, approval_id))
     closed = if_open if status == "open" and if_open is not None else status
     return digests.of_decision(closed, closed_by, comment, data, ((v[0], v[1], v[2], v[3]) for v in votes))
 

@@ -9,26 +9,26 @@ from typing import Final, TypeVar
 import apsw
 
 from interlock.domain.audit import history_hash
-from interlock.domain.decide import Cancel, Order
+from interlock.domain.decide import CancelJob, Command
 from interlock.domain.digests import merge, of_options
-from interlock.domain.job import Receipt, Refused
+from interlock.domain.job import Receipt, Rejected
 from interlock.domain.lifecycle import Status, Verb
 from interlock.errors import AlreadyFinished
 from interlock.storage import rehearsal
 from interlock.storage.contract import NO_TERMS
 from interlock.storage.contract.doctor import CANCELLED, ENDED, EVIDENCE, Fault
-from interlock.storage.expired import Swept
+from interlock.storage.expired import ExpiredCounts
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import claim, digests, enqueue, registry, transition, transition_effects
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.sqlite.eligibility_keys import Routes
+from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
 
 T = TypeVar("T")
 
 _SQL: Final = load("interlock.storage.sqlite", "doctor.sql")
 
 
-class _Undone(Exception):
+class _RolledBack(Exception):
     """Undoes a rehearsal; its text is what came of it."""
 
 
@@ -42,7 +42,7 @@ class DoctorVerbs(ABC):
     async def _read(self, query: Callable[[Connection], T]) -> T: ...
 
     @abstractmethod
-    async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]: ...
+    async def carry_out(self, tenant: str, orders: Sequence[Command]) -> list[Receipt | Rejected]: ...
 
     async def faults(self, tenant: str, limit: int) -> list[Fault]:
         facts = {"tenant": tenant, "limit": limit}
@@ -54,7 +54,7 @@ class DoctorVerbs(ABC):
         if fault.rule in ("slots_are_counted", "open_approval_has_a_waiting_job", "waits_for_living_children"):
             return await self._write(lambda c: _derive(c, fault))
         reason = f"doctor: broke the rule {fault.rule}"
-        (answer,) = await self.carry_out(fault.tenant, [Cancel(fault.name, actor, reason, force=True)])
+        (answer,) = await self.carry_out(fault.tenant, [CancelJob(fault.name, actor, reason, force=True)])
         if isinstance(answer, Receipt):
             return CANCELLED
         if isinstance(answer.error, AlreadyFinished):
@@ -64,8 +64,8 @@ class DoctorVerbs(ABC):
     async def rehearse(self) -> str:
         try:
             await self._write(_rehearse)
-        except _Undone as undone:
-            return str(undone)
+        except _RolledBack as rollbacks:
+            return str(rollbacks)
         raise AssertionError("a rehearsal was not undone")
 
 
@@ -73,8 +73,8 @@ def _derive(c: Connection, fault: Fault) -> str:
     """Put right what follows from other rows."""
     facts = {"tenant": fault.tenant, "name": fault.name, "now": c.now}
     if fault.rule == "slots_are_counted":
-        for (line,) in c.rows(_SQL["line_of_agent"], facts):
-            c.db.execute(_SQL["recount"], {"tenant": fault.tenant, "line": line})
+        for (agent_no,) in c.rows(_SQL["job_of_agent_no"], facts):
+            c.db.execute(_SQL["recount"], {"tenant": fault.tenant, "agent_no": agent_no})
         return "the slots of the agent were counted anew"
     if fault.rule == "open_approval_has_a_waiting_job":
         c.db.execute(_SQL["close_void"], facts)
@@ -89,9 +89,9 @@ def _end(c: Connection, fault: Fault, actor: str, reason: str) -> str:
     found = c.rows(_SQL["broken_job"], {"tenant": fault.tenant, "name": fault.name})
     if not found:
         return ENDED
-    seq, status, attempt, fence, base, line, version, head, gate_id = found[0]
+    seq, status, attempt, fence, base, agent_no, version, head, approval_id = found[0]
     about = digests.of_transition(
-        c, fault.tenant, fault.name, fence, status, Status.CANCELLED, Verb.CANCEL, gate_id
+        c, fault.tenant, fault.name, fence, status, Status.CANCELLED, Verb.CANCEL, approval_id
     )  # fmt: skip
     options = digests.options(c, fault.tenant, seq)
     repaired = options._replace(
@@ -110,32 +110,32 @@ def _end(c: Connection, fault: Fault, actor: str, reason: str) -> str:
     facts = {"tenant": fault.tenant, "seq": seq, "version": version + 1, "now": c.now}
     c.db.execute(_SQL["end_broken"], facts | {"attempt": min(max(attempt, 1), 100), "actor": actor, "reason": reason})
     c.db.execute(rules)
-    move = transition_effects.Move(seq, base, None, status, str(Status.CANCELLED), False)
-    transition_effects.tell(c, fault.tenant, [move])
-    transition.tell_parents(c, fault.tenant, [fault.name])
-    if line is not None:
-        c.db.execute(_SQL["recount"], {"tenant": fault.tenant, "line": line})
+    move = transition_effects.StatusChange(seq, base, None, status, str(Status.CANCELLED), False)
+    transition_effects.record(c, fault.tenant, [move])
+    transition.notify_parents(c, fault.tenant, [fault.name])
+    if agent_no is not None:
+        c.db.execute(_SQL["recount"], {"tenant": fault.tenant, "agent_no": agent_no})
     return f"{CANCELLED}; its row was brought back into its rules"
 
 
 def _rehearse(c: Connection) -> None:
-    tenant, routes, step = rehearsal.TENANT, Routes(rehearsal.TENANT), "a limited agent"
+    tenant, eligibility_keys, step = rehearsal.TENANT, EligibilityKeys(rehearsal.TENANT), "a limited agent"
     try:
         registry.set_agent(c, tenant, rehearsal.AGENT)
         step = "enqueue"
         jobs = rehearsal.jobs()
-        rehearsal.judge(step, enqueue.enqueue(c, routes, tenant, jobs, True, NO_TERMS), 2)
+        rehearsal.judge(step, enqueue.enqueue(c, eligibility_keys, tenant, jobs, True, NO_TERMS), 2)
         step = "edit"
-        rehearsal.judge(step, transition.carry_out(c, tenant, [rehearsal.edit(jobs[1])], routes), 1)
+        rehearsal.judge(step, transition.carry_out(c, tenant, [rehearsal.edit(jobs[1])], eligibility_keys), 1)
         step = "claim"
-        held = claim.claim(c, routes, tenant, rehearsal.ASK, (), Swept())
-        rehearsal.judge(step, held, 1)
+        leased = claim.claim(c, eligibility_keys, tenant, rehearsal.ASK, (), ExpiredCounts())
+        rehearsal.judge(step, leased, 1)
         step = "a new limit"
         registry.set_agent(c, tenant, rehearsal.WIDER)
-        more = claim.claim(c, routes, tenant, rehearsal.ASK, (), Swept())
+        more = claim.claim(c, eligibility_keys, tenant, rehearsal.ASK, (), ExpiredCounts())
         rehearsal.judge(step, more, 1)
         step = "complete"
-        rehearsal.judge(step, transition.carry_out(c, tenant, [rehearsal.complete(job) for job in held + more]), 2)
+        rehearsal.judge(step, transition.carry_out(c, tenant, [rehearsal.complete(job) for job in leased + more]), 2)
     except (apsw.SQLError, apsw.ConstraintError, ValueError) as error:
-        raise _Undone(f"{step}: {error}") from error
-    raise _Undone(rehearsal.OK)
+        raise _RolledBack(f"{step}: {error}") from error
+    raise _RolledBack(rehearsal.OK)

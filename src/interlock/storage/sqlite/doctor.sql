@@ -7,11 +7,11 @@ SELECT rule, name FROM (
   SELECT 'finished_exactly_when_ended', j.id FROM job j
   WHERE j.tenant = :tenant AND (j.finished_at IS NOT NULL) <> (j.status IN ('succeeded', 'failed', 'dead_letter', 'cancelled'))
   UNION ALL
-  SELECT 'held_exactly_when_running', j.id FROM job j
+  SELECT 'leased_exactly_when_running', j.id FROM job j
   WHERE j.tenant = :tenant AND ((j.worker IS NOT NULL) <> (j.status = 'running') OR (j.lease_expires_at IS NOT NULL) <> (j.status = 'running'))
   UNION ALL
-  SELECT 'gated_exactly_when_waiting', j.id FROM job j
-  WHERE j.tenant = :tenant AND (j.gate_id IS NOT NULL) <> (j.status = 'waiting_for_approval')
+  SELECT 'approval_exactly_when_waiting', j.id FROM job j
+  WHERE j.tenant = :tenant AND (j.approval_id IS NOT NULL) <> (j.status = 'waiting_for_approval')
   UNION ALL
   SELECT 'error_fits_status', j.id FROM job j
   WHERE j.tenant = :tenant AND CASE WHEN j.error IS NULL THEN j.status IN ('failed', 'dead_letter') ELSE j.status = 'succeeded' END
@@ -22,12 +22,12 @@ SELECT rule, name FROM (
   SELECT 'priority_in_range', j.id FROM job j WHERE j.tenant = :tenant AND (j.priority BETWEEN -1000 AND 1000) IS NOT 1
   UNION ALL
   SELECT 'waits_for_an_open_approval', j.id FROM job j
-  WHERE j.tenant = :tenant AND j.status = 'waiting_for_approval' AND j.gate_id IS NOT NULL
-    AND NOT EXISTS (SELECT 1 FROM approval a WHERE a.tenant = j.tenant AND a.id = j.gate_id AND a.status = 'open')
+  WHERE j.tenant = :tenant AND j.status = 'waiting_for_approval' AND j.approval_id IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM approval a WHERE a.tenant = j.tenant AND a.id = j.approval_id AND a.status = 'open')
   UNION ALL
   SELECT 'open_approval_has_a_waiting_job', a.job_id FROM approval a
   WHERE a.tenant = :tenant AND a.status = 'open'
-    AND NOT EXISTS (SELECT 1 FROM job j WHERE j.tenant = a.tenant AND j.id = a.job_id AND j.gate_id = a.id)
+    AND NOT EXISTS (SELECT 1 FROM job j WHERE j.tenant = a.tenant AND j.id = a.job_id AND j.approval_id = a.id)
   UNION ALL
   SELECT 'waits_for_living_children', j.id FROM job j
   WHERE j.tenant = :tenant AND (j.awaiting <> (SELECT count(*) FROM job_await w WHERE w.tenant = j.tenant AND w.job_id = j.id)
@@ -40,21 +40,21 @@ SELECT rule, name FROM (
   UNION ALL
   SELECT 'slots_are_counted', a.kind || '/' || a.id FROM agent a
   WHERE a.tenant = :tenant AND a.max_concurrency IS NOT NULL AND a.used <> (
-    SELECT count(*) FROM job j WHERE j.tenant = a.tenant AND j.line = a.no AND j.finished_at IS NULL
+    SELECT count(*) FROM job j WHERE j.tenant = a.tenant AND j.agent_no = a.no AND j.finished_at IS NULL
       AND (j.status = 'running' OR (j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0)
-        OR (a.strict AND j.place_era = a.era AND (j.status = 'waiting_for_approval' OR j.awaiting > 0))))
+        OR (a.strict AND j.slot_epoch = a.strict_epoch AND (j.status = 'waiting_for_approval' OR j.awaiting > 0))))
 ) ORDER BY rule = 'slots_are_counted', name, rule LIMIT :limit;
 
--- name: line_of_agent
+-- name: job_of_agent_no
 SELECT no FROM agent WHERE tenant = :tenant AND kind || '/' || id = :name;
 
 -- name: recount
-INSERT INTO line_to_recount VALUES (:tenant, :line);
+INSERT INTO slots_to_recount VALUES (:tenant, :agent_no);
 
 -- name: close_void
 UPDATE approval SET status = 'void', closed_at = :now
 WHERE tenant = :tenant AND job_id = :name AND status = 'open'
-  AND NOT EXISTS (SELECT 1 FROM job j WHERE j.tenant = approval.tenant AND j.id = approval.job_id AND j.gate_id = approval.id);
+  AND NOT EXISTS (SELECT 1 FROM job j WHERE j.tenant = approval.tenant AND j.id = approval.job_id AND j.approval_id = approval.id);
 
 -- name: wait_no_more
 DELETE FROM job_await WHERE tenant = :tenant AND job_id = :name AND NOT EXISTS
@@ -65,7 +65,7 @@ UPDATE job SET awaiting = (SELECT count(*) FROM job_await w WHERE w.tenant = job
 WHERE tenant = :tenant AND id = :name;
 
 -- name: broken_job
-SELECT j.seq, j.status, j.attempt, j.fence, j.base, j.line, max(j.version, coalesce(h.version, 0)), h.hash, j.gate_id FROM job j
+SELECT j.seq, j.status, j.attempt, j.fence, j.base, j.agent_no, max(j.version, coalesce(h.version, 0)), h.hash, j.approval_id FROM job j
 LEFT JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq
 WHERE j.tenant = :tenant AND j.id = :name AND j.status NOT IN ('succeeded', 'failed', 'dead_letter', 'cancelled')
 ORDER BY h.version DESC LIMIT 1;
@@ -76,7 +76,7 @@ SELECT sql FROM sqlite_schema WHERE type = 'trigger' AND name = 'rules_of_change
 -- name: end_broken
 UPDATE job SET status = 'cancelled', version = :version, attempt = :attempt,
   max_attempts = min(max(max_attempts, :attempt), 100), priority = min(max(priority, -1000), 1000),
-  worker = NULL, lease_expires_at = NULL, gate_id = NULL, finished_at = :now, updated_at = :now, awaiting = 0, blocked = 0,
+  worker = NULL, lease_expires_at = NULL, approval_id = NULL, finished_at = :now, updated_at = :now, awaiting = 0, blocked = 0,
   verb = 'cancel', actor = :actor, reason = :reason, metadata = NULL, head = interlock_head(seq),
   cancel_requested_at = coalesce(cancel_requested_at, :now), cancel_reason = coalesce(cancel_reason, :reason)
 WHERE tenant = :tenant AND seq = :seq;

@@ -6,6 +6,6 @@ CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq;
 
 -- name: edit
 UPDATE job SET priority = :priority, run_at = :run_at, deadline = :deadline, max_attempts = :max_attempts, tags = :tags,
-  route = :route, base = :base, across_repositories = :across_repositories, across_keys = :across_keys, version = version + 1, updated_at = :now, verb = :verb, actor = :actor, reason = NULL,
+  eligibility_key = :eligibility_key, base = :base, across_repositories = :across_repositories, across_keys = :across_keys, version = version + 1, updated_at = :now, verb = :verb, actor = :actor, reason = NULL,
   metadata = NULL, head = interlock_head(seq)
 WHERE tenant = :tenant AND seq = :seq;

@@ -13,17 +13,17 @@ from itertools import product
 from typing import Final, NamedTuple
 
 from interlock.domain.job import NewJob
-from interlock.domain.policy import ClaimAsk, Names, fits
+from interlock.domain.policy import ClaimFilter, Names, fits
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite.connection import Connection
 
 _SQL: Final = load("interlock.storage.sqlite", "enqueue.sql")
-MOST_ASKS: Final = 256
+MAX_ASKS: Final = 256
 
 Key = tuple[str, tuple[str, ...], int, str | None, str | None]
 
 
-class Route(NamedTuple):
+class EligibilityKey(NamedTuple):
     no: int
     base: int
     across_repositories: int | None  # the same without its repository, if it has one
@@ -44,7 +44,7 @@ class Span(IntEnum):
     BASE = 3
 
 
-class Leg(NamedTuple):
+class IndexRange(NamedTuple):
     """One index range that a claim reads."""
 
     priority: int
@@ -53,73 +53,82 @@ class Leg(NamedTuple):
     type: str
 
 
-class Routes:
+class EligibilityKeys:
     """The routes of one tenant."""
 
     def __init__(self, tenant: str) -> None:
         self._tenant = tenant
-        self._undone = 0
+        self._rollbacks = 0
         self._last = 0
-        self._by_key: dict[Key, Route] = {}
+        self._by_key: dict[Key, EligibilityKey] = {}
         # What a grant tells of each route, as the last refresh knew them: base, type, requires, repository, key.
-        self.shown: dict[int, tuple[int, str, tuple[str, ...], str | None, str | None]] = {}
+        self.encoded: dict[int, tuple[int, str, tuple[str, ...], str | None, str | None]] = {}
         # Keys, repositories and capabilities of others are never looked at. Who has all of a list has its first.
-        self._by_needs: dict[tuple[str | None, str | None, str | None], list[Route]] = defaultdict(list)
+        self._by_needs: dict[tuple[str | None, str | None, str | None], list[EligibilityKey]] = defaultdict(list)
         self._reached: dict[Span, set[int]] = {span: set() for span in Span}  # the routes that such a range starts from
-        self._legs: dict[ClaimAsk, list[Leg]] = {}
+        self._index_ranges: dict[ClaimFilter, list[IndexRange]] = {}
 
     def refresh(self, connection: Connection, last: int) -> None:
         """Learn what other processes have added; forget what a rolled back transaction had."""
-        if connection.undone != self._undone or last < self._last:
+        if connection.rollbacks != self._rollbacks or last < self._last:
             self.__init__(self._tenant)  # type: ignore[misc]
-            self._undone = connection.undone
+            self._rollbacks = connection.rollbacks
         if last > self._last:
-            rows = connection.rows(_SQL["routes"], {"tenant": self._tenant, "after": self._last})
+            rows = connection.rows(_SQL["eligibility_keys"], {"tenant": self._tenant, "after": self._last})
             for no, _, type, requires, *rest in rows:
                 self._add(no, (type, tuple(json.loads(requires)), *rest))
 
-    def of(self, connection: Connection, jobs: Iterable[NewJob]) -> list[Route]:
+    def of(self, connection: Connection, jobs: Iterable[NewJob]) -> list[EligibilityKey]:
         """The route of each job, made where it is new."""
-        ((last,),) = connection.rows(_SQL["last_route"], {"tenant": self._tenant})
+        ((last,),) = connection.rows(_SQL["last_eligibility_key"], {"tenant": self._tenant})
         self.refresh(connection, last)
-        return [self._route(connection, (j.type, j.requires, j.priority, j.repository, j.affinity_key)) for j in jobs]
+        return [self._key(connection, (j.type, j.requires, j.priority, j.repository, j.affinity_key)) for j in jobs]
 
-    def legs(self, ask: ClaimAsk) -> list[Leg]:
+    def index_ranges(self, ask: ClaimFilter) -> list[IndexRange]:
         """The ranges in which all jobs for this ask are found, highest priority first."""
         filter = ask._replace(worker="", limit=0, lease_seconds=0.0, claim_id=None)
-        legs = self._legs.get(filter)
-        if legs is None:
-            if len(self._legs) > MOST_ASKS:
-                self._legs.clear()
-            legs = self._legs[filter] = sorted(self._find_legs(filter), reverse=True)
-        return legs
+        index_ranges = self._index_ranges.get(filter)
+        if index_ranges is None:
+            if len(self._index_ranges) > MAX_ASKS:
+                self._index_ranges.clear()
+            index_ranges = self._index_ranges[filter] = sorted(self._find_ranges(filter), reverse=True)
+        return index_ranges
 
-    def _find_legs(self, ask: ClaimAsk) -> Iterator[Leg]:
+    def _find_ranges(self, ask: ClaimFilter) -> Iterator[IndexRange]:
         span = _span(ask)
         repositories = (None,) if ask.repositories is None else ask.repositories
         for needs in product(_or_none(ask.affinity_keys), repositories, _or_none(ask.capabilities)):
             for r in self._by_needs.get(needs, ()):
                 if fits(ask, type=r.type, requires=r.requires, repository=r.repository, affinity_key=r.affinity_key):
-                    yield Leg(r.priority, r.no, Span.ROUTE, r.type)
+                    yield IndexRange(r.priority, r.no, Span.ROUTE, r.type)
                     if span is not Span.ROUTE and r.no in self._reached[span]:
-                        yield Leg(r.priority, r.no, span, r.type)
+                        yield IndexRange(r.priority, r.no, span, r.type)
 
-    def _route(self, connection: Connection, key: Key) -> Route:
-        if (route := self._by_key.get(key)) is not None:
-            return route
+    def _key(self, connection: Connection, key: Key) -> EligibilityKey:
+        if (eligibility_key := self._by_key.get(key)) is not None:
+            return eligibility_key
         type, requires, priority, repository, affinity_key = key
         if repository is not None:
-            self._route(connection, (type, requires, priority, None, affinity_key))
+            self._key(connection, (type, requires, priority, None, affinity_key))
         if affinity_key is not None:
-            self._route(connection, (type, requires, priority, repository, None))
-        route = self._add(self._last + 1, key)
+            self._key(connection, (type, requires, priority, repository, None))
+        eligibility_key = self._add(self._last + 1, key)
         connection.db.execute(
-            _SQL["insert_route"],
-            (self._tenant, route.no, route.base, type, json.dumps(requires), priority, repository, affinity_key),
+            _SQL["insert_eligibility_key"],
+            (
+                self._tenant,
+                eligibility_key.no,
+                eligibility_key.base,
+                type,
+                json.dumps(requires),
+                priority,
+                repository,
+                affinity_key,
+            ),
         )
-        return route
+        return eligibility_key
 
-    def _add(self, no: int, key: Key) -> Route:
+    def _add(self, no: int, key: Key) -> EligibilityKey:
         """The wider ones are there already: they are made first, and so have lower numbers."""
         type, requires, priority, repository, affinity_key = key
 
@@ -130,10 +139,10 @@ class Routes:
         across_keys = None if affinity_key is None else wider(repository, None)
         plain = repository is None and affinity_key is None
         base = no if plain else wider(None, None)
-        route = Route(no, base, across_repositories, across_keys, *key)
-        self._by_key[key] = route
-        self.shown[no] = (base, type, requires, repository, affinity_key)
-        self._by_needs[affinity_key, repository, next(iter(requires), None)].append(route)
+        eligibility_key = EligibilityKey(no, base, across_repositories, across_keys, *key)
+        self._by_key[key] = eligibility_key
+        self.encoded[no] = (base, type, requires, repository, affinity_key)
+        self._by_needs[affinity_key, repository, next(iter(requires), None)].append(eligibility_key)
         if not plain:
             self._reached[Span.BASE].add(base)
         if across_repositories is not None:
@@ -141,11 +150,11 @@ class Routes:
         if across_keys is not None:
             self._reached[Span.ACROSS_KEYS].add(across_keys)
         self._last = no
-        self._legs.clear()
-        return route
+        self._index_ranges.clear()
+        return eligibility_key
 
 
-def _span(ask: ClaimAsk) -> Span:
+def _span(ask: ClaimFilter) -> Span:
     """Which ranges a worker reads beyond those of single routes."""
     if ask.repositories is None:
         return Span.BASE if ask.affinity_keys is None else Span.ACROSS_REPOSITORIES

@@ -10,15 +10,15 @@ from typing import Final
 
 from interlock.domain.audit import origin
 from interlock.domain.digests import of_creation
-from interlock.domain.job import Enqueued, NewJob, Refused
+from interlock.domain.job import Enqueued, NewJob, Rejected
 from interlock.domain.retry import SECOND
-from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentEnded, UnknownAgent
+from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentNotActive, UnknownAgent
 from interlock.storage.contract import RegistryChanged, Terms
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import transition_effects
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.sqlite.eligibility_keys import Routes
-from interlock.storage.sqlite.history_hash import move_alike
+from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
+from interlock.storage.sqlite.history_hash import hash_transitions
 
 _SQL: Final = load("interlock.storage.sqlite", "enqueue.sql")
 _NO_MORE: Final = (None,) * 12  # what most jobs lack; not to name it takes less than to write nothing
@@ -29,32 +29,37 @@ NO_PROGRESS: Final[Progress] = {}
 
 
 def enqueue(
-    connection: Connection, routes: Routes, tenant: str, jobs: Sequence[NewJob], whole: bool, terms: Terms,
+    connection: Connection,
+    eligibility_keys: EligibilityKeys,
+    tenant: str,
+    jobs: Sequence[NewJob],
+    whole: bool,
+    terms: Terms,
     progress: Progress = NO_PROGRESS,
-) -> list[Enqueued | Refused]:  # fmt: skip
+) -> list[Enqueued | Rejected]:
     """Add the jobs that are new; with `whole`, none if any is refused. `progress`: digests of what some begin with."""
     ((registry,),) = connection.rows(_SQL["registry"], {"tenant": tenant})
     if registry != terms.registry:
         raise RegistryChanged(tenant)
     agents = _agents(connection, tenant, jobs, terms.implicit_agents)
     if not any(job.idempotency_key or job.parent_id for job in jobs) and None not in agents.values():
-        first = _insert(connection, routes, tenant, jobs, _known(agents), progress)
+        first = _insert(connection, eligibility_keys, tenant, jobs, _known(agents), progress)
         return [Enqueued(job.id, seq, False, connection.now) for seq, job in enumerate(jobs, first)]
     answers, new = _sort_out(connection, tenant, jobs, agents)
-    if whole and any(isinstance(a, Refused) for a in answers):
+    if whole and any(isinstance(a, Rejected) for a in answers):
         return [Enqueued(job.id, 0, False) if a is None else a for job, a in zip(jobs, answers, strict=True)]
-    first = _insert(connection, routes, tenant, new, _known(agents), progress) if new else 0
+    first = _insert(connection, eligibility_keys, tenant, new, _known(agents), progress) if new else 0
     fresh = {job.id: Enqueued(job.id, first + i, False, connection.now) for i, job in enumerate(new)}
     by_key = {job.idempotency_key: fresh[job.id] for job in new if job.idempotency_key is not None}
-    told: list[Enqueued | Refused] = []
+    results: list[Enqueued | Rejected] = []
     for job, answer in zip(jobs, answers, strict=True):
         if answer is not None:
-            told.append(answer)
+            results.append(answer)
         elif job.id in fresh:
-            told.append(fresh[job.id])
+            results.append(fresh[job.id])
         else:  # the key of an earlier item of this very batch
-            told.append(by_key[str(job.idempotency_key)]._replace(replayed=True, at=None))
-    return told
+            results.append(by_key[str(job.idempotency_key)]._replace(replayed=True, at=None))
+    return results
 
 
 def _agents(
@@ -87,7 +92,7 @@ def _sort_out(
     tenant: str,
     jobs: Sequence[NewJob],
     agents: Mapping[tuple[str, str], tuple[int, int] | None],
-) -> tuple[list[Enqueued | Refused | None], list[NewJob]]:
+) -> tuple[list[Enqueued | Rejected | None], list[NewJob]]:
     """Replays and refusals at their places, and the jobs that are to be inserted."""
     keys = [job.idempotency_key for job in jobs if job.idempotency_key is not None]
     parents = {job.parent_id for job in jobs if job.parent_id is not None}
@@ -99,7 +104,7 @@ def _sort_out(
     if parents:
         rows = connection.rows(_SQL["open_parents"], {"tenant": tenant, "ids": json.dumps(sorted(parents))})
         open_parents = dict(rows)
-    answers: list[Enqueued | Refused | None] = []
+    answers: list[Enqueued | Rejected | None] = []
     new: list[NewJob] = []
     mine: dict[str, NewJob] = {}
     for job in jobs:
@@ -108,13 +113,13 @@ def _sort_out(
         if key is not None and key in known:
             id, seq, body = known[key]
             same = body == job.body_sha256
-            answers.append(Enqueued(id, seq, True) if same else Refused(IdempotencyKeyReuse(key, id)))
+            answers.append(Enqueued(id, seq, True) if same else Rejected(IdempotencyKeyReuse(key, id)))
         elif key is not None and key in mine:
             twin = mine[key]
             same = twin.body_sha256 == job.body_sha256
-            answers.append(None if same else Refused(IdempotencyKeyReuse(key, twin.id)))
+            answers.append(None if same else Rejected(IdempotencyKeyReuse(key, twin.id)))
         elif error is not None:
-            answers.append(Refused(error))
+            answers.append(Rejected(error))
         else:
             if key is not None:
                 mine[key] = job
@@ -127,7 +132,7 @@ def _parent_fault(job: NewJob, open_parents: dict[str, int]) -> Error | None:
     if job.parent_id is None or open_parents.get(job.parent_id):
         return None
     if job.parent_id in open_parents:
-        return ParentEnded(job.parent_id)
+        return ParentNotActive(job.parent_id)
     return Invalid(f"parent {job.parent_id} is not a job", pointer="/parent_id")
 
 
@@ -138,15 +143,20 @@ def _agent_fault(job: NewJob, agents: Mapping[tuple[str, str], tuple[int, int] |
 
 
 def _insert(
-    connection: Connection, routes: Routes, tenant: str, jobs: Sequence[NewJob], agents: Agents, progress: Progress
+    connection: Connection,
+    eligibility_keys: EligibilityKeys,
+    tenant: str,
+    jobs: Sequence[NewJob],
+    agents: Agents,
+    progress: Progress,
 ) -> int:
     now = connection.now
     ((first,),) = connection.rows(_SQL["take_seqs"], {"tenant": tenant, "count": len(jobs)})
-    found = routes.of(connection, jobs)
+    found = eligibility_keys.of(connection, jobs)
     rows, bodies, full_bodies = [], [], []
     first_due: dict[int, int] = {}
-    births: defaultdict[str, list[tuple[int, bytes, str]]] = defaultdict(list)
-    for seq, job, route in zip(count(first), jobs, found):
+    new_jobs: defaultdict[str, list[tuple[int, bytes, str]]] = defaultdict(list)
+    for seq, job, eligibility_key in zip(count(first), jobs, found):
         # unpacked at once: looking up twenty names of a tuple takes longer than all the rest
         (
             id, type, payload, priority, run_at, delay, deadline, timeout, max_attempts, backoff, expiry_delay, headers,
@@ -154,13 +164,28 @@ def _insert(
             parent_id, redrive_of, created_by, requested_by, _,
         ) = job  # fmt: skip
         due = now + round(delay * SECOND) if delay is not None else now if run_at is None else run_at
-        line, limited = agents[agent_kind, str(agent_id)] if agent_kind is not None else (None, 0)
-        if line is not None and limited:
-            first_due[line] = min(due, first_due.get(line, due))
+        agent_no, limited = agents[agent_kind, str(agent_id)] if agent_kind is not None else (None, 0)
+        if agent_no is not None and limited:
+            first_due[agent_no] = min(due, first_due.get(agent_no, due))
         rows.append(
-            (seq, id, priority, route.no, route.base, line, limited, due, deadline, timeout, max_attempts, created_by,
-             json.dumps(tags) if tags else "[]", route.across_repositories, route.across_keys)
-        )  # fmt: skip
+            (
+                seq,
+                id,
+                priority,
+                eligibility_key.no,
+                eligibility_key.base,
+                agent_no,
+                limited,
+                due,
+                deadline,
+                timeout,
+                max_attempts,
+                created_by,
+                json.dumps(tags) if tags else "[]",
+                eligibility_key.across_repositories,
+                eligibility_key.across_keys,
+            )
+        )
         body = (seq, id, type, created_by, agent_kind, agent_id, json.dumps(requires) if requires else "[]", payload)
         more = (
             requested_by, parent_id, redrive_of, repository, affinity_key, key, body_sha256, backoff, expiry_delay,
@@ -170,17 +195,17 @@ def _insert(
             bodies.append(body)
         else:
             full_bodies.append((*body, *more))
-        births[created_by].append((seq, origin(tenant, id), of_creation(job, progress.get(id))))
-    for created_by, born in births.items():
-        seqs, origins, metadatas = zip(*born, strict=True)
-        move_alike(connection, seqs, origins, 1, None, "queued", "enqueue", created_by, 1, 0, metadatas)
+        new_jobs[created_by].append((seq, origin(tenant, id), of_creation(job, progress.get(id))))
+    for created_by, created in new_jobs.items():
+        seqs, origins, metadatas = zip(*created, strict=True)
+        hash_transitions(connection, seqs, origins, 1, None, "queued", "enqueue", created_by, 1, 0, metadatas)
     heads = map(connection.hashes.__getitem__, range(first, first + len(jobs)))
     connection.insert(_SQL["insert_job"], (tenant, now), [row + (head,) for row, head in zip(rows, heads, strict=True)])  # noqa: RUF005
     connection.insert(_SQL["insert_body"], (tenant, now), bodies)
     connection.insert(_SQL["insert_full_body"], (tenant, now), full_bodies)
     overtaken = transition_effects.overtaken(connection, tenant, first_due)
-    transition_effects.tell_born(
+    transition_effects.record_enqueued(
         connection, tenant, range(first, first + len(jobs)), [r.base for r in found], {*first_due}
     )
-    transition_effects.deal(connection, tenant, [(line, 0) for line in overtaken])
+    transition_effects.assign_slots(connection, tenant, [(agent_no, 0) for agent_no in overtaken])
     return int(first)

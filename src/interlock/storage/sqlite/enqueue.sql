@@ -5,7 +5,7 @@ ON CONFLICT DO UPDATE SET next_seq = next_seq + :count
 RETURNING next_seq - :count;
 
 -- name: insert_job
-INSERT INTO job (tenant, updated_at, seq, id, status, priority, route, base, line, blocked, run_at, deadline, timeout_seconds,
+INSERT INTO job (tenant, updated_at, seq, id, status, priority, eligibility_key, base, agent_no, blocked, run_at, deadline, timeout_seconds,
   attempt, max_attempts, fence, version, releases, verb, actor, tags, across_repositories, across_keys, head)
 VALUES (?1, ?2, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, 0, 1, 0, 'enqueue', ?, ?, ?, ?, ?);
 
@@ -28,14 +28,14 @@ FROM json_each(:keys) k CROSS JOIN job_body b ON b.tenant = :tenant AND b.idempo
 SELECT j.id, j.finished_at IS NULL AND j.cancel_requested_at IS NULL
 FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
 
--- name: routes
-SELECT no, base, type, requires, priority, repository, affinity_key FROM route WHERE tenant = :tenant AND no > :after ORDER BY no;
+-- name: eligibility_keys
+SELECT no, base, type, requires, priority, repository, affinity_key FROM eligibility_key WHERE tenant = :tenant AND no > :after ORDER BY no;
 
--- name: last_route
-SELECT coalesce(max(no), 0) FROM route WHERE tenant = :tenant;
+-- name: last_eligibility_key
+SELECT coalesce(max(no), 0) FROM eligibility_key WHERE tenant = :tenant;
 
--- name: insert_route
-INSERT INTO route (tenant, no, base, type, requires, priority, repository, affinity_key) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+-- name: insert_eligibility_key
+INSERT INTO eligibility_key (tenant, no, base, type, requires, priority, repository, affinity_key) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: registry
 SELECT coalesce((SELECT registry FROM tenant WHERE tenant = :tenant), 0);

@@ -6,24 +6,26 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
-from interlock.domain.progress import SMALLEST_ID, EventRow, Fed, Level, Place, Telling
+from interlock.domain.progress import SMALLEST_ID, EventAppend, EventRow, FeedEvent, FeedPosition, Level
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite.connection import Connection
 
 _SQL: Final = load("interlock.storage.sqlite", "progress.sql")
 
 
-def write(connection: Connection, tenant: str, told: Sequence[Telling]) -> list[tuple[int, ...]]:
+def write(connection: Connection, tenant: str, results: Sequence[EventAppend]) -> list[tuple[int, ...]]:
     """Add events to jobs that are known to be held, and number them; one that is there already keeps its number."""
-    told_ids = json.dumps([(t.id, e.id) for t in told for e in t.events])
-    numbers = {row[:2]: row[2] for row in connection.rows(_SQL["known_events"], {"tenant": tenant, "events": told_ids})}
-    job_ids = json.dumps(sorted({t.id for t in told}))
+    event_ids = json.dumps([(t.id, e.id) for t in results for e in t.events])
+    numbers = {
+        row[:2]: row[2] for row in connection.rows(_SQL["known_events"], {"tenant": tenant, "events": event_ids})
+    }
+    job_ids = json.dumps(sorted({t.id for t in results}))
     found = connection.rows(_SQL["last_events"], {"tenant": tenant, "ids": job_ids})
     last: dict[str, int] = {id: seq for id, seq, _ in found}
     began: dict[str, int] = {id: at for id, _, at in found}
     now = connection.now
     rows = []
-    for t in told:
+    for t in results:
         for e in t.events:
             if (t.id, e.id) not in numbers:
                 last[t.id] += 1
@@ -31,9 +33,9 @@ def write(connection: Connection, tenant: str, told: Sequence[Telling]) -> list[
                 at = now if e.at is None else min(max(e.at, began[t.id]), now)
                 rows.append((t.id, last[t.id], *e[:4], t.fence, at, now, e.sanitized))
     if rows:
-        ((turn, epoch),) = connection.rows(_SQL["next_turn"], {"tenant": tenant})
-        connection.db.executemany(_SQL["insert_event"], [(tenant, epoch, turn, *row) for row in rows])
-    return [tuple(numbers[t.id, e.id] for e in t.events) for t in told]
+        ((commit_seq, epoch),) = connection.rows(_SQL["next_commit_seq"], {"tenant": tenant})
+        connection.db.executemany(_SQL["insert_event"], [(tenant, epoch, commit_seq, *row) for row in rows])
+    return [tuple(numbers[t.id, e.id] for e in t.events) for t in results]
 
 
 def of_job(
@@ -44,16 +46,16 @@ def of_job(
     return [_row(*row) for row in connection.rows(_SQL["events"], facts)]
 
 
-def feed(connection: Connection, tenant: str, after: Place, limit: int) -> list[Fed]:
+def feed(connection: Connection, tenant: str, after: FeedPosition, limit: int) -> list[FeedEvent]:
     """The events of all jobs that come after a place."""
     rows = connection.rows(_SQL["feed"], after._asdict() | {"tenant": tenant, "limit": limit})
-    return [Fed(Place(*row[:4]), _row(*row[2:])) for row in rows]
+    return [FeedEvent(FeedPosition(*row[:4]), _row(*row[2:])) for row in rows]
 
 
-def feed_end(connection: Connection, tenant: str) -> Place:
+def feed_end(connection: Connection, tenant: str) -> FeedPosition:
     """The place before whatever is told from now on."""
-    ((epoch, turn),) = connection.rows(_SQL["feed_end"], {"tenant": tenant})
-    return Place(epoch, turn, SMALLEST_ID, 0)
+    ((epoch, commit_seq),) = connection.rows(_SQL["feed_end"], {"tenant": tenant})
+    return FeedPosition(epoch, commit_seq, SMALLEST_ID, 0)
 
 
 def _row(

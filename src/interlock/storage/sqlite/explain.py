@@ -7,23 +7,30 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from interlock.domain.explain import Circumstances
+from interlock.domain.explain import JobSnapshot
 from interlock.domain.lifecycle import Status
 from interlock.domain.retry import SECOND
-from interlock.domain.worker_presence import LATELY_SECONDS, Crew, Presence, Sighting, asks_from_text, asks_to_text
+from interlock.domain.worker_presence import (
+    LATELY_SECONDS,
+    EligibleWorkers,
+    Presence,
+    WorkerSeen,
+    filters_from_text,
+    filters_to_text,
+)
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite.connection import Connection
 
 T = TypeVar("T")
 _SQL: Final = load("interlock.storage.sqlite", "explain.sql")
-MOST_NAMED: Final = 10
-_STATUS: Final = Circumstances._fields.index("status")
-_BLOCKED: Final = Circumstances._fields.index("blocked")
-_CREWS: Final = Circumstances._fields.index("crews")
-_LISTS: Final = tuple(map(Circumstances._fields.index, ("requires", "awaiting", "busy_with")))
+MAX_NAMED: Final = 10
+_STATUS: Final = JobSnapshot._fields.index("status")
+_BLOCKED: Final = JobSnapshot._fields.index("blocked")
+_ELIGIBLE_WORKERS: Final = JobSnapshot._fields.index("eligible_workers")
+_LISTS: Final = tuple(map(JobSnapshot._fields.index, ("requires", "awaiting", "busy_with")))
 
 
-class WhyVerbs(ABC):
+class SQLiteExplain(ABC):
     """The part of a SQLite store that knows who was here, and what is around a job."""
 
     @abstractmethod
@@ -35,12 +42,12 @@ class WhyVerbs(ABC):
     @abstractmethod
     async def read_settled(self, tenant: str, query: Callable[[Connection], T]) -> T: ...
 
-    async def note_workers(self, tenant: str, sightings: Sequence[Sighting]) -> None:
+    async def note_workers(self, tenant: str, seen_workers: Sequence[WorkerSeen]) -> None:
         def write(c: Connection) -> None:
             c.db.executemany(
-                _SQL["note"], [(tenant, s.worker, asks_to_text(s.asks), c.now) for s in sightings if s.asks]
+                _SQL["note"], [(tenant, s.worker, filters_to_text(s.asks), c.now) for s in seen_workers if s.asks]
             )
-            c.db.executemany(_SQL["stopped"], [(tenant, s.worker) for s in sightings if not s.asks])
+            c.db.executemany(_SQL["stopped"], [(tenant, s.worker) for s in seen_workers if not s.asks])
 
         await self._write(write)
 
@@ -61,30 +68,30 @@ class WhyVerbs(ABC):
 
         return await self._write(write)
 
-    async def circumstances(self, tenant: str, job_id: str) -> Circumstances | None:
-        def read(c: Connection) -> Circumstances | None:
+    async def job_snapshot(self, tenant: str, job_id: str) -> JobSnapshot | None:
+        def read(c: Connection) -> JobSnapshot | None:
             now = c.read_clock()
             lately = now - round(LATELY_SECONDS * SECOND)
-            facts = {"tenant": tenant, "id": job_id, "now": now, "lately": lately, "most": MOST_NAMED}
-            return next((_circumstances(row) for row in c.rows(_SQL["circumstances"], facts)), None)
+            facts = {"tenant": tenant, "id": job_id, "now": now, "lately": lately, "most": MAX_NAMED}
+            return next((_job_snapshot(row) for row in c.rows(_SQL["job_snapshot"], facts)), None)
 
         return await self.read_settled(tenant, read)
 
 
 def _presence(row: Sequence[Any]) -> Presence:
     name, asks, first, last, running, ids = row
-    return Presence(name, asks_from_text(asks), first, last, running, tuple(json.loads(ids)[:MOST_NAMED]))
+    return Presence(name, filters_from_text(asks), first, last, running, tuple(json.loads(ids)[:MAX_NAMED]))
 
 
-def _circumstances(row: Sequence[Any]) -> Circumstances:
+def _job_snapshot(row: Sequence[Any]) -> JobSnapshot:
     values = list(row)
     values[_STATUS] = Status(values[_STATUS])
     values[_BLOCKED] = bool(values[_BLOCKED])
     for i in _LISTS:
         values[i] = tuple(json.loads(values[i]))
-    values[_CREWS] = tuple(_crew(*crew) for crew in json.loads(values[_CREWS]))
-    return Circumstances._make(values)
+    values[_ELIGIBLE_WORKERS] = tuple(_eligible_workers(*workers) for workers in json.loads(values[_ELIGIBLE_WORKERS]))
+    return JobSnapshot._make(values)
 
 
-def _crew(asks: str, names: Sequence[str], count: int, seen: int) -> Crew:
-    return Crew(asks_from_text(asks), tuple(names[:MOST_NAMED]), count, seen)
+def _eligible_workers(asks: str, names: Sequence[str], count: int, seen: int) -> EligibleWorkers:
+    return EligibleWorkers(filters_from_text(asks), tuple(names[:MAX_NAMED]), count, seen)

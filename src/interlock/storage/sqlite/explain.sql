@@ -8,13 +8,13 @@ DELETE FROM worker WHERE tenant = ?1 AND name = ?2;
 
 -- name: workers
 -- Workers that were seen, and those that only their leases tell of.
-WITH held AS MATERIALIZED (
+WITH leased AS MATERIALIZED (
   SELECT worker AS name, count(*) AS running, json_group_array(id ORDER BY id) AS ids FROM job INDEXED BY job_lease
   WHERE tenant = :tenant AND status = 'running' AND worker > :after GROUP BY worker
 )
 SELECT n.name, coalesce(w.asks, '[]'), w.first_seen_at, w.last_seen_at, coalesce(h.running, 0), coalesce(h.ids, '[]')
-FROM (SELECT name FROM worker WHERE tenant = :tenant AND name > :after AND (:since IS NULL OR last_seen_at >= :since) UNION SELECT name FROM held) n
-LEFT JOIN worker w ON w.tenant = :tenant AND w.name = n.name LEFT JOIN held h ON h.name = n.name
+FROM (SELECT name FROM worker WHERE tenant = :tenant AND name > :after AND (:since IS NULL OR last_seen_at >= :since) UNION SELECT name FROM leased) n
+LEFT JOIN worker w ON w.tenant = :tenant AND w.name = n.name LEFT JOIN leased h ON h.name = n.name
 ORDER BY n.name LIMIT :limit;
 
 -- name: forget
@@ -23,11 +23,11 @@ DELETE FROM worker WHERE (tenant, name) IN (
     SELECT 1 FROM job j INDEXED BY job_lease WHERE j.tenant = w.tenant AND j.status = 'running' AND j.worker = w.name)
   LIMIT :limit);
 
--- name: circumstances
+-- name: job_snapshot
 -- A job and what is around it: its gate, the pause of its type, the line of its agent, and who is there to take it.
 SELECT :now, v.id, v.type, v.status, v.run_at, v.deadline, v.finished_at, v.worker, v.lease_expires_at, v.cancel_requested_at,
   v.cancel_reason, v.error, v.requires, v.repository, v.affinity_key, v.agent_kind, v.agent_id, v.awaiting, v.blocked,
-  v.gate_id,
+  v.approval_id,
   CASE WHEN g.id IS NOT NULL THEN
     (SELECT count(*) FROM approval_vote x WHERE x.tenant = g.tenant AND x.approval_id = g.id AND x.decision = 'approve') END,
   g.required, g.opened_at, g.expires_at,
@@ -36,12 +36,12 @@ SELECT :now, v.id, v.type, v.status, v.run_at, v.deadline, v.finished_at, v.work
   CASE WHEN a.no IS NULL THEN '[]' ELSE (
     SELECT json_group_array(id) FROM (
       SELECT j.id FROM job j INDEXED BY job_of_agent
-      WHERE j.tenant = :tenant AND j.line = a.no AND j.line IS NOT NULL AND j.blocked = 0 AND j.finished_at IS NULL
-        AND (j.status = 'running' OR (a.strict AND j.place_era IS a.era) OR (j.status <> 'waiting_for_approval' AND j.awaiting = 0))
+      WHERE j.tenant = :tenant AND j.agent_no = a.no AND j.agent_no IS NOT NULL AND j.blocked = 0 AND j.finished_at IS NULL
+        AND (j.status = 'running' OR (a.strict AND j.slot_epoch IS a.strict_epoch) OR (j.status <> 'waiting_for_approval' AND j.awaiting = 0))
       ORDER BY j.id LIMIT :most)) END,
   CASE WHEN a.no IS NULL THEN 0 ELSE (
-    SELECT count(*) FROM job j INDEXED BY job_line
-    WHERE j.tenant = :tenant AND j.line = a.no AND j.blocked = 1 AND j.finished_at IS NULL AND j.run_at <= :now
+    SELECT count(*) FROM job j INDEXED BY job_blocked
+    WHERE j.tenant = :tenant AND j.agent_no = a.no AND j.blocked = 1 AND j.finished_at IS NULL AND j.run_at <= :now
       AND (j.run_at, j.seq) < (v.run_at, v.seq)) END,
   CASE WHEN v.finished_at IS NOT NULL OR v.status = 'running' THEN '[]' ELSE (
     SELECT json_group_array(json_array(c.asks, json(c.names), c.count, c.seen)) FROM (
@@ -51,7 +51,7 @@ SELECT :now, v.id, v.type, v.status, v.run_at, v.deadline, v.finished_at, v.work
         WHERE j.tenant = :tenant AND j.status = 'running' AND j.lease_expires_at > :now))
       GROUP BY w.asks) c) END
 FROM job_view v
-LEFT JOIN approval g ON g.tenant = v.tenant AND g.id = v.gate_id
+LEFT JOIN approval g ON g.tenant = v.tenant AND g.id = v.approval_id
 LEFT JOIN queue k ON k.tenant = v.tenant AND k.type = v.type AND k.paused_at IS NOT NULL
-LEFT JOIN agent a ON a.tenant = v.tenant AND a.no = v.line AND v.blocked
+LEFT JOIN agent a ON a.tenant = v.tenant AND a.no = v.agent_no AND v.blocked
 WHERE v.tenant = :tenant AND v.id = :id;

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from interlock.domain.decide import answer_repeat
-from interlock.domain.job import ANY_FENCE, Beat, Checkpoint, Pulse, Refused
+from interlock.domain.decide import result_of_repeat
+from interlock.domain.job import ANY_FENCE, Checkpoint, Heartbeat, HeartbeatReply, Rejected
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import DEFAULT_LEASE_SECONDS
 from interlock.domain.retry import SECOND
@@ -19,59 +19,63 @@ from interlock.storage.sqlite.connection import Connection
 _SQL: Final = load("interlock.storage.sqlite", "heartbeats.sql")
 
 
-def heartbeat(connection: Connection, tenant: str, beats: Sequence[Beat]) -> list[Pulse | Refused]:
+def heartbeat(connection: Connection, tenant: str, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply | Rejected]:
     """Extend each lease that its worker still holds, and save what came along."""
-    held = _held(connection, tenant, [beat.id for beat in beats])
+    leased_rows = _leased_rows(connection, tenant, [heartbeat.id for heartbeat in heartbeats])
     now = connection.now
-    answers: list[Pulse | Refused] = []
-    moves, saves, told = [], [], []
-    for beat in beats:
-        job = held.get(beat.id)
-        error = _fault(connection, tenant, job, beat.id, beat.fence, beat.worker)
-        if error is None and beat.checkpoint is not None:
-            error = _checkpoint_fault(job, beat.checkpoint)
+    answers: list[HeartbeatReply | Rejected] = []
+    moves, saves, with_events = [], [], []
+    for heartbeat in heartbeats:
+        job = leased_rows.get(heartbeat.id)
+        error = _fault(connection, tenant, job, heartbeat.id, heartbeat.fence, heartbeat.worker)
+        if error is None and heartbeat.checkpoint is not None:
+            error = _checkpoint_fault(job, heartbeat.checkpoint)
         if error is not None or job is None:
-            answers.append(Refused(error or NotFound(beat.id)))
+            answers.append(Rejected(error or NotFound(heartbeat.id)))
             continue
-        expires = now + round((beat.lease_seconds or job.lease_seconds or DEFAULT_LEASE_SECONDS) * SECOND)
+        expires = now + round((heartbeat.lease_seconds or job.lease_seconds or DEFAULT_LEASE_SECONDS) * SECOND)
         if job.timeout_seconds is not None:
             expires = min(expires, job.run_started_at + round(job.timeout_seconds * SECOND))
         moves.append((expires, now, now, tenant, job.seq))
-        if beat.checkpoint is not None and _is_newer(job, beat.checkpoint):
-            saves.append(beat.checkpoint)
-            held[beat.id] = job._replace(checkpoint_seq=beat.checkpoint.seq, checkpoint=beat.checkpoint.data)
-        if beat.events:
-            told.append(beat)
+        if heartbeat.checkpoint is not None and _is_newer(job, heartbeat.checkpoint):
+            saves.append(heartbeat.checkpoint)
+            leased_rows[heartbeat.id] = job._replace(
+                checkpoint_seq=heartbeat.checkpoint.seq, checkpoint=heartbeat.checkpoint.data
+            )
+        if heartbeat.events:
+            with_events.append(heartbeat)
         answers.append(
-            Pulse(beat.id, expires, job.cancel_requested_at is not None, job.cancel_reason, bool(job.paused))
+            HeartbeatReply(
+                heartbeat.id, expires, job.cancel_requested_at is not None, job.cancel_reason, bool(job.paused)
+            )
         )
-    connection.db.executemany(_SQL["beat"], moves)
+    connection.db.executemany(_SQL["heartbeat"], moves)
     _save(connection, tenant, saves)
-    if told:
-        events.write(connection, tenant, told)
+    if with_events:
+        events.write(connection, tenant, with_events)
     return answers
 
 
-def checkpoint(connection: Connection, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Refused]:
+def checkpoint(connection: Connection, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Rejected]:
     """Save each checkpoint that is newer than what its job has."""
-    held = _held(connection, tenant, [c.id for c in checkpoints])
-    answers: list[int | Refused] = []
+    leased_rows = _leased_rows(connection, tenant, [c.id for c in checkpoints])
+    answers: list[int | Rejected] = []
     saves = []
     for c in checkpoints:
-        job = held.get(c.id)
+        job = leased_rows.get(c.id)
         error = _fault(connection, tenant, job, c.id, c.fence, c.worker) or _checkpoint_fault(job, c)
         if error is not None or job is None:
-            answers.append(Refused(error or NotFound(c.id)))
+            answers.append(Rejected(error or NotFound(c.id)))
             continue
         if _is_newer(job, c):
             saves.append(c)
-            held[c.id] = job._replace(checkpoint_seq=c.seq, checkpoint=c.data)
+            leased_rows[c.id] = job._replace(checkpoint_seq=c.seq, checkpoint=c.data)
         answers.append(c.seq)
     _save(connection, tenant, saves)
     return answers
 
 
-class _Held(NamedTuple):
+class _LeasedRow(NamedTuple):
     id: str
     seq: int
     status: str
@@ -87,22 +91,24 @@ class _Held(NamedTuple):
     paused: int
 
 
-def _held(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, _Held]:
-    rows = connection.rows(_SQL["held"], {"tenant": tenant, "ids": json.dumps(sorted(set(ids)))})
-    return {row[0]: _Held._make(row) for row in rows}
+def _leased_rows(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, _LeasedRow]:
+    rows = connection.rows(_SQL["leased"], {"tenant": tenant, "ids": json.dumps(sorted(set(ids)))})
+    return {row[0]: _LeasedRow._make(row) for row in rows}
 
 
-def _fault(connection: Connection, tenant: str, job: _Held | None, id: str, fence: int, worker: str) -> Error | None:
+def _fault(
+    connection: Connection, tenant: str, job: _LeasedRow | None, id: str, fence: int, worker: str
+) -> Error | None:
     if job is None:
         return NotFound(id)
     if job.status == Status.RUNNING and fence in (job.fence, ANY_FENCE) and job.worker == worker:
         return None
-    answer = answer_repeat(history.grant_end(connection, tenant, id, fence), None, id, fence, worker)
+    answer = result_of_repeat(history.lease_end(connection, tenant, id, fence), None, id, fence, worker)
     assert isinstance(answer, Error)
     return answer
 
 
-def _checkpoint_fault(job: _Held | None, c: Checkpoint) -> Error | None:
+def _checkpoint_fault(job: _LeasedRow | None, c: Checkpoint) -> Error | None:
     if job is None or job.checkpoint_seq is None or _is_newer(job, c):
         return None
     if c.seq == job.checkpoint_seq and c.data == job.checkpoint:
@@ -110,7 +116,7 @@ def _checkpoint_fault(job: _Held | None, c: Checkpoint) -> Error | None:
     return CheckpointConflict(c.id, c.seq, job.checkpoint_seq)
 
 
-def _is_newer(job: _Held, c: Checkpoint) -> bool:
+def _is_newer(job: _LeasedRow, c: Checkpoint) -> bool:
     return job.checkpoint_seq is None or c.seq > job.checkpoint_seq
 
 

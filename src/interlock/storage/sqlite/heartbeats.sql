@@ -1,4 +1,4 @@
--- name: held
+-- name: leased
 -- The facts a heartbeat and a checkpoint need of each job.
 SELECT j.id, j.seq, j.status, j.fence, j.worker, j.lease_seconds, j.run_started_at, j.timeout_seconds, j.cancel_requested_at,
   j.cancel_reason, c.seq, c.data, EXISTS (SELECT 1 FROM queue q WHERE q.tenant = b.tenant AND q.type = b.type AND q.paused_at IS NOT NULL)
@@ -6,7 +6,7 @@ FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value
 CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
 LEFT JOIN job_checkpoint c ON c.tenant = j.tenant AND c.job_id = j.id;
 
--- name: beat
+-- name: heartbeat
 UPDATE job SET lease_expires_at = ?, heartbeat_at = ?, updated_at = ? WHERE tenant = ? AND seq = ?;
 
 -- name: save_checkpoint

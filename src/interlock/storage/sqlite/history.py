@@ -9,7 +9,7 @@ from interlock.domain.lifecycle import Status, Verb
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite.connection import Connection
 
-_GRANT_END: Final = load("interlock.storage.sqlite", "transition.sql")["grant_end"]
+_LEASE_END: Final = load("interlock.storage.sqlite", "transition.sql")["lease_end"]
 _HISTORY: Final = load("interlock.storage.sqlite", "read.sql")["history"]
 
 
@@ -18,9 +18,9 @@ def of_job(connection: Connection, tenant: str, job_id: str) -> list[HistoryRow]
     return [to_row(r) for r in connection.rows(_HISTORY, {"tenant": tenant, "id": job_id})]
 
 
-def grant_end(connection: Connection, tenant: str, job_id: str, fence: int) -> HistoryRow | None:
+def lease_end(connection: Connection, tenant: str, job_id: str, fence: int) -> HistoryRow | None:
     """The row that ended the grant with this fence, if it has ended."""
-    rows = connection.rows(_GRANT_END, {"tenant": tenant, "id": job_id, "fence": fence})
+    rows = connection.rows(_LEASE_END, {"tenant": tenant, "id": job_id, "fence": fence})
     return to_row(rows[0]) if rows else None
 
 

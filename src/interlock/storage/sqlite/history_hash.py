@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from interlock.domain.audit import hash_alike
+from interlock.domain.audit import hash_batch
 from interlock.storage.sqlite.connection import Connection
 
 
-def move_alike(
+def hash_transitions(
     connection: Connection, seqs: Sequence[int], befores: Iterable[bytes], version: int, left: str | None, to: str,
     verb: str, actor: str, attempt: int, fence: int, metadatas: Sequence[str | None] | None = None,
 ) -> list[bytes]:  # fmt: skip
@@ -16,7 +16,7 @@ def move_alike(
 
     Each follows from the hash of the job's last row, or from what its chain begins with.
     """
-    hashes = hash_alike(befores, metadatas, connection.now, version, left, to, verb, actor, attempt, fence)
+    hashes = hash_batch(befores, metadatas, connection.now, version, left, to, verb, actor, attempt, fence)
     connection.hashes.update(zip(seqs, hashes, strict=True))
     if metadatas is not None:
         connection.metadatas.update(zip(seqs, metadatas, strict=True))

@@ -1,4 +1,4 @@
-"""What is found in each stretch of jobs on SQLite, so that lists need not walk past all others."""
+"""What is found in each job_block of jobs on SQLite, so that lists need not walk past all others."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from interlock.storage.sqlite.connection import Connection
 
 T = TypeVar("T")
 _SQL: Final = load("interlock.storage.sqlite", "job_blocks.sql")
-MOST_AT_ONCE: Final = 16  # the writer has others waiting
+BATCH_SIZE: Final = 16  # the writer has others waiting
 
 
-class StretchVerbs(ABC):
+class SQLiteJobBlocks(ABC):
     """The part of a SQLite store that notes what its lists look for."""
 
     @abstractmethod
@@ -25,28 +25,28 @@ class StretchVerbs(ABC):
     @abstractmethod
     async def _read(self, query: Callable[[Connection], T]) -> T: ...
 
-    async def note_stretches(self, jobs: int, limit: int) -> int:
+    async def index_job_blocks(self, jobs: int, limit: int) -> int:
         facts = {"jobs": jobs, "limit": limit}
         tenants = await self._read(lambda c: [tenant for (tenant,) in c.rows(_SQL["long_tails"], facts)])
         return sum([await self._write(partial(_note, tenant=tenant, jobs=jobs)) for tenant in tenants])
 
 
 def _note(connection: Connection, tenant: str, jobs: int) -> int:
-    for noted in range(MOST_AT_ONCE):
+    for noted in range(BATCH_SIZE):
         facts = {"tenant": tenant, "after": noted_to(connection, tenant), "jobs": jobs}
         rows = connection.rows(_SQL["next_jobs"], facts)
         if len(rows) < jobs:
             return noted
         first, times = rows[0][0], [created_at for _, created_at, _, _ in rows]
-        connection.db.execute(_SQL["insert_stretch"], (tenant, first, rows[-1][0], min(times), max(times)))
+        connection.db.execute(_SQL["insert_block"], (tenant, first, rows[-1][0], min(times), max(times)))
         words = {("type", type) for _, _, type, _ in rows}
         words |= {("tag", tag) for tags in {tags for _, _, _, tags in rows} for tag in json.loads(tags)}
-        connection.db.executemany(_SQL["insert_word"], [(tenant, kind, word, first) for kind, word in sorted(words)])
-    return MOST_AT_ONCE
+        connection.db.executemany(_SQL["insert_term"], [(tenant, kind, word, first) for kind, word in sorted(words)])
+    return BATCH_SIZE
 
 
 def noted_to(connection: Connection, tenant: str) -> int:
-    """The last job in the order of arrival that is in a stretch."""
+    """The last job in the order of arrival that is in a job_block."""
     ((seq,),) = connection.rows(_SQL["noted_to"], {"tenant": tenant})
     return int(seq)
 

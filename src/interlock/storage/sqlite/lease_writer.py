@@ -9,7 +9,7 @@ from itertools import groupby, repeat
 from typing import Any, Final
 
 from interlock.domain import principal
-from interlock.domain.decide import PassDeadline
+from interlock.domain.decide import EnforceDeadline
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import DEFAULT_LEASE_SECONDS
@@ -17,10 +17,10 @@ from interlock.domain.retry import SECOND
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import transition_effects
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.sqlite.eligibility_keys import Routes
-from interlock.storage.sqlite.history_hash import move_alike
+from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
+from interlock.storage.sqlite.history_hash import hash_transitions
 from interlock.storage.sqlite.job_row import AT, to_job
-from interlock.storage.sqlite.lease_cache import Grant, Held
+from interlock.storage.sqlite.lease_cache import LeasedRow, LeaseRow
 
 _SQL: Final = load("interlock.storage.sqlite", "claim.sql")
 _ID, _SEQ, _TYPE, _KIND, _AGENT = AT["id"], AT["seq"], AT["type"], AT["agent_kind"], AT["agent_id"]
@@ -32,12 +32,12 @@ _HEARTBEAT, _STARTED, _RUN_STARTED, _UPDATED = (
 _RUNNING: Final = Status.RUNNING
 
 # A job that stands as it was born and has nothing that most jobs lack: few columns of two tables tell all of it.
-Born = tuple[int, tuple[Any, ...], tuple[Any, ...]]
+NewJobRow = tuple[int, tuple[Any, ...], tuple[Any, ...]]
 # Worker, seconds of the lease, and the status, version, attempt and fence that a job had.
 Move = tuple[str, float, str, int, int, int]
 
 
-class Grants:
+class LeaseWriter:
     """The jobs that one claim grants, each to the next worker, and all that has to be written for them together."""
 
     def __init__(
@@ -50,48 +50,48 @@ class Grants:
         self._by_agent: dict[tuple[str, str], float] = {}
         self._moves: dict[Move, list[tuple[str, int, int, int | None, bytes]]] = {}
 
-    def take(self, routes: Routes, seqs: Sequence[int]) -> tuple[list[Job], list[PassDeadline]]:
+    def take(self, eligibility_keys: EligibilityKeys, seqs: Sequence[int]) -> tuple[list[Job], list[EnforceDeadline]]:
         """These jobs as granted, save for those whose deadline has passed: they are to end."""
-        born = self._as_born(seqs)
-        changed = self._changed([seq for seq in seqs if seq not in born]) if len(born) < len(seqs) else {}
+        new_row = self._as_enqueued(seqs)
+        changed = self._changed([seq for seq in seqs if seq not in new_row]) if len(new_row) < len(seqs) else {}
         if self._lease_of_all is None:
-            self._learn_leases(born, changed)
-        late: list[PassDeadline] = []
+            self._learn_leases(new_row, changed)
+        late: list[EnforceDeadline] = []
         if not changed:
-            granted = self._grant_born(routes, [born[seq] for seq in seqs if seq in born])
+            leased = self._lease_new(eligibility_keys, [new_row[seq] for seq in seqs if seq in new_row])
         else:
-            granted = []
+            leased = []
             for seq in seqs:
-                if (facts := born.get(seq)) is not None:
-                    granted += self._grant_born(routes, [facts])
+                if (facts := new_row.get(seq)) is not None:
+                    leased += self._lease_new(eligibility_keys, [facts])
                 elif (row := changed.get(seq)) is not None:
                     if row[_DEADLINE] is not None and row[_DEADLINE] <= self._now:
-                        late.append(PassDeadline(row[_ID]))
+                        late.append(EnforceDeadline(row[_ID]))
                     else:
-                        granted.append(self._grant_changed(row))
+                        leased.append(self._lease_changed(row))
         self._write()
-        return granted, late
+        return leased, late
 
-    def _as_born(self, seqs: Sequence[int]) -> dict[int, Born]:
-        born: dict[int, Born] = {}
+    def _as_enqueued(self, seqs: Sequence[int]) -> dict[int, NewJobRow]:
+        new_row: dict[int, NewJobRow] = {}
         for first, last in self._connection.ranges(seqs):
             where = (self._tenant, first, last)
             read = (self._connection.rows(_SQL[name], where) for name in ("unchanged", "bodies"))
             for facts in zip(range(first, last + 1), *read, strict=True):
                 if facts[1][0] and facts[2][0]:
-                    born[facts[0]] = facts
-        return born
+                    new_row[facts[0]] = facts
+        return new_row
 
     def _changed(self, seqs: Sequence[int]) -> dict[int, tuple[Any, ...]]:
         """All columns of other jobs, with base, line and the newest hash behind."""
-        rows = self._connection.rows(_SQL["to_grant"], {"tenant": self._tenant, "seqs": json.dumps(seqs)})
+        rows = self._connection.rows(_SQL["to_lease"], {"tenant": self._tenant, "seqs": json.dumps(seqs)})
         return {row[_SEQ]: row for row in rows}
 
-    def _learn_leases(self, born: dict[int, Born], changed: dict[int, tuple[Any, ...]]) -> None:
+    def _learn_leases(self, new_row: dict[int, NewJobRow], changed: dict[int, tuple[Any, ...]]) -> None:
         """How long leases are where they are not all alike: by the agents of these jobs, else by their types."""
         connection, facts = self._connection, {"tenant": self._tenant}
         self._by_type = dict(connection.rows(_SQL["leases_of_types"], facts))
-        named = {body[1:3] for _, _, body in born.values()} | {(r[_KIND], r[_AGENT]) for r in changed.values()}
+        named = {body[1:3] for _, _, body in new_row.values()} | {(r[_KIND], r[_AGENT]) for r in changed.values()}
         names = json.dumps([name for name in named if name[0] is not None])
         for kind, id, seconds in connection.rows(_SQL["leases_of_agents"], facts | {"names": names}):
             self._by_agent[kind, id] = seconds
@@ -102,39 +102,39 @@ class Grants:
         by_type = self._by_type.get(type, DEFAULT_LEASE_SECONDS)
         return self._by_agent.get((agent_kind or "", agent_id or ""), by_type) if self._by_agent else by_type
 
-    def _grant_born(self, routes: Routes, born: Sequence[Born]) -> list[Job]:
+    def _lease_new(self, eligibility_keys: EligibilityKeys, new_row: Sequence[NewJobRow]) -> list[Job]:
         tenant, now, fence, lease_of_all = self._tenant, self._now, self._floor + 1, self._lease_of_all
-        granted: list[Job] = []
-        alike: list[tuple[str, int, int, int | None, bytes]] = []
+        leased: list[Job] = []
+        same: list[tuple[str, int, int, int | None, bytes]] = []
         last: tuple[str, float] | None = None
         expires_at = now
         for (
             seq,
-            (_, id, priority, route, line, run_at, max_attempts, birth),
+            (_, id, priority, eligibility_key, agent_no, run_at, max_attempts, first_hash),
             (_, agent_kind, agent_id, created_by, created_at, payload),
-        ) in born:
-            base, type, requires, repository, affinity_key = routes.shown[route]
+        ) in new_row:
+            base, type, requires, repository, affinity_key = eligibility_keys.encoded[eligibility_key]
             worker = next(self._workers)
             lease = self._lease(type, agent_kind, agent_id) if lease_of_all is None else lease_of_all
             if (worker, lease) != last:
                 last, expires_at = (worker, lease), now + round(lease * SECOND)
-                alike = self._moves.setdefault((worker, lease, "queued", 1, 1, 0), [])
-            alike.append((id, seq, base, line, birth))
+                same = self._moves.setdefault((worker, lease, "queued", 1, 1, 0), [])
+            same.append((id, seq, base, agent_no, first_hash))
             # In the order of the fields: to name each of them costs more than all the rest of a claim.
-            granted.append(tuple.__new__(Job, (
+            leased.append(tuple.__new__(Job, (
                 tenant, id, seq, type, _RUNNING, priority, payload, None, None, (), agent_kind, agent_id,
                 affinity_key, repository, requires, None, None, None, None, created_by, None, run_at, None, None, None,
                 None, 1, max_attempts, worker, fence, expires_at, None, None, (), None, None, None, None, None, None,
                 None, None, False, 2, 0, created_at, now, now, now, None, False,
             )))  # fmt: skip
-        return granted
+        return leased
 
-    def _grant_changed(self, row: tuple[Any, ...]) -> Job:
-        *values, base, line, head = row
+    def _lease_changed(self, row: tuple[Any, ...]) -> Job:
+        *values, base, agent_no, head = row
         now, timeout, worker = self._now, values[_TIMEOUT], next(self._workers)
         lease = self._lease(values[_TYPE], values[_KIND], values[_AGENT])
         move = (worker, lease, values[_STATUS], values[_VERSION], values[_ATTEMPT], values[_FENCE])
-        self._moves.setdefault(move, []).append((values[_ID], values[_SEQ], base, line, head))
+        self._moves.setdefault(move, []).append((values[_ID], values[_SEQ], base, agent_no, head))
         values[_STATUS], values[_WORKER], values[_FENCE] = "running", worker, self._next(values[_FENCE])
         values[_EXPIRES] = now + round((lease if timeout is None else min(lease, timeout)) * SECOND)
         values[_VERSION] += 1
@@ -147,26 +147,26 @@ class Grants:
 
     def _write(self) -> None:
         connection, tenant = self._connection, self._tenant
-        held: dict[str, Held] = {}
+        leased: dict[str, LeasedRow] = {}
         edges: dict[tuple[int, str], int] = {}
         for (worker, lease), group in groupby(sorted(self._moves.items()), lambda item: item[0][:2]):
             actor = principal.worker(worker)
             seqs: list[int] = []
             for (_, _, status, version, attempt, fence), jobs in group:
                 version, fence = version + 1, self._next(fence)
-                ids, alike, bases, lines, heads = zip(*jobs, strict=True)
+                ids, same, bases, agent_nos, heads = zip(*jobs, strict=True)
                 move = (version, status, "running", "claim", actor, attempt, fence)
-                hashes = move_alike(connection, alike, heads, *move)
-                grant: Grant = ("running", attempt, fence, worker, version)
-                held.update(zip(ids, zip(ids, alike, bases, lines, hashes, repeat(grant)), strict=True))
+                hashes = hash_transitions(connection, same, heads, *move)
+                row: LeaseRow = ("running", attempt, fence, worker, version)
+                leased.update(zip(ids, zip(ids, same, bases, agent_nos, hashes, repeat(row)), strict=True))
                 for base, n in Counter(bases).items():
                     edges[base, status] = edges.get((base, status), 0) + n
-                seqs += alike
+                seqs += same
             facts = {
                 "tenant": tenant, "floor": self._floor, "worker": worker, "actor": actor, "now": self._now,
                 "lease": round(lease * SECOND), "lease_seconds": lease,
             }  # fmt: skip
-            connection.update(_SQL["grant"], facts, seqs)
-        connection.granted.remember(tenant, held, connection.undone)
+            connection.update(_SQL["lease_jobs"], facts, seqs)
+        connection.leased.remember(tenant, leased, connection.rollbacks)
         started = ((job[1], move[2]) for move, jobs in self._moves.items() for job in jobs)
-        transition_effects.tell_granted(connection, tenant, edges, started)
+        transition_effects.record_leased(connection, tenant, edges, started)

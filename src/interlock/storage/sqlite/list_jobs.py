@@ -25,7 +25,7 @@ _EVERYWHERE: Final = "c.seq < :before_seq"
 _NOT_YET_NOTED: Final = "c.seq > :noted_to AND c.seq < :before_seq"
 _BETWEEN: Final = "c.seq BETWEEN :first AND :last"
 # The plus keeps the index from the wrong one of two upper bounds.
-_IN_STRETCH: Final = "c.seq BETWEEN s.first_seq AND s.last_seq AND +c.seq < :before_seq"
+_IN_BLOCK: Final = "c.seq BETWEEN s.first_seq AND s.last_seq AND +c.seq < :before_seq"
 
 
 def find(connection: Connection, tenant: str, filter: Filter) -> list[Job]:
@@ -55,37 +55,37 @@ class _Finder:
         """Those that can be on the page, in no order."""
         f, statuses = self._filter, {*self._filter.statuses}
         if f.worker is not None or f.stale_seconds is not None:
-            yield from self._read("held", _EVERYWHERE)
+            yield from self._read("leased", _EVERYWHERE)
         elif f.parent_id is not None:
             yield from self._read("of_parent", _EVERYWHERE)
-        elif not (places := self._places_by_status(statuses)):
+        elif not (parts := self._parts_by_status(statuses)):
             yield from self._walk()
         else:
-            for place in places:
-                yield from place
+            for part in parts:
+                yield from part
 
-    def _places_by_status(self, statuses: set[Status]) -> list[Iterator[Job]]:
+    def _parts_by_status(self, statuses: set[Status]) -> list[Iterator[Job]]:
         """Where the jobs of these statuses are kept apart; nothing where a walk is shorter."""
-        places: list[Iterator[Job]] = []
+        parts: list[Iterator[Job]] = []
         if Status.QUEUED in statuses:
             due = self._rows(_SQL["due_some_time"], most=FEW + 1)
             if len(due) > FEW:
                 return []
             seqs = sorted((seq for (seq,) in due), reverse=True)
-            places.append(self._read("named", "c.value < :before_seq", seqs=json.dumps(seqs)))
+            parts.append(self._read("named", "c.value < :before_seq", seqs=json.dumps(seqs)))
             statuses = statuses - _DUE_SOME_TIME
-        set_back = sorted(statuses & _SET_BACK)
-        if set_back:
-            if self._filter.agent is not None and self._how_many(set_back) > FEW:
+        unsuccessful = sorted(statuses & _SET_BACK)
+        if unsuccessful:
+            if self._filter.agent is not None and self._how_many(unsuccessful) > FEW:
                 return []
-            places.extend(self._set_back(status) for status in set_back)
+            parts.extend(self._set_back(status) for status in unsuccessful)
         if Status.RUNNING in statuses:
-            places.append(self._read("held", _EVERYWHERE))
+            parts.append(self._read("leased", _EVERYWHERE))
         if Status.WAITING_FOR_APPROVAL in statuses:
-            places.append(self._read("waiting", _EVERYWHERE))
+            parts.append(self._read("waiting", _EVERYWHERE))
         if Status.SUCCEEDED in statuses:
-            places.append(self._succeeded())
-        return places
+            parts.append(self._succeeded())
+        return parts
 
     def _succeeded(self) -> Iterator[Job]:
         """A walk that begins where one can be: those that wait are mostly the newest."""
@@ -94,7 +94,7 @@ class _Finder:
         yield from self._walk()
 
     def _how_many(self, statuses: list[Status]) -> int:
-        ((n,),) = self._rows(_SQL["how_many_set_back"].replace("{statuses}", _quoted(statuses)), most=FEW + 1)
+        ((n,),) = self._rows(_SQL["how_many_unsuccessful"].replace("{statuses}", _quoted(statuses)), most=FEW + 1)
         return int(n)
 
     def _set_back(self, status: Status) -> Iterator[Job]:
@@ -103,9 +103,9 @@ class _Finder:
             bases = self._rows(_SQL["bases"], limit=FEW_BASES + 1)
             if len(bases) <= FEW_BASES:
                 for (base,) in bases:
-                    yield from self._narrowed("set_back_of_base", [], status=status, base=base)
+                    yield from self._narrowed("unsuccessful_of_base", [], status=status, base=base)
                 return
-        yield from self._narrowed("set_back", self._words(), status=status)
+        yield from self._narrowed("unsuccessful", self._words(), status=status)
 
     def _walk(self) -> Iterator[Job]:
         if self._filter.agent is not None:
@@ -132,18 +132,18 @@ class _Finder:
         if count == f.limit or not noted_to:
             return
         if words:
-            yield from self._read(name, _IN_STRETCH, words, **more)
+            yield from self._read(name, _IN_BLOCK, words, **more)
         elif between := job_blocks.between(self._connection, tenant, f.created_after, f.created_before):
             first, last = between[0], min(between[1], self._facts["before_seq"] - 1)
             yield from self._read(name, _BETWEEN, first=first, last=last, **more)
 
     def _read(self, name: str, within: str, words: Sequence[tuple[str, str]] = (), **more: Any) -> Iterator[Job]:
-        text, f = _SQL["shown"].replace("{found}", _SQL[name]), self._filter
+        text, f = _SQL["page_of_jobs"].replace("{found}", _SQL[name]), self._filter
         if words:
             within = f"{_has_first(words)} AND {_of_that_time(f)} AND {within}"
         for mark, meaning in {
-            "{stretches}": _stretches_with(words) if words else "",
-            "{by_stretch}": "w.first_seq DESC, " if words else "",
+            "{job_blocks}": _blocks_with(words) if words else "",
+            "{by_block}": "w.first_seq DESC, " if words else "",
             "{within}": within,
             "{tagged}": " AND ".join(f"instr(c.tags, :tag{n}_as_kept)" for n in range(len(f.tags))) or "true",
             "{fits}": self._fits(),
@@ -177,15 +177,15 @@ def _quoted(statuses: Sequence[Status]) -> str:
     return ", ".join(f"'{status}'" for status in statuses)
 
 
-def _stretches_with(words: Sequence[tuple[str, str]]) -> str:
+def _blocks_with(words: Sequence[tuple[str, str]]) -> str:
     """The stretches in which all words are found: those with the first, and of these those with each other one."""
     others = "".join(
-        f"CROSS JOIN stretch_word w{n} ON w{n}.tenant = :tenant AND w{n}.kind = '{kind}' AND w{n}.word = {word}"
+        f"CROSS JOIN job_block_term w{n} ON w{n}.tenant = :tenant AND w{n}.kind = '{kind}' AND w{n}.word = {word}"
         f" AND w{n}.first_seq = w.first_seq "
         for n, (kind, word) in enumerate(words[1:])
     )
-    stretch = "CROSS JOIN stretch s ON s.tenant = :tenant AND s.first_seq = w.first_seq"
-    return f"stretch_word w {others}{stretch} CROSS JOIN "
+    job_block = "CROSS JOIN job_block s ON s.tenant = :tenant AND s.first_seq = w.first_seq"
+    return f"job_block_term w {others}{job_block} CROSS JOIN "
 
 
 def _has_first(words: Sequence[tuple[str, str]]) -> str:

@@ -1,33 +1,33 @@
 -- A list shows those jobs that fit ({fits}) of the places that a statement has found ({found}). These statements find places newest first, and
--- look only where {within} says: if that is inside of some stretches, {stretches} and {by_stretch} read those newest first, else they are
+-- look only where {within} says: if that is inside of some stretches, {stretches} and {by_block} read those newest first, else they are
 -- empty. {tagged} passes over most jobs without a tag before anything else of them is read.
 
--- name: shown
+-- name: page_of_jobs
 SELECT {list} FROM ({found} LIMIT -1) c CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = c.seq WHERE {fits} LIMIT :limit;
 
 -- name: newest
-SELECT c.seq FROM {stretches}job c WHERE c.tenant = :tenant AND {within} AND {tagged} ORDER BY {by_stretch}c.seq DESC;
+SELECT c.seq FROM {job_blocks}job c WHERE c.tenant = :tenant AND {within} AND {tagged} ORDER BY {by_block}c.seq DESC;
 
 -- name: newest_of_type
-SELECT c.seq FROM {stretches}job_body c WHERE c.tenant = :tenant AND {within} AND c.type = :type ORDER BY {by_stretch}c.seq DESC;
+SELECT c.seq FROM {job_blocks}job_body c WHERE c.tenant = :tenant AND {within} AND c.type = :type ORDER BY {by_block}c.seq DESC;
 
 -- name: of_agent
-SELECT c.seq FROM {stretches}job_body c INDEXED BY job_agent
+SELECT c.seq FROM {job_blocks}job_body c INDEXED BY job_agent
 WHERE c.tenant = :tenant AND c.agent_kind = :agent_kind AND c.agent_id = :agent_id AND c.agent_kind IS NOT NULL AND {within}
-ORDER BY {by_stretch}c.seq DESC;
+ORDER BY {by_block}c.seq DESC;
 
--- name: set_back
+-- name: unsuccessful
 -- Jobs that wait for another try, or ended in one way other than succeeded.
-SELECT c.seq FROM {stretches}job c INDEXED BY job_setback
+SELECT c.seq FROM {job_blocks}job c INDEXED BY job_unsuccessful
 WHERE c.tenant = :tenant AND c.status = :status AND c.status <> 'queued' AND c.status <> 'running' AND c.status <> 'succeeded' AND c.status <> 'waiting_for_approval' AND {within} AND {tagged}
-ORDER BY {by_stretch}c.seq DESC;
+ORDER BY {by_block}c.seq DESC;
 
--- name: set_back_of_base
-SELECT c.seq FROM {stretches}job c INDEXED BY job_setback_base
+-- name: unsuccessful_of_base
+SELECT c.seq FROM {job_blocks}job c INDEXED BY job_unsuccessful_base
 WHERE c.tenant = :tenant AND c.status = :status AND c.base = :base AND c.status <> 'queued' AND c.status <> 'running' AND c.status <> 'succeeded' AND c.status <> 'waiting_for_approval' AND {within}
-ORDER BY {by_stretch}c.seq DESC;
+ORDER BY {by_block}c.seq DESC;
 
--- name: held
+-- name: leased
 SELECT c.seq FROM job c INDEXED BY job_lease WHERE c.tenant = :tenant AND c.status = 'running' AND {within} ORDER BY c.seq DESC;
 
 -- name: waiting
@@ -43,10 +43,10 @@ WHERE c.tenant = :tenant AND c.parent_id = :parent_id AND c.parent_id IS NOT NUL
 SELECT j.seq FROM job j INDEXED BY job_ready
 WHERE j.tenant = :tenant AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0 AND :type IS NULL
 UNION ALL
-SELECT j.seq FROM route r CROSS JOIN job j INDEXED BY job_ready ON j.tenant = r.tenant AND j.route = r.no
+SELECT j.seq FROM eligibility_key r CROSS JOIN job j INDEXED BY job_ready ON j.tenant = r.tenant AND j.eligibility_key = r.no
 WHERE r.tenant = :tenant AND r.type = :type AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0
 UNION ALL
-SELECT j.seq FROM job j INDEXED BY job_line WHERE j.tenant = :tenant AND j.blocked = 1 AND j.finished_at IS NULL
+SELECT j.seq FROM job j INDEXED BY job_blocked WHERE j.tenant = :tenant AND j.blocked = 1 AND j.finished_at IS NULL
 UNION ALL
 SELECT j.seq FROM (SELECT DISTINCT job_id FROM job_await WHERE tenant = :tenant) w CROSS JOIN job j ON j.tenant = :tenant AND j.id = w.job_id
 LIMIT :most;
@@ -56,11 +56,11 @@ SELECT value AS seq FROM json_each(:seqs) c WHERE {within};
 
 -- name: last_succeeded
 -- No job that arrived after this has succeeded.
-SELECT coalesce(max(y.last_seq), 0) FROM tally y WHERE y.tenant = :tenant AND y.to_status = 'succeeded';
+SELECT coalesce(max(y.last_seq), 0) FROM queue_counter y WHERE y.tenant = :tenant AND y.to_status = 'succeeded';
 
--- name: how_many_set_back
-SELECT count(*) FROM (SELECT 1 FROM job c INDEXED BY job_setback WHERE c.tenant = :tenant AND c.status IN ({statuses})
+-- name: how_many_unsuccessful
+SELECT count(*) FROM (SELECT 1 FROM job c INDEXED BY job_unsuccessful WHERE c.tenant = :tenant AND c.status IN ({statuses})
   AND c.status <> 'queued' AND c.status <> 'running' AND c.status <> 'succeeded' AND c.status <> 'waiting_for_approval' LIMIT :most);
 
 -- name: bases
-SELECT DISTINCT base FROM route WHERE tenant = :tenant AND type = :type LIMIT :limit;
+SELECT DISTINCT base FROM eligibility_key WHERE tenant = :tenant AND type = :type LIMIT :limit;

@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from interlock.domain import operator_log
-from interlock.domain.job import Enqueued, NewJob, Refused
+from interlock.domain.job import Enqueued, NewJob, Rejected
 from interlock.domain.lifecycle import Status
-from interlock.domain.operations import START, Child, Past, Prune, PrunedStep, PruneOrder, Redrive, redriven
+from interlock.domain.operations import START, Child, Past, Prune, PruneCommand, PrunedStep, Redrive, redriven
 from interlock.errors import NotFound
 from interlock.storage import history_chain
 from interlock.storage.contract import Terms
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import artifacts, digests, enqueue, job_blocks, log, progress
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.sqlite.eligibility_keys import Routes
+from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
 
 T = TypeVar("T")
 _SQL: Final = load("interlock.storage.sqlite", "operations.sql")
@@ -27,7 +27,7 @@ _DELETES: Final = tuple(text for name, text in _SQL.items() if name.startswith("
 _FROM_THE_FIRST: Final = ("", -1)
 
 
-class OperationVerbs(ABC):
+class SQLiteOperations(ABC):
     """The part of a SQLite store that does jobs again and deletes them."""
 
     @abstractmethod
@@ -37,16 +37,16 @@ class OperationVerbs(ABC):
     async def _read(self, query: Callable[[Connection], T]) -> T: ...
 
     @abstractmethod
-    def _routes_of(self, tenant: str) -> Routes: ...
+    def _keys_of(self, tenant: str) -> EligibilityKeys: ...
 
     @abstractmethod
     def _stir(self, tenant: str) -> None: ...
 
     async def redrive(
         self, tenant: str, orders: Sequence[Redrive], *, registry: int = 0, implicit_agents: bool = True
-    ) -> list[Enqueued | Refused]:
+    ) -> list[Enqueued | Rejected]:
         terms = Terms(registry, implicit_agents)
-        answers = await self._write(lambda c: _redrive(c, self._routes_of(tenant), tenant, orders, terms))
+        answers = await self._write(lambda c: _redrive(c, self._keys_of(tenant), tenant, orders, terms))
         self._stir(tenant)
         return answers
 
@@ -63,7 +63,7 @@ class OperationVerbs(ABC):
     ) -> list[Child]:
         return await self._read(lambda c: _children(c, tenant, parents, after or _FROM_THE_FIRST, limit))
 
-    async def prune(self, tenant: str, order: PruneOrder) -> PrunedStep:
+    async def prune(self, tenant: str, order: PruneCommand) -> PrunedStep:
         return await self._write(lambda c: _prune(c, tenant, order))
 
     async def prunes(self, tenant: str, *, limit: int = 50) -> list[Prune]:
@@ -85,15 +85,15 @@ class OperationVerbs(ABC):
 
 
 def _redrive(
-    connection: Connection, routes: Routes, tenant: str, orders: Sequence[Redrive], terms: Terms
-) -> list[Enqueued | Refused]:
-    answers: dict[int, Enqueued | Refused] = {}
+    connection: Connection, eligibility_keys: EligibilityKeys, tenant: str, orders: Sequence[Redrive], terms: Terms
+) -> list[Enqueued | Rejected]:
+    answers: dict[int, Enqueued | Rejected] = {}
     new: dict[int, NewJob] = {}
     for i, order in enumerate(orders):
         facts = {"tenant": tenant, "id": order.id, "step": order.step}
         rows = connection.rows(_SQL["to_redrive"], facts)
         if not rows:
-            answers[i] = Refused(NotFound(order.id))
+            answers[i] = Rejected(NotFound(order.id))
         elif order.once and (again := connection.rows(_SQL["redriven_as"], facts)):
             answers[i] = Enqueued(again[0][0], again[0][1], True)
         else:
@@ -102,14 +102,14 @@ def _redrive(
             if isinstance(job, NewJob):
                 new[i] = job
             else:
-                answers[i] = Refused(job)
+                answers[i] = Rejected(job)
     if new:
         saved = {
             job.id: digests.of_copied_progress(connection, tenant, orders[i].id, orders[i].step)
             for i, job in new.items()
             if orders[i].origin != START
         }
-        added = enqueue.enqueue(connection, routes, tenant, list(new.values()), False, terms, saved)
+        added = enqueue.enqueue(connection, eligibility_keys, tenant, list(new.values()), False, terms, saved)
         answers |= zip(new, added, strict=True)
     for i, order in enumerate(orders):
         answer = answers[i]
@@ -160,7 +160,7 @@ def _children(
     return found
 
 
-def _prune(connection: Connection, tenant: str, order: PruneOrder) -> PrunedStep:
+def _prune(connection: Connection, tenant: str, order: PruneCommand) -> PrunedStep:
     rows = connection.rows(_SQL["next_jobs"], {"tenant": tenant, "after": order.after_seq, "step": order.step})
     cutoff = min(order.cutoff, connection.now)
     last_seq = rows[-1][0] if rows else order.after_seq

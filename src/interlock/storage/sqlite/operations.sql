@@ -17,7 +17,7 @@ SELECT i.value FROM json_each(:ids) i WHERE EXISTS (SELECT 1 FROM job_body b IND
 
 -- name: dead_letters
 -- Dead letters that were not redriven, newest first.
-SELECT j.id FROM job j INDEXED BY job_setback
+SELECT j.id FROM job j INDEXED BY job_unsuccessful
 WHERE j.tenant = :tenant AND j.status = 'dead_letter' AND j.status <> 'queued' AND j.status <> 'running' AND j.status <> 'succeeded'
   AND j.status <> 'waiting_for_approval' AND NOT EXISTS (SELECT 1 FROM job_body b INDEXED BY job_redrive
     WHERE b.tenant = :tenant AND b.redrive_of = j.id AND b.redrive_of IS NOT NULL)
@@ -60,7 +60,7 @@ DELETE FROM job_event WHERE tenant = :tenant AND job_id IN (SELECT value FROM js
 DELETE FROM approval_vote INDEXED BY approval_vote_job WHERE tenant = :tenant AND job_id IN (SELECT value FROM json_each(:ids));
 
 -- name: delete_approval
-DELETE FROM approval INDEXED BY approval_of_grant WHERE tenant = :tenant AND job_id IN (SELECT value FROM json_each(:ids));
+DELETE FROM approval INDEXED BY approval_of_lease WHERE tenant = :tenant AND job_id IN (SELECT value FROM json_each(:ids));
 
 -- name: delete_outbox
 -- What is still on its way is delivered all the same.

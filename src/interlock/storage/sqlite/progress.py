@@ -8,34 +8,34 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
-from interlock.domain.decide import answer_repeat
-from interlock.domain.job import Refused
+from interlock.domain.decide import result_of_repeat
+from interlock.domain.job import Rejected
 from interlock.domain.lifecycle import Status
-from interlock.domain.progress import EventRow, Fed, Place, Report, Step, StepRow
+from interlock.domain.progress import EventRow, FeedEvent, FeedPosition, Report, Step, StepRow
 from interlock.errors import Error, NotFound
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import events, history
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.wakeup import Signal
+from interlock.storage.wakeup import Wakeup
 
 _SQL: Final = load("interlock.storage.sqlite", "progress.sql")
 T = TypeVar("T")
 
 
-class ProgressVerbs(ABC):
+class SQLiteProgress(ABC):
     """The part of the store that keeps steps and events."""
 
-    _told: Signal
+    _events_added: Wakeup
 
-    async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Refused]:
+    async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Rejected]:
         return await self._write(lambda c: save_steps(c, tenant, steps))
 
     async def steps(self, tenant: str, job_ids: Sequence[str], *, after: int = 0, limit: int) -> list[list[StepRow]]:
         return await self._read(lambda c: [_steps(c, tenant, id, after, limit) for id in job_ids])
 
-    async def add_events(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
+    async def add_events(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
         answers = await self._write(lambda c: add_events(c, tenant, reports))
-        self._told.fire()
+        self._events_added.fire()
         return answers
 
     async def events(
@@ -43,14 +43,14 @@ class ProgressVerbs(ABC):
     ) -> list[EventRow]:
         return await self._read(lambda c: events.of_job(c, tenant, job_id, after, since, limit))
 
-    async def feed(self, tenant: str, after: Place, *, limit: int) -> list[Fed]:
+    async def feed(self, tenant: str, after: FeedPosition, *, limit: int) -> list[FeedEvent]:
         return await self._read(lambda c: events.feed(c, tenant, after, limit))
 
-    async def feed_end(self, tenant: str) -> Place:
+    async def feed_end(self, tenant: str) -> FeedPosition:
         return await self._read(lambda c: events.feed_end(c, tenant))
 
     def watch_events(self) -> asyncio.Event:
-        return self._told.event()
+        return self._events_added.event()
 
     async def has_ended(self, tenant: str, job_id: str) -> bool | None:
         rows = await self._read(lambda c: c.rows(_SQL["has_ended"], {"tenant": tenant, "id": job_id}))
@@ -63,19 +63,19 @@ class ProgressVerbs(ABC):
     async def _read(self, query: Callable[[Connection], T]) -> T: ...
 
 
-def save_steps(connection: Connection, tenant: str, steps: Sequence[Step]) -> list[StepRow | Refused]:
+def save_steps(connection: Connection, tenant: str, steps: Sequence[Step]) -> list[StepRow | Rejected]:
     """Keep each step that is not there yet; the answer is what is kept."""
-    held = _grants(connection, tenant, steps)
+    leased = _leases(connection, tenant, steps)
     named = json.dumps([(s.id, s.name, s.occurrence) for s in steps])
     rows = map(_step, connection.rows(_SQL["known_steps"], {"tenant": tenant, "steps": named}))
     known = {(row.job_id, row.name, row.occurrence): row for row in rows}
     ids = json.dumps(sorted({s.id for s in steps}))
     last: dict[str, int] = dict(connection.rows(_SQL["last_steps"], {"tenant": tenant, "ids": ids}))
-    answers: list[StepRow | Refused] = []
+    answers: list[StepRow | Rejected] = []
     new = []
     for s in steps:
-        if (fault := _fault(connection, tenant, s, held.get(s.id))) is not None:
-            answers.append(Refused(fault))
+        if (fault := _fault(connection, tenant, s, leased.get(s.id))) is not None:
+            answers.append(Rejected(fault))
             continue
         key = (s.id, s.name, s.occurrence)
         if key not in known:
@@ -96,16 +96,16 @@ def copy_steps(connection: Connection, tenant: str, source: str, target: str, *,
     return int(connection.db.changes())
 
 
-def add_events(connection: Connection, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
+def add_events(connection: Connection, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
     """Add the events of each report whose worker still holds the job."""
-    held = _grants(connection, tenant, reports)
-    faults = [_fault(connection, tenant, report, held.get(report.id)) for report in reports]
+    leased = _leases(connection, tenant, reports)
+    faults = [_fault(connection, tenant, report, leased.get(report.id)) for report in reports]
     good = [report for report, fault in zip(reports, faults, strict=True) if fault is None]
     numbers = iter(events.write(connection, tenant, good))
-    return [next(numbers) if fault is None else Refused(fault) for fault in faults]
+    return [next(numbers) if fault is None else Rejected(fault) for fault in faults]
 
 
-class _Grant(Protocol):
+class _LeaseRef(Protocol):
     """Whatever names the grant it was made under."""
 
     @property
@@ -116,18 +116,20 @@ class _Grant(Protocol):
     def worker(self) -> str: ...
 
 
-def _grants(connection: Connection, tenant: str, items: Iterable[_Grant]) -> dict[str, tuple[str, int, str | None]]:
+def _leases(connection: Connection, tenant: str, items: Iterable[_LeaseRef]) -> dict[str, tuple[str, int, str | None]]:
     ids = json.dumps(sorted({item.id for item in items}))
-    return {row[0]: row[1:] for row in connection.rows(_SQL["grants"], {"tenant": tenant, "ids": ids})}
+    return {row[0]: row[1:] for row in connection.rows(_SQL["leases"], {"tenant": tenant, "ids": ids})}
 
 
-def _fault(connection: Connection, tenant: str, item: _Grant, held: tuple[str, int, str | None] | None) -> Error | None:
-    if held is None:
+def _fault(
+    connection: Connection, tenant: str, item: _LeaseRef, leased: tuple[str, int, str | None] | None
+) -> Error | None:
+    if leased is None:
         return NotFound(item.id)
-    if held == (Status.RUNNING, item.fence, item.worker):
+    if leased == (Status.RUNNING, item.fence, item.worker):
         return None
-    ended = history.grant_end(connection, tenant, item.id, item.fence)
-    answer = answer_repeat(ended, None, item.id, item.fence, item.worker)
+    ended = history.lease_end(connection, tenant, item.id, item.fence)
+    answer = result_of_repeat(ended, None, item.id, item.fence, item.worker)
     assert isinstance(answer, Error)
     return answer
 

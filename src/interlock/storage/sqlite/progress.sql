@@ -1,4 +1,4 @@
--- name: grants
+-- name: leases
 -- Who holds each job now, if anybody.
 SELECT j.id, j.status, j.fence, j.worker FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
 
@@ -37,13 +37,13 @@ SELECT e.job_id, e.id, e.seq FROM json_each(:events) i CROSS JOIN job_event e IN
 SELECT i.value, coalesce((SELECT max(e.seq) FROM job_event e WHERE e.tenant = :tenant AND e.job_id = i.value), 0), j.run_started_at
 FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
 
--- name: next_turn
+-- name: next_commit_seq
 -- One for each transaction that tells something. There is one writer at a time, so turns rise in the order of commits.
-INSERT INTO event_turn (tenant, last) VALUES (:tenant, 1) ON CONFLICT DO UPDATE SET last = last + 1
+INSERT INTO event_commit_seq (tenant, last) VALUES (:tenant, 1) ON CONFLICT DO UPDATE SET last = last + 1
 RETURNING last, (SELECT value FROM epoch);
 
 -- name: insert_event
-INSERT INTO job_event (tenant, epoch, turn, job_id, seq, id, level, message, payload, fence, at, received_at, sanitized)
+INSERT INTO job_event (tenant, epoch, commit_seq, job_id, seq, id, level, message, payload, fence, at, received_at, sanitized)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: events
@@ -52,13 +52,13 @@ FROM job_event e WHERE e.tenant = :tenant AND e.job_id = :id AND e.seq > :after 
 ORDER BY e.seq LIMIT :limit;
 
 -- name: feed
-SELECT e.epoch, e.turn, e.job_id, e.seq, e.id, e.level, e.message, e.payload, e.at, e.received_at, e.sanitized
+SELECT e.epoch, e.commit_seq, e.job_id, e.seq, e.id, e.level, e.message, e.payload, e.at, e.received_at, e.sanitized
 FROM job_event e INDEXED BY job_event_feed
-WHERE e.tenant = :tenant AND (e.epoch, e.turn, e.job_id, e.seq) > (:epoch, :turn, :job_id, :seq)
-ORDER BY e.epoch, e.turn, e.job_id, e.seq LIMIT :limit;
+WHERE e.tenant = :tenant AND (e.epoch, e.commit_seq, e.job_id, e.seq) > (:epoch, :commit_seq, :job_id, :seq)
+ORDER BY e.epoch, e.commit_seq, e.job_id, e.seq LIMIT :limit;
 
 -- name: feed_end
-SELECT (SELECT value FROM epoch), coalesce((SELECT last FROM event_turn WHERE tenant = :tenant), 0) + 1;
+SELECT (SELECT value FROM epoch), coalesce((SELECT last FROM event_commit_seq WHERE tenant = :tenant), 0) + 1;
 
 -- name: has_ended
 SELECT finished_at IS NOT NULL FROM job WHERE tenant = :tenant AND id = :id;

@@ -23,7 +23,7 @@ RATE_MINUTES: Final = 5
 KEPT_MINUTES: Final = 60
 
 
-class RegistryVerbs(ABC):
+class SQLiteRegistry(ABC):
     """The part of the store that knows what jobs are of and for."""
 
     @abstractmethod
@@ -124,29 +124,29 @@ class RegistryVerbs(ABC):
         """Read, after those jobs have joined their lines whose time has come, so that what is told is true."""
 
         def read(c: Connection) -> tuple[bool, T | None]:
-            ((due,),) = c.rows(_MOVES["any_line_due"], {"tenant": tenant, "now": c.read_clock()})
+            ((due,),) = c.rows(_MOVES["any_agent_due"], {"tenant": tenant, "now": c.read_clock()})
             return (True, None) if due else (False, query(c))
 
         due, answer = await self._read(read)
         if due:
-            await self._write(lambda c: transition_effects.join_lines(c, tenant))
+            await self._write(lambda c: transition_effects.fill_slots(c, tenant))
             return await self._read(query)
         return answer  # type: ignore[return-value]
 
-    async def join_lines(self, limit: int) -> int:
+    async def fill_slots(self, limit: int) -> int:
         def find(c: Connection) -> list[str]:
-            rows = c.rows(_MOVES["tenants_with_due_lines"], {"now": c.read_clock(), "limit": limit})
+            rows = c.rows(_MOVES["tenants_with_due_agents"], {"now": c.read_clock(), "limit": limit})
             return [tenant for (tenant,) in rows]
 
         tenants = await self._read(find)
         for tenant in tenants:
-            await self._write(lambda c, tenant=tenant: transition_effects.join_lines(c, tenant))  # type: ignore[misc]
+            await self._write(lambda c, tenant=tenant: transition_effects.fill_slots(c, tenant))  # type: ignore[misc]
         return len(tenants)
 
-    async def fold_tallies(self, rows: int, limit: int) -> int:
+    async def fold_counters(self, rows: int, limit: int) -> int:
         def find(c: Connection) -> list[str]:
             facts = {"before": _minutes_ago(c.read_clock(), KEPT_MINUTES), "rows": rows, "limit": limit}
-            return [tenant for (tenant,) in c.rows(_SQL["long_tallies"], facts)]
+            return [tenant for (tenant,) in c.rows(_SQL["long_counters"], facts)]
 
         def fold(c: Connection, tenant: str) -> None:
             facts = {"tenant": tenant, "before": _minutes_ago(c.now, KEPT_MINUTES)}
@@ -194,7 +194,7 @@ def _stats(c: Connection, tenant: str) -> list[QueueStats]:
             delayed[type] += later
             if due is not None:
                 oldest[type] = min(due, oldest.get(type, due))
-        for type, later, due in c.rows(_SQL["lined_up"], here):
+        for type, later, due in c.rows(_SQL["waiting_for_slot"], here):
             delayed[type] += later
             blocked[type] += due
         for type, n in c.rows(_SQL["awaiting"], {"tenant": tenant}):

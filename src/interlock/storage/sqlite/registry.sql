@@ -24,7 +24,7 @@ WHERE tenant = :tenant AND (kind, id) > (:kind, :id) ORDER BY kind, id LIMIT :li
 SELECT kind, id, max_concurrency, strict, defaults, implicit, created_at, updated_at FROM agent a
 WHERE a.tenant = :tenant AND a.strict AND a.used >= a.max_concurrency AND NOT EXISTS (
   SELECT 1 FROM job j INDEXED BY job_of_agent
-  WHERE j.tenant = :tenant AND j.line = a.no AND j.line IS NOT NULL AND j.blocked = 0 AND j.finished_at IS NULL
+  WHERE j.tenant = :tenant AND j.agent_no = a.no AND j.agent_no IS NOT NULL AND j.blocked = 0 AND j.finished_at IS NULL
     AND (j.status = 'running' OR (j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.run_at <= :now)))
 ORDER BY kind, id LIMIT :limit;
 
@@ -39,19 +39,19 @@ UPDATE agent SET max_concurrency = :max_concurrency, strict = :strict, defaults 
 WHERE tenant = :tenant AND kind = :kind AND id = :id;
 
 -- name: has_unfinished
-SELECT EXISTS (SELECT 1 FROM job WHERE tenant = :tenant AND line = :no AND line IS NOT NULL AND finished_at IS NULL);
+SELECT EXISTS (SELECT 1 FROM job WHERE tenant = :tenant AND agent_no = :no AND agent_no IS NOT NULL AND finished_at IS NULL);
 
 -- name: drop_agent
 DELETE FROM agent WHERE tenant = :tenant AND no = :no;
 
 -- name: names_of_types
-SELECT r.type FROM tally y CROSS JOIN route r ON r.tenant = y.tenant AND r.no = y.base WHERE y.tenant = :tenant
+SELECT r.type FROM queue_counter y CROSS JOIN eligibility_key r ON r.tenant = y.tenant AND r.no = y.base WHERE y.tenant = :tenant
 UNION SELECT type FROM queue WHERE tenant = :tenant
 UNION SELECT name FROM job_type WHERE tenant = :tenant;
 
 -- name: moved
 SELECT r.type, y.from_status, y.to_status, sum(y.count), sum(CASE WHEN y.minute > :recent THEN y.count ELSE 0 END)
-FROM tally y CROSS JOIN route r ON r.tenant = y.tenant AND r.no = y.base
+FROM queue_counter y CROSS JOIN eligibility_key r ON r.tenant = y.tenant AND r.no = y.base
 WHERE y.tenant = :tenant GROUP BY r.type, y.from_status, y.to_status;
 
 -- name: minutes
@@ -62,28 +62,28 @@ SELECT r.type, CASE WHEN y.minute < :since THEN 0 ELSE y.minute END AS at,
   sum(y.count * (y.from_status = '')),
   sum(y.count * (y.to_status = 'succeeded')),
   sum(y.count * (y.to_status IN ('failed', 'dead_letter', 'retry')))
-FROM tally y CROSS JOIN route r ON r.tenant = y.tenant AND r.no = y.base
+FROM queue_counter y CROSS JOIN eligibility_key r ON r.tenant = y.tenant AND r.no = y.base
 WHERE y.tenant = :tenant AND y.to_status <> '' GROUP BY r.type, at ORDER BY r.type, at;
 
 -- name: later
 -- Jobs that are due later, and since when the oldest waits that is due, base by base: first those without repository and key.
 SELECT r.type,
-  (SELECT count(*) FROM job j INDEXED BY job_ready WHERE j.tenant = r.tenant AND j.route = r.no AND j.run_at > :now
+  (SELECT count(*) FROM job j INDEXED BY job_ready WHERE j.tenant = r.tenant AND j.eligibility_key = r.no AND j.run_at > :now
     AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0),
-  (SELECT min(j.run_at) FROM job j INDEXED BY job_ready WHERE j.tenant = r.tenant AND j.route = r.no AND j.run_at <= :now
+  (SELECT min(j.run_at) FROM job j INDEXED BY job_ready WHERE j.tenant = r.tenant AND j.eligibility_key = r.no AND j.run_at <= :now
     AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0)
-FROM route r INDEXED BY route_bases WHERE r.tenant = :tenant AND r.no = r.base
+FROM eligibility_key r INDEXED BY eligibility_key_bases WHERE r.tenant = :tenant AND r.no = r.base
 UNION ALL
 SELECT r.type,
   (SELECT count(*) FROM job j INDEXED BY job_ready_base WHERE j.tenant = r.tenant AND j.base = r.no AND j.run_at > :now
-    AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0 AND j.route <> j.base),
+    AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0 AND j.eligibility_key <> j.base),
   (SELECT min(j.run_at) FROM job j INDEXED BY job_ready_base WHERE j.tenant = r.tenant AND j.base = r.no AND j.run_at <= :now
-    AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0 AND j.route <> j.base)
-FROM route r INDEXED BY route_bases WHERE r.tenant = :tenant AND r.no = r.base;
+    AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0 AND j.eligibility_key <> j.base)
+FROM eligibility_key r INDEXED BY eligibility_key_bases WHERE r.tenant = :tenant AND r.no = r.base;
 
--- name: lined_up
+-- name: waiting_for_slot
 SELECT r.type, sum(j.run_at > :now), sum(j.run_at <= :now)
-FROM job j INDEXED BY job_line CROSS JOIN route r ON r.tenant = j.tenant AND r.no = j.route
+FROM job j INDEXED BY job_blocked CROSS JOIN eligibility_key r ON r.tenant = j.tenant AND r.no = j.eligibility_key
 WHERE j.tenant = :tenant AND j.blocked = 1 AND j.finished_at IS NULL GROUP BY r.type;
 
 -- name: awaiting
@@ -95,13 +95,13 @@ SELECT type, paused_at, paused_by, pause_reason FROM queue WHERE tenant = :tenan
 
 -- name: fold
 -- Minutes older than an hour become one.
-INSERT INTO tally SELECT tenant, base, 0, from_status, to_status, sum(count), max(last_seq) FROM tally
+INSERT INTO queue_counter SELECT tenant, base, 0, from_status, to_status, sum(count), max(last_seq) FROM queue_counter
 WHERE tenant = :tenant AND minute > 0 AND minute < :before GROUP BY base, from_status, to_status
 ON CONFLICT DO UPDATE SET count = count + excluded.count, last_seq = max(last_seq, excluded.last_seq);
 
 -- name: drop_folded
-DELETE FROM tally WHERE tenant = :tenant AND minute > 0 AND minute < :before;
+DELETE FROM queue_counter WHERE tenant = :tenant AND minute > 0 AND minute < :before;
 
--- name: long_tallies
+-- name: long_counters
 SELECT t.tenant FROM tenant t
-WHERE (SELECT count(*) FROM tally y WHERE y.tenant = t.tenant AND y.minute > 0 AND y.minute < :before) > :rows LIMIT :limit;
+WHERE (SELECT count(*) FROM queue_counter y WHERE y.tenant = t.tenant AND y.minute > 0 AND y.minute < :before) > :rows LIMIT :limit;

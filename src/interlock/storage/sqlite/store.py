@@ -14,32 +14,32 @@ from typing import Final, TypeVar
 import apsw
 
 from interlock.domain import operator_log
-from interlock.domain.decide import STOPS, Order
+from interlock.domain.decide import STOPS, Command
 from interlock.domain.job import (
-    Beat,
     Checkpoint,
     Enqueued,
     Filter,
+    Heartbeat,
+    HeartbeatReply,
     HistoryRow,
     Job,
     LeaseState,
     NewJob,
-    Pulse,
     Receipt,
-    Refused,
+    Rejected,
 )  # fmt: skip
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimFilter
 from interlock.domain.retry import SECOND
 from interlock.errors import Invalid, SchemaMismatch, StorageBroken, Unavailable
 from interlock.storage import history_chain
-from interlock.storage.contract import NO_TERMS, Due, Fitness, Terms, Verdict, cancels_of
-from interlock.storage.expired import Swept
+from interlock.storage.contract import NO_TERMS, ChainVerification, Due, Fitness, Terms, cancels_of
+from interlock.storage.expired import ExpiredCounts
 from interlock.storage.migrate import lacking, migrations, pending
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import claim, enqueue, history, list_jobs, log, transition
-from interlock.storage.sqlite.approval_store import GateVerbs
-from interlock.storage.sqlite.artifacts import ArtifactVerbs
-from interlock.storage.sqlite.audit import AuditVerbs
+from interlock.storage.sqlite.approval_store import SQLiteApprovals
+from interlock.storage.sqlite.artifacts import SQLiteArtifacts
+from interlock.storage.sqlite.audit import SQLiteAudit
 from interlock.storage.sqlite.connection import (
     MEMORY,
     Connection,
@@ -50,18 +50,18 @@ from interlock.storage.sqlite.connection import (
     wall_clock,
 )
 from interlock.storage.sqlite.doctor import DoctorVerbs
-from interlock.storage.sqlite.eligibility_keys import Routes
-from interlock.storage.sqlite.explain import WhyVerbs
+from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
+from interlock.storage.sqlite.explain import SQLiteExplain
 from interlock.storage.sqlite.heartbeats import checkpoint, heartbeat
-from interlock.storage.sqlite.job_blocks import StretchVerbs
+from interlock.storage.sqlite.job_blocks import SQLiteJobBlocks
 from interlock.storage.sqlite.job_row import to_job
-from interlock.storage.sqlite.operations import OperationVerbs
-from interlock.storage.sqlite.progress import ProgressVerbs
-from interlock.storage.sqlite.registry import RegistryVerbs
-from interlock.storage.sqlite.tokens import TokenVerbs
+from interlock.storage.sqlite.operations import SQLiteOperations
+from interlock.storage.sqlite.progress import SQLiteProgress
+from interlock.storage.sqlite.registry import SQLiteRegistry
+from interlock.storage.sqlite.tokens import SQLiteTokens
 from interlock.storage.sqlite.webhooks import SQLiteOutbox
 from interlock.storage.sqlite.writer import Writer
-from interlock.storage.wakeup import Signal
+from interlock.storage.wakeup import Wakeup
 
 _READ: Final = load("interlock.storage.sqlite", "read.sql")
 _PAUSE: Final = load("interlock.storage.sqlite", "transition.sql")["pause"]
@@ -75,16 +75,16 @@ T = TypeVar("T")
 
 
 class SQLiteStore(
-    RegistryVerbs,
-    ArtifactVerbs,
-    AuditVerbs,
+    SQLiteRegistry,
+    SQLiteArtifacts,
+    SQLiteAudit,
     DoctorVerbs,
-    GateVerbs,
-    OperationVerbs,
-    ProgressVerbs,
-    StretchVerbs,
-    TokenVerbs,
-    WhyVerbs,
+    SQLiteApprovals,
+    SQLiteOperations,
+    SQLiteProgress,
+    SQLiteJobBlocks,
+    SQLiteTokens,
+    SQLiteExplain,
 ):
     """Jobs in one file. Any number of processes may open it; each has one writer thread and a few readers."""
 
@@ -93,10 +93,10 @@ class SQLiteStore(
     def __init__(self, path: str, *, clock: Callable[[], int] = wall_clock) -> None:
         self.path = path
         self._clock = clock
-        self._routes: dict[str, Routes] = {}
-        self._signal = Signal()
-        self._told = Signal()
-        self.swept = Swept()
+        self._keys: dict[str, EligibilityKeys] = {}
+        self._signal = Wakeup()
+        self._events_added = Wakeup()
+        self.expired = ExpiredCounts()
         self.outbox = SQLiteOutbox(self._write, self._read)
         self._watched_at = 0.0
         self._lookout: asyncio.Task[None] | None = None
@@ -126,49 +126,49 @@ class SQLiteStore(
 
     async def enqueue(
         self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False, terms: Terms = NO_TERMS
-    ) -> list[Enqueued | Refused]:
-        told = await self._write(lambda c: enqueue.enqueue(c, self._routes_of(tenant), tenant, jobs, whole, terms))
+    ) -> list[Enqueued | Rejected]:
+        results = await self._write(lambda c: enqueue.enqueue(c, self._keys_of(tenant), tenant, jobs, whole, terms))
         self._signal.fire(tenant)
-        return told
+        return results
 
     async def enqueue_within(
         self, connection: object, tenant: str, jobs: Sequence[NewJob], *, terms: Terms = NO_TERMS
-    ) -> list[Enqueued | Refused]:
+    ) -> list[Enqueued | Rejected]:
         raise Invalid("a job can be enqueued inside a transaction of yours on PostgreSQL only")
 
-    async def claim(self, tenant: str, ask: ClaimAsk, *, takers: Sequence[str] = ()) -> list[Job]:
-        swept = Swept()
+    async def claim(self, tenant: str, ask: ClaimFilter, *, claimants: Sequence[str] = ()) -> list[Job]:
+        expired = ExpiredCounts()
         try:
-            granted = await self._write(lambda c: claim.claim(c, self._routes_of(tenant), tenant, ask, takers, swept))
+            leased = await self._write(lambda c: claim.claim(c, self._keys_of(tenant), tenant, ask, claimants, expired))
         except Exception as error:
             if not of_a_row(error):
                 raise
-            granted = await self._write(
-                lambda c: claim.claim(c, self._routes_of(tenant), tenant, ask, takers, swept, careful=True)
+            leased = await self._write(
+                lambda c: claim.claim(c, self._keys_of(tenant), tenant, ask, claimants, expired, careful=True)
             )
-        self.swept += swept
-        return granted
+        self.expired += expired
+        return leased
 
-    async def heartbeat(self, tenant: str, beats: Sequence[Beat]) -> list[Pulse | Refused]:
-        answers = await self._write(lambda c: heartbeat(c, tenant, beats))
-        if any(beat.events for beat in beats):
-            self._told.fire()
+    async def heartbeat(self, tenant: str, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply | Rejected]:
+        answers = await self._write(lambda c: heartbeat(c, tenant, heartbeats))
+        if any(heartbeat.events for heartbeat in heartbeats):
+            self._events_added.fire()
         return answers
 
-    async def checkpoint(self, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Refused]:
+    async def checkpoint(self, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Rejected]:
         return await self._write(lambda c: checkpoint(c, tenant, checkpoints))
 
-    async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
+    async def carry_out(self, tenant: str, orders: Sequence[Command]) -> list[Receipt | Rejected]:
         try:
-            told = await self._write(lambda c: transition.carry_out(c, tenant, orders, self._routes_of(tenant)))
+            results = await self._write(lambda c: transition.carry_out(c, tenant, orders, self._keys_of(tenant)))
         except Exception as error:
             if not of_a_row(error):
                 raise
-            told = await self._write(lambda c: transition.carry_out_apart(c, tenant, orders, self._routes_of(tenant)))
+            results = await self._write(lambda c: transition.carry_out_apart(c, tenant, orders, self._keys_of(tenant)))
         self._signal.fire(tenant)
         if any(isinstance(order, STOPS) for order in orders):
             self._signal.fire(cancels_of(tenant))
-        return told
+        return results
 
     async def lease_states(self, tenant: str, job_ids: Sequence[str]) -> list[LeaseState | None]:
         def read(c: Connection) -> list[LeaseState | None]:
@@ -230,10 +230,10 @@ class SQLiteStore(
     async def now(self) -> int:
         return self._clock()
 
-    async def verify(self, tenant: str | None = None) -> Verdict:
+    async def verify(self, tenant: str | None = None) -> ChainVerification:
         return await history_chain.verify_all(
             [tenant] if tenant is not None else await self.tenants(),
-            lambda tenant, after: self.verify_part(tenant, after=after, jobs=history_chain.VERIFIED_AT_ONCE),
+            lambda tenant, after: self.verify_part(tenant, after=after, jobs=history_chain.VERIFIED_BATCH_SIZE),
         )
 
     async def head(self, tenant: str | None = None) -> str:
@@ -270,7 +270,7 @@ class SQLiteStore(
         finally:
             self._lookout = None
 
-    async def birth_shard(self, tenant: str, type: str | None = None) -> int:
+    async def new_job_shard(self, tenant: str, type: str | None = None) -> int:
         return 0
 
     async def unreachable(self) -> dict[str, str]:
@@ -291,9 +291,9 @@ class SQLiteStore(
 
         return await self._read(read)
 
-    async def seal(self) -> bytes:
+    async def signing_key(self) -> bytes:
         def read(c: Connection) -> bytes:
-            ((key,),) = c.rows("SELECT key FROM seal")
+            ((key,),) = c.rows("SELECT key FROM signing_key")
             return bytes(key)
 
         return await self._read(read)
@@ -321,8 +321,8 @@ class SQLiteStore(
     def _stir(self, tenant: str) -> None:
         self._signal.fire(tenant)
 
-    def _routes_of(self, tenant: str) -> Routes:
-        return self._routes.setdefault(tenant, Routes(tenant))
+    def _keys_of(self, tenant: str) -> EligibilityKeys:
+        return self._keys.setdefault(tenant, EligibilityKeys(tenant))
 
     async def _write(self, verb: Callable[[Connection], T]) -> T:
         return await self._writer.run(verb)

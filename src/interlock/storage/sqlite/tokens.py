@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from interlock.domain import operator_log
-from interlock.domain.job import Refused
+from interlock.domain.job import Rejected
 from interlock.domain.retry import SECOND
-from interlock.domain.token import NewToken, Sighting, Token
+from interlock.domain.token import NewToken, Token, TokenUse
 from interlock.errors import NotFound, TokenExists
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import log
@@ -25,7 +25,7 @@ _SQL: Final = {
 _LISTS: Final = tuple(map(Token._fields.index, ("roles", "types", "repositories", "capabilities")))
 
 
-class TokenVerbs(ABC):
+class SQLiteTokens(ABC):
     """The part of a SQLite store that keeps tokens."""
 
     @abstractmethod
@@ -34,10 +34,10 @@ class TokenVerbs(ABC):
     @abstractmethod
     async def _read(self, query: Callable[[Connection], T]) -> T: ...
 
-    async def create_tokens(self, tenant: str, tokens: Sequence[NewToken]) -> list[Token | Refused]:
+    async def create_tokens(self, tenant: str, tokens: Sequence[NewToken]) -> list[Token | Rejected]:
         return await self._write(lambda c: [_create(c, tenant, token) for token in tokens])
 
-    async def find_token(self, hash: bytes) -> Sighting | None:
+    async def find_token(self, hash: bytes) -> TokenUse | None:
         return await self._read(lambda c: _find(c, hash))
 
     async def tokens(self, tenant: str, *, before: str | None = None, limit: int = 50) -> list[Token]:
@@ -45,7 +45,7 @@ class TokenVerbs(ABC):
 
     async def revoke_tokens(
         self, tenant: str, ids: Sequence[str], *, actor: str, of_workers: bool = False
-    ) -> list[Token | Refused]:
+    ) -> list[Token | Rejected]:
         return await self._write(lambda c: [_revoke(c, tenant, id, actor, of_workers) for id in ids])
 
     async def forget_tokens(self, older_than_seconds: float, limit: int) -> int:
@@ -55,7 +55,7 @@ class TokenVerbs(ABC):
         return await self._write(lambda c: _touch(c, tenant, ids, round(older_than_seconds * SECOND)))
 
 
-def _create(connection: Connection, tenant: str, token: NewToken) -> Token | Refused:
+def _create(connection: Connection, tenant: str, token: NewToken) -> Token | Rejected:
     now = connection.now
     life = token.expires_in_seconds
     connection.db.execute(
@@ -72,12 +72,12 @@ def _create(connection: Connection, tenant: str, token: NewToken) -> Token | Ref
         log.append(connection, tenant, operator_log.create_token(token))
         return kept
     ((id,),) = connection.rows(_SQL["with_key"], {"tenant": tenant, "key": token.key})
-    return Refused(TokenExists(str(token.key), id))
+    return Rejected(TokenExists(str(token.key), id))
 
 
-def _find(connection: Connection, hash: bytes) -> Sighting | None:
+def _find(connection: Connection, hash: bytes) -> TokenUse | None:
     for row in connection.rows(_SQL["with_hash"], {"hash": hash}):
-        return Sighting(_to_token(row[:-1]), row[-1], connection.read_clock())
+        return TokenUse(_to_token(row[:-1]), row[-1], connection.read_clock())
     return None
 
 
@@ -86,10 +86,10 @@ def _page(connection: Connection, tenant: str, before: str | None, limit: int) -
     return [_to_token(row) for row in rows]
 
 
-def _revoke(connection: Connection, tenant: str, id: str, actor: str, of_workers: bool) -> Token | Refused:
+def _revoke(connection: Connection, tenant: str, id: str, actor: str, of_workers: bool) -> Token | Rejected:
     found = _get(connection, tenant, id)
     if found is None or (of_workers and found.worker_id is None):
-        return Refused(NotFound(id, what="token"))
+        return Rejected(NotFound(id, what="token"))
     connection.db.execute(_SQL["revoke"], {"tenant": tenant, "id": id, "now": connection.now, "actor": actor})
     if found.revoked_at is None:
         log.append(connection, tenant, operator_log.revoke_token(actor, id))

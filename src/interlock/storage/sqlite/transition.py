@@ -10,204 +10,208 @@ from random import random
 from typing import Any, Final, NamedTuple, cast
 
 from interlock.domain import principal
-from interlock.domain.approval import OpenGate
+from interlock.domain.approval import RequestApproval
 from interlock.domain.audit import history_hash
 from interlock.domain.deadlock import Question, Rows, starved_child
 from interlock.domain.decide import (
-    CancelAck,
-    Complete,
-    Ending,
-    Fail,
-    Order,
-    Release,
-    answer_repeat,
+    AcknowledgeCancel,
+    Command,
+    CompleteJob,
+    FailJob,
+    ReleaseJob,
+    WorkerCommand,
     decide,
     holds,
     receipt_of,
+    result_of_repeat,
 )  # fmt: skip
 from interlock.domain.digests import merge, of_result, of_text
-from interlock.domain.edit import Edit
-from interlock.domain.job import ANY_FENCE, Receipt, Refused
+from interlock.domain.edit import EditJob
+from interlock.domain.job import ANY_FENCE, Receipt, Rejected
 from interlock.domain.lifecycle import TERMINAL, Status
-from interlock.domain.transition import Change, Standing, Unchanged
+from interlock.domain.transition import JobState, NoChange, Transition
 from interlock.errors import Error, Invalid, NotFound, WouldDeadlock
 from interlock.storage import broken
-from interlock.storage.batch_split import are_distinct, id_of, turns
+from interlock.storage.batch_split import are_distinct, id_of, split_by_job
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import approvals, digests, edit, heartbeats, history, transition_effects
 from interlock.storage.sqlite.connection import Connection, of_a_row
-from interlock.storage.sqlite.eligibility_keys import Routes
-from interlock.storage.sqlite.history_hash import move_alike
-from interlock.storage.sqlite.lease_cache import Grant, Held
+from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
+from interlock.storage.sqlite.history_hash import hash_transitions
+from interlock.storage.sqlite.lease_cache import LeasedRow, LeaseRow
 
 _SQL: Final = load("interlock.storage.sqlite", "transition.sql")
 _SUCCEEDED: Final = Status.SUCCEEDED
-_ENDINGS: Final = (Fail, Release, CancelAck, OpenGate)
+_ENDINGS: Final = (FailJob, ReleaseJob, AcknowledgeCancel, RequestApproval)
 
 
 class Found(NamedTuple):
     """A job as decisions see it, and where its history ends."""
 
-    standing: Standing
+    state: JobState
     seq: int
     head: bytes
     base: int
-    line: int | None
-    placed: int
+    agent_no: int | None
+    has_slot: int
 
 
 def carry_out(
-    connection: Connection, tenant: str, orders: Sequence[Order], routes: Routes | None = None
-) -> list[Receipt | Refused]:
+    connection: Connection, tenant: str, orders: Sequence[Command], eligibility_keys: EligibilityKeys | None = None
+) -> list[Receipt | Rejected]:
     """Decide and write each order; two orders for one job follow each other."""
-    if {*map(type, orders)} == {Complete} and are_distinct(orders):
-        return _complete(connection, tenant, cast("Sequence[Complete]", orders))
-    answers: dict[int, Receipt | Refused] = {}
-    for turn in turns(orders):
-        plain = {i: order for i in turn if isinstance(order := orders[i], Complete)}
-        others = {i: orders[i] for i in turn if i not in plain}
+    if {*map(type, orders)} == {CompleteJob} and are_distinct(orders):
+        return _complete(connection, tenant, cast("Sequence[CompleteJob]", orders))
+    answers: dict[int, Receipt | Rejected] = {}
+    for batch in split_by_job(orders):
+        plain = {i: order for i in batch if isinstance(order := orders[i], CompleteJob)}
+        others = {i: orders[i] for i in batch if i not in plain}
         if plain:
             answers |= zip(plain, _complete(connection, tenant, list(plain.values())), strict=True)
         if others:
             answers |= zip(
-                others, _one_each(connection, tenant, list(others.values()), routes or Routes(tenant)), strict=True
+                others,
+                _one_each(connection, tenant, list(others.values()), eligibility_keys or EligibilityKeys(tenant)),
+                strict=True,
             )
     return [answers[i] for i in range(len(orders))]
 
 
 def carry_out_apart(
-    connection: Connection, tenant: str, orders: Sequence[Order], routes: Routes | None = None
-) -> list[Receipt | Refused]:
+    connection: Connection, tenant: str, orders: Sequence[Command], eligibility_keys: EligibilityKeys | None = None
+) -> list[Receipt | Rejected]:
     """The same as a part of a transaction that goes on; a row that breaks a rule stops none but itself."""
     if not orders:
         return []
     try:
-        return connection.alone(lambda: carry_out(connection, tenant, orders, routes))
+        return connection.alone(lambda: carry_out(connection, tenant, orders, eligibility_keys))
     except Exception as error:
         if not of_a_row(error):
             raise
         if len(orders) == 1:
             return [broken.refused(orders[0].id, error)]
-    return [answer for order in orders for answer in carry_out_apart(connection, tenant, [order], routes)]
+    return [answer for order in orders for answer in carry_out_apart(connection, tenant, [order], eligibility_keys)]
 
 
-def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -> list[Receipt | Refused]:
+def _complete(connection: Connection, tenant: str, orders: Sequence[CompleteJob]) -> list[Receipt | Rejected]:
     """The hot finish: nothing to decide, the grant only has to be the current one."""
     now = connection.now
-    held = _held(connection, tenant, [*map(id_of, orders)])
-    answers: list[Receipt | Refused] = []
+    leased = _leased_rows(connection, tenant, [*map(id_of, orders)])
+    answers: list[Receipt | Rejected] = []
     results: list[tuple[object, ...]] = []
     found: dict[int, digests.Digests] = {}
-    ended: dict[Grant, list[Held]] = {}
-    alike: list[Held] = []
-    last: Grant | None = None
+    ended: dict[LeaseRow, list[LeasedRow]] = {}
+    same: list[LeasedRow] = []
+    last: LeaseRow | None = None
     for order in orders:
         id, given, by, result, summary, usage, sanitized, _ = order
-        job = held.get(id)
+        job = leased.get(id)
         if job is None:
-            answers.append(Refused(NotFound(id)))
+            answers.append(Rejected(NotFound(id)))
             continue
-        status, attempt, fence, worker, version = grant = job[5]
+        status, attempt, fence, worker, version = lease = job[5]
         if status != "running" or (given != fence and given != ANY_FENCE) or worker != by:
             answers.append(_repeated(connection, tenant, order))
             continue
-        if grant is not last:  # jobs that were granted together mostly end together
-            last, alike = grant, ended.setdefault(grant, [])
-        alike.append(job)
+        if lease is not last:  # jobs that were granted together mostly end together
+            last, same = lease, ended.setdefault(lease, [])
+        same.append(job)
         if result is not None or summary is not None or usage is not None:
             results.append((job[1], result, summary, usage, sanitized))
             found[job[1]] = of_result(result, summary, usage)
         answers.append(tuple.__new__(Receipt, (id, fence, _SUCCEEDED, attempt, version + 1, None, now)))
     if not ended:
         return answers
-    ids, seqs, bases, lines, _, _ = zip(*chain.from_iterable(ended.values()), strict=True)
+    ids, seqs, bases, agent_nos, _, _ = zip(*chain.from_iterable(ended.values()), strict=True)
     if digests.have_progress(connection, tenant, ids):
-        for (_, _, fence, _, _), alike in ended.items():
-            for id, seq, *_ in alike:
+        for (_, _, fence, _, _), same in ended.items():
+            for id, seq, *_ in same:
                 if saved := digests.of_progress(connection, tenant, id, fence):
                     found[seq] = found.get(seq, {}) | saved
-    for (_, attempt, fence, worker, version), alike in ended.items():
+    for (_, attempt, fence, worker, version), same in ended.items():
         move = (version + 1, "running", "succeeded", "complete", principal.worker(str(worker)), attempt, fence)
-        _, some, _, _, heads, _ = zip(*alike, strict=True)
+        _, some, _, _, heads, _ = zip(*same, strict=True)
         metadatas = [merge(None, found[seq]) if seq in found else None for seq in some] if found else None
-        move_alike(connection, some, heads, *move, metadatas)
+        hash_transitions(connection, some, heads, *move, metadatas)
     connection.update(_SQL["complete"], {"tenant": tenant, "now": now}, seqs)
     connection.insert(_SQL["insert_result"], (tenant,), results)
-    transition_effects.tell_succeeded(connection, tenant, seqs, bases, lines)
-    tell_parents(connection, tenant, ids)
+    transition_effects.record_succeeded(connection, tenant, seqs, bases, agent_nos)
+    notify_parents(connection, tenant, ids)
     return answers
 
 
-def _held(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, Held]:
+def _leased_rows(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, LeasedRow]:
     """Where these jobs stand: as remembered, where nothing has changed since, else as they are read."""
-    held = connection.granted.take(tenant, ids, connection.undone)
-    alike: dict[Grant, list[Held]] = {}
-    for grant, some in groupby(held.values(), itemgetter(5)):
-        alike.setdefault(grant, []).extend(some)
-    for (_, _, *grant), jobs in alike.items():
+    leased = connection.leased.take(tenant, ids, connection.rollbacks)
+    same: dict[LeaseRow, list[LeasedRow]] = {}
+    for lease, some in groupby(leased.values(), itemgetter(5)):
+        same.setdefault(lease, []).extend(some)
+    for (_, _, *lease), jobs in same.items():
         ranges = connection.ranges([job[1] for job in jobs])
-        still = (connection.rows(_SQL["still_held"], (tenant, *range, *grant))[0][0] for range in ranges)
+        still = (connection.rows(_SQL["still_leased"], (tenant, *range, *lease))[0][0] for range in ranges)
         if not ranges or sum(still) != len(jobs):
             for job in jobs:
-                del held[job[0]]
-    others = [id for id in ids if id not in held] if len(held) < len(ids) else []
+                del leased[job[0]]
+    others = [id for id in ids if id not in leased] if len(leased) < len(ids) else []
     if others:
-        rows = connection.rows(_SQL["held_to_complete"], {"tenant": tenant, "ids": json.dumps(others)})
-        held |= {row[0]: (*row[:5], row[5:]) for row in rows}
-    return held
+        rows = connection.rows(_SQL["leased_to_complete"], {"tenant": tenant, "ids": json.dumps(others)})
+        leased |= {row[0]: (*row[:5], row[5:]) for row in rows}
+    return leased
 
 
-def _repeated(connection: Connection, tenant: str, order: Ending) -> Receipt | Refused:
-    ended = history.grant_end(connection, tenant, order.id, order.fence)
-    answer = answer_repeat(ended, order.verb, order.id, order.fence, order.worker)
-    return Refused(answer) if isinstance(answer, Error) else answer
+def _repeated(connection: Connection, tenant: str, order: WorkerCommand) -> Receipt | Rejected:
+    ended = history.lease_end(connection, tenant, order.id, order.fence)
+    answer = result_of_repeat(ended, order.verb, order.id, order.fence, order.worker)
+    return Rejected(answer) if isinstance(answer, Error) else answer
 
 
-def _one_each(connection: Connection, tenant: str, orders: Sequence[Order], routes: Routes) -> list[Receipt | Refused]:
-    found = standings(connection, tenant, [order.id for order in orders])
-    answers: list[Receipt | Refused] = []
-    changes: list[tuple[Change, Found]] = []
-    gates: list[OpenGate] = []
+def _one_each(
+    connection: Connection, tenant: str, orders: Sequence[Command], eligibility_keys: EligibilityKeys
+) -> list[Receipt | Rejected]:
+    found = job_states(connection, tenant, [order.id for order in orders])
+    answers: list[Receipt | Rejected] = []
+    changes: list[tuple[Transition, Found]] = []
+    approval_requests: list[RequestApproval] = []
     waits: dict[str, tuple[str, ...]] = {}
     for order in orders:
         here = found.get(order.id)
         if here is None:
-            answers.append(Refused(NotFound(order.id)))
+            answers.append(Rejected(NotFound(order.id)))
             continue
-        if isinstance(order, _ENDINGS) and not holds(here.standing, order.fence, order.worker):
+        if isinstance(order, _ENDINGS) and not holds(here.state, order.fence, order.worker):
             answers.append(_repeated(connection, tenant, order))
             continue
-        outcome = _outcome(connection, tenant, order, here.standing, waits)
-        if isinstance(outcome, Change):
+        outcome = _outcome(connection, tenant, order, here.state, waits)
+        if isinstance(outcome, Transition):
             changes.append((outcome, here))
             if outcome.children:
                 waits[order.id] = outcome.children
             answers.append(_receipt(outcome, here, connection.now))
-            if isinstance(order, OpenGate) and outcome.gate_id is not None:
-                gates.append(order)
-        elif isinstance(outcome, Unchanged):
+            if isinstance(order, RequestApproval) and outcome.approval_id is not None:
+                approval_requests.append(order)
+        elif isinstance(outcome, NoChange):
             answers.append(_last_receipt(connection, tenant, order.id))
         else:
-            answers.append(Refused(outcome))
-    approvals.open_gates(connection, tenant, gates)
-    write(connection, tenant, changes, routes)
+            answers.append(Rejected(outcome))
+    approvals.add_approvals(connection, tenant, approval_requests)
+    write(connection, tenant, changes, eligibility_keys)
     return answers
 
 
 def _outcome(
-    connection: Connection, tenant: str, order: Order, job: Standing, waits: Mapping[str, Sequence[str]]
-) -> Change | Unchanged | Error:
+    connection: Connection, tenant: str, order: Command, job: JobState, waits: Mapping[str, Sequence[str]]
+) -> Transition | NoChange | Error:
     """The decision, after what came with the order was saved and what it looks at was read."""
-    if isinstance(order, OpenGate) and order.checkpoint is not None and job.cancel_requested_at is None:
+    if isinstance(order, RequestApproval) and order.checkpoint is not None and job.cancel_requested_at is None:
         (saved,) = heartbeats.checkpoint(connection, tenant, [order.checkpoint])
-        if isinstance(saved, Refused):
+        if isinstance(saved, Rejected):
             return saved.error
-    if isinstance(order, Edit):
+    if isinstance(order, EditJob):
         job = edit.with_what_can_be_edited(connection, tenant, [job])[job.id]
     outcome = decide(order, job, now=connection.now, chance=random())
-    if isinstance(outcome, Change) and outcome.children:
+    if isinstance(outcome, Transition) and outcome.children:
         outcome = _still_open(connection, tenant, outcome)
-        if isinstance(outcome, Change) and outcome.children:
+        if isinstance(outcome, Transition) and outcome.children:
             child = _starved_child(connection, tenant, starved_child(job.id, outcome.children, waits))
             return outcome if child is None else WouldDeadlock(job.id, child)
     return outcome
@@ -224,17 +228,17 @@ def _starved_child(connection: Connection, tenant: str, search: Generator[Questi
         return child
 
 
-def standings(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, Found]:
+def job_states(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, Found]:
     """Jobs as they are, in the transaction that holds the write lock."""
-    rows = connection.rows(_SQL["standings"], {"tenant": tenant, "ids": json.dumps(ids)})
-    return {row[0]: Found(_standing(row), *row[18:23]) for row in rows}
+    rows = connection.rows(_SQL["job_states"], {"tenant": tenant, "ids": json.dumps(ids)})
+    return {row[0]: Found(_job_state(row), *row[18:23]) for row in rows}
 
 
-def _standing(row: tuple[Any, ...]) -> Standing:
-    return Standing(row[0], Status(row[1]), *row[2:18])._replace(gate_id=row[23], gate_expires_at=row[24])
+def _job_state(row: tuple[Any, ...]) -> JobState:
+    return JobState(row[0], Status(row[1]), *row[2:18])._replace(approval_id=row[23], approval_expires_at=row[24])
 
 
-def _still_open(connection: Connection, tenant: str, change: Change) -> Change | Error:
+def _still_open(connection: Connection, tenant: str, change: Transition) -> Transition | Error:
     """The change with only those children that have not ended yet, or a refusal of a stranger."""
     rows = connection.rows(_SQL["children"], {"tenant": tenant, "ids": json.dumps(change.children)})
     children = {id: (ended, parent) for id, ended, parent in rows}
@@ -244,9 +248,9 @@ def _still_open(connection: Connection, tenant: str, change: Change) -> Change |
     return change._replace(children=tuple(sorted({c for c in change.children if not children[c][0]})))
 
 
-def _receipt(change: Change, here: Found, now: int) -> Receipt:
+def _receipt(change: Transition, here: Found, now: int) -> Receipt:
     return Receipt(
-        change.id, here.standing.fence, change.status, change.attempt, change.version + 1, change.run_at,
+        change.id, here.state.fence, change.status, change.attempt, change.version + 1, change.run_at,
         now if change.status in TERMINAL else None,
     )  # fmt: skip
 
@@ -255,21 +259,23 @@ def _last_receipt(connection: Connection, tenant: str, job_id: str) -> Receipt:
     return receipt_of(history.of_job(connection, tenant, job_id)[-1])
 
 
-def write(connection: Connection, tenant: str, changes: Sequence[tuple[Change, Found]], routes: Routes) -> None:
+def write(
+    connection: Connection, tenant: str, changes: Sequence[tuple[Transition, Found]], eligibility_keys: EligibilityKeys
+) -> None:
     """Write decided changes with their history."""
     if not changes:
         return
     db, now = connection.db, connection.now
     updates = []
-    for change, (standing, seq, head, *_) in changes:
-        metadata = merge(change.metadata, _digests(connection, tenant, change, standing, seq))
+    for change, (state, seq, head, *_) in changes:
+        metadata = merge(change.metadata, _digests(connection, tenant, change, state, seq))
         connection.metadatas[seq] = metadata
         connection.hashes[seq] = history_hash(
-            head, tenant, change.id, change.version + 1, standing.status, change.status, change.verb, change.actor,
-            standing.attempt, standing.fence, change.reason, metadata, now,
+            head, tenant, change.id, change.version + 1, state.status, change.status, change.verb, change.actor,
+            state.attempt, state.fence, change.reason, metadata, now,
         )  # fmt: skip
         if change.edited is not None:
-            edit.write(connection, routes, tenant, change, seq)
+            edit.write(connection, eligibility_keys, tenant, change, seq)
         else:
             updates.append(change._asdict() | {
                 "tenant": tenant, "seq": seq, "now": now, "awaiting": len(change.children),
@@ -279,17 +285,17 @@ def write(connection: Connection, tenant: str, changes: Sequence[tuple[Change, F
     results = [(f.seq, c.result, None, None, c.sanitized) for c, f in changes if c.result is not None]
     connection.insert(_SQL["insert_result"], (tenant,), results)
     db.executemany(_SQL["await_child"], [(tenant, child, c.id) for c, _ in changes for child in c.children])
-    transition_effects.tell(connection, tenant, [
-        transition_effects.Move(f.seq, f.base, f.line, f.standing.status, c.status, bool(f.placed))
+    transition_effects.record(connection, tenant, [
+        transition_effects.StatusChange(f.seq, f.base, f.agent_no, f.state.status, c.status, bool(f.has_slot))
         for c, f in changes
     ])  # fmt: skip
-    tell_parents(connection, tenant, [c.id for c, _ in changes if c.status in TERMINAL])
+    notify_parents(connection, tenant, [c.id for c, _ in changes if c.status in TERMINAL])
 
 
-def _digests(connection: Connection, tenant: str, change: Change, job: Standing, seq: int) -> digests.Digests:
+def _digests(connection: Connection, tenant: str, change: Transition, job: JobState, seq: int) -> digests.Digests:
     """What the transition is about; all of it but the job itself has been written."""
     found = digests.of_transition(
-        connection, tenant, change.id, job.fence, job.status, change.status, change.verb, job.gate_id
+        connection, tenant, change.id, job.fence, job.status, change.status, change.verb, job.approval_id
     )  # fmt: skip
     found |= of_result(change.result, change.result_summary, change.usage)
     if change.error is not None and (change.error != job.error or change.status in digests.FAILURES):
@@ -299,7 +305,7 @@ def _digests(connection: Connection, tenant: str, change: Change, job: Standing,
     return found
 
 
-def tell_parents(connection: Connection, tenant: str, ended: Sequence[str]) -> None:
+def notify_parents(connection: Connection, tenant: str, ended: Sequence[str]) -> None:
     """Children that ended are waited for no more; a job that ended waits for nobody."""
     db = connection.db
     ((anyone,),) = connection.rows(_SQL["anyone_awaits"], {"tenant": tenant})
@@ -310,7 +316,7 @@ def tell_parents(connection: Connection, tenant: str, ended: Sequence[str]) -> N
     parents = connection.rows(_SQL["child_ended"], facts)
     db.executemany(_SQL["one_child_less"], [(tenant, parent) for (parent,) in parents])
     woken = {"tenant": tenant, "ids": json.dumps([parent for (parent,) in parents])}
-    lines = transition_effects.limited(
-        connection, tenant, [line for (line,) in connection.rows(_SQL["lines_of"], woken)]
+    agent_nos = transition_effects.limited(
+        connection, tenant, [agent_no for (agent_no,) in connection.rows(_SQL["agent_nos_of"], woken)]
     )
-    transition_effects.deal(connection, tenant, [(line, 0) for line in lines])
+    transition_effects.assign_slots(connection, tenant, [(agent_no, 0) for agent_no in agent_nos])

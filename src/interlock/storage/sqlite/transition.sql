@@ -1,23 +1,23 @@
--- name: standings
+-- name: job_states
 -- What decisions look at, with the head of each job.
 SELECT j.id, j.status, j.attempt, j.max_attempts, j.version, j.fence, j.worker, j.run_at, j.deadline, j.lease_expires_at,
   j.run_started_at, j.timeout_seconds,
-  coalesce(b.backoff, (SELECT a.backoff FROM agent a WHERE a.tenant = j.tenant AND a.no = j.line),
+  coalesce(b.backoff, (SELECT a.backoff FROM agent a WHERE a.tenant = j.tenant AND a.no = j.agent_no),
     (SELECT y.backoff FROM job_type y WHERE y.tenant = j.tenant AND y.name = b.type)), b.expiry_delay_seconds, j.releases, j.cancel_requested_at, j.cancel_reason,
-  j.error, j.seq, j.head, j.base, j.line,
-  CASE WHEN j.line IS NULL THEN 0 WHEN j.status = 'waiting_for_approval' OR j.awaiting > 0
-    THEN (SELECT a.strict AND j.place_era IS a.era FROM agent a WHERE a.tenant = j.tenant AND a.no = j.line)
+  j.error, j.seq, j.head, j.base, j.agent_no,
+  CASE WHEN j.agent_no IS NULL THEN 0 WHEN j.status = 'waiting_for_approval' OR j.awaiting > 0
+    THEN (SELECT a.strict AND j.slot_epoch IS a.strict_epoch FROM agent a WHERE a.tenant = j.tenant AND a.no = j.agent_no)
     ELSE NOT j.blocked END,
-  j.gate_id, g.expires_at
+  j.approval_id, g.expires_at
 FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value
 CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
-LEFT JOIN approval g ON g.tenant = j.tenant AND g.id = j.gate_id;
+LEFT JOIN approval g ON g.tenant = j.tenant AND g.id = j.approval_id;
 
--- name: held_to_complete
-SELECT j.id, j.seq, j.base, j.line, j.head, j.status, j.attempt, j.fence, j.worker, j.version
+-- name: leased_to_complete
+SELECT j.id, j.seq, j.base, j.agent_no, j.head, j.status, j.attempt, j.fence, j.worker, j.version
 FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
 
--- name: still_held
+-- name: still_leased
 -- How many jobs of a range are as they were granted.
 SELECT count(*) FROM job WHERE tenant = ? AND seq BETWEEN ? AND ? AND status = 'running' AND fence = ? AND worker = ? AND version = ?;
 
@@ -34,22 +34,22 @@ INSERT INTO job_result (tenant, seq, result, result_summary, usage, sanitized) V
 UPDATE job SET status = :status, version = version + 1, attempt = :attempt, releases = :releases, awaiting = :awaiting,
   worker = CASE WHEN :status = 'running' THEN worker END,
   lease_expires_at = CASE WHEN :status = 'running' THEN lease_expires_at END,
-  gate_id = :gate_id, run_at = coalesce(:run_at, run_at), error = coalesce(:error, error),
+  approval_id = :approval_id, run_at = coalesce(:run_at, run_at), error = coalesce(:error, error),
   cancel_requested_at = coalesce(:cancel_requested_at, cancel_requested_at),
   cancel_reason = coalesce(:cancel_reason, cancel_reason), sanitized = sanitized OR :sanitized,
   -- where a job that stops running or waiting must line up again
-  blocked = CASE WHEN line IS NULL OR :awaiting > 0 OR NOT (:status = 'queued' OR :status = 'retry') THEN 0
+  blocked = CASE WHEN agent_no IS NULL OR :awaiting > 0 OR NOT (:status = 'queued' OR :status = 'retry') THEN 0
     WHEN status = :status THEN blocked
-    ELSE (SELECT a.max_concurrency IS NOT NULL AND NOT (a.strict AND (job.status = 'running' OR job.place_era IS a.era))
-          FROM agent a WHERE a.tenant = job.tenant AND a.no = job.line) END,
-  place_era = CASE WHEN line IS NOT NULL AND status = 'running' AND :status <> 'running'
-    THEN (SELECT a.era FROM agent a WHERE a.tenant = job.tenant AND a.no = job.line AND a.strict AND a.max_concurrency IS NOT NULL)
-    ELSE place_era END,
+    ELSE (SELECT a.max_concurrency IS NOT NULL AND NOT (a.strict AND (job.status = 'running' OR job.slot_epoch IS a.strict_epoch))
+          FROM agent a WHERE a.tenant = job.tenant AND a.no = job.agent_no) END,
+  slot_epoch = CASE WHEN agent_no IS NOT NULL AND status = 'running' AND :status <> 'running'
+    THEN (SELECT a.strict_epoch FROM agent a WHERE a.tenant = job.tenant AND a.no = job.agent_no AND a.strict AND a.max_concurrency IS NOT NULL)
+    ELSE slot_epoch END,
   finished_at = :finished_at, updated_at = :now, verb = :verb, actor = :actor, reason = :reason, metadata = :metadata,
   head = interlock_head(seq)
 WHERE tenant = :tenant AND seq = :seq;
 
--- name: grant_end
+-- name: lease_end
 -- The history row that ended a grant.
 SELECT j.id, h.version, h.from_status, h.to_status, h.verb, h.actor, h.attempt, h.fence, h.reason, h.metadata, h.at, h.hash
 FROM job j CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq
@@ -63,7 +63,7 @@ CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq;
 -- name: look_at_jobs
 -- Whether each waits for children, and which strict agent's slot it lacks.
 SELECT j.id, j.awaiting > 0, CASE WHEN j.blocked = 1 AND j.finished_at IS NULL THEN
-  (SELECT a.no FROM agent a WHERE a.tenant = j.tenant AND a.no = j.line AND a.strict AND a.max_concurrency IS NOT NULL) END
+  (SELECT a.no FROM agent a WHERE a.tenant = j.tenant AND a.no = j.agent_no AND a.strict AND a.max_concurrency IS NOT NULL) END
 FROM json_each(:about) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
 
 -- name: look_at_awaited
@@ -71,9 +71,9 @@ SELECT w.job_id, w.child_id FROM json_each(:about) i CROSS JOIN job_await w ON w
 
 -- name: look_at_holders
 SELECT a.no, j.id FROM json_each(:about) i CROSS JOIN agent a ON a.tenant = :tenant AND a.no = i.value
-CROSS JOIN job j INDEXED BY job_of_agent ON j.tenant = a.tenant AND j.line = a.no AND j.line IS NOT NULL AND j.blocked = 0
+CROSS JOIN job j INDEXED BY job_of_agent ON j.tenant = a.tenant AND j.agent_no = a.no AND j.agent_no IS NOT NULL AND j.blocked = 0
 WHERE a.strict AND a.used >= a.max_concurrency AND j.finished_at IS NULL
-  AND (j.status = 'running' OR j.place_era IS a.era OR (j.status <> 'waiting_for_approval' AND j.awaiting = 0));
+  AND (j.status = 'running' OR j.slot_epoch IS a.strict_epoch OR (j.status <> 'waiting_for_approval' AND j.awaiting = 0));
 
 -- name: await_child
 INSERT INTO job_await (tenant, child_id, job_id) VALUES (?, ?, ?);
@@ -88,13 +88,13 @@ DELETE FROM job_await WHERE tenant = :tenant AND job_id IN (SELECT value FROM js
 DELETE FROM job_await WHERE tenant = :tenant AND child_id IN (SELECT value FROM json_each(:ids)) RETURNING job_id;
 
 -- name: one_child_less
-UPDATE job SET awaiting = awaiting - 1, blocked = CASE WHEN awaiting > 1 OR line IS NULL THEN 0
-    ELSE (SELECT a.max_concurrency IS NOT NULL AND NOT (a.strict AND job.place_era IS a.era)
-          FROM agent a WHERE a.tenant = job.tenant AND a.no = job.line) END
+UPDATE job SET awaiting = awaiting - 1, blocked = CASE WHEN awaiting > 1 OR agent_no IS NULL THEN 0
+    ELSE (SELECT a.max_concurrency IS NOT NULL AND NOT (a.strict AND job.slot_epoch IS a.strict_epoch)
+          FROM agent a WHERE a.tenant = job.tenant AND a.no = job.agent_no) END
 WHERE tenant = ? AND id = ?;
 
--- name: lines_of
-SELECT DISTINCT j.line FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value WHERE j.line IS NOT NULL;
+-- name: agent_nos_of
+SELECT DISTINCT j.agent_no FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value WHERE j.agent_no IS NOT NULL;
 
 -- name: pause
 INSERT INTO queue (tenant, type, paused_at, paused_by, pause_reason) VALUES (:tenant, :type, :at, :actor, :reason)
@@ -102,12 +102,12 @@ ON CONFLICT DO UPDATE SET paused_at = excluded.paused_at, paused_by = excluded.p
 
 -- name: goes_on
 -- The first ready job of each range of a paused type that is to go on; they could not be claimed before.
-INSERT INTO event_to_tell
+INSERT INTO event_to_deliver
 SELECT j.tenant, j.seq, 'queue.ready', j.status FROM queue k
-CROSS JOIN route r INDEXED BY route_bases ON r.tenant = k.tenant AND r.type = k.type AND r.no = r.base
+CROSS JOIN eligibility_key r INDEXED BY eligibility_key_bases ON r.tenant = k.tenant AND r.type = k.type AND r.no = r.base
 CROSS JOIN job j ON j.rowid IN (
-  (SELECT i.rowid FROM job i INDEXED BY job_ready WHERE i.tenant = r.tenant AND i.route = r.no AND i.run_at <= :now
+  (SELECT i.rowid FROM job i INDEXED BY job_ready WHERE i.tenant = r.tenant AND i.eligibility_key = r.no AND i.run_at <= :now
     AND i.status IN ('queued', 'retry') AND i.awaiting = 0 AND i.blocked = 0 ORDER BY i.run_at LIMIT 1),
   (SELECT i.rowid FROM job i INDEXED BY job_ready_base WHERE i.tenant = r.tenant AND i.base = r.no AND i.run_at <= :now
-    AND i.status IN ('queued', 'retry') AND i.awaiting = 0 AND i.blocked = 0 AND i.route <> i.base ORDER BY i.run_at LIMIT 1))
+    AND i.status IN ('queued', 'retry') AND i.awaiting = 0 AND i.blocked = 0 AND i.eligibility_key <> i.base ORDER BY i.run_at LIMIT 1))
 WHERE k.tenant = :tenant AND k.type = :type AND k.paused_at IS NOT NULL;

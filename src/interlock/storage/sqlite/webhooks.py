@@ -10,16 +10,16 @@ from interlock.domain import operator_log
 from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.retry import SECOND
 from interlock.domain.webhook import (
-    MOST_KEPT,
-    MOST_SUBSCRIPTIONS,
+    MAX_KEPT,
+    MAX_SUBSCRIPTIONS,
     Channel,
     Delivery,
     DeliveryFilter,
+    DeliveryResult,
     DeliveryStatus,
     Dispatch,
     Mode,
     NewSubscription,
-    Settlement,
     Subscribed,
     Subscription,
     too_many_subscriptions,
@@ -35,12 +35,12 @@ _AFTER_ALL: Final = "g"  # above every id
 T = TypeVar("T")
 
 
-def announce(connection: Connection, tenant: str, moves: Iterable[tuple[int, str | None, str]]) -> None:
+def add_deliveries(connection: Connection, tenant: str, moves: Iterable[tuple[int, str | None, str]]) -> None:
     """Put what these moves (seq, from, to) mean into the outbox, if anybody listens; called once they are written."""
-    ((listeners, own),) = connection.rows(_SQL["anyone_to_tell"], {"tenant": tenant})
+    ((listeners, own),) = connection.rows(_SQL["any_subscriber"], {"tenant": tenant})
     if listeners or own:
-        told = [(tenant, seq, origin, to) for seq, origin, to in moves if listeners or to in TERMINAL]
-        connection.db.executemany(_SQL["tell"], told)
+        delivery_facts = [(tenant, seq, origin, to) for seq, origin, to in moves if listeners or to in TERMINAL]
+        connection.db.executemany(_SQL["deliver"], delivery_facts)
 
 
 class Run(Protocol):
@@ -148,7 +148,7 @@ class SQLiteOutbox:
 
         await self._write(write)
 
-    async def settle(self, tenant: str, settlement: Settlement) -> bool:
+    async def settle(self, tenant: str, settlement: DeliveryResult) -> bool:
         return await self._write(lambda c: _settle(c, tenant, settlement))
 
     async def sweep_subscriptions(self, older_than_seconds: float, limit: int) -> int:
@@ -179,9 +179,9 @@ def _subscribe(connection: Connection, tenant: str, new: NewSubscription) -> Sub
             return IdempotencyKeyReuse(str(new.key), id, what="subscription")
         return Subscribed(_subscriptions(connection, tenant, id=id)[0], True)
     active, kept = _counted(connection, tenant)
-    if active >= MOST_SUBSCRIPTIONS and not found:
+    if active >= MAX_SUBSCRIPTIONS and not found:
         return too_many_subscriptions()
-    if kept >= MOST_KEPT:
+    if kept >= MAX_KEPT:
         ((longest_ended,),) = connection.rows(_SQL["longest_ended"], {"tenant": tenant, "now": connection.now})
         _unsubscribe(connection, tenant, longest_ended)
     facts = new._asdict() | {
@@ -201,7 +201,7 @@ def _renew(
 ) -> Subscription | Error | None:
     """Like a new one, where it had ended."""
     for found in _subscriptions(connection, tenant, id=id):
-        if not found.is_active(connection.now) and _counted(connection, tenant)[0] >= MOST_SUBSCRIPTIONS:
+        if not found.is_active(connection.now) and _counted(connection, tenant)[0] >= MAX_SUBSCRIPTIONS:
             return too_many_subscriptions()
     connection.rows(_SQL["renew"], {"tenant": tenant, "id": id, "expires_at": _later(connection, expires_in_seconds)})
     return next(iter(_subscriptions(connection, tenant, id=id)), None)
@@ -227,7 +227,7 @@ def _unsubscribe(connection: Connection, tenant: str, id: str) -> bool:
     gone = connection.rows(_SQL["unsubscribe"], {"tenant": tenant, "id": id})
     for (channel,) in gone:
         connection.db.execute(_SQL["close_channel"], {"tenant": tenant, "channel": channel})
-        connection.db.execute(_SQL["forget_pace"], {"tenant": tenant, "id": id})
+        connection.db.execute(_SQL["forget_throttle"], {"tenant": tenant, "id": id})
     return bool(gone)
 
 
@@ -254,7 +254,7 @@ def _take(
         for row in connection.rows(_SQL["due"], facts | {"folds": interval > 0, "want": want}):
             receiver = _receiver(connection, facts, row, fresh_secret)
             if receiver is None:
-                connection.db.execute(_SQL["nobody_listens"], facts | {"id": row[0]})
+                connection.db.execute(_SQL["no_subscriber"], facts | {"id": row[0]})
                 continue
             subscription_id, url, *secrets = receiver
             connection.db.execute(_SQL["take"], (row[1], connection.now + lease, subscription_id, tenant, row[0]))
@@ -292,24 +292,24 @@ def _receiver(
         connection.db.execute(_SQL["first_job_secret"], {"tenant": facts["tenant"], "secret": fresh_secret})
         ((secret, previous),) = connection.rows(_SQL["job_secret"], facts)
         return None, url, secret, previous
-    told = facts | {"attempts": row[3], "event": row[4], "at": row[5], "type": row[7]}
-    found = connection.rows(_SQL["receiver"], told)
+    delivery_facts = facts | {"attempts": row[3], "event": row[4], "at": row[5], "type": row[7]}
+    found = connection.rows(_SQL["receiver"], delivery_facts)
     if not found:
         return None
-    told["id"] = found[0][0]
-    connection.db.execute(_SQL["next_turn"], told)
-    connection.db.execute(_SQL["keep_quiet"], told)
+    delivery_facts["id"] = found[0][0]
+    connection.db.execute(_SQL["next_commit_seq"], delivery_facts)
+    connection.db.execute(_SQL["keep_quiet"], delivery_facts)
     return found[0]
 
 
-def _settle(connection: Connection, tenant: str, settlement: Settlement) -> bool:
+def _settle(connection: Connection, tenant: str, settlement: DeliveryResult) -> bool:
     """Write what became of a try, if its taker still has the delivery."""
     now = connection.now
     facts: dict[str, Any] = {"tenant": tenant, "id": settlement.id, "grab": settlement.grab, "now": now}
-    held = connection.rows(_SQL["held"], facts)
-    if not held:
+    current = connection.rows(_SQL["leased"], facts)
+    if not current:
         return False
-    channel, subscription_id, event, type, at = held[0]
+    channel, subscription_id, event, type, at = current[0]
     outcome = settlement.outcome
     status, delay = outcome.status, outcome.delay_seconds
     receiver = {"tenant": tenant, "id": subscription_id, "channel": channel, "now": now}

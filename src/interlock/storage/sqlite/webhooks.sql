@@ -1,10 +1,10 @@
--- name: anyone_to_tell
+-- name: any_subscriber
 -- Whether a tenant has subscriptions, and whether any of its jobs has a webhook of its own.
 SELECT EXISTS (SELECT 1 FROM subscription WHERE tenant = :tenant AND ended_at IS NULL),
   EXISTS (SELECT 1 FROM job_body INDEXED BY job_webhook WHERE tenant = :tenant AND webhook IS NOT NULL);
 
--- name: tell
-INSERT INTO move_to_tell VALUES (?, ?, ?, ?);
+-- name: deliver
+INSERT INTO transition_to_deliver VALUES (?, ?, ?, ?);
 
 -- name: count_subscriptions
 -- Those that are active, and all.
@@ -42,8 +42,8 @@ DELETE FROM subscription WHERE tenant = :tenant AND id = :id RETURNING channel;
 DELETE FROM outbox WHERE tenant = :tenant AND channel = :channel
   AND NOT EXISTS (SELECT 1 FROM subscription s WHERE s.tenant = :tenant AND s.channel = :channel);
 
--- name: forget_pace
-DELETE FROM webhook_pace WHERE tenant = :tenant AND channel = 'subscription:' || :id;
+-- name: forget_throttle
+DELETE FROM webhook_throttle WHERE tenant = :tenant AND channel = 'subscription:' || :id;
 
 -- name: renew
 UPDATE subscription SET expires_at = :expires_at, ended_at = NULL, ended_reason = NULL, failures = 0, resting_until = NULL
@@ -96,8 +96,8 @@ WITH RECURSIVE t (tenant) AS (
   FROM c WHERE channel IS NOT NULL
 )
 SELECT tenant, channel FROM (
-  SELECT tenant, channel, since, row_number() OVER (PARTITION BY tenant ORDER BY since) AS place FROM due WHERE since <= :now)
-ORDER BY place, since LIMIT :limit;
+  SELECT tenant, channel, since, row_number() OVER (PARTITION BY tenant ORDER BY since) AS ordinal FROM due WHERE since <= :now)
+ORDER BY ordinal, since LIMIT :limit;
 
 -- name: drop_vain_calls
 -- Jobs of a paused type cannot be claimed; those that are ready when it goes on are told of then.
@@ -118,7 +118,7 @@ SELECT quiet_until FROM (
   SELECT coalesce(p.quiet_until, 0) AS quiet_until, coalesce(s.resting_until, 0) > :now AS rests,
     min(coalesce(s.resting_until, 0) > :now) OVER () AS all_rest
   FROM subscription s
-  LEFT JOIN webhook_pace p ON p.tenant = s.tenant AND p.channel = 'subscription:' || s.id AND p.event = :event AND p.type = :type
+  LEFT JOIN webhook_throttle p ON p.tenant = s.tenant AND p.channel = 'subscription:' || s.id AND p.event = :event AND p.type = :type
   WHERE s.tenant = :tenant AND s.channel = :channel AND s.ended_at IS NULL
     AND (s.mode = 'broadcast' OR (instr(s.events, '"' || :event || '"') AND (s.expires_at IS NULL OR s.expires_at > :now)
       AND (s.types IS NULL OR EXISTS (SELECT 1 FROM json_each(s.types) t WHERE t.value = :type)))))
@@ -146,7 +146,7 @@ DELETE FROM outbox WHERE tenant = :tenant AND channel = :channel AND event = :ev
 
 -- name: keep_quiet
 -- Whoever was told of a kind hears no more of it for its interval; a repeated try to the same receiver is no other event.
-INSERT INTO webhook_pace (tenant, channel, event, type, quiet_until)
+INSERT INTO webhook_throttle (tenant, channel, event, type, quiet_until)
 SELECT tenant, 'subscription:' || id, :event, :type, :now + CAST(round(min_interval_seconds * 1000000) AS INTEGER) FROM subscription
 WHERE tenant = :tenant AND id = :id AND min_interval_seconds > 0 AND (mode = 'group' OR :attempts = 0)
 ON CONFLICT DO UPDATE SET quiet_until = excluded.quiet_until;
@@ -161,14 +161,14 @@ ORDER BY next_try_at, id LIMIT :want;
 -- Who of a channel gets an event: those that answer before those that failed lately, and among them those that were left alone
 -- for long enough, and whose turn it is.
 SELECT s.id, url, secret, CASE WHEN previous_until > :now THEN previous_secret END FROM subscription s
-LEFT JOIN webhook_pace p ON p.tenant = s.tenant AND p.channel = 'subscription:' || s.id AND p.event = :event AND p.type = :type
+LEFT JOIN webhook_throttle p ON p.tenant = s.tenant AND p.channel = 'subscription:' || s.id AND p.event = :event AND p.type = :type
 WHERE s.tenant = :tenant AND s.channel = :channel AND ended_at IS NULL
   AND (mode = 'broadcast' OR (instr(events, '"' || :event || '"') AND (expires_at IS NULL OR expires_at > :at)
     AND (types IS NULL OR EXISTS (SELECT 1 FROM json_each(types) t WHERE t.value = :type))))
-ORDER BY coalesce(resting_until, 0) > :now, coalesce(quiet_until, 0) > :now, turn, s.id LIMIT 1;
+ORDER BY coalesce(resting_until, 0) > :now, coalesce(quiet_until, 0) > :now, commit_seq, s.id LIMIT 1;
 
--- name: next_turn
-UPDATE subscription SET turn = (SELECT max(turn) + 1 FROM subscription s WHERE s.tenant = :tenant AND s.channel = :channel)
+-- name: next_commit_seq
+UPDATE subscription SET commit_seq = (SELECT max(commit_seq) + 1 FROM subscription s WHERE s.tenant = :tenant AND s.channel = :channel)
 WHERE tenant = :tenant AND id = :id AND mode = 'group';
 
 -- name: take
@@ -177,10 +177,10 @@ UPDATE outbox SET grabs = ?, next_try_at = ?, subscription_id = ? WHERE tenant =
 -- name: give_back
 UPDATE outbox SET next_try_at = :next_try_at WHERE tenant = :tenant AND id = :id AND grabs = :grab AND next_try_at IS NOT NULL;
 
--- name: nobody_listens
-UPDATE outbox SET status = 'dead', next_try_at = NULL, settled_at = :now, last_error = 'nobody_listens' WHERE tenant = :tenant AND id = :id;
+-- name: no_subscriber
+UPDATE outbox SET status = 'dead', next_try_at = NULL, settled_at = :now, last_error = 'no_subscriber' WHERE tenant = :tenant AND id = :id;
 
--- name: held
+-- name: leased
 SELECT channel, subscription_id, event, type, at FROM outbox WHERE tenant = :tenant AND id = :id AND grabs = :grab AND next_try_at IS NOT NULL;
 
 -- name: settle

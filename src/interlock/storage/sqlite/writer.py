@@ -16,7 +16,7 @@ from interlock.errors import Error, Fatal, StorageBroken, Unavailable
 from interlock.storage.sqlite.connection import MEMORY, Connection, explain
 
 T = TypeVar("T")
-MOST_AT_ONCE: Final = 128
+BATCH_SIZE: Final = 128
 LOOK_FOR_FILE_SECONDS: Final = 0.25
 
 
@@ -39,8 +39,8 @@ class Writer:
         self._closed = False
         self.batches = 0
         self.connection = open_connection()
-        self._place = None if path == MEMORY else Path(path).absolute()
-        self._file = _file_at(self._place)
+        self._file_path = None if path == MEMORY else Path(path).absolute()
+        self._file = _file_at(self._file_path)
         self._seen_file = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="interlock-writer", daemon=True)
         self._thread.start()
@@ -65,13 +65,13 @@ class Writer:
         while (first := self._queue.get()) is not None:
             batch = [first]
             last = False
-            while len(batch) < MOST_AT_ONCE and not self._queue.empty():
+            while len(batch) < BATCH_SIZE and not self._queue.empty():
                 work = self._queue.get()
                 if work is None:
                     last = True
                     break
                 batch.append(work)
-            self._tell(self._commit(batch))
+            self._emit(self._commit(batch))
             self._checkpoint()
             if last:
                 return
@@ -82,7 +82,7 @@ class Writer:
 
     def refuse_lost_file(self) -> None:
         """A file that is no longer found under its name would take everything with it when this process ends."""
-        if _file_at(self._place) != self._file:
+        if _file_at(self._file_path) != self._file:
             fault = StorageBroken(
                 f"{self._path} was deleted or replaced while it was in use. Nothing more is written. "
                 "Stop every process that uses it, then put the file back or restore a backup"
@@ -120,7 +120,7 @@ class Writer:
             self._undo()
             meaning = self._judge(error)
             if len(batch) > 1 and self._broken is None:
-                return [told for work in batch for told in self._commit([work])]
+                return [result for work in batch for result in self._commit([work])]
             return [(work, meaning) for work in batch]
         finally:
             connection.let_verbs_write(False)
@@ -135,14 +135,14 @@ class Writer:
         except apsw.Error:
             raise
         except Exception as error:
-            self.connection.undone += 1
+            self.connection.rollbacks += 1
             db.execute("ROLLBACK TO verb")
             answer = error
         db.execute("RELEASE verb")
         return answer
 
     def _undo(self) -> None:
-        self.connection.undone += 1
+        self.connection.rollbacks += 1
         if self.connection.db.in_transaction:
             try:
                 self.connection.db.execute("ROLLBACK")
@@ -159,7 +159,7 @@ class Writer:
         return meaning
 
     @staticmethod
-    def _tell(answers: list[tuple[_Work, Any]]) -> None:
+    def _emit(answers: list[tuple[_Work, Any]]) -> None:
         """Hand all answers over with one wake-up per loop; a caller that has gone away is passed over."""
 
         def deliver(mine: list[tuple[_Work, Any]]) -> None:
@@ -178,12 +178,12 @@ class Writer:
                 loop.call_soon_threadsafe(deliver, mine)
 
 
-def _file_at(place: Path | None) -> tuple[int, int] | None:
+def _file_at(file_path: Path | None) -> tuple[int, int] | None:
     """Which file has this name now; None if there is none that can be reached."""
-    if place is None:
+    if file_path is None:
         return None
     try:
-        found = place.stat()
+        found = file_path.stat()
     except OSError:
         return None
     return found.st_dev, found.st_ino

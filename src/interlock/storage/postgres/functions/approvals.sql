@@ -6,7 +6,7 @@ begin
 end $$;
 
 -- Adds the gate that a job is about to wait for.
-create or replace function interlock.open_gate(
+create or replace function interlock.request_approval(
   p_tenant text, p_id uuid, p_job_id uuid, p_fence bigint, p_prompt text, p_details text, p_risk text, p_schema text, p_digest text,
   p_required integer, p_on_deny text, p_opened_by text, p_seconds double precision, p_name text, p_occurrence integer
 ) returns void language plpgsql as $$
@@ -95,9 +95,9 @@ begin
   perform set_config('interlock.verb', '', true);
 end $$;
 
-create or replace function interlock.mint_link(p_tenant text, p_id uuid, p_sha256 bytea, p_actor text) returns void language plpgsql as $$
+create or replace function interlock.create_link(p_tenant text, p_id uuid, p_sha256 bytea, p_actor text) returns void language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  update interlock.approval a set token_sha256 = p_sha256, token_minted_by = p_actor, token_minted_at = interlock.clock()
+  update interlock.approval a set token_sha256 = p_sha256, link_created_by = p_actor, link_created_at = interlock.clock()
   where a.tenant = p_tenant and a.id = p_id;
 end $$;

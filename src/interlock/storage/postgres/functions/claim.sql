@@ -1,8 +1,8 @@
 -- How long a lease lasts if the claim does not say: as the agent of the job says, else its type.
-create or replace function interlock.lease_of(p_tenant text, p_type text, p_line bigint) returns double precision language plpgsql stable as $$
+create or replace function interlock.lease_of(p_tenant text, p_type text, p_agent_no bigint) returns double precision language plpgsql stable as $$
 begin
   return coalesce(
-    (select (a.defaults::json ->> 'lease_seconds')::double precision from interlock.agent a where a.tenant = p_tenant and a.no = p_line),
+    (select (a.defaults::json ->> 'lease_seconds')::double precision from interlock.agent a where a.tenant = p_tenant and a.no = p_agent_no),
     (select y.lease_seconds from interlock.job_type y where y.tenant = p_tenant and y.name = p_type), 60);
 end $$;
 
@@ -17,20 +17,20 @@ create or replace function interlock.rare_facts(j interlock.job) returns text la
 $$;
 
 -- The jobs that a named claim was granted and that still run under it.
-create or replace function interlock.granted_before(p_tenant text, p_worker text, p_claim_id text)
+create or replace function interlock.leased_before(p_tenant text, p_worker text, p_claim_id text)
 returns setof interlock.job_view language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  return query select v.* from interlock.claim c cross join lateral unnest(c.job_ids, c.fences) as g(id, fence)
+  return query select v.* from interlock.claim_result c cross join lateral unnest(c.job_ids, c.fences) as g(id, fence)
     join interlock.job_view v on v.tenant = p_tenant and v.id = g.id and v.status = 'running' and v.fence = g.fence and v.worker = p_worker
     where c.tenant = p_tenant and c.worker = p_worker and c.claim_id = p_claim_id;
 end $$;
 
 -- Whether a waiting job can be granted: it is tried, and undone. One that breaks a rule cannot.
-create or replace function interlock.can_be_granted(p_tenant text, p_id uuid) returns boolean
+create or replace function interlock.can_be_leased(p_tenant text, p_id uuid) returns boolean
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 begin
-  perform set_config('interlock.granting', 'claim', true);
+  perform set_config('interlock.leasing', 'claim', true);
   update job j set status = 'running', previous = j.status, version = j.version + 1, fence = j.fence + 1, worker = '', lease_seconds = 1,
     lease_expires_at = clock(), started_at = coalesce(j.started_at, clock()), run_started_at = clock(), updated_at = clock(), verb = 'claim',
     actor = '', reason = null, metadata = null
@@ -44,12 +44,12 @@ end $$;
 -- Grants the best jobs a worker may have. `first`: nothing was granted, since something is to be done before: `sweep` leases or
 -- deadlines that have run out, or `repeat` what the claim of this name was granted. Arrays, since a value of its own for each job is
 -- dear to a client (times most of all, which go as the bytes of them all); what few jobs have is in `rare`, null where a job has none of it.
--- Where several workers ask as one, p_takers names who gets the first job, the second, and so on.
+-- Where several workers ask as one, p_claimants names who gets the first job, the second, and so on.
 -- p_careful: after a claim that failed; jobs that cannot be granted are passed over.
 -- With the rights of the owner: nobody else may take a row out of ready, so that no job is left waiting without one.
 create or replace function interlock.claim(
   p_tenant text, p_worker text, p_limit integer, p_seconds double precision, p_types text[], p_capabilities text[],
-  p_repositories text[], p_affinity_keys text[], p_claim_id text, p_takers text[], p_sweep boolean, p_careful boolean,
+  p_repositories text[], p_affinity_keys text[], p_claim_id text, p_claimants text[], p_sweep boolean, p_careful boolean,
   out first text, out at timestamptz, out expires_at timestamptz, out fence bigint, out job_ids text, out seqs bigint[], out types text[],
   out priorities integer[], out payloads text[], out agent_kinds text[], out agent_ids text[], out idempotency_keys text[],
   out created_bys text[], out created_ats bytea, out run_ats bytea, out max_attempts integer[], out workers text[], out rare text[]
@@ -60,7 +60,7 @@ declare
   t timestamptz := interlock.clock();
   t_micros bigint := interlock.micros(t);
   noted text := interlock.noted(null, null, t_micros);
-  granter text := 'worker:' || p_worker;
+  claimant_actor text := 'worker:' || p_worker;
   at_first bytea;  -- what is hashed of a job that is granted for the first time, if that is the same for all
   lease_end timestamptz := t + coalesce(p_seconds, 60) * interval '1 second';
   floor bigint;
@@ -68,28 +68,28 @@ declare
   joining boolean;
   usual boolean;  -- neither an agent nor a type says how long a lease lasts
   bound boolean;  -- the tenant has jobs that are bound to a repository or a key
-  granting text;
+  leasing text;
   any_repository boolean := p_repositories is null;
   any_key boolean := p_affinity_keys is null;
-  routes bigint[];  -- those the worker may have jobs of, and the priority of each
+  eligibility_keys bigint[];  -- those the worker may have jobs of, and the priority of each
   ranks integer[];
   got uuid[] := '{}';
   more uuid[];
-  places tid[];  -- of the best candidates in ready
+  row_ids tid[];  -- of the best candidates in ready
   candidates uuid[];
-  their_routes bigint[];
+  their_keys bigint[];
   seen integer;
   want integer := p_limit;
   share integer;  -- how many candidates of each route are read
   uneven boolean := false;
-  granted integer;
+  leased integer;
   seen_by pg_snapshot;
   busy xid[];  -- transactions in progress: what one of them is taking out of ready is passed over
 begin
   p_tenant := set_config('interlock.tenant', p_tenant, true);  -- cheaper than to perform it
   if p_claim_id is not null then
     perform pg_advisory_xact_lock(hashtextextended(p_tenant || '/' || p_worker || '/' || p_claim_id, 0));
-    if exists (select from interlock.claim c cross join lateral unnest(c.job_ids, c.fences) as g(id, fence)
+    if exists (select from interlock.claim_result c cross join lateral unnest(c.job_ids, c.fences) as g(id, fence)
         join interlock.job j on j.tenant = p_tenant and j.id = g.id and j.status = 'running' and j.fence = g.fence and j.worker = p_worker
         where c.tenant = p_tenant and c.worker = p_worker and c.claim_id = p_claim_id) then
       first := 'repeat';
@@ -101,13 +101,13 @@ begin
     exists (select from interlock.agent a where a.tenant = p_tenant and a.next_due <= t),
     not exists (select from interlock.job_type y where y.tenant = p_tenant and y.lease_seconds is not null)
       and not exists (select from interlock.agent a where a.tenant = p_tenant and a.defaults like '%"lease_seconds"%'),
-    exists (select from interlock.route a where a.tenant = p_tenant and a.no <> a.base), e.value::bigint << 32, r.nos, r.priorities
-  into overdue, joining, usual, bound, floor, routes, ranks from interlock.epoch e cross join lateral (
+    exists (select from interlock.eligibility_key a where a.tenant = p_tenant and a.no <> a.base), e.value::bigint << 32, r.nos, r.priorities
+  into overdue, joining, usual, bound, floor, eligibility_keys, ranks from interlock.epoch e cross join lateral (
     select array_agg(r.no) as nos, array_agg(r.priority) as priorities
     from unnest(array_append(p_affinity_keys, '')) k(name) cross join unnest(coalesce(p_repositories, '{""}')) s(name)
     cross join unnest(array_append(p_capabilities, '')) c(name) cross join lateral (
       -- One probe of an index each, so that keys, repositories and capabilities of others cost nothing.
-      select * from interlock.route a where a.tenant = p_tenant and a.found_by_key = k.name
+      select * from interlock.eligibility_key a where a.tenant = p_tenant and a.found_by_key = k.name
         and a.found_by_repository = s.name and a.found_by_need = c.name offset 0) r
     where (p_types is null or r.type = any(p_types)) and r.requires <@ p_capabilities
       and not exists (select from interlock.queue k where k.tenant = p_tenant and k.type = r.type and k.paused_at is not null)) r;
@@ -116,12 +116,12 @@ begin
     return;
   end if;
   if joining then
-    perform interlock.join_lines(p_tenant);
+    perform interlock.fill_slots(p_tenant);
   end if;
   if usual then
     p_seconds := coalesce(p_seconds, 60);
   end if;
-  if routes is null then
+  if eligibility_keys is null then
     return;
   end if;
 
@@ -137,59 +137,59 @@ begin
           generate_series(m::text::bigint, m::text::bigint + least(age(m::xid), 1000) - 1) n);
     end if;
     -- Routes often have about as many jobs each, so at first not all that are wanted are read from every one of them.
-    share := case when uneven or want > p_limit or want < 20 or cardinality(routes) < 3 then want
-      else want * 5 / 4 / cardinality(routes) + 8 end;
+    share := case when uneven or want > p_limit or want < 20 or cardinality(eligibility_keys) < 3 then want
+      else want * 5 / 4 / cardinality(eligibility_keys) + 8 end;
     if bound then
-      select array_agg(b.at), array_agg(b.job_id), array_agg(b.route), count(*) into places, candidates, their_routes, seen from (
-        select x.at, x.job_id, leg.route from unnest(routes, ranks) as leg(route, priority) cross join lateral (
+      select array_agg(b.at), array_agg(b.job_id), array_agg(b.eligibility_key), count(*) into row_ids, candidates, their_keys, seen from (
+        select x.at, x.job_id, index_range.eligibility_key from unnest(eligibility_keys, ranks) as index_range(eligibility_key, priority) cross join lateral (
           (select q.ctid as at, q.job_id, q.run_at, q.seq from interlock.ready q
-           where q.tenant = p_tenant and q.route = leg.route and q.run_at <= t
+           where q.tenant = p_tenant and q.eligibility_key = index_range.eligibility_key and q.run_at <= t
              and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
            order by q.run_at, q.seq limit share)
           union all
           (select q.ctid, q.job_id, q.run_at, q.seq from interlock.ready q
-           where any_repository and any_key and q.tenant = p_tenant and q.base = leg.route and q.route <> q.base and q.run_at <= t
+           where any_repository and any_key and q.tenant = p_tenant and q.base = index_range.eligibility_key and q.eligibility_key <> q.base and q.run_at <= t
              and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
            order by q.run_at, q.seq limit share)
           union all
           (select q.ctid, q.job_id, q.run_at, q.seq from interlock.ready q
-           where any_repository and not any_key and q.tenant = p_tenant and q.across_repositories = leg.route and q.run_at <= t
+           where any_repository and not any_key and q.tenant = p_tenant and q.across_repositories = index_range.eligibility_key and q.run_at <= t
              and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
            order by q.run_at, q.seq limit share)
           union all
           (select q.ctid, q.job_id, q.run_at, q.seq from interlock.ready q
-           where any_key and not any_repository and q.tenant = p_tenant and q.across_keys = leg.route and q.run_at <= t
+           where any_key and not any_repository and q.tenant = p_tenant and q.across_keys = index_range.eligibility_key and q.run_at <= t
              and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
            order by q.run_at, q.seq limit share)) x
-        order by leg.priority desc, x.run_at, x.seq limit want) b;
+        order by index_range.priority desc, x.run_at, x.seq limit want) b;
     else  -- the same without the ranges of what is bound to a repository or a key
-      select array_agg(b.at), array_agg(b.job_id), array_agg(b.route), count(*) into places, candidates, their_routes, seen from (
-        select x.at, x.job_id, leg.route from unnest(routes, ranks) as leg(route, priority) cross join lateral (
+      select array_agg(b.at), array_agg(b.job_id), array_agg(b.eligibility_key), count(*) into row_ids, candidates, their_keys, seen from (
+        select x.at, x.job_id, index_range.eligibility_key from unnest(eligibility_keys, ranks) as index_range(eligibility_key, priority) cross join lateral (
           select q.ctid as at, q.job_id, q.run_at, q.seq from interlock.ready q
-          where q.tenant = p_tenant and q.route = leg.route and q.run_at <= t
+          where q.tenant = p_tenant and q.eligibility_key = index_range.eligibility_key and q.run_at <= t
             and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
           order by q.run_at, q.seq limit share) x
-        order by leg.priority desc, x.run_at, x.seq limit want) b;
+        order by index_range.priority desc, x.run_at, x.seq limit want) b;
     end if;
     exit when seen = 0;
     uneven := false;
     if share < want then  -- where all that was read of a route is among the best, it may have more that come before others
-      uneven := exists (select from unnest(their_routes) r group by r having count(*) >= share);
+      uneven := exists (select from unnest(their_keys) r group by r having count(*) >= share);
       continue when uneven;
     end if;
     -- The row of ready is locked first: where another claim has just taken it, it is gone, and that claim's job is not touched.
     -- A subquery that locks is run once for each candidate, whatever the planner believes of the table's size.
     if seen < 20 or want > p_limit then
-      select array_agg(f.at), array_agg(f.job_id) into places, more from (
-        select x.at, u.job_id from unnest(places, candidates) as u(at, job_id) cross join lateral (
+      select array_agg(f.at), array_agg(f.job_id) into row_ids, more from (
+        select x.at, u.job_id from unnest(row_ids, candidates) as u(at, job_id) cross join lateral (
           select q.ctid as at from interlock.ready q cross join interlock.job j
           where q.ctid = u.at and q.job_id = u.job_id and not q.blocked
             and j.tenant = p_tenant and j.id = u.job_id and j.status <= 'retry' and j.run_at <= t
           for update of q, j skip locked) x
         limit case when not p_careful then p_limit - cardinality(got) end) f;
     else  -- many jobs are sought in one go
-      select array_agg(x.at), array_agg(u.job_id) into places, candidates
-      from unnest(places, candidates) as u(at, job_id) cross join lateral (
+      select array_agg(x.at), array_agg(u.job_id) into row_ids, candidates
+      from unnest(row_ids, candidates) as u(at, job_id) cross join lateral (
         select q.ctid as at from interlock.ready q where q.ctid = u.at and q.job_id = u.job_id and not q.blocked for update skip locked) x;
       select array_agg(f.id) into more from (
         select j.id from interlock.job j where j.tenant = p_tenant and j.id = any(candidates) and j.status <= 'retry' and j.run_at <= t
@@ -197,18 +197,18 @@ begin
       if cardinality(more) = cardinality(candidates) then
         more := candidates;  -- the same, the best first
       else  -- somebody is about to change the others
-        select array_agg(u.at), array_agg(u.job_id) into places, more
-        from unnest(places, candidates) as u(at, job_id) where u.job_id = any(more);
+        select array_agg(u.at), array_agg(u.job_id) into row_ids, more
+        from unnest(row_ids, candidates) as u(at, job_id) where u.job_id = any(more);
       end if;
     end if;
     if p_careful then
-      select coalesce(array_agg(g.at), '{}'), coalesce(array_agg(g.job_id), '{}') into places, more from (
-        select u.at, u.job_id from unnest(places, more) as u(at, job_id) where interlock.can_be_granted(p_tenant, u.job_id)
+      select coalesce(array_agg(g.at), '{}'), coalesce(array_agg(g.job_id), '{}') into row_ids, more from (
+        select u.at, u.job_id from unnest(row_ids, more) as u(at, job_id) where interlock.can_be_leased(p_tenant, u.job_id)
         limit p_limit - cardinality(got)) g;
     end if;
-    granting := set_config('interlock.verb', 'on', true);
-    delete from interlock.ready q where q.ctid = any(places);
-    granting := set_config('interlock.verb', '', true);
+    leasing := set_config('interlock.verb', 'on', true);
+    delete from interlock.ready q where q.ctid = any(row_ids);
+    leasing := set_config('interlock.verb', '', true);
     got := got || more;
     -- Fewer than asked for although there were candidates: others hold them, so look further back.
     exit when cardinality(got) >= p_limit or seen < want;
@@ -218,46 +218,46 @@ begin
   if got = '{}' then  -- a change of nothing would still run every trigger
     return;
   end if;
-  if p_takers is not null then
+  if p_claimants is not null then
     -- Sorted, for width_bucket.
-    select array_agg(x.id order by x.id), array_agg(x.taker order by x.id) into got, p_takers
-    from unnest(got, p_takers[1:cardinality(got)]) as x(id, taker);
+    select array_agg(x.id order by x.id), array_agg(x.claimant order by x.id) into got, p_claimants
+    from unnest(got, p_claimants[1:cardinality(got)]) as x(id, claimant);
   elsif cardinality(got) > 1 then
-    at_first := interlock.history_bytes(2, 'queued', interlock.became('running', 'claim', granter), 1, floor + 1, noted);
+    at_first := interlock.history_bytes(2, 'queued', interlock.became('running', 'claim', claimant_actor), 1, floor + 1, noted);
   end if;
-  granting := set_config('interlock.granting', 'claim', true) || set_config('interlock.verb', 'on', true);
+  leasing := set_config('interlock.leasing', 'claim', true) || set_config('interlock.verb', 'on', true);
   with started as (
     update interlock.job j set status = 'running', previous = j.status, version = j.version + 1, fence = greatest(j.fence, floor) + 1,
-      worker = coalesce(p_takers[width_bucket(j.id, got)], p_worker),
-      lease_seconds = coalesce(p_seconds, interlock.lease_of(p_tenant, j.type, j.line)),
-      lease_expires_at = t + least(coalesce(p_seconds, interlock.lease_of(p_tenant, j.type, j.line)), j.timeout_seconds) * interval '1 second',
+      worker = coalesce(p_claimants[width_bucket(j.id, got)], p_worker),
+      lease_seconds = coalesce(p_seconds, interlock.lease_of(p_tenant, j.type, j.agent_no)),
+      lease_expires_at = t + least(coalesce(p_seconds, interlock.lease_of(p_tenant, j.type, j.agent_no)), j.timeout_seconds) * interval '1 second',
       started_at = coalesce(j.started_at, t), run_started_at = t, updated_at = t, verb = 'claim',
-      actor = coalesce('worker:' || p_takers[width_bucket(j.id, got)], granter), reason = null, metadata = null,
+      actor = coalesce('worker:' || p_claimants[width_bucket(j.id, got)], claimant_actor), reason = null, metadata = null,
       head = sha256(j.head || case when j.version = 1 and at_first is not null then at_first else interlock.history_bytes(j.version + 1, j.status,
-        interlock.became('running', 'claim', coalesce('worker:' || p_takers[width_bucket(j.id, got)], granter)),
+        interlock.became('running', 'claim', coalesce('worker:' || p_claimants[width_bucket(j.id, got)], claimant_actor)),
         j.attempt, greatest(j.fence, floor) + 1, noted) end)
     where j.tenant = p_tenant and j.id = any(got)
     returning j.id, j.seq, j.type, j.priority, j.payload, j.agent_kind, j.agent_id, j.idempotency_key, j.created_by,
-      j.created_at, j.run_at, j.max_attempts, p_takers[width_bucket(j.id, got)] as taker,
+      j.created_at, j.run_at, j.max_attempts, p_claimants[width_bucket(j.id, got)] as claimant,
       case when j.version > 2 or j.lease_expires_at <> lease_end or j.sanitized or cardinality(j.tags) > 0 or cardinality(j.requires) > 0
         or num_nonnulls(j.headers, j.traceparent, j.affinity_key, j.repository, j.webhook, j.parent_id, j.redrive_of, j.requested_by,
           j.deadline, j.timeout_seconds, j.backoff, j.expiry_delay_seconds) > 0
       then interlock.rare_facts(j) end as rare)
   select count(*), array_agg(s.id)::text, array_agg(s.seq), array_agg(s.type), array_agg(s.priority), array_agg(s.payload),
     array_agg(s.agent_kind), array_agg(s.agent_id), array_agg(s.idempotency_key), array_agg(s.created_by), string_agg(timestamptz_send(s.created_at), ''),
-    string_agg(timestamptz_send(s.run_at), ''), array_agg(s.max_attempts), array_agg(s.taker), array_agg(s.rare)
-  into granted, job_ids, seqs, types, priorities, payloads, agent_kinds, agent_ids, idempotency_keys, created_bys, created_ats,
+    string_agg(timestamptz_send(s.run_at), ''), array_agg(s.max_attempts), array_agg(s.claimant), array_agg(s.rare)
+  into leased, job_ids, seqs, types, priorities, payloads, agent_kinds, agent_ids, idempotency_keys, created_bys, created_ats,
     run_ats, max_attempts, workers, rare from started s;
   at := t;
   expires_at := lease_end;
   fence := floor + 1;
-  granting := set_config('interlock.granting', '', true) || set_config('interlock.verb', '', true);
-  if granted <> cardinality(got) and granted <> (select count(distinct x) from unnest(got) x) then
-    raise exception 'interlock: % jobs were locked and % granted', cardinality(got), granted using errcode = 'serialization_failure';
+  leasing := set_config('interlock.leasing', '', true) || set_config('interlock.verb', '', true);
+  if leased <> cardinality(got) and leased <> (select count(distinct x) from unnest(got) x) then
+    raise exception 'interlock: % jobs were locked and % granted', cardinality(got), leased using errcode = 'serialization_failure';
   end if;
 
   if p_claim_id is not null then
-    insert into interlock.claim (tenant, worker, claim_id, job_ids, fences, at)
+    insert into interlock.claim_result (tenant, worker, claim_id, job_ids, fences, at)
     select p_tenant, p_worker, p_claim_id, array_agg(j.id), array_agg(j.fence), t from interlock.job j
     where j.tenant = p_tenant and j.id = any(got)
     on conflict (tenant, worker, claim_id) do update set job_ids = excluded.job_ids, fences = excluded.fences, at = excluded.at;
@@ -269,14 +269,14 @@ create or replace function interlock.forget_claim(p_tenant text, p_worker text, 
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   if exists (
-    select from interlock.claim c cross join lateral unnest(c.job_ids, c.fences) as g(id, fence)
+    select from interlock.claim_result c cross join lateral unnest(c.job_ids, c.fences) as g(id, fence)
     join interlock.job j on j.tenant = p_tenant and j.id = g.id and j.status = 'running' and j.fence = g.fence and j.worker = p_worker
     where c.tenant = p_tenant and c.worker = p_worker and c.claim_id = p_claim_id
   ) then
-    update interlock.claim set at = interlock.clock() where tenant = p_tenant and worker = p_worker and claim_id = p_claim_id;
+    update interlock.claim_result set at = interlock.clock() where tenant = p_tenant and worker = p_worker and claim_id = p_claim_id;
     return false;
   end if;
-  delete from interlock.claim where tenant = p_tenant and worker = p_worker and claim_id = p_claim_id;
+  delete from interlock.claim_result where tenant = p_tenant and worker = p_worker and claim_id = p_claim_id;
   return true;
 end $$;
 

@@ -29,15 +29,15 @@ end $$;
 
 -- Whether a job that stops running or waiting must line up again; a strict agent lets it keep its place, unless it was not strict when
 -- the job stopped or at some time since.
-create or replace function interlock.must_line_up(p_tenant text, p_line bigint, p_place_era integer) returns boolean
+create or replace function interlock.must_wait_for_slot(p_tenant text, p_agent_no bigint, p_slot_epoch integer) returns boolean
   language sql stable set search_path = interlock, pg_temp as
-  $$ select p_line is not null and exists
-       (select from agent a where a.tenant = p_tenant and a.no = p_line and a.max_concurrency is not null
-          and (a."strict" and a.era = p_place_era) is not true) $$;
+  $$ select p_agent_no is not null and exists
+       (select from agent a where a.tenant = p_tenant and a.no = p_agent_no and a.max_concurrency is not null
+          and (a."strict" and a.strict_epoch = p_slot_epoch) is not true) $$;
 
 -- Gives back the freed places (a line stands in p_freed once for each, in order) and hands free ones to the heads of the lines; the agents
 -- are locked by the caller.
-create or replace function interlock.settle_lines(p_lines bigint[], p_freed bigint[]) returns void language plpgsql
+create or replace function interlock.release_slots(p_agent_nos bigint[], p_freed bigint[]) returns void language plpgsql
   set search_path = interlock, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off as $$
 declare
   whose text := interlock.current_tenant();
@@ -47,25 +47,25 @@ begin
     select o.*, h.ats, o.free > coalesce(cardinality(h.ats), 0) as more from (
       select a.ctid as agent_at, a.no, a.used, a.next_due, g.n, a.max_concurrency - a.used + g.n as free
       from agent a cross join lateral (select width_bucket(a.no, p_freed) - width_bucket(a.no - 1, p_freed) as n) g
-      where a.tenant = whose and a.no = any(p_lines)) o
+      where a.tenant = whose and a.no = any(p_agent_nos)) o
     cross join lateral (select array_agg(h.at) as ats from (
-      select q.ctid as at from ready q where q.tenant = whose and q.line = o.no and q.blocked and q.run_at <= t
+      select q.ctid as at from ready q where q.tenant = whose and q.agent_no = o.no and q.blocked and q.run_at <= t
       order by q.run_at, q.seq limit greatest(o.free, 0)) h) h
-  ), placed as (
+  ), slotted as (
     update ready q set blocked = false from (select unnest(heads.ats) as at from heads) h where q.ctid = h.at
   )
   -- Where places are left, no job that is due waits: the next one joins when it is, and the claim and the sweep look here for it.
   update agent a set used = greatest(a.used + s.change, 0), next_due = s.due  -- not below none, should it have been counted wrongly
   from (select h.agent_at, h.next_due, coalesce(cardinality(h.ats), 0) - h.n as change, case when h.more then (
-          select q.run_at from ready q where q.tenant = whose and q.line = h.no and q.blocked and q.run_at > t
+          select q.run_at from ready q where q.tenant = whose and q.agent_no = h.no and q.blocked and q.run_at > t
           order by q.run_at limit 1) end as due
         from heads h offset 0) s
   where (s.change <> 0 or s.due is distinct from s.next_due) and a.ctid = s.agent_at;
 end $$;
 
--- Takes back the places of jobs that neither run nor keep them (a claim that is taking one right now keeps it); settle_lines
+-- Takes back the places of jobs that neither run nor keep them (a claim that is taking one right now keeps it); release_slots
 -- deals them out anew.
-create or replace function interlock.take_back_places(p_lines bigint[]) returns void language plpgsql
+create or replace function interlock.take_back_slots(p_agent_nos bigint[]) returns void language plpgsql
   set search_path = interlock, pg_temp as $$
 declare
   whose text := interlock.current_tenant();
@@ -73,10 +73,10 @@ begin
   with idle as materialized (
     select a.ctid as agent_at, x.at from agent a cross join lateral (
       select q.ctid as at from ready q cross join lateral (
-        select j.place_era from job j where j.tenant = q.tenant and j.id = q.job_id offset 0) j
-      where q.tenant = a.tenant and q.line = a.no and q.blocked <= false and (a."strict" and j.place_era = a.era) is not true
+        select j.slot_epoch from job j where j.tenant = q.tenant and j.id = q.job_id offset 0) j
+      where q.tenant = a.tenant and q.agent_no = a.no and q.blocked <= false and (a."strict" and j.slot_epoch = a.strict_epoch) is not true
       for update of q skip locked) x
-    where a.tenant = whose and a.no = any(p_lines)
+    where a.tenant = whose and a.no = any(p_agent_nos)
   ), taken as (
     update ready q set blocked = true from idle where q.ctid = idle.at returning idle.agent_at
   )
@@ -85,27 +85,27 @@ begin
 end $$;
 
 -- Jobs of a line that wait for children or a gate, and the era whose place they keep, if any.
-create or replace function interlock.waiting_in_line(p_tenant text, p_line bigint) returns table (id uuid, place_era integer)
+create or replace function interlock.waiting_with_slot(p_tenant text, p_agent_no bigint) returns table (id uuid, slot_epoch integer)
   language sql stable set search_path = interlock, pg_temp as $$
-  select j.id, j.place_era from (
+  select j.id, j.slot_epoch from (
     select a.job_id from job_await a where a.tenant = p_tenant
     union select g.job_id from approval g where g.tenant = p_tenant and g.status = 'open') w
-  cross join lateral (select * from job x where x.tenant = p_tenant and x.id = w.job_id offset 0) j where j.line = p_line
+  cross join lateral (select * from job x where x.tenant = p_tenant and x.id = w.job_id offset 0) j where j.agent_no = p_agent_no
 $$;
 
 -- Jobs of limited agents that have come due while there was a free place.
-create or replace function interlock.join_lines(p_tenant text) returns void language plpgsql security definer
+create or replace function interlock.fill_slots(p_tenant text) returns void language plpgsql security definer
   set search_path = interlock, pg_temp as $$
 declare
-  lines bigint[];
+  agent_nos bigint[];
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  select array_agg(x.no) into lines from (
+  select array_agg(x.no) into agent_nos from (
     select a.no from agent a where a.tenant = p_tenant and a.next_due <= interlock.clock() and a.max_concurrency is not null
     order by a.no for update skip locked) x;
-  if lines is not null then
+  if agent_nos is not null then
     perform set_config('interlock.verb', 'on', true);
-    perform settle_lines(lines, '{}');
+    perform release_slots(agent_nos, '{}');
     perform set_config('interlock.verb', '', true);
   end if;
 end $$;
@@ -115,28 +115,28 @@ end $$;
 create or replace function interlock.relimit() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 declare
-  holding integer;
+  used_slots integer;
 begin
   if old."strict" and not new."strict" then
-    update agent a set era = a.era + 1 where a.tenant = new.tenant and a.no = new.no;
+    update agent a set strict_epoch = a.strict_epoch + 1 where a.tenant = new.tenant and a.no = new.no;
   end if;
   if new.max_concurrency is null then
-    update ready q set blocked = false where q.tenant = new.tenant and q.line = new.no and q.blocked;
+    update ready q set blocked = false where q.tenant = new.tenant and q.agent_no = new.no and q.blocked;
     update agent a set used = 0, next_due = null where a.tenant = new.tenant and a.no = new.no;
     return null;
   end if;
   with waiting as materialized (
-    select q.ctid as at, coalesce(new."strict" and j.place_era = new.era, false) as keeps from ready q
-    cross join lateral (select x.place_era from job x where x.tenant = q.tenant and x.id = q.job_id offset 0) j
-    where q.tenant = new.tenant and q.line = new.no for update of q skip locked
+    select q.ctid as at, coalesce(new."strict" and j.slot_epoch = new.strict_epoch, false) as keeps from ready q
+    cross join lateral (select x.slot_epoch from job x where x.tenant = q.tenant and x.id = q.job_id offset 0) j
+    where q.tenant = new.tenant and q.agent_no = new.no for update of q skip locked
   )
   update ready q set blocked = not waiting.keeps from waiting where q.ctid = waiting.at and q.blocked = waiting.keeps;
-  select (select count(*) from lease l where l.tenant = new.tenant and l.line = new.no)
-    + (select count(*) from ready q where q.tenant = new.tenant and q.line = new.no and q.blocked <= false)
-    + case when new."strict" then (select count(*) from waiting_in_line(new.tenant, new.no) w where w.place_era = new.era) else 0 end
-  into holding;
-  update agent a set used = holding where a.tenant = new.tenant and a.no = new.no;
-  perform settle_lines(array[new.no], '{}');
+  select (select count(*) from lease l where l.tenant = new.tenant and l.agent_no = new.no)
+    + (select count(*) from ready q where q.tenant = new.tenant and q.agent_no = new.no and q.blocked <= false)
+    + case when new."strict" then (select count(*) from waiting_with_slot(new.tenant, new.no) w where w.slot_epoch = new.strict_epoch) else 0 end
+  into used_slots;
+  update agent a set used = used_slots where a.tenant = new.tenant and a.no = new.no;
+  perform release_slots(array[new.no], '{}');
   return null;
 end $$;
 drop trigger if exists relimit on interlock.agent;

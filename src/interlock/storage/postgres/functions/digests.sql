@@ -14,7 +14,7 @@ create or replace function interlock.with_digests(metadata text, members text) r
 
 create or replace function interlock.listed(items text[]) returns text language sql immutable parallel safe return
   case when cardinality(items) = 0 then '' else
-    (select string_agg(interlock.field(i.item), '' order by i.place) from unnest(items) with ordinality as i(item, place)) end;
+    (select string_agg(interlock.field(i.item), '' order by i.ordinal) from unnest(items) with ordinality as i(item, ordinal)) end;
 
 create or replace function interlock.options_digest(j interlock.job) returns text language sql stable parallel safe return
   interlock.digest(interlock.field(j.type) || interlock.field(j.priority::text) || interlock.field(interlock.micros(j.deadline)::text)
@@ -94,7 +94,7 @@ begin
   return interlock.with_digests(n.metadata, concat_ws(',',
     case when stopped then interlock.named_digest('checkpoint', interlock.checkpoint_digest(n.tenant, n.id)) end,
     case when o.status = 'waiting_for_approval' and n.status <> o.status then interlock.named_digest('decision',
-      interlock.decision_digest(n.tenant, o.gate_id, case n.verb when 'expire' then 'expired' else 'void' end)) end,
+      interlock.decision_digest(n.tenant, o.approval_id, case n.verb when 'expire' then 'expired' else 'void' end)) end,
     case when n.status <> 'succeeded' and (n.error is distinct from o.error or (stopped and n.status in ('retry', 'failed', 'dead_letter')))
       then coalesce(interlock.named_digest('error', interlock.digest(n.error)), '"error":null') end,
     case when n.verb = 'edit' or (n.priority, n.deadline, n.timeout_seconds, n.max_attempts, n.tags)

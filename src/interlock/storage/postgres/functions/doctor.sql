@@ -5,18 +5,18 @@ begin
   return query select x.rule, x.name from (
     select r.rule, j.id::text as name from interlock.job j
     left join interlock.job_history h on h.tenant = j.tenant and h.job_id = j.id and h.version = j.version
-    left join interlock.approval a on a.tenant = j.tenant and a.id = j.gate_id and a.status = 'open'
+    left join interlock.approval a on a.tenant = j.tenant and a.id = j.approval_id and a.status = 'open'
     left join interlock.lease l on l.tenant = j.tenant and l.job_id = j.id and l.fence = j.fence and l.worker = j.worker
     left join (select distinct q.job_id from interlock.ready q where q.tenant = p_tenant) q on q.job_id = j.id
     cross join lateral (values
       ('attempt_within_max', j.attempt between 1 and j.max_attempts and j.max_attempts <= 100),
       ('finished_exactly_when_ended', (j.finished_at is not null) = (j.status >= 'succeeded')),
-      ('held_exactly_when_running', (j.worker is not null) = (j.status = 'running') and (j.lease_expires_at is not null) = (j.worker is not null)),
-      ('gated_exactly_when_waiting', (j.gate_id is not null) = (j.status = 'waiting_for_approval')),
+      ('leased_exactly_when_running', (j.worker is not null) = (j.status = 'running') and (j.lease_expires_at is not null) = (j.worker is not null)),
+      ('approval_exactly_when_waiting', (j.approval_id is not null) = (j.status = 'waiting_for_approval')),
       ('error_fits_status', case when j.error is null then j.status not in ('failed', 'dead_letter') else j.status <> 'succeeded' end),
       ('running_has_started', j.worker is null or (j.started_at is not null and j.run_started_at is not null)),
       ('priority_in_range', abs(j.priority) <= 1000),
-      ('waits_for_an_open_approval', j.status <> 'waiting_for_approval' or j.gate_id is null or a.id is not null),
+      ('waits_for_an_open_approval', j.status <> 'waiting_for_approval' or j.approval_id is null or a.id is not null),
       ('running_has_a_lease', j.status <> 'running' or j.worker is null or l.job_id is not null),
       ('ready_when_it_waits', j.status > 'retry' or q.job_id is not null
         or exists (select from interlock.job_await w where w.tenant = j.tenant and w.job_id = j.id)),
@@ -27,7 +27,7 @@ begin
     select 'ready_only_when_it_waits', q.job_id::text from interlock.ready q
     left join interlock.job j on j.tenant = q.tenant and j.id = q.job_id
     where q.tenant = p_tenant group by q.job_id
-    having count(*) > 1 or bool_or(j.id is null or j.status > 'retry' or (j.seq, j.route, j.base, j.run_at) <> (q.seq, q.route, q.base, q.run_at)
+    having count(*) > 1 or bool_or(j.id is null or j.status > 'retry' or (j.seq, j.eligibility_key, j.base, j.run_at) <> (q.seq, q.eligibility_key, q.base, q.run_at)
       or j.deadline is distinct from q.deadline or exists (select from interlock.job_await w where w.tenant = q.tenant and w.job_id = q.job_id))
     union all
     select 'lease_has_a_running_job', l.job_id::text from interlock.lease l
@@ -40,29 +40,29 @@ begin
     union all
     select 'open_approval_has_a_waiting_job', a.job_id::text from interlock.approval a
     where a.tenant = p_tenant and a.status = 'open'
-      and not exists (select from interlock.job j where j.tenant = a.tenant and j.id = a.job_id and j.gate_id = a.id)
+      and not exists (select from interlock.job j where j.tenant = a.tenant and j.id = a.job_id and j.approval_id = a.id)
     union all
     select 'slots_are_counted', a.kind || '/' || a.id from interlock.agent a cross join lateral (
-      select (select count(*) from interlock.lease l where l.tenant = a.tenant and l.line = a.no)
-        + (select count(*) from interlock.ready q where q.tenant = a.tenant and q.line = a.no and not q.blocked)
-        + (select count(*) from interlock.job j where j.tenant = a.tenant and j.line = a.no and a."strict"
-             and j.place_era = a.era and j.status <= 'waiting_for_approval'
+      select (select count(*) from interlock.lease l where l.tenant = a.tenant and l.agent_no = a.no)
+        + (select count(*) from interlock.ready q where q.tenant = a.tenant and q.agent_no = a.no and not q.blocked)
+        + (select count(*) from interlock.job j where j.tenant = a.tenant and j.agent_no = a.no and a."strict"
+             and j.slot_epoch = a.strict_epoch and j.status <= 'waiting_for_approval'
              and not exists (select from interlock.ready q where q.tenant = j.tenant and q.job_id = j.id)) as n) c
     where a.tenant = p_tenant and a.max_concurrency is not null and a.used <> c.n
   ) x order by x.rule = 'slots_are_counted', x.name, x.rule limit p_limit;
 end $$;
 
 -- Counts the slots of an agent anew, as a new limit does.
-create or replace function interlock.recount_slots(p_tenant text, p_line bigint) returns void language plpgsql
+create or replace function interlock.recount_slots(p_tenant text, p_agent_no bigint) returns void language plpgsql
   security definer set search_path = interlock, pg_temp as $$
 declare
   most integer;
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  select a.max_concurrency into most from agent a where a.tenant = p_tenant and a.no = p_line for update;
+  select a.max_concurrency into most from agent a where a.tenant = p_tenant and a.no = p_agent_no for update;
   if most is not null then
-    update agent set max_concurrency = null where tenant = p_tenant and no = p_line;
-    update agent set max_concurrency = most where tenant = p_tenant and no = p_line;
+    update agent set max_concurrency = null where tenant = p_tenant and no = p_agent_no;
+    update agent set max_concurrency = most where tenant = p_tenant and no = p_agent_no;
   end if;
 end $$;
 
@@ -87,27 +87,27 @@ begin
     delete from lease l where l.tenant = p_tenant and l.job_id = p_name::uuid;
   elsif p_rule = 'running_has_a_lease' then
     delete from lease l where l.tenant = p_tenant and l.job_id = j.id;
-    insert into lease (tenant, job_id, fence, worker, seconds, expires_at, run_ends_at, line)
+    insert into lease (tenant, job_id, fence, worker, seconds, expires_at, run_ends_at, agent_no)
     values (p_tenant, j.id, j.fence, j.worker, coalesce(j.lease_seconds, 60), coalesce(j.lease_expires_at, clock()),
-      j.run_started_at + j.timeout_seconds * interval '1 second', j.line);
+      j.run_started_at + j.timeout_seconds * interval '1 second', j.agent_no);
   elsif p_rule = 'open_approval_has_a_waiting_job' then
     update approval a set status = 'void', closed_at = clock() where a.tenant = p_tenant and a.job_id = p_name::uuid and a.status = 'open'
-      and a.id is distinct from j.gate_id;
+      and a.id is distinct from j.approval_id;
   elsif p_rule in ('ready_when_it_waits', 'ready_only_when_it_waits', 'waits_for_living_children') then
     delete from job_await w where w.tenant = p_tenant and w.job_id = p_name::uuid and (j.id is null or j.status > 'retry'
       or not exists (select from job c where c.tenant = p_tenant and c.id = w.child_id and c.status < 'succeeded'));
     delete from ready q where q.tenant = p_tenant and q.job_id = p_name::uuid;
     if j.status <= 'retry' and not exists (select from job_await w where w.tenant = p_tenant and w.job_id = j.id) then
-      insert into ready (tenant, route, base, run_at, seq, job_id, deadline, line, blocked)
-      values (p_tenant, j.route, j.base, j.run_at, j.seq, j.id, j.deadline, j.line, must_line_up(p_tenant, j.line, j.place_era));
+      insert into ready (tenant, eligibility_key, base, run_at, seq, job_id, deadline, agent_no, blocked)
+      values (p_tenant, j.eligibility_key, j.base, j.run_at, j.seq, j.id, j.deadline, j.agent_no, must_wait_for_slot(p_tenant, j.agent_no, j.slot_epoch));
     end if;
   else
     perform set_config('interlock.verb', '', true);
     return false;
   end if;
   perform set_config('interlock.verb', '', true);
-  if j.line is not null then
-    perform recount_slots(p_tenant, j.line);
+  if j.agent_no is not null then
+    perform recount_slots(p_tenant, j.agent_no);
   end if;
   return true;
 end $$;
@@ -137,7 +137,7 @@ begin
   alter table job disable trigger guard_move;  -- nobody else changes a job until this has ended
   update job x set status = 'cancelled', previous = j.status, version = j.version, attempt = j.attempt,
     max_attempts = ended.max_attempts, priority = ended.priority,
-    worker = null, lease_expires_at = null, gate_id = null, finished_at = clock(), updated_at = clock(),
+    worker = null, lease_expires_at = null, approval_id = null, finished_at = clock(), updated_at = clock(),
     verb = 'cancel', actor = p_actor, reason = p_reason, metadata = ended.metadata,
     cancel_requested_at = coalesce(x.cancel_requested_at, clock()), cancel_reason = coalesce(x.cancel_reason, p_reason),
     head = history_hash(j.head, j.version, j.status, became('cancelled', 'cancel', p_actor), j.attempt, j.fence, noted(p_reason, ended.metadata, micros(clock())))
@@ -147,8 +147,8 @@ begin
   delete from lease l where l.tenant = p_tenant and l.job_id = p_id;
   delete from ready q where q.tenant = p_tenant and q.job_id = p_id;
   perform set_config('interlock.verb', '', true);
-  if j.line is not null then
-    perform recount_slots(p_tenant, j.line);
+  if j.agent_no is not null then
+    perform recount_slots(p_tenant, j.agent_no);
   end if;
   return true;
 end $$;

@@ -14,11 +14,11 @@ declare
   changed integer;
 begin
   perform set_config('interlock.tenant', p_tenant, true), set_config('interlock.verb', 'change', true);
-  update interlock.job j set priority = p_priority, route = r.no, base = r.base, run_at = p_run_at, deadline = p_deadline,
+  update interlock.job j set priority = p_priority, eligibility_key = r.no, base = r.base, run_at = p_run_at, deadline = p_deadline,
     max_attempts = p_max_attempts, tags = p_tags, previous = j.status, version = j.version + 1, verb = 'edit', actor = p_actor,
     reason = null, metadata = p_metadata, updated_at = interlock.clock()
   from interlock.job k cross join lateral
-    interlock.ensure_route(p_tenant, k.type, k.requires, p_priority, k.repository, k.affinity_key) r
+    interlock.ensure_eligibility_key(p_tenant, k.type, k.requires, p_priority, k.repository, k.affinity_key) r
   where k.tenant = p_tenant and k.id = p_id and j.tenant = p_tenant and j.id = p_id and j.version = p_version;
   get diagnostics changed = row_count;
   perform set_config('interlock.verb', '', true);

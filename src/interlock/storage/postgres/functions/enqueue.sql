@@ -1,6 +1,6 @@
 -- The number of a route, if there is one. By plain values: row-level security lets no index be searched for an expression, and all
 -- routes of the tenant would be read.
-create or replace function interlock.route_of(
+create or replace function interlock.eligibility_key_of(
   p_tenant text, p_type text, p_requires text[], p_priority integer, p_repository text, p_affinity_key text
 ) returns bigint language plpgsql stable as $$
 declare
@@ -9,36 +9,36 @@ declare
   by_need text := coalesce(p_requires[1], '');
 begin
   return (
-    select r.no from interlock.route r
+    select r.no from interlock.eligibility_key r
     where r.tenant = p_tenant and r.found_by_key = by_key and r.found_by_repository = by_repository and r.found_by_need = by_need
       and r.type = p_type and r.priority = p_priority and r.requires = p_requires);
 end $$;
 
 -- Finds the route of a job, making it where it is new, and its base.
-create or replace function interlock.ensure_route(
+create or replace function interlock.ensure_eligibility_key(
   p_tenant text, p_type text, p_requires text[], p_priority integer, p_repository text, p_affinity_key text,
   out no bigint, out base bigint
 ) language plpgsql as $$
 begin
-  select e.no, e.base into ensure_route.no, ensure_route.base from interlock.ensure_routes(
+  select e.no, e.base into ensure_eligibility_key.no, ensure_eligibility_key.base from interlock.ensure_eligibility_keys(
     p_tenant, array[p_type], array[p_requires::text], array[p_priority], array[p_repository], array[p_affinity_key]) e;
 end $$;
 
 -- The same for many at once, answered in the order given. All are made in one order, the wider first, so that none waits in a circle.
-create or replace function interlock.ensure_routes(
+create or replace function interlock.ensure_eligibility_keys(
   p_tenant text, p_types text[], p_requires text[], p_priorities integer[], p_repositories text[], p_affinity_keys text[]
 ) returns table (no bigint, base bigint) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   insert into interlock.tenant (tenant) values (p_tenant) on conflict do nothing;
   for named in 0..2 loop
-    insert into interlock.route (tenant, no, base, across_repositories, across_keys, type, requires, priority, repository, affinity_key)
-    select p_tenant, n.no, coalesce(case when named > 0 then interlock.route_of(p_tenant, n.type, n.requires, n.priority, null, null) end, n.no),
-      case when n.repository is not null then interlock.route_of(p_tenant, n.type, n.requires, n.priority, null, n.affinity_key) end,
-      case when n.affinity_key is not null then interlock.route_of(p_tenant, n.type, n.requires, n.priority, n.repository, null) end,
+    insert into interlock.eligibility_key (tenant, no, base, across_repositories, across_keys, type, requires, priority, repository, affinity_key)
+    select p_tenant, n.no, coalesce(case when named > 0 then interlock.eligibility_key_of(p_tenant, n.type, n.requires, n.priority, null, null) end, n.no),
+      case when n.repository is not null then interlock.eligibility_key_of(p_tenant, n.type, n.requires, n.priority, null, n.affinity_key) end,
+      case when n.affinity_key is not null then interlock.eligibility_key_of(p_tenant, n.type, n.requires, n.priority, n.repository, null) end,
       n.type, n.requires, n.priority, n.repository, n.affinity_key
     from (
-      select nextval('interlock.route_no') as no, w.* from (
+      select nextval('interlock.eligibility_key_no') as no, w.* from (
         -- Each with those it is linked to: without its repository, without its affinity key, without both.
         select distinct u.type, u.requires::text[] as requires, u.priority, x.repository, x.affinity_key
         from unnest(p_types, p_requires, p_priorities, p_repositories, p_affinity_keys)
@@ -46,17 +46,17 @@ begin
         cross join lateral (values (u.repository, u.affinity_key), (null, u.affinity_key), (u.repository, null), (null, null))
           as x(repository, affinity_key)
         where num_nonnulls(x.repository, x.affinity_key) = named order by 1, 2, 3, 4, 5) w
-      where interlock.route_of(p_tenant, w.type, w.requires, w.priority, w.repository, w.affinity_key) is null
+      where interlock.eligibility_key_of(p_tenant, w.type, w.requires, w.priority, w.repository, w.affinity_key) is null
     ) n
     on conflict do nothing;
   end loop;
   return query
   select r.no, r.base from unnest(p_types, p_requires, p_priorities, p_repositories, p_affinity_keys) with ordinality
-    as u(type, requires, priority, repository, affinity_key, place)
+    as u(type, requires, priority, repository, affinity_key, ordinal)
   cross join lateral (
-    select interlock.route_of(p_tenant, u.type, u.requires::text[], u.priority, u.repository, u.affinity_key) as no offset 0) f
-  cross join lateral (select a.no, a.base from interlock.route a where a.tenant = p_tenant and a.no = f.no offset 0) r
-  order by u.place;
+    select interlock.eligibility_key_of(p_tenant, u.type, u.requires::text[], u.priority, u.repository, u.affinity_key) as no offset 0) f
+  cross join lateral (select a.no, a.base from interlock.eligibility_key a where a.tenant = p_tenant and a.no = f.no offset 0) r
+  order by u.ordinal;
 end $$;
 
 -- Finds the number of an agent; one that is new is made if that is wanted, else there is none.
@@ -85,9 +85,9 @@ create or replace function interlock.moment(p_micros bigint) returns timestamptz
 -- other: jobs that have keys come sorted by them, and `places` says where each stood before. The caller has checked the jobs against the registry as of p_registry. Answers with the numbers of the jobs, which grow in the
 -- order given, and with their ids only if not all were added: a row for each is dear to a client.
 create or replace function interlock.enqueue(
-  p_tenant text, p_registry integer, ids uuid[], types text[], payloads text[], priorities integer[], routes bigint[], bases bigint[],
-  lines bigint[], max_attempts integer[], creators text[], keys text[], bodies bytea[], agent_kinds text[], agent_ids text[], rests text[],
-  metadatas text[], places integer[], out seqs bigint[], out added text, out at timestamptz
+  p_tenant text, p_registry integer, ids uuid[], types text[], payloads text[], priorities integer[], eligibility_keys bigint[], bases bigint[],
+  agent_nos bigint[], max_attempts integer[], creators text[], keys text[], bodies bytea[], agent_kinds text[], agent_ids text[], rests text[],
+  metadatas text[], ordinals integer[], out seqs bigint[], out added text, out at timestamptz
 ) language plpgsql
   set plan_cache_mode = force_generic_plan set jit = off as $$
 declare
@@ -105,16 +105,16 @@ begin
   if p_registry <> coalesce((select x.registry from interlock.tenant x where x.tenant = p_tenant), 0) then
     raise exception 'interlock: the registry of this tenant has changed' using errcode = 'IL001';
   end if;
-  if places is not null then
-    numbers := array(select nextval('interlock.job_seq_seq') from generate_series(1, cardinality(places)));
+  if ordinals is not null then
+    numbers := array(select nextval('interlock.job_seq_seq') from generate_series(1, cardinality(ordinals)));
   end if;
-  with born as (
-    insert into interlock.job (tenant, id, seq, type, status, priority, route, base, line, run_at, deadline, timeout_seconds, attempt,
+  with created as (
+    insert into interlock.job (tenant, id, seq, type, status, priority, eligibility_key, base, agent_no, run_at, deadline, timeout_seconds, attempt,
       max_attempts, fence, version, releases, created_at, updated_at, verb, actor, parent_id, redrive_of, agent_kind, agent_id, repository,
       affinity_key, requires, tags, idempotency_key, body_sha256, backoff, expiry_delay_seconds, headers, traceparent, webhook, created_by,
       requested_by, payload, metadata, head)
     overriding system value
-    select p_tenant, n.id, n.seq, n.type, 'queued', coalesce(n.priority, priorities[1]), n.route, n.base, n.line,
+    select p_tenant, n.id, n.seq, n.type, 'queued', coalesce(n.priority, priorities[1]), n.eligibility_key, n.base, n.agent_no,
       coalesce(interlock.moment((r ->> 'run_at')::bigint), at + (r ->> 'delay_seconds')::double precision * interval '1 second', at),
       interlock.moment((r ->> 'deadline')::bigint), (r ->> 'timeout_seconds')::double precision, 1, coalesce(n.max_attempts, enqueue.max_attempts[1]),
       0, 1, 0, at, at, 'enqueue', coalesce(n.creator, creators[1]), (r ->> 'parent_id')::uuid, (r ->> 'redrive_of')::uuid, n.agent_kind,
@@ -125,15 +125,15 @@ begin
         else interlock.history_bytes(1, null, interlock.became('queued', 'enqueue', coalesce(n.creator, creators[1])), 1, 0, '-') end
         || convert_to(interlock.field(n.metadata), 'UTF8') || tail)
     from (
-      select u.*, u.rest::json as r, coalesce(numbers[u.place], nextval('interlock.job_seq_seq')) as seq
-      from unnest(ids, types, payloads, priorities, routes, bases, lines, max_attempts, creators, keys, bodies, agent_kinds, agent_ids, rests,
-        metadatas, places) as u(id, type, payload, priority, route, base, line, max_attempts, creator, key, body, agent_kind, agent_id, rest,
-        metadata, place)
+      select u.*, u.rest::json as r, coalesce(numbers[u.ordinal], nextval('interlock.job_seq_seq')) as seq
+      from unnest(ids, types, payloads, priorities, eligibility_keys, bases, agent_nos, max_attempts, creators, keys, bodies, agent_kinds, agent_ids, rests,
+        metadatas, ordinals) as u(id, type, payload, priority, eligibility_key, base, agent_no, max_attempts, creator, key, body, agent_kind, agent_id, rest,
+        metadata, ordinal)
       offset 0
     ) n
     on conflict do nothing returning id, seq)
   select coalesce(array_agg(b.seq), '{}'), case when count(*) < cardinality(ids) then coalesce(string_agg(b.id::text, ' '), '') end
-  into seqs, added from born b;
+  into seqs, added from created b;
   perform set_config('interlock.verb', '', true);
 end $$;
 

@@ -20,7 +20,7 @@ returns table (name text, asks text, first_seen_at timestamptz, last_seen_at tim
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   return query
-  with held as materialized (
+  with leased as materialized (
     select l.worker, count(*) as n, (array_agg(l.job_id order by l.job_id))[1:p_most] as ids from interlock.lease l
     where l.tenant = p_tenant and l.worker > p_after group by l.worker
   ), seen as materialized (
@@ -29,7 +29,7 @@ begin
         or exists (select from interlock.lease l where l.tenant = p_tenant and l.worker = w.name))
   )
   select coalesce(s.name, h.worker), coalesce(s.asks, '[]'), s.first_seen_at, s.last_seen_at, coalesce(h.n, 0), coalesce(h.ids, '{}')
-  from seen s full join held h on h.worker = s.name order by coalesce(s.name, h.worker) limit p_limit;
+  from seen s full join leased h on h.worker = s.name order by coalesce(s.name, h.worker) limit p_limit;
 end $$;
 
 -- Forgets those workers that are still unseen since then and still hold nothing.
@@ -46,36 +46,36 @@ end $$;
 
 -- A job and what is around it: its gate, the pause of its type, the line of its agent, and who is there to take it. All in one
 -- statement, so that it is one moment.
-create or replace function interlock.circumstances(p_tenant text, p_id uuid, p_lately double precision, p_most integer)
+create or replace function interlock.job_snapshot(p_tenant text, p_id uuid, p_lately double precision, p_most integer)
 returns table (now timestamptz, id uuid, type text, status interlock.status, run_at timestamptz, deadline timestamptz,
   finished_at timestamptz, worker text, lease_expires_at timestamptz, cancel_requested_at timestamptz, cancel_reason text, error text,
-  requires text[], repository text, affinity_key text, agent_kind text, agent_id text, awaiting uuid[], blocked boolean, gate_id uuid,
-  votes bigint, votes_required integer, asked_at timestamptz, gate_expires_at timestamptz, paused_at timestamptz, paused_by text,
-  pause_reason text, places integer, busy_with uuid[], ahead bigint, crews text) language plpgsql as $$
+  requires text[], repository text, affinity_key text, agent_kind text, agent_id text, awaiting uuid[], blocked boolean, approval_id uuid,
+  votes bigint, votes_required integer, asked_at timestamptz, approval_expires_at timestamptz, paused_at timestamptz, paused_by text,
+  pause_reason text, slots integer, busy_with uuid[], ahead bigint, eligible_workers text) language plpgsql as $$
 declare
   t timestamptz := interlock.clock();
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   if exists (select from interlock.agent a where a.tenant = p_tenant and a.next_due <= t) then
-    perform interlock.join_lines(p_tenant);
+    perform interlock.fill_slots(p_tenant);
   end if;
   return query
   select t, v.id, v.type, v.status, v.run_at, v.deadline, v.finished_at, v.worker, v.lease_expires_at, v.cancel_requested_at, v.cancel_reason,
-    v.error, v.requires, v.repository, v.affinity_key, v.agent_kind, v.agent_id, v.awaiting, v.blocked, v.gate_id,
+    v.error, v.requires, v.repository, v.affinity_key, v.agent_kind, v.agent_id, v.awaiting, v.blocked, v.approval_id,
     case when g.id is not null then (
       select count(*) from interlock.approval_vote x where x.tenant = p_tenant and x.approval_id = g.id and x.decision = 'approve') end,
     g.required, g.opened_at, g.expires_at, k.paused_at, k.paused_by, k.pause_reason, a.max_concurrency,
     case when a.no is null then '{}' else array(
       select h.id from (
-        select l.job_id as id from interlock.lease l where l.tenant = p_tenant and l.line = a.no
+        select l.job_id as id from interlock.lease l where l.tenant = p_tenant and l.agent_no = a.no
         union all
-        select q.job_id from interlock.ready q where q.tenant = p_tenant and q.line = a.no and q.blocked <= false
+        select q.job_id from interlock.ready q where q.tenant = p_tenant and q.agent_no = a.no and q.blocked <= false
         union all
-        select w.id from interlock.waiting_in_line(p_tenant, a.no) w where a."strict" and w.place_era = a.era) h
+        select w.id from interlock.waiting_with_slot(p_tenant, a.no) w where a."strict" and w.slot_epoch = a.strict_epoch) h
       order by h.id limit p_most) end,
     case when a.no is null then 0 else (
       select count(*) from interlock.ready q
-      where q.tenant = p_tenant and q.line = a.no and q.blocked and q.run_at <= t and (q.run_at, q.seq) < (v.run_at, v.seq)) end,
+      where q.tenant = p_tenant and q.agent_no = a.no and q.blocked and q.run_at <= t and (q.run_at, q.seq) < (v.run_at, v.seq)) end,
     case when v.status >= 'running' then '[]' else (
       select coalesce(json_agg(json_build_array(c.asks, c.names, c.n, interlock.micros(c.seen))), '[]')::text from (
         select w.asks, (array_agg(w.name order by w.last_seen_at desc, w.name))[1:p_most] as names, count(*) as n,
@@ -84,7 +84,7 @@ begin
           select l.worker from interlock.lease l where l.tenant = p_tenant and l.expires_at > t))
         group by w.asks) c) end
   from interlock.job_view v
-  left join interlock.approval g on g.tenant = v.tenant and g.id = v.gate_id
+  left join interlock.approval g on g.tenant = v.tenant and g.id = v.approval_id
   left join interlock.queue k on k.tenant = v.tenant and k.type = v.type and k.paused_at is not null
   left join interlock.agent a on a.tenant = v.tenant and a.kind = v.agent_kind and a.id = v.agent_id and v.blocked
   where v.tenant = p_tenant and v.id = p_id;

@@ -44,7 +44,7 @@ begin
 end $$;
 
 -- The facts that explain why a checkpoint was not taken.
-create or replace function interlock.held_checkpoints(p_tenant text, p_ids uuid[])
+create or replace function interlock.leased_checkpoints(p_tenant text, p_ids uuid[])
 returns table (id uuid, fence bigint, worker text, seq bigint, data text) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);

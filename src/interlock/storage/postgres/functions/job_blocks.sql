@@ -19,7 +19,7 @@ begin
 end $$;
 
 -- Notes what is found in every p_jobs jobs behind the last stretch of a tenant, up to so many stretches; how many there were.
-create or replace function interlock.note_stretches(p_tenant text, p_jobs integer, p_most integer) returns integer language plpgsql
+create or replace function interlock.index_job_blocks(p_tenant text, p_jobs integer, p_most integer) returns integer language plpgsql
   security definer set search_path = interlock, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set jit = off as $$
 declare
@@ -27,7 +27,7 @@ declare
   noted bigint;
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  if settled is null or not pg_try_advisory_xact_lock(stretch_lock(p_tenant)) then
+  if settled is null or not pg_try_advisory_xact_lock(job_block_lock(p_tenant)) then
     return 0;
   end if;
   -- A tenant that is on its way to another shard is left alone: its stretches are noted anew where it arrives.
@@ -35,17 +35,17 @@ begin
       or not exists (select from tenant t where t.tenant = p_tenant and t.state = 'here')) then
     return 0;
   end if;
-  select coalesce((select s.last_seq from stretch s where s.tenant = p_tenant order by s.first_seq desc limit 1), 0) into noted;
+  select coalesce((select s.last_seq from job_block s where s.tenant = p_tenant order by s.first_seq desc limit 1), 0) into noted;
   for n in 1..p_most loop
     with next as materialized (
       select j.seq, j.created_at, j.type, j.tags from job j
       where j.tenant = p_tenant and j.seq > noted and j.seq <= settled order by j.seq limit p_jobs
     ), whole as (
-      insert into stretch (tenant, first_seq, last_seq, earliest, latest)
+      insert into job_block (tenant, first_seq, last_seq, earliest, latest)
       select p_tenant, min(x.seq), max(x.seq), min(x.created_at), max(x.created_at) from next x having count(*) = p_jobs
       returning first_seq, last_seq
     ), words as (
-      insert into stretch_word (tenant, kind, word, first_seq)
+      insert into job_block_term (tenant, kind, word, first_seq)
       select p_tenant, y.kind, y.word, w.first_seq from whole w cross join (
         select 'type' as kind, x.type as word from next x union select 'tag', t.tag from next x cross join unnest(x.tags) t(tag)) y
     )
@@ -58,15 +58,15 @@ begin
 end $$;
 
 -- Forgets stretches whose jobs are all gone, among those between two places.
-create or replace function interlock.drop_emptied_stretches(p_tenant text, p_first bigint, p_last bigint) returns void language plpgsql
+create or replace function interlock.drop_emptied_blocks(p_tenant text, p_first bigint, p_last bigint) returns void language plpgsql
   security definer set search_path = interlock, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   with emptied as (
-    delete from stretch s where s.tenant = p_tenant and s.first_seq <= p_last and s.last_seq >= p_first
-      and s.first_seq >= coalesce((select x.first_seq from stretch x where x.tenant = p_tenant and x.first_seq <= p_first order by x.first_seq desc limit 1), 0)
+    delete from job_block s where s.tenant = p_tenant and s.first_seq <= p_last and s.last_seq >= p_first
+      and s.first_seq >= coalesce((select x.first_seq from job_block x where x.tenant = p_tenant and x.first_seq <= p_first order by x.first_seq desc limit 1), 0)
       and not exists (select from job j where j.tenant = p_tenant and j.seq between s.first_seq and s.last_seq)
     returning s.first_seq
   )
-  delete from stretch_word w using emptied e where w.tenant = p_tenant and w.first_seq = e.first_seq;
+  delete from job_block_term w using emptied e where w.tenant = p_tenant and w.first_seq = e.first_seq;
 end $$;

@@ -31,7 +31,7 @@ end $$;
 create or replace function interlock.dead_letters(p_tenant text, p_limit integer) returns setof uuid language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  return query select s.job_id from interlock.setback s where s.tenant = p_tenant and s.status = 'dead_letter'
+  return query select s.job_id from interlock.unsuccessful_job s where s.tenant = p_tenant and s.status = 'dead_letter'
     and not exists (select from interlock.job k where k.tenant = p_tenant and k.redrive_of = s.job_id)
     order by s.seq desc limit p_limit;
 end $$;
@@ -80,9 +80,9 @@ begin
   -- What was made after the cutoff has not ended before it: where nothing older is left, the rest need not be looked at.
   select coalesce(max(w.seq), p_after), count(*) < p_step or bool_and(w.created_at >= p_cutoff) into last_seq, at_end
   from (select j.seq, j.created_at from job j where j.tenant = p_tenant and j.seq > p_after order by j.seq limit p_step) w;
-  select coalesce(array_agg(x.id order by x.id) filter (where x.place <= p_most), '{}'), max(x.seq) filter (where x.place <= p_most),
+  select coalesce(array_agg(x.id order by x.id) filter (where x.ordinal <= p_most), '{}'), max(x.seq) filter (where x.ordinal <= p_most),
     count(*) > p_most into old, found_last, found_more
-  from (select w.id, w.seq, row_number() over (order by w.seq) as place from (
+  from (select w.id, w.seq, row_number() over (order by w.seq) as ordinal from (
     select j.id, j.seq from job j where j.tenant = p_tenant and j.seq > p_after and j.seq <= last_seq and j.status >= 'succeeded'
       and j.finished_at < p_cutoff order by j.seq limit p_most + 1 for update skip locked) w) x;
   deleted := cardinality(old);
@@ -107,7 +107,7 @@ begin
   where j.tenant = p_tenant and j.id = any(old);
   perform log(p_tenant, p_actor, 'jobs.prune', p_id::text, format('{"ended_before":"%s","jobs":%s}',
     to_char(p_cutoff at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), deleted));
-  delete from setback s using job j
+  delete from unsuccessful_job s using job j
     where j.tenant = p_tenant and j.id = any(old) and s.tenant = p_tenant and s.status = j.status::text and s.seq = j.seq;
   -- The job goes first: nothing that belongs to one may go while it is there.
   perform set_config('interlock.verb', 'on', true);
@@ -122,7 +122,7 @@ begin
   delete from approval a where a.tenant = p_tenant and a.job_id = any(old);
   delete from outbox o where o.tenant = p_tenant and o.job_id = any(old) and o.settled_at is not null;
   perform forget_artifacts(p_tenant, old, p_kept_seconds);
-  perform drop_emptied_stretches(p_tenant, p_after + 1, last_seq);
+  perform drop_emptied_blocks(p_tenant, p_after + 1, last_seq);
 end $$;
 
 -- What was deleted, newest first.

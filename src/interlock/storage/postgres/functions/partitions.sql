@@ -139,7 +139,7 @@ create or replace function interlock.keep_history(p_name text) returns void
   language sql security definer set search_path = interlock, pg_temp as $$
   update history_partition set kept = true where name = p_name
 $$;
-create or replace function interlock.history_is_swept(p_name text) returns void
+create or replace function interlock.history_is_emptied(p_name text) returns void
   language sql security definer set search_path = interlock, pg_temp as $$
   update history_partition set left_below = null where name = p_name and kept
 $$;

@@ -5,39 +5,39 @@
 create or replace function interlock.save_steps(
   p_tenant text, ids uuid[], fences bigint[], workers text[], names text[], occurrences integer[], results text[], functions text[],
   sanitizeds boolean[]
-) returns table (place bigint, job_id uuid, seq integer, name text, occurrence integer, result text, function text, fence bigint,
+) returns table (ordinal bigint, job_id uuid, seq integer, name text, occurrence integer, result text, function text, fence bigint,
   at timestamptz, sanitized boolean) language plpgsql
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 #variable_conflict use_column
 declare
-  held boolean[];
+  leased boolean[];
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   -- Whoever has this lock is alone with the job; the statements after it see what those before have committed.
-  select array_agg(l.job_id is not null order by u.place) into held
-  from unnest(ids, fences, workers) with ordinality as u(id, fence, worker, place)
+  select array_agg(l.job_id is not null order by u.ordinal) into leased
+  from unnest(ids, fences, workers) with ordinality as u(id, fence, worker, ordinal)
   left join (select l.job_id, l.fence, l.worker from interlock.lease l where l.tenant = p_tenant and l.job_id = any(ids)
              order by l.job_id for update) l on l.job_id = u.id and l.fence = u.fence and l.worker = u.worker;
   perform set_config('interlock.verb', 'on', true);
   insert into interlock.job_step (tenant, job_id, seq, name, occurrence, result, function, fence, at, sanitized)
   select p_tenant, n.id,
     coalesce((select max(s.seq) from interlock.job_step s where s.tenant = p_tenant and s.job_id = n.id), 0)
-      + row_number() over (partition by n.id order by n.place),
+      + row_number() over (partition by n.id order by n.ordinal),
     n.name, n.occurrence, n.result, n.function, n.fence, interlock.clock(), n.sanitized
   from (select distinct on (u.id, u.name, u.occurrence) u.*
-        from unnest(ids, fences, names, occurrences, results, functions, sanitizeds, held) with ordinality
-          as u(id, fence, name, occurrence, result, function, sanitized, held, place)
-        where u.held and (select s.seq from interlock.job_step s
+        from unnest(ids, fences, names, occurrences, results, functions, sanitizeds, leased) with ordinality
+          as u(id, fence, name, occurrence, result, function, sanitized, leased, ordinal)
+        where u.leased and (select s.seq from interlock.job_step s
           where s.tenant = p_tenant and s.job_id = u.id and s.name = u.name and s.occurrence = u.occurrence) is null
-        order by u.id, u.name, u.occurrence, u.place) n;
+        order by u.id, u.name, u.occurrence, u.ordinal) n;
   perform set_config('interlock.verb', '', true);
   return query
-  select u.place, s.job_id, s.seq, s.name, s.occurrence, case when s.result <> u.result then s.result end, s.function, s.fence, s.at,
+  select u.ordinal, s.job_id, s.seq, s.name, s.occurrence, case when s.result <> u.result then s.result end, s.function, s.fence, s.at,
     s.sanitized
-  from unnest(ids, names, occurrences, results, held) with ordinality as u(id, name, occurrence, result, held, place)
+  from unnest(ids, names, occurrences, results, leased) with ordinality as u(id, name, occurrence, result, leased, ordinal)
   cross join lateral (select s.* from interlock.job_step s
     where s.tenant = p_tenant and s.job_id = u.id and s.name = u.name and s.occurrence = u.occurrence offset 0) s
-  where u.held;
+  where u.leased;
 end $$;
 
 -- The steps of several jobs after a number, oldest first, not more than so many of each.
@@ -79,41 +79,41 @@ end $$;
 create or replace function interlock.add_events(
   p_tenant text, ids uuid[], fences bigint[], workers text[], event_ids uuid[], levels text[], messages text[], payloads text[],
   sanitizeds boolean[], ats timestamptz[]
-) returns table (place bigint, seq integer) language plpgsql
+) returns table (ordinal bigint, seq integer) language plpgsql
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 #variable_conflict use_column
 declare
   t timestamptz := interlock.clock();
-  held boolean[];
+  leased boolean[];
   now_epoch integer;
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   -- Whoever has this lock is alone with the job; the statements after it see what those before have committed.
-  select array_agg(l.job_id is not null order by u.place) into held
-  from unnest(ids, fences, workers) with ordinality as u(id, fence, worker, place)
+  select array_agg(l.job_id is not null order by u.ordinal) into leased
+  from unnest(ids, fences, workers) with ordinality as u(id, fence, worker, ordinal)
   left join (select l.job_id, l.fence, l.worker from interlock.lease l where l.tenant = p_tenant and l.job_id = any(ids)
              order by l.job_id for update) l on l.job_id = u.id and l.fence = u.fence and l.worker = u.worker;
   select value into now_epoch from interlock.epoch;
-  insert into interlock.job_event (tenant, epoch, turn, job_id, seq, id, level, message, payload, fence, at, received_at, sanitized)
+  insert into interlock.job_event (tenant, epoch, commit_seq, job_id, seq, id, level, message, payload, fence, at, received_at, sanitized)
   select p_tenant, now_epoch,
-    greatest(pg_current_xact_id()::text::bigint, case when b.epoch = now_epoch then b.turn end),
-    n.id, coalesce(b.seq, 0) + row_number() over (partition by n.id order by n.place), n.event_id, n.level, n.message, n.payload,
+    greatest(pg_current_xact_id()::text::bigint, case when b.epoch = now_epoch then b.commit_seq end),
+    n.id, coalesce(b.seq, 0) + row_number() over (partition by n.id order by n.ordinal), n.event_id, n.level, n.message, n.payload,
     n.fence, case when n.at is null then t else least(t, greatest(n.at,
       (select j.run_started_at from interlock.job j where j.tenant = p_tenant and j.id = n.id))) end, t, n.sanitized
   from (select distinct on (u.id, u.event_id) u.*
-        from unnest(ids, fences, event_ids, levels, messages, payloads, sanitizeds, ats, held) with ordinality
-          as u(id, fence, event_id, level, message, payload, sanitized, at, held, place)
-        where u.held and (select e.seq from interlock.job_event e
+        from unnest(ids, fences, event_ids, levels, messages, payloads, sanitizeds, ats, leased) with ordinality
+          as u(id, fence, event_id, level, message, payload, sanitized, at, leased, ordinal)
+        where u.leased and (select e.seq from interlock.job_event e
           where e.tenant = p_tenant and e.job_id = u.id and e.id = u.event_id) is null
-        order by u.id, u.event_id, u.place) n
-  left join lateral (select e.epoch, e.turn, e.seq from interlock.job_event e
+        order by u.id, u.event_id, u.ordinal) n
+  left join lateral (select e.epoch, e.commit_seq, e.seq from interlock.job_event e
     where e.tenant = p_tenant and e.job_id = n.id order by e.seq desc limit 1) b on true;
   return query
-  select u.place, e.seq
-  from unnest(ids, event_ids, held) with ordinality as u(id, event_id, held, place)
+  select u.ordinal, e.seq
+  from unnest(ids, event_ids, leased) with ordinality as u(id, event_id, leased, ordinal)
   cross join lateral (select e.seq from interlock.job_event e
     where e.tenant = p_tenant and e.job_id = u.id and e.id = u.event_id offset 0) e
-  where u.held;
+  where u.leased;
 end $$;
 
 -- The events of one job after a number, and later than a time, oldest first. The lock of its job gave each event its number, so none comes late.
@@ -131,8 +131,8 @@ end $$;
 -- The events of all jobs after a place, as far as they are settled: below the horizon every transaction has ended, and whatever is
 -- written from now on has a turn at or above it. So nothing ever appears at or before a place that was given out.
 create or replace function interlock.feed(
-  p_tenant text, p_epoch bigint, p_turn bigint, p_job_id uuid, p_seq bigint, p_limit integer
-) returns table (epoch integer, turn bigint, job_id uuid, seq integer, id uuid, level text, message text, payload text, at timestamptz,
+  p_tenant text, p_epoch bigint, p_commit_seq bigint, p_job_id uuid, p_seq bigint, p_limit integer
+) returns table (epoch integer, commit_seq bigint, job_id uuid, seq integer, id uuid, level text, message text, payload text, at timestamptz,
   received_at timestamptz, sanitized boolean) language plpgsql
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
@@ -142,15 +142,15 @@ begin
   perform set_config('interlock.tenant', p_tenant, true);
   select value into now_epoch from interlock.epoch;
   return query
-  select e.epoch, e.turn, e.job_id, e.seq, e.id, e.level, e.message, e.payload, e.at, e.received_at, e.sanitized
+  select e.epoch, e.commit_seq, e.job_id, e.seq, e.id, e.level, e.message, e.payload, e.at, e.received_at, e.sanitized
   from interlock.job_event e
-  where e.tenant = p_tenant and (e.epoch, e.turn, e.job_id, e.seq) > (p_epoch, p_turn, p_job_id, p_seq)
-    and (e.epoch, e.turn) < (now_epoch, horizon)
-  order by e.epoch, e.turn, e.job_id, e.seq limit p_limit;
+  where e.tenant = p_tenant and (e.epoch, e.commit_seq, e.job_id, e.seq) > (p_epoch, p_commit_seq, p_job_id, p_seq)
+    and (e.epoch, e.commit_seq) < (now_epoch, horizon)
+  order by e.epoch, e.commit_seq, e.job_id, e.seq limit p_limit;
 end $$;
 
 -- The turn that nothing written from now on is below, and its epoch.
-create or replace function interlock.feed_end() returns table (epoch integer, turn bigint) language sql volatile as $$
+create or replace function interlock.feed_end() returns table (epoch integer, commit_seq bigint) language sql volatile as $$
   select value, pg_snapshot_xmin(pg_current_snapshot())::text::bigint from interlock.epoch
 $$;
 

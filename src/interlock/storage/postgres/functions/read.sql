@@ -3,7 +3,7 @@ create or replace function interlock.jobs(p_tenant text, p_ids uuid[]) returns s
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   if exists (select from interlock.agent a where a.tenant = p_tenant and a.next_due <= interlock.clock()) then
-    perform interlock.join_lines(p_tenant);
+    perform interlock.fill_slots(p_tenant);
   end if;
   return query select v.* from interlock.job_view v where v.tenant = p_tenant and v.id = any(p_ids);
 end $$;
@@ -19,14 +19,14 @@ create or replace function interlock.find_jobs(
   set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off set jit = off
   set max_parallel_workers_per_gather = 0 as $$
 declare
-  places text[] := interlock.where_to_find(p_tenant, p_statuses, p_type, p_agent_kind is not null,
+  sources text[] := interlock.where_to_find(p_tenant, p_statuses, p_type, p_agent_kind is not null,
     case when p_worker is not null or p_stale_seconds is not null then 'running' when p_parent_id is not null then 'anywhere' end);
-  place text;
+  source text;
   part text;
-  told integer;
+  row_total integer;
   noted_to bigint := 0;
-  first_place bigint;
-  last_place bigint;
+  first_block_seq bigint;
+  last_block_seq bigint;
   last_succeeded bigint;
   timed constant boolean := p_created_after is not null or p_created_before is not null;
   worded constant boolean := p_type is not null or cardinality(p_tags) > 0;
@@ -45,15 +45,15 @@ declare
   -- offset 0 keeps the planner from working on more jobs than are shown: it makes a plan for those that are named, one by one
   those constant text := ' cross join lateral (select w.* from interlock.job_view w where w.tenant = $1 and w.seq = c.seq offset 0) v';
   those_by_id constant text := ' cross join lateral (select w.* from interlock.job_view w where w.tenant = $1 and w.id = c.job_id offset 0) v';
-  stretches constant text := '(select s.first_seq, s.last_seq from '
-    || case when cardinality(p_tags) > 0 then 'interlock.stretch_word w join interlock.stretch s on s.tenant = $1 and s.first_seq = w.first_seq
+  job_blocks constant text := '(select s.first_seq, s.last_seq from '
+    || case when cardinality(p_tags) > 0 then 'interlock.job_block_term w join interlock.job_block s on s.tenant = $1 and s.first_seq = w.first_seq
          where w.tenant = $1 and w.kind = ''tag'' and w.word = ($9)[1]'
-       else 'interlock.stretch_word w join interlock.stretch s on s.tenant = $1 and s.first_seq = w.first_seq
+       else 'interlock.job_block_term w join interlock.job_block s on s.tenant = $1 and s.first_seq = w.first_seq
          where w.tenant = $1 and w.kind = ''type'' and w.word = $3' end
     || case when cardinality(p_tags) > 1 then ' and not exists (select from unnest($9) t(tag) where not exists (
-         select from interlock.stretch_word o where o.tenant = $1 and o.kind = ''tag'' and o.word = t.tag and o.first_seq = w.first_seq))' else '' end
+         select from interlock.job_block_term o where o.tenant = $1 and o.kind = ''tag'' and o.word = t.tag and o.first_seq = w.first_seq))' else '' end
     || case when cardinality(p_tags) > 0 and p_type is not null then ' and exists (
-         select from interlock.stretch_word o where o.tenant = $1 and o.kind = ''type'' and o.word = $3 and o.first_seq = w.first_seq)' else '' end
+         select from interlock.job_block_term o where o.tenant = $1 and o.kind = ''type'' and o.word = $3 and o.first_seq = w.first_seq)' else '' end
     || case when p_before_seq is null then '' else ' and w.first_seq < $12' end
     || case when p_created_after is null then '' else ' and s.latest >= $10' end
     || case when p_created_before is null then '' else ' and s.earliest < $11' end
@@ -61,61 +61,61 @@ declare
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   if timed or worded then
-    select coalesce((select s.last_seq from interlock.stretch s where s.tenant = p_tenant order by s.first_seq desc limit 1), 0) into noted_to;
+    select coalesce((select s.last_seq from interlock.job_block s where s.tenant = p_tenant order by s.first_seq desc limit 1), 0) into noted_to;
   end if;
   if timed and not worded then
-    select min(s.first_seq), max(s.last_seq) into first_place, last_place from interlock.stretch s
+    select min(s.first_seq), max(s.last_seq) into first_block_seq, last_block_seq from interlock.job_block s
     where s.tenant = p_tenant and s.latest >= coalesce(p_created_after, '-infinity') and s.earliest < coalesce(p_created_before, 'infinity');
   end if;
-  if 'succeeded' = any(places) then
+  if 'succeeded' = any(sources) then
     -- the newest mostly wait: none that arrived after this has succeeded
     select case when bool_or(y.last_seq is null) then 9223372036854775807 else coalesce(max(y.last_seq), 0) end into last_succeeded
-    from interlock.tally y where y.tenant = p_tenant and y.to_status = 'succeeded';
+    from interlock.queue_counter y where y.tenant = p_tenant and y.to_status = 'succeeded';
   end if;
-  foreach place in array places loop
-    foreach part in array case when place in ('running', 'waiting_for_approval', 'queued') or noted_to = 0 then '{everywhere}'
+  foreach source in array sources loop
+    foreach part in array case when source in ('running', 'waiting_for_approval', 'queued') or noted_to = 0 then '{everywhere}'
         when worded then '{not_noted,stretches}' else '{not_noted,between}' end::text[] loop
       return query execute
         'select v.tenant, v.id, v.seq, v.type, v.status, v.priority, null::text, v.headers, v.traceparent, v.tags, v.agent_kind, v.agent_id,
           v.affinity_key, v.repository, v.requires, v.idempotency_key, v.webhook, v.parent_id, v.redrive_of, v.created_by, v.requested_by,
           v.run_at, v.deadline, v.timeout_seconds, v.backoff, v.expiry_delay_seconds, v.attempt, v.max_attempts, v.worker, v.fence,
-          v.lease_expires_at, v.heartbeat_at, v.gate_id, v.awaiting, v.cancel_requested_at, v.cancel_reason, null::text, v.checkpoint_seq,
+          v.lease_expires_at, v.heartbeat_at, v.approval_id, v.awaiting, v.cancel_requested_at, v.cancel_reason, null::text, v.checkpoint_seq,
           v.usage, null::text, v.result_summary, null::text, v.sanitized, v.version, v.releases, v.created_at, v.updated_at, v.started_at,
           v.run_started_at, v.finished_at, v.blocked from '
         || case
-          when place = 'running' then
+          when source = 'running' then
             '(select l.job_id from interlock.lease l where l.tenant = $1 and ($6 is null or l.worker = $6) offset 0) c'
             || those_by_id || ' where true' || fits || ' order by v.seq desc'
-          when place = 'waiting_for_approval' then
+          when source = 'waiting_for_approval' then
             '(select a.job_id from interlock.approval a where a.tenant = $1 and a.status = ''open'' offset 0) c'
             || those_by_id || ' where true' || fits || ' order by v.seq desc'
-          when place = 'queued' then
+          when source = 'queued' then
             '(select q.seq from interlock.due_some_time($1, $3) q(seq)' || case when p_before_seq is null then '' else ' where q.seq < $12' end
             || ' order by q.seq desc offset 0) c' || those || ' where true' || fits || ' order by c.seq desc'
-          when place in ('anywhere', 'succeeded') and part = 'stretches' then
-            '(select v.seq from ' || stretches || '(select v.seq from interlock.job v where v.tenant = $1 and v.seq between r.first_seq and r.last_seq' || fits
-            || case when place = 'succeeded' then ' and r.first_seq <= $18' else '' end
+          when source in ('anywhere', 'succeeded') and part = 'job_blocks' then
+            '(select v.seq from ' || job_blocks || '(select v.seq from interlock.job v where v.tenant = $1 and v.seq between r.first_seq and r.last_seq' || fits
+            || case when source = 'succeeded' then ' and r.first_seq <= $18' else '' end
             || ' offset 0) v order by r.first_seq desc, v.seq desc limit $13) c' || those || ' order by c.seq desc'
-          when place in ('anywhere', 'succeeded') then
+          when source in ('anywhere', 'succeeded') then
             '(select v.seq from interlock.job v where v.tenant = $1' || fits
             || case part when 'not_noted' then ' and v.seq > $15' when 'between' then ' and v.seq between $16 and $17' else '' end
-            || case when place = 'succeeded' then ' and v.seq <= $18' else '' end
+            || case when source = 'succeeded' then ' and v.seq <= $18' else '' end
             || ' order by v.seq desc limit $13) c' || those || ' order by c.seq desc'
-          when part = 'stretches' and cardinality(p_tags) > 0 then
-            stretches || '(select b.seq from interlock.setback b where b.tenant = $1 and b.status = $14 and b.seq between r.first_seq and r.last_seq
+          when part = 'job_blocks' and cardinality(p_tags) > 0 then
+            job_blocks || '(select b.seq from interlock.unsuccessful_job b where b.tenant = $1 and b.status = $14 and b.seq between r.first_seq and r.last_seq
               offset 0) c' || those || ' where true' || fits || ' order by r.first_seq desc, c.seq desc'
           else
-            '(select b.seq from interlock.setback b where b.tenant = $1 and b.status = $14' || case when p_type is null then '' else ' and b.type = $3' end
-            || case part when 'not_noted' then ' and b.seq > $15' when 'between' then ' and b.seq between $16 and $17' when 'stretches' then ' and b.seq <= $15' else '' end
+            '(select b.seq from interlock.unsuccessful_job b where b.tenant = $1 and b.status = $14' || case when p_type is null then '' else ' and b.type = $3' end
+            || case part when 'not_noted' then ' and b.seq > $15' when 'between' then ' and b.seq between $16 and $17' when 'job_blocks' then ' and b.seq <= $15' else '' end
             || case when p_before_seq is null then '' else ' and b.seq < $12' end
             || ' order by b.seq desc offset 0) c' || those || ' where true' || fits || ' order by c.seq desc'
           end
         || ' limit $13'
         using p_tenant, p_statuses, p_type, p_agent_kind, p_agent_id, p_worker, p_stale_seconds, p_parent_id, p_tags, p_created_after,
-          p_created_before, p_before_seq, p_limit, place, noted_to, first_place, last_place,
+          p_created_before, p_before_seq, p_limit, source, noted_to, first_block_seq, last_block_seq,
           last_succeeded;
-      get diagnostics told = row_count;
-      exit when told = p_limit;
+      get diagnostics row_total = row_count;
+      exit when row_total = p_limit;
     end loop;
   end loop;
 end $$;
@@ -124,10 +124,10 @@ end $$;
 create or replace function interlock.due_some_time(p_tenant text, p_type text) returns setof bigint language sql stable as $$
   select q.seq from interlock.ready q where q.tenant = p_tenant and not q.blocked and p_type is null
   union all
-  select q.seq from interlock.route r join interlock.ready q on q.tenant = p_tenant and q.route = r.no and not q.blocked
+  select q.seq from interlock.eligibility_key r join interlock.ready q on q.tenant = p_tenant and q.eligibility_key = r.no and not q.blocked
   where r.tenant = p_tenant and r.type = p_type
   union all
-  select q.seq from interlock.ready q where q.tenant = p_tenant and q.line is not null and q.blocked
+  select q.seq from interlock.ready q where q.tenant = p_tenant and q.agent_no is not null and q.blocked
   union all
   select j.seq from (select distinct a.job_id from interlock.job_await a where a.tenant = p_tenant) w
   join interlock.job j on j.tenant = p_tenant and j.id = w.job_id
@@ -139,18 +139,18 @@ create or replace function interlock.where_to_find(
 ) returns text[] language plpgsql as $$
 declare
   few constant integer := 5000;  -- so many rows are sorted and looked at sooner than all jobs are walked
-  set_back constant interlock.status[] := '{retry,failed,dead_letter,cancelled}';
+  unsuccessful constant interlock.status[] := '{retry,failed,dead_letter,cancelled}';
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   if exists (select from interlock.agent a where a.tenant = p_tenant and a.next_due <= interlock.clock()) then
-    perform interlock.join_lines(p_tenant);
+    perform interlock.fill_slots(p_tenant);
   end if;
   if p_known is not null then
     return array[p_known];
   elsif p_statuses is null
     or ('queued' = any(p_statuses) and few < (select count(*) from (select from interlock.due_some_time(p_tenant, p_type) limit few + 1) x))
     or (p_of_agent and few < (select count(*) from (
-          select from interlock.setback b where b.tenant = p_tenant and b.status = any(p_statuses::text[]) limit few + 1) x)) then
+          select from interlock.unsuccessful_job b where b.tenant = p_tenant and b.status = any(p_statuses::text[]) limit few + 1) x)) then
     return '{anywhere}';
   end if;
   -- Whoever is queued is found beside those that wait for another try.

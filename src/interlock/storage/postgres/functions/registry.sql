@@ -52,9 +52,9 @@ begin
   perform set_config('interlock.tenant', p_tenant, true);
   return query select a.* from interlock.agent a
     where a.tenant = p_tenant and a."strict" and a.max_concurrency is not null and a.used >= a.max_concurrency
-      and not exists (select from interlock.lease l where l.tenant = p_tenant and l.line = a.no)
+      and not exists (select from interlock.lease l where l.tenant = p_tenant and l.agent_no = a.no)
       and not exists (select from interlock.ready q
-        where q.tenant = p_tenant and q.line = a.no and q.blocked <= false and q.run_at <= interlock.clock())
+        where q.tenant = p_tenant and q.agent_no = a.no and q.blocked <= false and q.run_at <= interlock.clock())
     order by a.kind, a.id limit p_limit;
 end $$;
 
@@ -91,9 +91,9 @@ begin
   if gone is null then
     return null;
   end if;
-  if exists (select from interlock.ready q where q.tenant = p_tenant and q.line = gone)
-      or exists (select from interlock.lease l where l.tenant = p_tenant and l.line = gone)
-      or exists (select from interlock.waiting_in_line(p_tenant, gone)) then
+  if exists (select from interlock.ready q where q.tenant = p_tenant and q.agent_no = gone)
+      or exists (select from interlock.lease l where l.tenant = p_tenant and l.agent_no = gone)
+      or exists (select from interlock.waiting_with_slot(p_tenant, gone)) then
     return false;
   end if;
   if had_defaults then
@@ -104,17 +104,17 @@ begin
 end $$;
 
 -- Sums up what the triggers have written; minutes older than an hour become one. Rows that somebody else is at are left to them.
-create or replace function interlock.fold_tally(p_tenant text) returns void language plpgsql security definer
+create or replace function interlock.fold_counters(p_tenant text) returns void language plpgsql security definer
   set search_path = interlock, pg_temp as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   with old as (
-    delete from tally y using (
-      select x.ctid as at from tally x where x.tenant = p_tenant and (not x.folded or x.minute < interlock.clock() - interval '61 minutes')
+    delete from queue_counter y using (
+      select x.ctid as at from queue_counter x where x.tenant = p_tenant and (not x.folded or x.minute < interlock.clock() - interval '61 minutes')
       limit 5000 for update skip locked) o
     where y.ctid = o.at returning y.*
   )
-  insert into tally (tenant, type, minute, from_status, to_status, count, last_seq, folded)
+  insert into queue_counter (tenant, type, minute, from_status, to_status, count, last_seq, folded)
   select o.tenant, o.type, case when o.minute < interlock.clock() - interval '60 minutes' then 'epoch'::timestamptz else o.minute end as m,
     o.from_status, o.to_status, sum(o.count), case when bool_and(o.last_seq is not null) then max(o.last_seq) end, true
   from old o group by o.tenant, o.type, m, o.from_status, o.to_status having sum(o.count) > 0;
@@ -135,7 +135,7 @@ begin
     coalesce(sum(y.count) filter (where y.from_status is null), 0)::bigint,
     coalesce(sum(y.count) filter (where y.to_status = 'succeeded'), 0)::bigint,
     coalesce(sum(y.count) filter (where y.to_status in ('failed', 'dead_letter', 'retry')), 0)::bigint
-  from interlock.tally y where y.tenant = p_tenant and y.to_status is not null group by y.type, at order by y.type, at;
+  from interlock.queue_counter y where y.tenant = p_tenant and y.to_status is not null group by y.type, at order by y.type, at;
 end $$;
 
 -- How many jobs of each type are where. All in one statement, so that the counts add up.
@@ -148,33 +148,33 @@ declare
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   if exists (select from interlock.agent a where a.tenant = p_tenant and a.next_due <= t) then
-    perform interlock.join_lines(p_tenant);
+    perform interlock.fill_slots(p_tenant);
   end if;
   return query
   with moved as materialized (
     select y.type, y.from_status as f, y.to_status as s, sum(y.count)::bigint as n,
       coalesce(sum(y.count) filter (where y.minute > t - interval '5 minutes'), 0)::double precision as lately
-    from interlock.tally y where y.tenant = p_tenant and (p_type is null or y.type = p_type) group by y.type, y.from_status, y.to_status
+    from interlock.queue_counter y where y.tenant = p_tenant and (p_type is null or y.type = p_type) group by y.type, y.from_status, y.to_status
   ), now_in as (
     select x.type, x.status, sum(x.n)::bigint as n from (
       select m.type, m.s as status, m.n from moved m where m.s is not null
       union all select m.type, m.f, -m.n from moved m where m.f is not null) x group by x.type, x.status
   ), later as (
-    select r.type, sum(q.n)::bigint as n, min(q.due) as due from interlock.route r cross join lateral (
-      select (select count(*) from interlock.ready q where q.tenant = p_tenant and q.route = r.no and not q.blocked and q.run_at > t) as n,
-        (select q.run_at from interlock.ready q where q.tenant = p_tenant and q.route = r.no and not q.blocked and q.run_at <= t
+    select r.type, sum(q.n)::bigint as n, min(q.due) as due from interlock.eligibility_key r cross join lateral (
+      select (select count(*) from interlock.ready q where q.tenant = p_tenant and q.eligibility_key = r.no and not q.blocked and q.run_at > t) as n,
+        (select q.run_at from interlock.ready q where q.tenant = p_tenant and q.eligibility_key = r.no and not q.blocked and q.run_at <= t
          order by q.run_at limit 1) as due
       union all
       select (select count(*) from interlock.ready q
-              where q.tenant = p_tenant and q.base = r.no and q.route <> q.base and not q.blocked and q.run_at > t),
+              where q.tenant = p_tenant and q.base = r.no and q.eligibility_key <> q.base and not q.blocked and q.run_at > t),
         (select q.run_at from interlock.ready q
-         where q.tenant = p_tenant and q.base = r.no and q.route <> q.base and not q.blocked and q.run_at <= t
+         where q.tenant = p_tenant and q.base = r.no and q.eligibility_key <> q.base and not q.blocked and q.run_at <= t
          order by q.run_at limit 1)) q
     where r.tenant = p_tenant and r.no = r.base and (p_type is null or r.type = p_type) group by r.type
-  ), lined_up as (
+  ), waiting_for_slot as (
     select r.type, count(*) filter (where q.run_at > t) as later, count(*) filter (where q.run_at <= t) as due
-    from interlock.ready q join interlock.route r on r.tenant = q.tenant and r.no = q.route
-    where q.tenant = p_tenant and q.line is not null and q.blocked and (p_type is null or r.type = p_type) group by r.type
+    from interlock.ready q join interlock.eligibility_key r on r.tenant = q.tenant and r.no = q.eligibility_key
+    where q.tenant = p_tenant and q.agent_no is not null and q.blocked and (p_type is null or r.type = p_type) group by r.type
   ), awaiting as (
     select j.type, count(*) as n from interlock.job j
     where j.tenant = p_tenant and j.id in (select w.job_id from interlock.job_await w where w.tenant = p_tenant)
@@ -186,7 +186,7 @@ begin
     select n.type,
       coalesce(sum(i.n) filter (where i.status in ('queued', 'retry')), 0) as waiting,
       coalesce(sum(i.n) filter (where i.status = 'running'), 0)::bigint as running,
-      coalesce(sum(i.n) filter (where i.status = 'waiting_for_approval'), 0)::bigint as gated,
+      coalesce(sum(i.n) filter (where i.status = 'waiting_for_approval'), 0)::bigint as awaiting_approval,
       coalesce(sum(i.n) filter (where i.status = 'dead_letter'), 0)::bigint as dead,
       coalesce(sum(i.n) filter (where i.status = 'succeeded'), 0)::bigint as succeeded,
       coalesce(sum(i.n) filter (where i.status = 'failed'), 0)::bigint as failed,
@@ -195,13 +195,13 @@ begin
   )
   select s.type,
     (s.waiting - coalesce(l.n, 0) - coalesce(u.later, 0) - coalesce(u.due, 0) - coalesce(a.n, 0))::bigint,
-    coalesce(l.n, 0) + coalesce(u.later, 0), coalesce(u.due, 0) + coalesce(a.n, 0), s.running, s.gated, s.dead, s.succeeded, s.failed, s.cancelled,
+    coalesce(l.n, 0) + coalesce(u.later, 0), coalesce(u.due, 0) + coalesce(a.n, 0), s.running, s.awaiting_approval, s.dead, s.succeeded, s.failed, s.cancelled,
     l.due,
     coalesce((select sum(m.lately) / 5 from moved m where m.type = s.type and m.f is null), 0),
     coalesce((select sum(m.lately) / 5 from moved m where m.type = s.type and m.s = 'running'), 0),
     coalesce((select sum(m.lately) / 5 from moved m where m.type = s.type and m.s = 'succeeded'), 0),
     coalesce((select sum(m.lately) / 5 from moved m where m.type = s.type and m.s in ('failed', 'dead_letter', 'retry')), 0),
     k.paused_at, k.paused_by, k.pause_reason
-  from sums s left join later l on l.type = s.type left join lined_up u on u.type = s.type left join awaiting a on a.type = s.type
+  from sums s left join later l on l.type = s.type left join waiting_for_slot u on u.type = s.type left join awaiting a on a.type = s.type
   left join interlock.queue k on k.tenant = p_tenant and k.type = s.type order by s.type;
 end $$;

@@ -1,5 +1,5 @@
 -- Where a tenant lives; one that is new is placed on the shard that is offered.
-create or replace function interlock.place(p_tenant text, p_shard text) returns table (shard text, other text, phase text) language plpgsql as $$
+create or replace function interlock.assign_shard(p_tenant text, p_shard text) returns table (shard text, other text, phase text) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   for attempt in 1..2 loop
@@ -31,7 +31,7 @@ end $$;
 create or replace function interlock.remembers_claim(p_tenant text, p_worker text, p_claim_id text) returns boolean language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  return exists (select from interlock.claim c cross join lateral unnest(c.job_ids, c.fences) as g(id, fence)
+  return exists (select from interlock.claim_result c cross join lateral unnest(c.job_ids, c.fences) as g(id, fence)
     join interlock.job j on j.tenant = p_tenant and j.id = g.id and j.status = 'running' and j.fence = g.fence and j.worker = p_worker
     where c.tenant = p_tenant and c.worker = p_worker and c.claim_id = p_claim_id);
 end $$;

@@ -13,8 +13,8 @@ begin
     u.capabilities::text[], u.key, t, u.actor, t + u.lifetime * interval '1 second'
   from unnest(p_ids, p_hashes, p_actors, p_descriptions, p_roles, p_worker_ids, p_types, p_repositories, p_capabilities, p_lifetimes,
       p_keys) with ordinality
-    as u(id, hash, actor, description, roles, worker_id, types, repositories, capabilities, lifetime, key, place)
-  order by u.place
+    as u(id, hash, actor, description, roles, worker_id, types, repositories, capabilities, lifetime, key, ordinal)
+  order by u.ordinal
   on conflict do nothing;
   return query select k.* from interlock.token k where k.tenant = p_tenant and k.id = any(p_ids)
     union select k.* from interlock.token k where k.tenant = p_tenant and k.key = any(p_keys);

@@ -27,11 +27,11 @@ begin
     or exists (select from interlock.job_step s where s.tenant = p_tenant and s.job_id between ids[1] and ids[cardinality(ids)]);
   if saved then
     metadatas := array(select interlock.metadata_of_completion(p_tenant, u.id, l.fence, u.result, u.summary, u.usage)
-      from unnest(ids, results, summaries, usages) with ordinality as u(id, result, summary, usage, place)
-      left join lateral (select l.fence from interlock.lease l where l.tenant = p_tenant and l.job_id = u.id offset 0) l on true order by u.place);
+      from unnest(ids, results, summaries, usages) with ordinality as u(id, result, summary, usage, ordinal)
+      left join lateral (select l.fence from interlock.lease l where l.tenant = p_tenant and l.job_id = u.id offset 0) l on true order by u.ordinal);
   elsif results is not null or summaries is not null or usages is not null then
     metadatas := array(select interlock.metadata_of_completion(p_tenant, u.id, null, u.result, u.summary, u.usage)
-      from unnest(ids, results, summaries, usages) with ordinality as u(id, result, summary, usage, place) order by u.place);
+      from unnest(ids, results, summaries, usages) with ordinality as u(id, result, summary, usage, ordinal) order by u.ordinal);
   end if;
   if cardinality(ids) > 1 and same_actor is not null and same_fence <> -4611686018427387904 then
     at_first := interlock.history_bytes(3, 'running', interlock.became('succeeded', 'complete', same_actor), 1, same_fence,
@@ -60,16 +60,16 @@ end $$;
 
 -- How a failed job is tried again: as it says itself, else its agent, else its type.
 create or replace function interlock.backoff_of(j interlock.job) returns text language sql stable as $$
-  select coalesce(j.backoff, (select a.backoff from interlock.agent a where a.tenant = j.tenant and a.no = j.line),
+  select coalesce(j.backoff, (select a.backoff from interlock.agent a where a.tenant = j.tenant and a.no = j.agent_no),
     (select y.backoff from interlock.job_type y where y.tenant = j.tenant and y.name = j.type))
 $$;
 
 -- Locks jobs, in one order, and tells what decisions look at; the lease is locked too, so that no heartbeat slips in between.
-create or replace function interlock.standings(p_tenant text, p_ids uuid[])
+create or replace function interlock.job_states(p_tenant text, p_ids uuid[])
 returns table (id uuid, status interlock.status, attempt integer, max_attempts integer, version integer, fence bigint, worker text,
   run_at timestamptz, deadline timestamptz, lease_expires_at timestamptz, run_started_at timestamptz,
   timeout_seconds double precision, backoff text, expiry_delay_seconds double precision, releases integer,
-  cancel_requested_at timestamptz, cancel_reason text, error text, gate_id uuid, gate_expires_at timestamptz) language plpgsql as $$
+  cancel_requested_at timestamptz, cancel_reason text, error text, approval_id uuid, approval_expires_at timestamptz) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   perform from interlock.job j where j.tenant = p_tenant and j.id = any(p_ids) order by j.id for update;
@@ -78,9 +78,9 @@ begin
   select j.id, j.status, j.attempt, j.max_attempts, j.version, j.fence, j.worker, j.run_at, j.deadline,
     coalesce(l.expires_at, j.lease_expires_at), j.run_started_at, j.timeout_seconds,
     interlock.backoff_of(j), j.expiry_delay_seconds, j.releases,
-    j.cancel_requested_at, j.cancel_reason, j.error, j.gate_id, g.expires_at
+    j.cancel_requested_at, j.cancel_reason, j.error, j.approval_id, g.expires_at
   from interlock.job j left join interlock.lease l on l.tenant = j.tenant and l.job_id = j.id
-  left join interlock.approval g on g.tenant = j.tenant and g.id = j.gate_id
+  left join interlock.approval g on g.tenant = j.tenant and g.id = j.approval_id
   where j.tenant = p_tenant and j.id = any(p_ids);
 end $$;
 
@@ -92,8 +92,8 @@ declare
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   perform from interlock.job j where j.tenant = p_tenant and j.id = any(p_ids) order by j.id for update;
-  select array_agg(distinct j.line order by j.line) into nos from interlock.job j
-  where j.tenant = p_tenant and j.id = any(p_ids) and j.line is not null;
+  select array_agg(distinct j.agent_no order by j.agent_no) into nos from interlock.job j
+  where j.tenant = p_tenant and j.id = any(p_ids) and j.agent_no is not null;
   if nos is not null then
     perform interlock.lock_agents(nos);
   end if;
@@ -103,7 +103,7 @@ end $$;
 create or replace function interlock.change(
   p_tenant text, ids uuid[], versions integer[], statuses interlock.status[], verbs text[], actors text[], attempts integer[],
   release_counts integer[], reasons text[], metadatas text[], run_ats timestamptz[], errors text[], cancel_requests timestamptz[],
-  cancel_reasons text[], sanitizeds boolean[], gate_ids uuid[], results text[]
+  cancel_reasons text[], sanitizeds boolean[], approval_ids uuid[], results text[]
 ) returns integer language plpgsql
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
   set enable_hashjoin = off set jit = off as $$
@@ -118,16 +118,16 @@ begin
     cancel_reason = coalesce(u.cancel_reason, j.cancel_reason), sanitized = j.sanitized or u.sanitized,
     result = coalesce(u.result, j.result), worker = case when u.status = 'running' then j.worker end,
     lease_expires_at = case when u.status = 'running' then j.lease_expires_at end,
-    gate_id = u.gate_id, finished_at = case when u.status >= 'succeeded' then t end, updated_at = t,
-    place_era = case when j.line is not null and j.status = 'running' and u.status <> 'running' then
-      (select a.era from interlock.agent a where a.tenant = p_tenant and a.no = j.line and a."strict" and a.max_concurrency is not null)
-      else j.place_era end
+    approval_id = u.approval_id, finished_at = case when u.status >= 'succeeded' then t end, updated_at = t,
+    slot_epoch = case when j.agent_no is not null and j.status = 'running' and u.status <> 'running' then
+      (select a.strict_epoch from interlock.agent a where a.tenant = p_tenant and a.no = j.agent_no and a."strict" and a.max_concurrency is not null)
+      else j.slot_epoch end
   -- From the few named jobs, which standings has locked, to the table, whatever the planner believes of its size: offset 0 keeps
   -- the join from being turned round, and the limit makes the few look few.
   from (select u.*, k.at from unnest(ids, versions, statuses, verbs, actors, attempts, release_counts, reasons, metadatas, run_ats, errors,
-        cancel_requests, cancel_reasons, sanitizeds, gate_ids, results)
+        cancel_requests, cancel_reasons, sanitizeds, approval_ids, results)
       as u(id, version, status, verb, actor, attempt, releases, reason, metadata, run_at, error, cancel_requested_at, cancel_reason,
-        sanitized, gate_id, result)
+        sanitized, approval_id, result)
     cross join lateral (select k.ctid as at from interlock.job k where k.tenant = p_tenant and k.id = u.id offset 0) k
     limit cardinality(ids)) u
   where j.ctid = u.at and j.version = u.version;
@@ -153,7 +153,7 @@ returns table (id uuid, waits boolean, agent bigint) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   return query select i.id, exists (select from interlock.job_await w where w.tenant = p_tenant and w.job_id = i.id),
-    (select a.no from interlock.ready q join interlock.agent a on a.tenant = q.tenant and a.no = q.line
+    (select a.no from interlock.ready q join interlock.agent a on a.tenant = q.tenant and a.no = q.agent_no
      where q.tenant = p_tenant and q.job_id = i.id and q.blocked and a."strict" and a.max_concurrency is not null)
   from unnest(p_ids) i(id);
 end $$;
@@ -169,11 +169,11 @@ create or replace function interlock.look_at_holders(p_tenant text, p_agents big
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   return query select a.no, h.id from interlock.agent a cross join lateral (
-      select l.job_id as id from interlock.lease l where l.tenant = p_tenant and l.line = a.no
+      select l.job_id as id from interlock.lease l where l.tenant = p_tenant and l.agent_no = a.no
       union all
-      select q.job_id from interlock.ready q where q.tenant = p_tenant and q.line = a.no and q.blocked <= false
+      select q.job_id from interlock.ready q where q.tenant = p_tenant and q.agent_no = a.no and q.blocked <= false
       union all
-      select w.id from interlock.waiting_in_line(p_tenant, a.no) w where w.place_era = a.era) h
+      select w.id from interlock.waiting_with_slot(p_tenant, a.no) w where w.slot_epoch = a.strict_epoch) h
     where a.tenant = p_tenant and a.no = any(p_agents) and a."strict" and a.used >= a.max_concurrency;
 end $$;
 
@@ -187,7 +187,7 @@ begin
 end $$;
 
 -- The history rows that ended these grants.
-create or replace function interlock.grant_ends(p_tenant text, ids uuid[], fences bigint[])
+create or replace function interlock.lease_ends(p_tenant text, ids uuid[], fences bigint[])
 returns setof interlock.job_history language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
@@ -204,13 +204,13 @@ begin
   perform set_config('interlock.tenant', p_tenant, true);
   if p_actor is null and exists (
       select from interlock.queue k where k.tenant = p_tenant and k.type = p_type and k.paused_at is not null) then
-    perform interlock.tell_ready(p_tenant, array(
-      select x.job_id from interlock.route r cross join lateral (
-        (select q.job_id from interlock.ready q where q.tenant = p_tenant and q.route = r.no and not q.blocked and q.run_at <= t
+    perform interlock.deliver_ready(p_tenant, array(
+      select x.job_id from interlock.eligibility_key r cross join lateral (
+        (select q.job_id from interlock.ready q where q.tenant = p_tenant and q.eligibility_key = r.no and not q.blocked and q.run_at <= t
          order by q.run_at limit 1)
         union all
         (select q.job_id from interlock.ready q
-         where q.tenant = p_tenant and q.base = r.no and q.route <> q.base and not q.blocked and q.run_at <= t
+         where q.tenant = p_tenant and q.base = r.no and q.eligibility_key <> q.base and not q.blocked and q.run_at <= t
          order by q.run_at limit 1)) x
       where r.tenant = p_tenant and r.type = p_type and r.no = r.base));
   end if;

@@ -56,10 +56,10 @@ begin
   if left_channel is null then
     return false;
   end if;
-  delete from interlock.webhook_pace p where p.tenant = p_tenant and p.channel = 'subscription:' || p_id;
+  delete from interlock.webhook_throttle p where p.tenant = p_tenant and p.channel = 'subscription:' || p_id;
   if not exists (select from interlock.subscription s where s.tenant = p_tenant and s.channel = left_channel) then
     delete from interlock.outbox o where o.tenant = p_tenant and o.channel = left_channel;
-    delete from interlock.webhook_pace p where p.tenant = p_tenant and p.channel = left_channel;
+    delete from interlock.webhook_throttle p where p.tenant = p_tenant and p.channel = left_channel;
   end if;
   return true;
 end $$;
@@ -143,15 +143,15 @@ begin
   for kind in select o.event, o.type from interlock.outbox o
       where o.tenant = p_tenant and o.channel = p_channel and o.next_try_at <= t and o.folded is null
       group by o.event, o.type order by o.event, o.type loop
-    insert into interlock.webhook_pace (tenant, channel, event, type, quiet_until)
+    insert into interlock.webhook_throttle (tenant, channel, event, type, quiet_until)
     values (p_tenant, p_channel, kind.event, kind.type, '-infinity') on conflict do nothing;
-    perform from interlock.webhook_pace p
+    perform from interlock.webhook_throttle p
     where p.tenant = p_tenant and p.channel = p_channel and p.event = kind.event and p.type = kind.type for update;
     -- Those that answer, or all if none does.
     select count(*), count(*) filter (where m.quiet_until <= t), min(m.quiet_until) into listeners, free, soonest from (
       select coalesce(p.quiet_until, '-infinity') as quiet_until, coalesce(s.resting_until > t, false) as rests,
         bool_and(coalesce(s.resting_until > t, false)) over () as all_rest
-      from interlock.subscription s left join interlock.webhook_pace p
+      from interlock.subscription s left join interlock.webhook_throttle p
         on p.tenant = s.tenant and p.channel = 'subscription:' || s.id and p.event = kind.event and p.type = kind.type
       where s.tenant = p_tenant and s.channel = p_channel and s.ended_at is null
         and (s.mode = 'broadcast' or (kind.event = any(s.events) and (s.expires_at is null or s.expires_at > t)
@@ -217,26 +217,26 @@ begin
       else
         -- Those that answer before those that failed lately, and among them those that were left alone for long enough, and whose turn it is.
         select s.id, s.url, s.secret, case when s.previous_until > t then s.previous_secret end as previous_secret
-        into receiver from interlock.subscription s left join interlock.webhook_pace p
+        into receiver from interlock.subscription s left join interlock.webhook_throttle p
           on p.tenant = s.tenant and p.channel = 'subscription:' || s.id and p.event = due.event and p.type = due.type
         where s.tenant = p_tenant and s.channel = want.channel and s.ended_at is null
           and (s.mode = 'broadcast' or (due.event = any(s.events) and (s.expires_at is null or s.expires_at > due.at)
             and (s.types is null or due.type = any(s.types))))
-        order by coalesce(s.resting_until > t, false), coalesce(p.quiet_until > t, false), s.turn, s.id limit 1;
+        order by coalesce(s.resting_until > t, false), coalesce(p.quiet_until > t, false), s.commit_seq, s.id limit 1;
         if not found then
-          update interlock.outbox o set status = 'dead', next_try_at = null, settled_at = t, last_error = 'nobody_listens'
+          update interlock.outbox o set status = 'dead', next_try_at = null, settled_at = t, last_error = 'no_subscriber'
           where o.tenant = p_tenant and o.id = due.id;
           continue;
         end if;
         update interlock.subscription s
-        set turn = (select max(m.turn) + 1 from interlock.subscription m where m.tenant = p_tenant and m.channel = want.channel)
+        set commit_seq = (select max(m.commit_seq) + 1 from interlock.subscription m where m.tenant = p_tenant and m.channel = want.channel)
         where s.tenant = p_tenant and s.id = receiver.id and s.mode = 'group';
         -- Whoever was told of a kind hears no more of it for its interval; a repeated try to the same receiver is no other event.
-        insert into interlock.webhook_pace (tenant, channel, event, type, quiet_until)
+        insert into interlock.webhook_throttle (tenant, channel, event, type, quiet_until)
         select p_tenant, 'subscription:' || s.id, due.event, due.type, t + s.min_interval_seconds * interval '1 second'
         from interlock.subscription s
         where s.tenant = p_tenant and s.id = receiver.id and s.min_interval_seconds > 0 and (s.mode = 'group' or due.attempts = 0)
-        on conflict on constraint webhook_pace_pkey do update set quiet_until = excluded.quiet_until;
+        on conflict on constraint webhook_throttle_pkey do update set quiet_until = excluded.quiet_until;
       end if;
       update interlock.outbox o set grabs = o.grabs + 1, next_try_at = t + p_lease * interval '1 second', subscription_id = receiver.id
       where o.tenant = p_tenant and o.id = due.id;
@@ -261,30 +261,30 @@ create or replace function interlock.settle_delivery(
 ) returns boolean language plpgsql as $$
 declare
   t timestamptz := interlock.clock();
-  held record;
+  leased record;
   new_status text := p_status;
   delay double precision := p_delay;
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  select o.* into held from interlock.outbox o
+  select o.* into leased from interlock.outbox o
   where o.tenant = p_tenant and o.id = p_id and o.grabs = p_grab and o.next_try_at is not null for update;
   if not found then
     return false;
   end if;
   if p_status = 'delivered' then
     update interlock.subscription s set failures = 0, resting_until = null
-    where s.tenant = p_tenant and s.id = held.subscription_id and s.failures > 0;
+    where s.tenant = p_tenant and s.id = leased.subscription_id and s.failures > 0;
   else
     -- A receiver that fails rests for a while, longer each time: 5 s to 10 min.
     update interlock.subscription s set failures = s.failures + 1,
       resting_until = t + least(5 * 2 ^ least(s.failures, 10), 600) * interval '1 second',
       ended_at = case when p_ends then coalesce(s.ended_at, t) else s.ended_at end,
       ended_reason = case when p_ends then coalesce(s.ended_reason, 'gone') else s.ended_reason end
-    where s.tenant = p_tenant and s.id = held.subscription_id;
+    where s.tenant = p_tenant and s.id = leased.subscription_id;
     if (delay is not null or p_ends) and exists (select from interlock.subscription s
-        where s.tenant = p_tenant and s.channel = held.channel and s.mode = 'group' and s.id <> held.subscription_id and s.ended_at is null
-          and coalesce(s.resting_until <= t, true) and held.event = any(s.events) and (s.expires_at is null or s.expires_at > held.at)
-          and (s.types is null or held.type = any(s.types))) then
+        where s.tenant = p_tenant and s.channel = leased.channel and s.mode = 'group' and s.id <> leased.subscription_id and s.ended_at is null
+          and coalesce(s.resting_until <= t, true) and leased.event = any(s.events) and (s.expires_at is null or s.expires_at > leased.at)
+          and (s.types is null or leased.type = any(s.types))) then
       new_status := 'failed';
       delay := 0;
     end if;
@@ -293,9 +293,9 @@ begin
     last_tried_at = t, last_status_code = p_code, last_error = p_error, settled_at = case when delay is null then t end
   where o.tenant = p_tenant and o.id = p_id;
   if p_ends and not exists (select from interlock.subscription s
-      where s.tenant = p_tenant and s.channel = held.channel and s.ended_at is null) then
+      where s.tenant = p_tenant and s.channel = leased.channel and s.ended_at is null) then
     update interlock.outbox o set status = 'dead', next_try_at = null, settled_at = t, last_error = 'gone'
-    where o.tenant = p_tenant and o.channel = held.channel and o.next_try_at is not null;
+    where o.tenant = p_tenant and o.channel = leased.channel and o.next_try_at is not null;
   end if;
   return true;
 end $$;

@@ -54,7 +54,7 @@ create table interlock.agent (
   max_concurrency integer check (max_concurrency between 1 and 1000000),
   used            integer not null default 0 check (used >= 0),
   strict          boolean not null default false,
-  era             integer not null default 0,
+  strict_epoch             integer not null default 0,
   implicit        boolean not null default false,
   next_due        timestamptz,
   created_at      timestamptz not null,
@@ -71,8 +71,8 @@ create index agent_lease on interlock.agent (tenant) where defaults like '%"leas
 comment on table interlock.agent is
   'The entities that jobs run for. With a limit, used counts the assigned concurrency slots, and the row is their lock.';
 
-create sequence interlock.route_no;
-create table interlock.route (
+create sequence interlock.eligibility_key_no;
+create table interlock.eligibility_key (
   tenant       text collate "C" not null,
   no           bigint  not null,
   base         bigint  not null,
@@ -83,11 +83,11 @@ create table interlock.route (
   affinity_key text collate "C",
   primary key (tenant, no)
 );
-create unique index route_key on interlock.route (tenant, type, priority, requires, repository, affinity_key)
+create unique index eligibility_key_unique on interlock.eligibility_key (tenant, type, priority, requires, repository, affinity_key)
   nulls not distinct where type is not null;
-create index route_wide on interlock.route (tenant, repository) where affinity_key is null;
-create index route_affinity on interlock.route (tenant, affinity_key) where affinity_key is not null;
-comment on table interlock.route is
+create index eligibility_key_wide on interlock.eligibility_key (tenant, repository) where affinity_key is null;
+create index eligibility_key_affinity on interlock.eligibility_key (tenant, affinity_key) where affinity_key is not null;
+comment on table interlock.eligibility_key is
   'The distinct combinations of what decides who may claim a job; rows are only ever added. '
   'base is the route with the same type, requires and priority but no repository and no affinity key.';
 
@@ -107,7 +107,7 @@ comment on table interlock.queue is 'What operators set for all jobs of one type
 create table interlock.job (
   id                   uuid        not null,
   seq                  bigint      not null generated always as identity,
-  route                bigint      not null,
+  eligibility_key                bigint      not null,
   base                 bigint      not null,
   fence                bigint      not null,
   run_at               timestamptz not null,
@@ -125,7 +125,7 @@ create table interlock.job (
   verb                 text collate "C" not null,
   actor                text collate "C" not null,
   previous             interlock.status,
-  line                 bigint,
+  agent_no                 bigint,
   parent_id            uuid,
   webhook              text collate "C",
   reason               text collate "C",
@@ -145,8 +145,8 @@ create table interlock.job (
   deadline             timestamptz,
   cancel_requested_at  timestamptz,
   expiry_delay_seconds double precision,
-  place_era            integer,
-  gate_id              uuid,
+  slot_epoch            integer,
+  approval_id              uuid,
   redrive_of           uuid,
   cancel_reason        text collate "C",
   error                text collate "C",
@@ -165,9 +165,9 @@ create table interlock.job (
   usage                text collate "C",
   primary key (tenant, id),
   constraint finished_exactly_when_ended check ((finished_at is not null) = (status >= 'succeeded')),
-  constraint held_exactly_when_running check
+  constraint leased_exactly_when_running check
     ((worker is not null) = (status = 'running') and (lease_expires_at is not null) = (worker is not null)),
-  constraint gated_exactly_when_waiting check ((gate_id is not null) = (status = 'waiting_for_approval')),
+  constraint approval_exactly_when_waiting check ((approval_id is not null) = (status = 'waiting_for_approval')),
   constraint error_fits_status check
     (case when error is null then status not in ('failed', 'dead_letter') else status <> 'succeeded' end),
   constraint running_has_started check (worker is null or (started_at is not null and run_started_at is not null)),
@@ -184,18 +184,18 @@ comment on table interlock.job is
 
 create table interlock.ready (
   tenant   text collate "C" not null,
-  route    bigint      not null,
+  eligibility_key    bigint      not null,
   base     bigint      not null,
   run_at   timestamptz not null,
   seq      bigint      not null,
   job_id   uuid        not null,
-  line     bigint,
+  agent_no     bigint,
   deadline timestamptz,
   blocked  boolean     not null default false
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
-create index ready_route on interlock.ready (tenant, route, run_at, seq) where not blocked;
-create index ready_base on interlock.ready (tenant, base, run_at, seq) where route <> base and not blocked;
-create index ready_line on interlock.ready (tenant, line, blocked, run_at, seq) where line is not null;
+create index ready_eligibility_key on interlock.ready (tenant, eligibility_key, run_at, seq) where not blocked;
+create index ready_base on interlock.ready (tenant, base, run_at, seq) where eligibility_key <> base and not blocked;
+create index ready_agent_no on interlock.ready (tenant, agent_no, blocked, run_at, seq) where agent_no is not null;
 create index ready_deadline on interlock.ready (tenant, deadline) where deadline is not null;
 comment on table interlock.ready is
   'One row for each queued or retrying job that waits only for its time, a concurrency slot of its agent, and a worker; '
@@ -210,13 +210,13 @@ create table interlock.lease (
   expires_at   timestamptz not null,
   run_ends_at  timestamptz,
   heartbeat_at timestamptz,
-  line         bigint,
+  agent_no         bigint,
   primary key (tenant, job_id)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 create index lease_expiry on interlock.lease (tenant, expires_at) where expires_at is not null;
 comment on table interlock.lease is 'One row for each running job: who holds it and until when; kept by the triggers of job, moved on by heartbeats.';
 
-create table interlock.claim (
+create table interlock.claim_result (
   tenant   text collate "C" not null,
   worker   text collate "C" not null,
   claim_id text collate "C" not null,
@@ -225,7 +225,7 @@ create table interlock.claim (
   at       timestamptz not null,
   primary key (tenant, worker, claim_id)
 );
-comment on table interlock.claim is 'What each named claim was granted, so that a repeated call gets the same jobs.';
+comment on table interlock.claim_result is 'What each named claim was granted, so that a repeated call gets the same jobs.';
 
 create table interlock.job_await (
   tenant   text collate "C" not null,
@@ -249,7 +249,7 @@ create table interlock.job_checkpoint (
 );
 comment on table interlock.job_checkpoint is 'The saved progress of a job: one value, numbered.';
 
-create table interlock.tally (
+create table interlock.queue_counter (
   tenant      text collate "C" not null,
   type        text collate "C" not null,
   minute      timestamptz not null,
@@ -258,9 +258,9 @@ create table interlock.tally (
   count       bigint      not null,
   folded      boolean     not null default false
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
-create index tally_type on interlock.tally (tenant, type);
-create index tally_unfolded on interlock.tally (tenant) where not folded;
-comment on table interlock.tally is
+create index queue_counter_type on interlock.queue_counter (tenant, type);
+create index queue_counter_unfolded on interlock.queue_counter (tenant) where not folded;
+comment on table interlock.queue_counter is
   'How many jobs of a type went from one status to another, per minute; written by the triggers of job and merged by maintenance. '
   'What entered a status less what left it is how many are in it.';
 

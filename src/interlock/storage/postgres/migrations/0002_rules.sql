@@ -70,11 +70,11 @@ begin
       using errcode = 'check_violation';
   end if;
   if new.status = 'waiting_for_approval' and not exists (select from interlock.approval a where a.tenant = new.tenant
-      and a.id = new.gate_id and a.job_id = new.id and a.fence = new.fence and a.status = 'open') then
+      and a.id = new.approval_id and a.job_id = new.id and a.fence = new.fence and a.status = 'open') then
     raise exception 'interlock: job %: it waits only for its own open approval, requested under its last lease', old.id
       using errcode = 'check_violation';
-  elsif (new.route, new.base, new.priority) is distinct from (old.route, old.base, old.priority) and not exists (
-      select from interlock.route r where r.tenant = new.tenant and r.no = new.route and r.base = new.base and r.priority = new.priority
+  elsif (new.eligibility_key, new.base, new.priority) is distinct from (old.eligibility_key, old.base, old.priority) and not exists (
+      select from interlock.eligibility_key r where r.tenant = new.tenant and r.no = new.eligibility_key and r.base = new.base and r.priority = new.priority
         and r.type = new.type and r.requires = new.requires and r.repository is not distinct from new.repository
         and r.affinity_key is not distinct from new.affinity_key) then
     raise exception 'interlock: job %: its route is the one of its type, requirements, priority, repository and affinity key', old.id
@@ -102,20 +102,20 @@ begin
   raise exception 'interlock: what a job was created with, its payload above all, never changes' using errcode = 'check_violation';
 end $$;
 create trigger guard_identity before update of tenant, id, seq, type, payload, headers, traceparent, created_at, created_by,
-  requested_by, parent_id, redrive_of, idempotency_key, body_sha256, agent_kind, agent_id, line, repository, affinity_key, requires,
+  requested_by, parent_id, redrive_of, idempotency_key, body_sha256, agent_kind, agent_id, agent_no, repository, affinity_key, requires,
   webhook, backoff, expiry_delay_seconds on interlock.job for each statement execute function interlock.refuse_identity();
 
 -- ready is found by both: whoever ends the wait of a job leaves them as they are.
-create function interlock.refuse_other_place() returns trigger language plpgsql as $$
+create function interlock.reject_reorder() returns trigger language plpgsql as $$
 begin
   raise exception 'interlock: job %: when it is due and who may have it change while it waits, not as it stops waiting', old.id
     using errcode = 'check_violation';
 end $$;
-create trigger guard_place before update of run_at, route on interlock.job for each row
-  when (old.status <= 'retry' and new.status <> old.status and (new.run_at <> old.run_at or new.route <> old.route))
-  execute function interlock.refuse_other_place();
+create trigger guard_order before update of run_at, eligibility_key on interlock.job for each row
+  when (old.status <= 'retry' and new.status <> old.status and (new.run_at <> old.run_at or new.eligibility_key <> old.eligibility_key))
+  execute function interlock.reject_reorder();
 
-create function interlock.guard_birth() returns trigger language plpgsql as $$
+create function interlock.guard_enqueue() returns trigger language plpgsql as $$
 begin
   if (new.status = 'queued' and new.version = 1 and new.attempt = 1 and new.fence = 0 and new.previous is null) is not true then
     raise exception 'interlock: a new job is queued, at version 1, attempt 1 and fence 0' using errcode = 'check_violation';
@@ -128,49 +128,49 @@ begin
   end if;
   return new;
 end $$;
-create trigger guard_birth before insert on interlock.job for each row
+create trigger guard_enqueue before insert on interlock.job for each row
   when ((new.status = 'queued' and new.version = 1 and new.attempt = 1 and new.fence = 0 and new.previous is null
     and new.updated_at = now() and current_setting('interlock.verb', true) = 'on') is not true)
-  execute function interlock.guard_birth();
+  execute function interlock.guard_enqueue();
 
 create function interlock.after_insert() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off set jit = off as $$
 declare
   t timestamptz := clock();
-  lines boolean;
+  agent_nos boolean;
   nos bigint[]; limited bigint[];
 begin
   if current_tenant() is null then  -- somebody who needs no tenant to see rows
-    perform set_config('interlock.tenant', n.tenant, true) from born n limit 1;
+    perform set_config('interlock.tenant', n.tenant, true) from created n limit 1;
   end if;
   insert into job_history (tenant, job_id, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at, hash)
   select n.tenant, n.id, 1, null, n.status, n.verb, n.actor, 1, 0, n.reason, n.metadata, n.updated_at, n.head
-  from born n;
-  insert into tally (tenant, type, minute, to_status, count)
-  select n.tenant, n.type, date_trunc('minute', t), 'queued', count(*) from born n group by n.tenant, n.type;
-  select bool_or(n.line is not null) into lines from born n;
-  if lines then
-    select array_agg(distinct n.line order by n.line) into nos from born n where n.line is not null;
+  from created n;
+  insert into queue_counter (tenant, type, minute, to_status, count)
+  select n.tenant, n.type, date_trunc('minute', t), 'queued', count(*) from created n group by n.tenant, n.type;
+  select bool_or(n.agent_no is not null) into agent_nos from created n;
+  if agent_nos then
+    select array_agg(distinct n.agent_no order by n.agent_no) into nos from created n where n.agent_no is not null;
     limited := lock_agents(nos);
   end if;
-  insert into ready (tenant, route, base, run_at, seq, job_id, deadline, line, blocked)
-  select n.tenant, n.route, n.base, n.run_at, n.seq, n.id, n.deadline, n.line, coalesce(n.line = any(limited), false) from born n;
-  if exists (select from (select distinct n.tenant, n.route from born n) b
-             where not exists (select from route r where r.tenant = b.tenant and r.no = b.route)) then
+  insert into ready (tenant, eligibility_key, base, run_at, seq, job_id, deadline, agent_no, blocked)
+  select n.tenant, n.eligibility_key, n.base, n.run_at, n.seq, n.id, n.deadline, n.agent_no, coalesce(n.agent_no = any(limited), false) from created n;
+  if exists (select from (select distinct n.tenant, n.eligibility_key from created n) b
+             where not exists (select from eligibility_key r where r.tenant = b.tenant and r.no = b.eligibility_key)) then
     raise exception 'interlock: a job names a route that does not exist' using errcode = 'foreign_key_violation';
   end if;
   if limited <> '{}' then
-    if exists (select from (select n.line, min(n.run_at) as first from born n where n.line = any(limited) group by n.line) b
-               cross join lateral (select from ready q where q.tenant = current_tenant() and q.line = b.line and q.blocked <= false
+    if exists (select from (select n.agent_no, min(n.run_at) as first from created n where n.agent_no = any(limited) group by n.agent_no) b
+               cross join lateral (select from ready q where q.tenant = current_tenant() and q.agent_no = b.agent_no and q.blocked <= false
                                    and q.run_at > b.first limit 1) later) then
-      perform take_back_places(limited);  -- one comes before another that has a place and may not have started
+      perform take_back_slots(limited);  -- one comes before another that has a place and may not have started
     end if;
-    perform settle_lines(limited, '{}');
+    perform release_slots(limited, '{}');
   end if;
   return null;
 end $$;
-create trigger after_insert after insert on interlock.job referencing new table as born
+create trigger after_insert after insert on interlock.job referencing new table as created
   for each statement execute function interlock.after_insert();
 
 -- Order of work: history and tally first, since nobody waits for those; then the agents of the changed jobs, which are held until the
@@ -183,8 +183,8 @@ create function interlock.after_update() returns trigger
   set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off set jit = off as $$
 declare
   t timestamptz := clock();
-  changes integer; granted boolean; ended boolean; entered boolean; left_ready boolean; children boolean;
-  lines boolean; granted_lines boolean; setbacks boolean; others boolean; apart boolean;  -- of another tenant than the one set
+  changes integer; leased boolean; ended boolean; entered boolean; left_ready boolean; children boolean;
+  agent_nos boolean; leased_of_agents boolean; unsuccessful boolean; others boolean; apart boolean;  -- of another tenant than the one set
   stopped uuid[]; parents uuid[]; nos bigint[]; limited bigint[] := '{}'; freed bigint[] := '{}';
   listened text;
   part record;
@@ -195,33 +195,33 @@ begin
   -- One look at the changed rows, for the tally and for what there is to do.
   with moves as materialized (
     select n.tenant, n.type, n.previous, n.status, count(*) as n, max(n.seq) as last_seq, bool_or(n.parent_id is not null) as of_parents,
-      bool_or(n.line is not null) as of_lines, bool_or(n.webhook is not null) as of_webhooks
+      bool_or(n.agent_no is not null) as of_agents, bool_or(n.webhook is not null) as of_webhooks
     from changed n group by n.tenant, n.type, n.previous, n.status
   ), counted as (
-    insert into tally (tenant, type, minute, from_status, to_status, count, last_seq)
+    insert into queue_counter (tenant, type, minute, from_status, to_status, count, last_seq)
     select m.tenant, m.type, date_trunc('minute', t), m.previous, m.status, m.n, m.last_seq from moves m where m.status <> m.previous
   )
   select coalesce(sum(n), 0), bool_or(status = 'running' and previous <> 'running'), bool_or(previous = 'running' and status <> 'running'),
     bool_or(status <= 'retry' and previous > 'retry'), bool_or(previous <= 'retry' and status > 'running'),
-    bool_or(of_parents and status >= 'succeeded'), bool_or(of_lines and status <> 'running'),
-    bool_or(of_lines and status = 'running' and previous <> 'running'),
+    bool_or(of_parents and status >= 'succeeded'), bool_or(of_agents and status <> 'running'),
+    bool_or(of_agents and status = 'running' and previous <> 'running'),
     bool_or(status <> previous and (status >= 'failed' or 'retry' in (status, previous))), bool_or(tenant <> current_tenant()),
     -- The triggers that tell of changes are spared a look of their own.
     set_config('interlock.listened', (bool_or(tenant <> current_tenant() or (of_webhooks and status >= 'succeeded'))
       or exists (select from subscription s where s.tenant = current_tenant() and s.ended_at is null))::text, true)
-  into changes, granted, ended, entered, left_ready, children, lines, granted_lines, setbacks, apart, listened from moves;
+  into changes, leased, ended, entered, left_ready, children, agent_nos, leased_of_agents, unsuccessful, apart, listened from moves;
   if changes = 0 then return null; end if;
 
   insert into job_history (tenant, job_id, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at, hash)
   select n.tenant, n.id, n.version, n.previous, n.status, n.verb, n.actor,
     n.attempt - case when n.status = 'retry' and n.previous = 'running' then 1 else 0 end, n.fence, n.reason, n.metadata, n.updated_at, n.head
   from changed n;
-  if setbacks then
+  if unsuccessful then
     for part in select n.tenant, array_agg(n.seq) as seqs from changed n
         where n.previous = 'retry' and n.status <> 'retry' group by n.tenant loop
-      delete from setback s where s.tenant = part.tenant and s.status = 'retry' and s.seq = any(part.seqs);
+      delete from unsuccessful_job s where s.tenant = part.tenant and s.status = 'retry' and s.seq = any(part.seqs);
     end loop;
-    insert into setback (tenant, status, seq, job_id, type)
+    insert into unsuccessful_job (tenant, status, seq, job_id, type)
     select n.tenant, n.status, n.seq, n.id, n.type from changed n
     where n.status <> n.previous and (n.status = 'retry' or n.status >= 'failed');
   end if;
@@ -240,37 +240,37 @@ begin
       returning a.job_id)
     select array_agg(distinct job_id) into parents from gone;
   end if;
-  if lines then
-    select array_agg(distinct n.line order by n.line),
-      coalesce(array_agg(n.line order by n.line) filter (where n.previous = 'running' and n.status >= 'succeeded'), '{}'),
+  if agent_nos then
+    select array_agg(distinct n.agent_no order by n.agent_no),
+      coalesce(array_agg(n.agent_no order by n.agent_no) filter (where n.previous = 'running' and n.status >= 'succeeded'), '{}'),
       bool_or(n.previous <> 'running' or n.status < 'succeeded')
-    into nos, freed, others from changed n where n.line is not null and n.status <> 'running';
+    into nos, freed, others from changed n where n.agent_no is not null and n.status <> 'running';
   end if;
   if parents is not null then
-    select array_agg(distinct x.line order by x.line) into nos from (
-      select unnest(nos) union select j.line from job j where j.tenant = current_tenant() and j.id = any(parents) and j.line is not null) as x(line);
+    select array_agg(distinct x.agent_no order by x.agent_no) into nos from (
+      select unnest(nos) union select j.agent_no from job j where j.tenant = current_tenant() and j.id = any(parents) and j.agent_no is not null) as x(agent_no);
   end if;
   if nos is not null then
     limited := lock_agents(nos);
   end if;
 
-  if granted then
+  if leased then
     -- A claim takes its jobs out of ready itself, and first. Whoever grants otherwise leaves them to be looked at and taken out here.
-    if current_setting('interlock.granting', true) is distinct from 'claim' then
-      if granted_lines and exists (
-          select from changed n join ready q on q.tenant = n.tenant and q.line = n.line and q.blocked and q.run_at = n.run_at and q.seq = n.seq
-          where n.line is not null and n.status = 'running' and n.previous <> 'running') then
+    if current_setting('interlock.leasing', true) is distinct from 'claim' then
+      if leased_of_agents and exists (
+          select from changed n join ready q on q.tenant = n.tenant and q.agent_no = n.agent_no and q.blocked and q.run_at = n.run_at and q.seq = n.seq
+          where n.agent_no is not null and n.status = 'running' and n.previous <> 'running') then
         raise exception 'interlock: a job has no concurrency slot of its agent and cannot be leased' using errcode = 'check_violation';
       end if;
       delete from ready q where q.ctid = any(array(
         select r.at from changed n cross join lateral (
           select x.ctid as at from ready x
-          where x.tenant = n.tenant and x.route = n.route and x.run_at = n.run_at and x.seq = n.seq and not x.blocked offset 0) r
+          where x.tenant = n.tenant and x.eligibility_key = n.eligibility_key and x.run_at = n.run_at and x.seq = n.seq and not x.blocked offset 0) r
         where n.status = 'running' and n.previous <= 'retry'));
     end if;
-    insert into lease (tenant, job_id, fence, worker, seconds, expires_at, run_ends_at, line)
+    insert into lease (tenant, job_id, fence, worker, seconds, expires_at, run_ends_at, agent_no)
     select n.tenant, n.id, n.fence, n.worker, coalesce(n.lease_seconds, 60), n.lease_expires_at,
-      n.run_started_at + n.timeout_seconds * interval '1 second', n.line
+      n.run_started_at + n.timeout_seconds * interval '1 second', n.agent_no
     from changed n where n.status = 'running' and n.previous <> 'running';
   end if;
   if ended and not apart then
@@ -291,49 +291,49 @@ begin
       delete from ready q where q.ctid = any(array(
         select r.at from changed n cross join lateral (
           select x.ctid as at from ready x
-          where x.tenant = n.tenant and x.route = n.route and x.run_at = n.run_at and x.seq = n.seq and not x.blocked offset 0) r
+          where x.tenant = n.tenant and x.eligibility_key = n.eligibility_key and x.run_at = n.run_at and x.seq = n.seq and not x.blocked offset 0) r
         where n.previous <= 'retry' and n.status > 'running'))
-      returning q.line)
-    select freed || coalesce(array_agg(gone.line), '{}') into freed from gone where gone.line is not null;
+      returning q.agent_no)
+    select freed || coalesce(array_agg(gone.agent_no), '{}') into freed from gone where gone.agent_no is not null;
     with gone as (
       delete from job_await a using (
-        select w.at, n.id, n.line, n.place_era from changed n cross join lateral (
+        select w.at, n.id, n.agent_no, n.slot_epoch from changed n cross join lateral (
           select x.ctid as at from job_await x where x.tenant = n.tenant and x.job_id = n.id offset 0) w
         where n.previous <= 'retry' and n.status > 'running') n
       where a.ctid = n.at
-      returning n.id, n.line, n.place_era)
-    select freed || coalesce(array_agg(x.line), '{}') into freed from (
+      returning n.id, n.agent_no, n.slot_epoch)
+    select freed || coalesce(array_agg(x.agent_no), '{}') into freed from (
       select * from gone
       union  -- those whose last child ended in this very statement
-      select n.id, n.line, n.place_era from changed n where n.id = any(parents) and n.previous <= 'retry' and n.status > 'running') x
-    cross join lateral (select from agent a where a.tenant = current_tenant() and a.no = x.line and a."strict" and a.era = x.place_era offset 0) kept;
+      select n.id, n.agent_no, n.slot_epoch from changed n where n.id = any(parents) and n.previous <= 'retry' and n.status > 'running') x
+    cross join lateral (select from agent a where a.tenant = current_tenant() and a.no = x.agent_no and a."strict" and a.strict_epoch = x.slot_epoch offset 0) kept;
   end if;
-  if lines then
+  if agent_nos then
     if left_ready then
       delete from ready q where q.ctid = any(array(
         select r.at from changed n cross join lateral (
           select x.ctid as at from ready x
-          where x.tenant = n.tenant and x.line = n.line and x.blocked and x.run_at = n.run_at and x.seq = n.seq offset 0) r
-        where n.line is not null and n.previous <= 'retry' and n.status > 'running'));
+          where x.tenant = n.tenant and x.agent_no = n.agent_no and x.blocked and x.run_at = n.run_at and x.seq = n.seq offset 0) r
+        where n.agent_no is not null and n.previous <= 'retry' and n.status > 'running'));
     end if;
     if others then  -- those that ended while they ran have given their place back in any case
-      select freed || coalesce(array_agg(n.line), '{}') into freed
-      from changed n cross join lateral (select a."strict", a.era from agent a where a.tenant = n.tenant and a.no = n.line offset 0) a
-      where n.line is not null and n.status <> 'running' and case  -- one that is only asked to stop still runs
-        when n.previous = 'running' then n.status < 'succeeded' and (a."strict" and n.place_era = a.era) is not true
-        when n.previous = 'waiting_for_approval' then n.status >= 'succeeded' and a."strict" and n.place_era = a.era
+      select freed || coalesce(array_agg(n.agent_no), '{}') into freed
+      from changed n cross join lateral (select a."strict", a.strict_epoch from agent a where a.tenant = n.tenant and a.no = n.agent_no offset 0) a
+      where n.agent_no is not null and n.status <> 'running' and case  -- one that is only asked to stop still runs
+        when n.previous = 'running' then n.status < 'succeeded' and (a."strict" and n.slot_epoch = a.strict_epoch) is not true
+        when n.previous = 'waiting_for_approval' then n.status >= 'succeeded' and a."strict" and n.slot_epoch = a.strict_epoch
         else false end;
     end if;
   end if;
   if entered then
-    insert into ready (tenant, route, base, run_at, seq, job_id, deadline, line, blocked)
-    select n.tenant, n.route, n.base, n.run_at, n.seq, n.id, n.deadline, n.line, must_line_up(n.tenant, n.line, n.place_era) from changed n
+    insert into ready (tenant, eligibility_key, base, run_at, seq, job_id, deadline, agent_no, blocked)
+    select n.tenant, n.eligibility_key, n.base, n.run_at, n.seq, n.id, n.deadline, n.agent_no, must_wait_for_slot(n.tenant, n.agent_no, n.slot_epoch) from changed n
     where n.status <= 'retry' and n.previous > 'retry'
       and not exists (select from job_await a where a.tenant = n.tenant and a.job_id = n.id);
   end if;
   if parents is not null then
-    insert into ready (tenant, route, base, run_at, seq, job_id, deadline, line, blocked)
-    select j.tenant, j.route, j.base, j.run_at, j.seq, j.id, j.deadline, j.line, must_line_up(j.tenant, j.line, j.place_era) from job j
+    insert into ready (tenant, eligibility_key, base, run_at, seq, job_id, deadline, agent_no, blocked)
+    select j.tenant, j.eligibility_key, j.base, j.run_at, j.seq, j.id, j.deadline, j.agent_no, must_wait_for_slot(j.tenant, j.agent_no, j.slot_epoch) from job j
     where j.tenant = current_tenant() and j.id = any(parents) and j.status <= 'retry'
       and not exists (select from job_await a where a.tenant = j.tenant and a.job_id = j.id)
       -- one that began to wait and had its child end in this very statement has just entered
@@ -341,12 +341,12 @@ begin
   end if;
   if limited <> '{}' then
     if entered or parents is not null then  -- one of them may come before another that has a place and does not run
-      perform take_back_places(limited);
+      perform take_back_slots(limited);
     end if;
     if left_ready or others then
       freed := array(select f from unnest(freed) f order by f);
     end if;
-    perform settle_lines(limited, freed);
+    perform release_slots(limited, freed);
   end if;
   return null;
 end $$;
@@ -356,7 +356,7 @@ create trigger after_update after update on interlock.job referencing new table 
 create function interlock.after_delete() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 begin
-  insert into tally (tenant, type, minute, from_status, count)
+  insert into queue_counter (tenant, type, minute, from_status, count)
   select o.tenant, o.type, date_trunc('minute', interlock.clock()), o.status, count(*) from gone o group by o.tenant, o.type, o.status;
   return null;
 end $$;
@@ -369,30 +369,30 @@ create function interlock.move_ready() returns trigger
 declare
   limited bigint[];
 begin
-  if old.line is not null then
-    limited := lock_agents(array[old.line]);
+  if old.agent_no is not null then
+    limited := lock_agents(array[old.agent_no]);
   end if;
   if new.run_at = old.run_at then  -- it is no more ready than before
     perform set_config('interlock.untold', 'on', true);
   end if;
-  update ready q set route = new.route, base = new.base, run_at = new.run_at, deadline = new.deadline,
-    across_repositories = (select r.across_repositories from route r where r.tenant = new.tenant and r.no = new.route),
-    across_keys = (select r.across_keys from route r where r.tenant = new.tenant and r.no = new.route) from (
+  update ready q set eligibility_key = new.eligibility_key, base = new.base, run_at = new.run_at, deadline = new.deadline,
+    across_repositories = (select r.across_repositories from eligibility_key r where r.tenant = new.tenant and r.no = new.eligibility_key),
+    across_keys = (select r.across_keys from eligibility_key r where r.tenant = new.tenant and r.no = new.eligibility_key) from (
     select r.ctid as at from ready r
-    where r.tenant = old.tenant and r.route = old.route and r.run_at = old.run_at and r.seq = old.seq and not r.blocked
+    where r.tenant = old.tenant and r.eligibility_key = old.eligibility_key and r.run_at = old.run_at and r.seq = old.seq and not r.blocked
     union all
     select r.ctid from ready r
-    where r.tenant = old.tenant and r.line = old.line and r.run_at = old.run_at and r.seq = old.seq and r.blocked) its
+    where r.tenant = old.tenant and r.agent_no = old.agent_no and r.run_at = old.run_at and r.seq = old.seq and r.blocked) its
   where q.ctid = its.at;
   perform set_config('interlock.untold', '', true);
   update job_await a set deadline = new.deadline where a.tenant = old.tenant and a.job_id = old.id;
   if limited <> '{}' then
-    perform take_back_places(limited);
-    perform settle_lines(limited, '{}');
+    perform take_back_slots(limited);
+    perform release_slots(limited, '{}');
   end if;
   return null;
 end $$;
-create trigger move_ready after update of route, base, run_at, deadline on interlock.job for each row
+create trigger move_ready after update of eligibility_key, base, run_at, deadline on interlock.job for each row
   when (old.status <= 'retry' and new.status = old.status) execute function interlock.move_ready();
 
 create function interlock.refuse_history() returns trigger language plpgsql as $$

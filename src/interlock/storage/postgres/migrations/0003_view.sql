@@ -4,15 +4,15 @@ create view interlock.job_view with (security_invoker = true) as
 select j.tenant, j.id, j.seq, j.type, j.status, j.priority, j.payload, j.headers, j.traceparent, j.tags, j.agent_kind, j.agent_id,
   j.affinity_key, j.repository, j.requires, j.idempotency_key, j.webhook, j.parent_id, j.redrive_of, j.created_by, j.requested_by,
   j.run_at, j.deadline, j.timeout_seconds, j.backoff, j.expiry_delay_seconds, j.attempt, j.max_attempts, j.worker, j.fence,
-  coalesce(l.expires_at, j.lease_expires_at) as lease_expires_at, l.heartbeat_at, j.gate_id,
+  coalesce(l.expires_at, j.lease_expires_at) as lease_expires_at, l.heartbeat_at, j.approval_id,
   case when j.status = 'queued' and j.releases > 0 then
     array(select a.child_id from interlock.job_await a where a.tenant = j.tenant and a.job_id = j.id order by a.child_id)
   else '{}' end as awaiting,
   j.cancel_requested_at, j.cancel_reason, c.data as checkpoint, c.seq as checkpoint_seq, j.usage, j.result, j.result_summary,
   j.error, j.sanitized or coalesce(c.sanitized, false) as sanitized, j.version, j.releases, j.created_at,
   greatest(j.updated_at, l.heartbeat_at, c.at) as updated_at, j.started_at, j.run_started_at, j.finished_at,
-  case when j.line is not null and j.status <= 'retry' then exists
-    (select from interlock.ready q where q.tenant = j.tenant and q.line = j.line and q.blocked and q.run_at = j.run_at and q.seq = j.seq)
+  case when j.agent_no is not null and j.status <= 'retry' then exists
+    (select from interlock.ready q where q.tenant = j.tenant and q.agent_no = j.agent_no and q.blocked and q.run_at = j.run_at and q.seq = j.seq)
   else false end as blocked
 from interlock.job j
 left join interlock.lease l on l.tenant = j.tenant and l.job_id = j.id and j.status = 'running'
@@ -32,9 +32,9 @@ end $$;
 
 comment on column interlock.job.id is 'A UUIDv7. It names the job; it is no order.';
 comment on column interlock.job.seq is 'The order of arrival.';
-comment on column interlock.job.route is 'Which combination of type, requires, priority, repository and affinity key this job has.';
-comment on column interlock.job.line is 'The number of the agent it is for.';
-comment on column interlock.job.place_era is
+comment on column interlock.job.eligibility_key is 'Which combination of type, requires, priority, repository and affinity key this job has.';
+comment on column interlock.job.agent_no is 'The number of the agent it is for.';
+comment on column interlock.job.slot_epoch is
   'The epoch of its agent in which it last stopped running and kept its slot; null: it released the slot.';
 comment on column interlock.job.base is 'The route without repository and affinity key.';
 comment on column interlock.job.fence is 'Rises with every lease and is never reused; proves that a worker holds the current lease.';
@@ -59,7 +59,7 @@ comment on column interlock.job.head is 'The hash of the newest row of its histo
 comment on column interlock.job.lease_seconds is 'How long a lease was asked for.';
 comment on column interlock.job.timeout_seconds is 'How long one run may take.';
 comment on column interlock.job.expiry_delay_seconds is 'Delay after a lease expiry; null means none.';
-comment on column interlock.job.gate_id is 'The approval it waits for.';
+comment on column interlock.job.approval_id is 'The approval it waits for.';
 comment on column interlock.job.parent_id is 'The job that made this one; a soft reference.';
 comment on column interlock.job.redrive_of is 'The terminal job that this one redrives; a soft reference.';
 comment on column interlock.job.type is 'Names the function to run; the jobs of one type are a queue.';
@@ -89,13 +89,13 @@ comment on column interlock.job.result_summary is 'A short text for lists.';
 comment on column interlock.job.usage is 'JSON: tokens and cost.';
 comment on column interlock.job.payload is 'JSON text exactly as it was sent; never changes.';
 
-comment on column interlock.route.no is 'Its number.';
-comment on column interlock.route.base is 'The route with no repository and no affinity key; itself if it has neither.';
-comment on column interlock.route.type is 'Type of its jobs.';
-comment on column interlock.route.requires is 'Capabilities its jobs require, sorted.';
-comment on column interlock.route.priority is 'Priority of its jobs.';
-comment on column interlock.route.repository is 'Repository of its jobs.';
-comment on column interlock.route.affinity_key is 'Affinity key of its jobs.';
+comment on column interlock.eligibility_key.no is 'Its number.';
+comment on column interlock.eligibility_key.base is 'The route with no repository and no affinity key; itself if it has neither.';
+comment on column interlock.eligibility_key.type is 'Type of its jobs.';
+comment on column interlock.eligibility_key.requires is 'Capabilities its jobs require, sorted.';
+comment on column interlock.eligibility_key.priority is 'Priority of its jobs.';
+comment on column interlock.eligibility_key.repository is 'Repository of its jobs.';
+comment on column interlock.eligibility_key.affinity_key is 'Affinity key of its jobs.';
 
 comment on column interlock.tenant.registry is 'Rises whenever a type or the defaults of an agent change; an enqueue that was validated against an older one is repeated.';
 
@@ -104,7 +104,7 @@ comment on column interlock.agent.kind is 'What sort of agent it is.';
 comment on column interlock.agent.id is 'Which one of its kind.';
 comment on column interlock.agent.max_concurrency is 'How many of its jobs may run concurrently; null: any number.';
 comment on column interlock.agent.strict is 'Whether a started job keeps its slot until it is terminal.';
-comment on column interlock.agent.era is 'Raised when it stops being strict: places that jobs kept before are lost.';
+comment on column interlock.agent.strict_epoch is 'Raised when it stops being strict: places that jobs kept before are lost.';
 comment on column interlock.agent.used is 'How many places of a limited agent are given out.';
 comment on column interlock.agent.next_due is 'With a free slot: the time at which the next job becomes due.';
 comment on column interlock.agent.implicit is 'Whether it was made by a job that named it.';
@@ -113,25 +113,25 @@ comment on column interlock.agent.defaults is 'JSON: defaults for fields that it
 comment on column interlock.agent.created_at is 'When it was made.';
 comment on column interlock.agent.updated_at is 'When it was last registered.';
 
-comment on column interlock.tally.type is 'The type of the jobs.';
-comment on column interlock.tally.minute is 'When they moved; the oldest minutes are one.';
-comment on column interlock.tally.from_status is 'The previous status; null at creation.';
-comment on column interlock.tally.to_status is 'The status they reached; null when they were deleted.';
-comment on column interlock.tally.count is 'How many they were.';
-comment on column interlock.tally.folded is 'Whether the row is already a sum of others.';
+comment on column interlock.queue_counter.type is 'The type of the jobs.';
+comment on column interlock.queue_counter.minute is 'When they moved; the oldest minutes are one.';
+comment on column interlock.queue_counter.from_status is 'The previous status; null at creation.';
+comment on column interlock.queue_counter.to_status is 'The status they reached; null when they were deleted.';
+comment on column interlock.queue_counter.count is 'How many they were.';
+comment on column interlock.queue_counter.folded is 'Whether the row is already a sum of others.';
 
 comment on column interlock.queue.type is 'The type of the jobs.';
 comment on column interlock.queue.paused_at is 'Since when no job of this type is leased.';
 comment on column interlock.queue.paused_by is 'Who paused it.';
 comment on column interlock.queue.pause_reason is 'Why.';
 
-comment on column interlock.ready.route is 'Route of the job.';
+comment on column interlock.ready.eligibility_key is 'Route of the job.';
 comment on column interlock.ready.base is 'Base of that route.';
 comment on column interlock.ready.run_at is 'When it is due.';
 comment on column interlock.ready.seq is 'Order of arrival.';
 comment on column interlock.ready.job_id is 'The job.';
 comment on column interlock.ready.deadline is 'When it may no longer start.';
-comment on column interlock.ready.line is 'The agent it is for.';
+comment on column interlock.ready.agent_no is 'The agent it is for.';
 comment on column interlock.ready.blocked is 'Whether it lacks a concurrency slot of its agent.';
 
 comment on column interlock.lease.job_id is 'The running job.';
@@ -141,13 +141,13 @@ comment on column interlock.lease.seconds is 'By how much a heartbeat extends it
 comment on column interlock.lease.expires_at is 'When it ends unless it is moved on.';
 comment on column interlock.lease.run_ends_at is 'When the timeout of the run ends it at the latest.';
 comment on column interlock.lease.heartbeat_at is 'The last heartbeat.';
-comment on column interlock.lease.line is 'The agent the job is for.';
+comment on column interlock.lease.agent_no is 'The agent the job is for.';
 
-comment on column interlock.claim.worker is 'Who claimed.';
-comment on column interlock.claim.claim_id is 'The name the worker gave this claim.';
-comment on column interlock.claim.job_ids is 'What was granted.';
-comment on column interlock.claim.fences is 'The fence of each lease, in the same order.';
-comment on column interlock.claim.at is 'When it was last looked at.';
+comment on column interlock.claim_result.worker is 'Who claimed.';
+comment on column interlock.claim_result.claim_id is 'The name the worker gave this claim.';
+comment on column interlock.claim_result.job_ids is 'What was granted.';
+comment on column interlock.claim_result.fences is 'The fence of each lease, in the same order.';
+comment on column interlock.claim_result.at is 'When it was last looked at.';
 
 comment on column interlock.job_await.child_id is 'The child that has not ended yet.';
 comment on column interlock.job_await.job_id is 'The parent that waits.';

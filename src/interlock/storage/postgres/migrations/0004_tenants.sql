@@ -30,37 +30,37 @@ do $$
 declare
   name text;
 begin
-  foreach name in array array['tenant', 'agent', 'tally', 'route', 'queue', 'job', 'ready', 'lease', 'claim', 'job_await', 'job_checkpoint', 'job_history'] loop
+  foreach name in array array['tenant', 'agent', 'queue_counter', 'eligibility_key', 'queue', 'job', 'ready', 'lease', 'claim_result', 'job_await', 'job_checkpoint', 'job_history'] loop
     execute format('alter table interlock.%I enable row level security', name);
     execute format('alter table interlock.%I force row level security', name);
     execute format('create policy tenant_only on interlock.%I using (tenant = (select interlock.current_tenant()))', name);
   end loop;
 end $$;
 
-grant select, insert on interlock.route to interlock_app;
+grant select, insert on interlock.eligibility_key to interlock_app;
 grant select, insert, update on interlock.tenant to interlock_app;
 grant select, insert, delete on interlock.agent to interlock_app;
 grant update (max_concurrency, strict, implicit, backoff, defaults, updated_at) on interlock.agent to interlock_app;
-grant select on interlock.tally to interlock_app;
-grant usage on sequence interlock.route_no, interlock.agent_no, interlock.job_seq_seq to interlock_app;
+grant select on interlock.queue_counter to interlock_app;
+grant usage on sequence interlock.eligibility_key_no, interlock.agent_no, interlock.job_seq_seq to interlock_app;
 grant select, insert, update on interlock.queue, interlock.job_checkpoint to interlock_app;
 grant select, insert, update on interlock.job to interlock_app;
 grant select on interlock.ready to interlock_app;  -- only the triggers of job and a claim, with the rights of the owner, write there
 grant select, update on interlock.lease to interlock_app;
-grant select, insert, update, delete on interlock.claim to interlock_app;
+grant select, insert, update, delete on interlock.claim_result to interlock_app;
 grant select, insert on interlock.job_await to interlock_app;
 grant select on interlock.job_history, interlock.job_view, interlock.epoch to interlock_app;
 
 -- A policy names who acts, not who has been granted what: the owner is a member of both roles, and its functions act for one tenant.
-grant select on interlock.tenant, interlock.agent, interlock.tally, interlock.route, interlock.ready, interlock.lease, interlock.claim, interlock.job_await to interlock_sweep;
+grant select on interlock.tenant, interlock.agent, interlock.queue_counter, interlock.eligibility_key, interlock.ready, interlock.lease, interlock.claim_result, interlock.job_await to interlock_sweep;
 create policy sweep on interlock.tenant for select to interlock_sweep using (current_user = 'interlock_sweep');
 create policy sweep on interlock.agent for select to interlock_sweep using (current_user = 'interlock_sweep');
-create policy sweep on interlock.tally for select to interlock_sweep using (current_user = 'interlock_sweep');
-create policy sweep on interlock.route for select to interlock_sweep using (current_user = 'interlock_sweep');
+create policy sweep on interlock.queue_counter for select to interlock_sweep using (current_user = 'interlock_sweep');
+create policy sweep on interlock.eligibility_key for select to interlock_sweep using (current_user = 'interlock_sweep');
 create policy sweep on interlock.ready for select to interlock_sweep using (current_user = 'interlock_sweep');
 create policy sweep on interlock.lease for select to interlock_sweep using (current_user = 'interlock_sweep');
 create policy sweep on interlock.job_await for select to interlock_sweep using (current_user = 'interlock_sweep');
-create policy sweep on interlock.claim for select to interlock_sweep using (current_user = 'interlock_sweep');
+create policy sweep on interlock.claim_result for select to interlock_sweep using (current_user = 'interlock_sweep');
 
 create function interlock.tenants() returns setof text
   language sql stable security definer set search_path = interlock, pg_temp as $$ select tenant from tenant $$;
@@ -68,7 +68,7 @@ create function interlock.tenants() returns setof text
 -- The functions below skip from one tenant that has something of the kind to the next: tenants with nothing cost nothing.
 
 -- Tenants that have an agent with a free place and a job that has come due for it.
-create function interlock.due_lines(p_now timestamptz, p_limit integer) returns setof text
+create function interlock.due_agents(p_now timestamptz, p_limit integer) returns setof text
   language sql stable security definer set search_path = interlock, pg_temp as $$
   with recursive t(tenant) as (
     (select x.tenant from agent x where x.next_due is not null order by x.tenant limit 1)
@@ -79,15 +79,15 @@ create function interlock.due_lines(p_now timestamptz, p_limit integer) returns 
 $$;
 
 -- Tenants whose tally has many rows that could be one.
-create function interlock.long_tallies(p_rows integer, p_limit integer) returns setof text
+create function interlock.long_counters(p_rows integer, p_limit integer) returns setof text
   language sql stable security definer set search_path = interlock, pg_temp as $$
   with recursive t(tenant) as (
-    (select x.tenant from tally x where not x.folded order by x.tenant limit 1)
+    (select x.tenant from queue_counter x where not x.folded order by x.tenant limit 1)
     union all
-    select (select x.tenant from tally x where x.tenant > t.tenant and not x.folded order by x.tenant limit 1) from t where t.tenant is not null
+    select (select x.tenant from queue_counter x where x.tenant > t.tenant and not x.folded order by x.tenant limit 1) from t where t.tenant is not null
   )
   select t.tenant from t
-  where (select count(*) from (select from tally y where y.tenant = t.tenant and not y.folded limit p_rows) x) >= p_rows limit p_limit
+  where (select count(*) from (select from queue_counter y where y.tenant = t.tenant and not y.folded limit p_rows) x) >= p_rows limit p_limit
 $$;
 
 create function interlock.due_leases(p_now timestamptz, p_limit integer) returns table (tenant text, job_id uuid)
@@ -129,13 +129,13 @@ $$;
 
 create function interlock.old_claims(p_before timestamptz, p_limit integer) returns table (tenant text, worker text, claim_id text)
   language sql stable security definer set search_path = interlock, pg_temp as $$
-  select c.tenant, c.worker, c.claim_id from claim c where c.at < p_before limit p_limit
+  select c.tenant, c.worker, c.claim_id from claim_result c where c.at < p_before limit p_limit
 $$;
 
 grant create on schema interlock to interlock_sweep;
 alter function interlock.tenants() owner to interlock_sweep;
-alter function interlock.due_lines(timestamptz, integer) owner to interlock_sweep;
-alter function interlock.long_tallies(integer, integer) owner to interlock_sweep;
+alter function interlock.due_agents(timestamptz, integer) owner to interlock_sweep;
+alter function interlock.long_counters(integer, integer) owner to interlock_sweep;
 alter function interlock.due_leases(timestamptz, integer) owner to interlock_sweep;
 alter function interlock.due_deadlines(timestamptz, integer) owner to interlock_sweep;
 alter function interlock.old_claims(timestamptz, integer) owner to interlock_sweep;

@@ -10,7 +10,7 @@ create table interlock.approval (
   occurrence      integer     not null,
   deadline        timestamptz,
   closed_at       timestamptz,
-  token_minted_at timestamptz,
+  link_created_at timestamptz,
   tenant          text collate "C" not null,
   status          text collate "C" not null,
   on_deny         text collate "C" not null,
@@ -20,7 +20,7 @@ create table interlock.approval (
   closed_by       text collate "C",
   comment         text collate "C",
   risk            text collate "C",
-  token_minted_by text collate "C",
+  link_created_by text collate "C",
   token_sha256    bytea,
   prompt          text collate "C" not null,
   details         text collate "C",
@@ -29,17 +29,17 @@ create table interlock.approval (
   primary key (tenant, id),
   constraint status_is_known check (status in ('open', 'approved', 'denied', 'expired', 'void')),
   constraint closed_exactly_when_not_open check ((closed_at is null) = (status = 'open')),
-  constraint decided_by_somebody check ((closed_by is not null) = (status in ('approved', 'denied'))),
+  constraint decided_by_a_principal check ((closed_by is not null) = (status in ('approved', 'denied'))),
   constraint data_only_with_approval check (data is null or (status = 'approved' and required = 1)),
   constraint link_only_for_one_vote check (token_sha256 is null or (required = 1 and length(token_sha256) = 32)),
   constraint link_has_a_maker check
-    ((token_sha256 is null) = (token_minted_by is null) and (token_sha256 is null) = (token_minted_at is null)),
+    ((token_sha256 is null) = (link_created_by is null) and (token_sha256 is null) = (link_created_at is null)),
   constraint digest_is_sha256 check (length(digest) = 64),
   constraint required_in_range check (required between 1 and 100),
   constraint on_deny_is_known check (on_deny in ('fail', 'resume'))
 );
 create unique index approval_one_open on interlock.approval (tenant, job_id) where status = 'open';
-create unique index approval_of_grant on interlock.approval (tenant, job_id, fence);
+create unique index approval_of_lease on interlock.approval (tenant, job_id, fence);
 create unique index approval_token on interlock.approval (token_sha256) where token_sha256 is not null;
 create index approval_newest on interlock.approval (tenant, opened_at, id);
 create index approval_open on interlock.approval (tenant, opened_at, id) where status = 'open';
@@ -70,8 +70,8 @@ comment on column interlock.approval.closed_at is 'When it was decided, expired 
 comment on column interlock.approval.comment is 'The comment of the approver.';
 comment on column interlock.approval.data is 'JSON text that came with the approval, valid against the schema.';
 comment on column interlock.approval.token_sha256 is 'SHA-256 of the newest link token; looked up before a tenant is known.';
-comment on column interlock.approval.token_minted_by is 'Who had the link made.';
-comment on column interlock.approval.token_minted_at is 'When.';
+comment on column interlock.approval.link_created_by is 'Who had the link made.';
+comment on column interlock.approval.link_created_at is 'When.';
 
 create table interlock.approval_vote (
   approval_id uuid        not null,
@@ -97,22 +97,22 @@ comment on column interlock.approval_vote.at is 'When.';
 
 create view interlock.approval_view with (security_invoker = true) as
 select a.tenant, a.id, a.job_id, a.fence, a.status, a.prompt, a.details, a.risk, a.schema, a.digest, a.required, a.on_deny,
-  a.name, a.occurrence, a.opened_by, a.opened_at, a.expires_at, a.closed_by, a.closed_at, a.comment, a.data, a.token_sha256, a.token_minted_by,
-  a.token_minted_at,
+  a.name, a.occurrence, a.opened_by, a.opened_at, a.expires_at, a.closed_by, a.closed_at, a.comment, a.data, a.token_sha256, a.link_created_by,
+  a.link_created_at,
   (select coalesce(json_agg(json_build_array(v.voter, v.decision, v.comment, interlock.micros(v.at)) order by v.at, v.voter), '[]')::text
    from interlock.approval_vote v where v.tenant = a.tenant and v.approval_id = a.id) as votes
 from interlock.approval a;
 comment on view interlock.approval_view is 'An approval with its votes as JSON, in the order of the record.';
 
 -- A gate never outlives the wait for it. Whoever decides closes it first; any other way out of the wait closes it here.
-create function interlock.close_gate() returns trigger language plpgsql as $$
+create function interlock.close_approval_with_job() returns trigger language plpgsql as $$
 begin
   update interlock.approval a set status = case new.verb when 'expire' then 'expired' else 'void' end, closed_at = interlock.clock()
-  where a.tenant = old.tenant and a.id = old.gate_id and a.status = 'open';
+  where a.tenant = old.tenant and a.id = old.approval_id and a.status = 'open';
   return null;
 end $$;
-create trigger gate_closes_with_the_wait after update of gate_id on interlock.job for each row
-  when (old.gate_id is not null and new.gate_id is distinct from old.gate_id) execute function interlock.close_gate();
+create trigger approval_closes_with_the_wait after update of approval_id on interlock.job for each row
+  when (old.approval_id is not null and new.approval_id is distinct from old.approval_id) execute function interlock.close_approval_with_job();
 
 create function interlock.refuse_approval_change() returns trigger language plpgsql as $$
 begin
@@ -149,20 +149,20 @@ alter table interlock.approval_vote force row level security;
 create policy tenant_only on interlock.approval_vote using (tenant = (select interlock.current_tenant()));
 
 grant select, insert on interlock.approval, interlock.approval_vote to interlock_app;
-grant update (status, closed_by, closed_at, comment, data, token_sha256, token_minted_by, token_minted_at) on interlock.approval
+grant update (status, closed_by, closed_at, comment, data, token_sha256, link_created_by, link_created_at) on interlock.approval
   to interlock_app;
 grant select on interlock.approval_view to interlock_app;
 grant select (tenant, id, job_id, status, expires_at, deadline, token_sha256) on interlock.approval to interlock_sweep;
 create policy sweep on interlock.approval for select to interlock_sweep using (current_user = 'interlock_sweep');
 
 -- Whose gate, and which, has a link token with this hash; everything else about it is read as that tenant.
-create function interlock.gate_of_token(p_sha256 bytea) returns table (tenant text, gate_id uuid)
+create function interlock.approval_of_token(p_sha256 bytea) returns table (tenant text, approval_id uuid)
   language sql stable security definer set search_path = interlock, pg_temp as $$
   select a.tenant, a.id from approval a where a.token_sha256 = p_sha256
 $$;
 
 -- Both skip from one tenant that has an open gate to the next: tenants with none cost nothing.
-create function interlock.due_gates(p_now timestamptz, p_limit integer) returns table (tenant text, job_id uuid)
+create function interlock.due_approvals(p_now timestamptz, p_limit integer) returns table (tenant text, job_id uuid)
   language sql stable security definer set search_path = interlock, pg_temp as $$
   with recursive t(tenant) as (
     (select x.tenant from approval x where x.status = 'open' order by x.tenant limit 1)
@@ -192,7 +192,7 @@ create function interlock.due_waits(p_now timestamptz, p_limit integer) returns 
 $$;
 
 grant create on schema interlock to interlock_sweep;
-alter function interlock.gate_of_token(bytea) owner to interlock_sweep;
-alter function interlock.due_gates(timestamptz, integer) owner to interlock_sweep;
+alter function interlock.approval_of_token(bytea) owner to interlock_sweep;
+alter function interlock.due_approvals(timestamptz, integer) owner to interlock_sweep;
 alter function interlock.due_waits(timestamptz, integer) owner to interlock_sweep;
 revoke create on schema interlock from interlock_sweep;

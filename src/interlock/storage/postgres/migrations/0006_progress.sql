@@ -29,7 +29,7 @@ comment on column interlock.job_step.sanitized is 'Whether text that is not Unic
 create table interlock.job_event (
   job_id    uuid        not null,
   id        uuid        not null,
-  turn      bigint      not null,
+  commit_seq      bigint      not null,
   fence     bigint      not null,
   at        timestamptz not null,
   received_at timestamptz not null,
@@ -45,7 +45,7 @@ create table interlock.job_event (
   constraint level_is_known check (level in ('info', 'warn', 'error')),
   constraint recorded_before_arrival check (at <= received_at)
 );
-create index job_event_feed on interlock.job_event (tenant, epoch, turn, job_id, seq);
+create index job_event_feed on interlock.job_event (tenant, epoch, commit_seq, job_id, seq);
 comment on table interlock.job_event is
   'Progress events of workers. epoch and turn put the events of all jobs into one order in which nothing ever appears '
   'before what may have been read already.';
@@ -54,7 +54,7 @@ comment on column interlock.job_event.job_id is 'Of which job.';
 comment on column interlock.job_event.seq is 'Its position among the events of its job, in order of arrival.';
 comment on column interlock.job_event.id is 'Given by the worker; the same again adds nothing.';
 comment on column interlock.job_event.epoch is 'The restore counter when it was appended.';
-comment on column interlock.job_event.turn is 'The id of the transaction that wrote it, or the turn of the event before it if that is later.';
+comment on column interlock.job_event.commit_seq is 'The id of the transaction that wrote it, or the turn of the event before it if that is later.';
 comment on column interlock.job_event.level is 'info, warn or error.';
 comment on column interlock.job_event.message is 'A sentence for people.';
 comment on column interlock.job_event.payload is 'Exact JSON text for programs, if any.';

@@ -89,13 +89,13 @@ alter function interlock.token_owner(bytea) owner to interlock_sweep;
 alter function interlock.old_tokens(timestamptz, integer) owner to interlock_sweep;
 revoke create on schema interlock from interlock_sweep;
 
-create table interlock.seal (
+create table interlock.signing_key (
   only_row boolean not null default true primary key check (only_row),
   key      bytea   not null check (length(key) = 32)
 );
 -- Two random uuids are from the strong source of randomness that the server has, which is offered in no other way.
-insert into interlock.seal (key) values (sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())));
-comment on table interlock.seal is 'The key of cookies, forms and cursors, which all servers of this database share. Replacing it signs all users out.';
-comment on column interlock.seal.only_row is 'Makes sure that there is one row.';
-comment on column interlock.seal.key is 'Random; never returned.';
-grant select on interlock.seal to interlock_app;
+insert into interlock.signing_key (key) values (sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())));
+comment on table interlock.signing_key is 'The key of cookies, forms and cursors, which all servers of this database share. Replacing it signs all users out.';
+comment on column interlock.signing_key.only_row is 'Makes sure that there is one row.';
+comment on column interlock.signing_key.key is 'Random; never returned.';
+grant select on interlock.signing_key to interlock_app;

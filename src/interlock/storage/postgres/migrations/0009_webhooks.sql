@@ -6,7 +6,7 @@ create table interlock.subscription (
   created_at           timestamptz not null,
   min_interval_seconds double precision not null check (min_interval_seconds >= 0),
   failures             integer     not null default 0,
-  turn                 bigint      not null default 0,
+  commit_seq                 bigint      not null default 0,
   expires_at           timestamptz,
   ended_at             timestamptz,
   resting_until        timestamptz,
@@ -36,7 +36,7 @@ comment on column interlock.subscription.id is 'A UUIDv7.';
 comment on column interlock.subscription.created_at is 'When it was made.';
 comment on column interlock.subscription.min_interval_seconds is 'Events of one kind that come closer together are folded into one.';
 comment on column interlock.subscription.failures is 'How many tries in a row have failed.';
-comment on column interlock.subscription.turn is 'The group member with the lowest number gets the next event.';
+comment on column interlock.subscription.commit_seq is 'The group member with the lowest number gets the next event.';
 comment on column interlock.subscription.expires_at is 'From then on it hears of nothing new; null means never.';
 comment on column interlock.subscription.ended_at is 'Since when nothing is sent to it.';
 comment on column interlock.subscription.resting_until is 'Until then others of its group are asked first, since it failed.';
@@ -67,7 +67,7 @@ comment on column interlock.webhook_secret.secret is 'Made at first use; shown o
 comment on column interlock.webhook_secret.previous_secret is 'The secret before, while receivers change over.';
 comment on column interlock.webhook_secret.previous_until is 'How long the last secret signs too.';
 
-create table interlock.webhook_pace (
+create table interlock.webhook_throttle (
   tenant      text collate "C" not null,
   channel     text collate "C" not null,
   event       text collate "C" not null,
@@ -75,12 +75,12 @@ create table interlock.webhook_pace (
   quiet_until timestamptz not null,
   primary key (tenant, channel, event, type)
 );
-comment on table interlock.webhook_pace is 'Until when a channel that folds bursts hears no more of one kind of event.';
-comment on column interlock.webhook_pace.tenant is 'Whose row this is; it leads every key.';
-comment on column interlock.webhook_pace.channel is 'The queue of deliveries.';
-comment on column interlock.webhook_pace.event is 'The event.';
-comment on column interlock.webhook_pace.type is 'The type of its jobs.';
-comment on column interlock.webhook_pace.quiet_until is 'When the next one may go.';
+comment on table interlock.webhook_throttle is 'Until when a channel that folds bursts hears no more of one kind of event.';
+comment on column interlock.webhook_throttle.tenant is 'Whose row this is; it leads every key.';
+comment on column interlock.webhook_throttle.channel is 'The queue of deliveries.';
+comment on column interlock.webhook_throttle.event is 'The event.';
+comment on column interlock.webhook_throttle.type is 'The type of its jobs.';
+comment on column interlock.webhook_throttle.quiet_until is 'When the next one may go.';
 
 create table interlock.outbox (
   tenant           text collate "C" not null,
@@ -150,13 +150,13 @@ do $$
 declare
   name text;
 begin
-  foreach name in array array['subscription', 'webhook_secret', 'webhook_pace', 'outbox'] loop
+  foreach name in array array['subscription', 'webhook_secret', 'webhook_throttle', 'outbox'] loop
     execute format('alter table interlock.%I enable row level security', name);
     execute format('alter table interlock.%I force row level security', name);
     execute format('create policy tenant_only on interlock.%I using (tenant = (select interlock.current_tenant()))', name);
   end loop;
 end $$;
-grant select, insert, update, delete on interlock.subscription, interlock.webhook_pace to interlock_app;
+grant select, insert, update, delete on interlock.subscription, interlock.webhook_throttle to interlock_app;
 grant select, insert, update on interlock.webhook_secret to interlock_app;
 grant select, update, delete on interlock.outbox to interlock_app;  -- only the triggers of job put anything in
 
@@ -166,7 +166,7 @@ create function interlock.delivery_id() returns uuid language sql volatile
 comment on function interlock.delivery_id() is 'A new UUIDv7.';
 
 -- Jobs of one type that become claimable together are one event; it is due when they are.
-create function interlock.tell_ready(p_tenant text, p_ids uuid[]) returns void
+create function interlock.deliver_ready(p_tenant text, p_ids uuid[]) returns void
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 declare
   t timestamptz := clock();
@@ -176,7 +176,7 @@ begin
   select distinct on (s.channel, j.type, greatest(q.run_at, t)) j.tenant, delivery_id(), s.channel, 'queue.ready', t, greatest(q.run_at, t),
     j.id, j.type, j.status, j.previous, j.attempt, j.version, j.agent_kind, j.agent_id, j.tags
   from job j
-  join ready q on q.tenant = j.tenant and q.route = j.route and q.run_at = j.run_at and q.seq = j.seq and not q.blocked
+  join ready q on q.tenant = j.tenant and q.eligibility_key = j.eligibility_key and q.run_at = j.run_at and q.seq = j.seq and not q.blocked
   join subscription s on s.tenant = j.tenant and s.ended_at is null and (s.expires_at is null or s.expires_at > t)
     and 'queue.ready' = any(s.events) and (s.types is null or j.type = any(s.types))
   where j.tenant = p_tenant and j.id = any(p_ids)
@@ -223,7 +223,7 @@ begin
     agent_id, tags, approval_id)
   select distinct on (n.seq, h.channel, h.event) n.tenant, delivery_id(), h.channel, h.event, t, t, n.id, n.type, n.status, n.previous,
     n.attempt, n.version, n.agent_kind, n.agent_id, n.tags,
-    case when h.event like 'approval.%' then coalesce(n.gate_id::text, n.metadata::json ->> 'gate_id') end
+    case when h.event like 'approval.%' then coalesce(n.approval_id::text, n.metadata::json ->> 'approval_id') end
   from moved n join heard h on (h.types is null or n.type = any(h.types)) and (h.event = 'job.' || n.status
     or (h.event = 'approval.requested' and n.status = 'waiting_for_approval')
     or (h.event = 'approval.decided' and n.previous = 'waiting_for_approval' and n.verb = 'decide'))
@@ -234,7 +234,7 @@ begin
     select array_agg(n.id) into ids from (
       select m.id from moved m where m.status <= 'retry' and (m.previous is null or m.previous > 'retry')
       union select m.parent_id from moved m where m.parent_id is not null and m.status >= 'succeeded') n;
-    perform tell_ready(whose, ids);
+    perform deliver_ready(whose, ids);
   end if;
   return null;
 end $$;
@@ -244,21 +244,21 @@ create trigger announce_update after update on interlock.job referencing new tab
   for each statement execute function interlock.announce();
 
 -- A job may become claimable without a move of its own: its turn in the line of its agent has come, or an edit has changed its time.
-create function interlock.announce_place() returns trigger
+create function interlock.announce_slot() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 declare
   whose text;
 begin
-  select n.tenant into whose from placed n limit 1;
+  select n.tenant into whose from slotted n limit 1;
   if whose is not null
       and exists (select from subscription s where s.tenant = whose and s.ended_at is null and 'queue.ready' = any(s.events))
       and coalesce(current_setting('interlock.untold', true), '') = '' then
-    perform tell_ready(whose, array(select n.job_id from placed n where not n.blocked));
+    perform deliver_ready(whose, array(select n.job_id from slotted n where not n.blocked));
   end if;
   return null;
 end $$;
-create trigger announce_place after update on interlock.ready referencing new table as placed
-  for each statement when (current_setting('interlock.listened', true) is distinct from 'false') execute function interlock.announce_place();
+create trigger announce_slot after update on interlock.ready referencing new table as slotted
+  for each statement when (current_setting('interlock.listened', true) is distinct from 'false') execute function interlock.announce_slot();
 
 -- What must be found across tenants.
 grant select (tenant, channel, next_try_at, settled_at, id) on interlock.outbox to interlock_sweep;
@@ -276,12 +276,12 @@ create function interlock.due_channels(p_now timestamptz, p_limit integer) retur
       select o.tenant, o.channel from outbox o where o.next_try_at is not null and (o.tenant, o.channel) > (c.tenant, c.channel)
       order by o.tenant, o.channel limit 1) n
   ), due as (
-    select c.tenant, c.channel, d.next_try_at as since, row_number() over (partition by c.tenant order by d.next_try_at) as place
+    select c.tenant, c.channel, d.next_try_at as since, row_number() over (partition by c.tenant order by d.next_try_at) as ordinal
     from c cross join lateral (select o.next_try_at from outbox o
       where o.tenant = c.tenant and o.channel = c.channel and o.next_try_at is not null order by o.next_try_at limit 1) d
     where d.next_try_at <= p_now
   )
-  select due.tenant, due.channel from due order by due.place, due.since limit p_limit
+  select due.tenant, due.channel from due order by due.ordinal, due.since limit p_limit
 $$;
 
 create function interlock.old_subscriptions(p_before timestamptz, p_limit integer) returns table (tenant text, id uuid)

@@ -5,7 +5,7 @@ drop index interlock.job_parent;
 create index job_parent on interlock.job (tenant, parent_id, seq) where parent_id is not null;
 create index job_redrive on interlock.job (tenant, redrive_of) where redrive_of is not null;
 
-create table interlock.setback (
+create table interlock.unsuccessful_job (
   seq    bigint not null,
   job_id uuid   not null,
   status text collate "C" not null,
@@ -13,15 +13,15 @@ create table interlock.setback (
   type   text collate "C" not null,
   primary key (tenant, status, seq)
 );
-create index setback_type on interlock.setback (tenant, status, type, seq);
-comment on table interlock.setback is
+create index unsuccessful_job_type on interlock.unsuccessful_job (tenant, status, type, seq);
+comment on table interlock.unsuccessful_job is
   'One row for each job in retry, failed, dead_letter or cancelled, for lists; kept by the triggers of job.';
-comment on column interlock.setback.tenant is 'Whose row this is; it leads every key.';
-comment on column interlock.setback.seq is 'The order of arrival.';
-comment on column interlock.setback.job_id is 'The job.';
-comment on column interlock.setback.status is
+comment on column interlock.unsuccessful_job.tenant is 'Whose row this is; it leads every key.';
+comment on column interlock.unsuccessful_job.seq is 'The order of arrival.';
+comment on column interlock.unsuccessful_job.job_id is 'The job.';
+comment on column interlock.unsuccessful_job.status is
   'Its status; as text, since row-level security allows no index search by an enumeration, which is not leakproof.';
-comment on column interlock.setback.type is 'Its type.';
+comment on column interlock.unsuccessful_job.type is 'Its type.';
 
 create table interlock.prune (
   id        uuid        not null,
@@ -57,7 +57,7 @@ do $$
 declare
   name text;
 begin
-  foreach name in array array['setback', 'prune'] loop
+  foreach name in array array['unsuccessful_job', 'prune'] loop
     execute format('alter table interlock.%I enable row level security', name);
     execute format('alter table interlock.%I force row level security', name);
     execute format('create policy tenant_only on interlock.%I using (tenant = (select interlock.current_tenant()))', name);

@@ -43,26 +43,26 @@ comment on column interlock.tenant.state is
 create function interlock.move_lock(p_tenant text) returns bigint
   language sql immutable parallel safe return hashtextextended('interlock move ' || p_tenant, 0);
 
-create table interlock.straggler (
+create table interlock.move_delta (
   job_id uuid not null,
   tenant text collate "C" not null
 );
-create index straggler_tenant on interlock.straggler (tenant);
-comment on table interlock.straggler is
+create index move_delta_tenant on interlock.move_delta (tenant);
+comment on table interlock.move_delta is
   'Jobs that were changed while their tenant was leaving: their copies may be old, and go over again. Written by triggers, and only then.';
-comment on column interlock.straggler.tenant is 'Whose row this is; it leads every key.';
-comment on column interlock.straggler.job_id is 'The job.';
-alter table interlock.straggler enable row level security;
-alter table interlock.straggler force row level security;
-create policy tenant_only on interlock.straggler using (tenant = (select interlock.current_tenant()));
-grant select on interlock.straggler to interlock_app;
+comment on column interlock.move_delta.tenant is 'Whose row this is; it leads every key.';
+comment on column interlock.move_delta.job_id is 'The job.';
+alter table interlock.move_delta enable row level security;
+alter table interlock.move_delta force row level security;
+create policy tenant_only on interlock.move_delta using (tenant = (select interlock.current_tenant()));
+grant select on interlock.move_delta to interlock_app;
 
 -- Read in the transaction of the change itself, so that whoever has an old map is refused and looks again. A transaction that sees
 -- the past would read an old state: it locks the row, which fails if somebody has changed it since.
 create function interlock.refuse_departed() returns trigger language plpgsql as $$
 declare
   whose text := interlock.current_tenant();
-  standing text;
+  tenant_state text;
 begin
   if not exists (select from interlock.shard s where s.here) then
     return null;
@@ -73,13 +73,13 @@ begin
   end if;
   if pg_try_advisory_xact_lock_shared(interlock.move_lock(whose)) then
     if current_setting('transaction_isolation') = 'read committed' then
-      select t.state into standing from interlock.tenant t where t.tenant = whose;
+      select t.state into tenant_state from interlock.tenant t where t.tenant = whose;
     else
-      select t.state into standing from interlock.tenant t where t.tenant = whose for share;
+      select t.state into tenant_state from interlock.tenant t where t.tenant = whose for share;
     end if;
-    if standing = 'here' then
+    if tenant_state = 'here' then
       return null;
-    elsif standing = 'leaving' and (tg_op <> 'DELETE' or tg_table_name <> 'job') then
+    elsif tenant_state = 'leaving' and (tg_op <> 'DELETE' or tg_table_name <> 'job') then
       perform set_config('interlock.leaving', 'yes', true);
       return null;
     end if;
@@ -94,10 +94,10 @@ declare
 begin
   for guarded in select * from (values
       ('job', 'insert or update or delete'), ('lease', 'update'), ('job_checkpoint', 'insert or update'), ('job_step', 'insert'),
-      ('job_event', 'insert'), ('approval', 'insert or update'), ('approval_vote', 'insert'), ('claim', 'insert or update'),
+      ('job_event', 'insert'), ('approval', 'insert or update'), ('approval_vote', 'insert'), ('claim_result', 'insert or update'),
       ('artifact', 'insert or delete'), ('artifact_orphan', 'insert or update or delete'), ('queue', 'insert or update'),
       ('subscription', 'insert or update or delete'), ('webhook_secret', 'insert or update'), ('outbox', 'update'),
-      ('token', 'insert or update'), ('job_type', 'insert or update or delete'), ('prune', 'insert'), ('route', 'insert'),
+      ('token', 'insert or update'), ('job_type', 'insert or update or delete'), ('prune', 'insert'), ('eligibility_key', 'insert'),
       ('agent', 'insert or delete or update of max_concurrency, strict, implicit, backoff, defaults')
     ) as g(name, changes) loop
     execute format('create trigger a_only_where_it_lives before %s on interlock.%I for each statement
@@ -107,23 +107,23 @@ end $$;
 
 -- What a job is made of is noted whenever it is written, if the guard has found that its tenant is leaving. A parent that waited for a
 -- child becomes ready when that ends, without being written itself.
-create function interlock.note_stragglers() returns trigger
+create function interlock.note_move_deltas() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 begin
-  insert into straggler (tenant, job_id)
+  insert into move_delta (tenant, job_id)
   select n.tenant, n.id from written n
   union select n.tenant, n.parent_id from written n where n.parent_id is not null and n.status >= 'succeeded';
   return null;
 end $$;
-create trigger note_stragglers_born after insert on interlock.job referencing new table as written for each statement
-  when (current_setting('interlock.leaving', true) = 'yes') execute function interlock.note_stragglers();
-create trigger note_stragglers after update on interlock.job referencing new table as written for each statement
-  when (current_setting('interlock.leaving', true) = 'yes') execute function interlock.note_stragglers();
+create trigger note_move_deltas_new after insert on interlock.job referencing new table as written for each statement
+  when (current_setting('interlock.leaving', true) = 'yes') execute function interlock.note_move_deltas();
+create trigger note_move_deltas after update on interlock.job referencing new table as written for each statement
+  when (current_setting('interlock.leaving', true) = 'yes') execute function interlock.note_move_deltas();
 
-create function interlock.note_straggler() returns trigger
+create function interlock.note_move_delta() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 begin
-  insert into straggler (tenant, job_id) values (coalesce(new.tenant, old.tenant), coalesce(new.job_id, old.job_id));
+  insert into move_delta (tenant, job_id) values (coalesce(new.tenant, old.tenant), coalesce(new.job_id, old.job_id));
   return null;
 end $$;
 do $$
@@ -131,8 +131,8 @@ declare
   name text;
 begin
   foreach name in array array['job_checkpoint', 'job_step', 'job_event', 'artifact'] loop
-    execute format('create trigger note_straggler after insert or update or delete on interlock.%I for each row
-                      when (current_setting(''interlock.leaving'', true) = ''yes'') execute function interlock.note_straggler()', name);
+    execute format('create trigger note_move_delta after insert or update or delete on interlock.%I for each row
+                      when (current_setting(''interlock.leaving'', true) = ''yes'') execute function interlock.note_move_delta()', name);
   end loop;
 end $$;
 

@@ -1,7 +1,7 @@
 -- Lists of rare words need not walk past all other jobs: for every stretch of jobs in the order of arrival it is noted which types
 -- and tags are in it, and when its jobs were made. Noted by upkeep once a stretch is full, so that an enqueue pays nothing.
 
-create table interlock.stretch (
+create table interlock.job_block (
   first_seq bigint      not null,
   last_seq  bigint      not null,
   earliest  timestamptz not null,
@@ -9,32 +9,32 @@ create table interlock.stretch (
   tenant    text collate "C" not null,
   primary key (tenant, first_seq)
 );
-comment on table interlock.stretch is 'Blocks of 256 jobs of a tenant in order of arrival.';
-comment on column interlock.stretch.tenant is 'Whose row this is; it leads every key.';
-comment on column interlock.stretch.first_seq is 'The place of its first job.';
-comment on column interlock.stretch.last_seq is 'The place of its last job.';
-comment on column interlock.stretch.earliest is 'When the first of its jobs was made.';
-comment on column interlock.stretch.latest is 'When the last of its jobs was made.';
+comment on table interlock.job_block is 'Blocks of 256 jobs of a tenant in order of arrival.';
+comment on column interlock.job_block.tenant is 'Whose row this is; it leads every key.';
+comment on column interlock.job_block.first_seq is 'The place of its first job.';
+comment on column interlock.job_block.last_seq is 'The place of its last job.';
+comment on column interlock.job_block.earliest is 'When the first of its jobs was made.';
+comment on column interlock.job_block.latest is 'When the last of its jobs was made.';
 
-create table interlock.stretch_word (
+create table interlock.job_block_term (
   first_seq bigint not null,
   tenant    text collate "C" not null,
   kind      text collate "C" not null constraint kind_is_known check (kind in ('type', 'tag')),
   word      text collate "C" not null,
   primary key (tenant, kind, word, first_seq)
 );
-create index stretch_word_stretch on interlock.stretch_word (tenant, first_seq);
-comment on table interlock.stretch_word is 'The blocks with jobs of a type or with a tag.';
-comment on column interlock.stretch_word.tenant is 'Whose row this is; it leads every key.';
-comment on column interlock.stretch_word.kind is 'Whether it is a type or a tag.';
-comment on column interlock.stretch_word.word is 'The type or the tag.';
-comment on column interlock.stretch_word.first_seq is 'The seq of the first job of the block.';
+create index job_block_term_block on interlock.job_block_term (tenant, first_seq);
+comment on table interlock.job_block_term is 'The blocks with jobs of a type or with a tag.';
+comment on column interlock.job_block_term.tenant is 'Whose row this is; it leads every key.';
+comment on column interlock.job_block_term.kind is 'Whether it is a type or a tag.';
+comment on column interlock.job_block_term.word is 'The type or the tag.';
+comment on column interlock.job_block_term.first_seq is 'The seq of the first job of the block.';
 
 do $$
 declare
   name text;
 begin
-  foreach name in array array['stretch', 'stretch_word'] loop
+  foreach name in array array['job_block', 'job_block_term'] loop
     execute format('alter table interlock.%I enable row level security', name);
     execute format('alter table interlock.%I force row level security', name);
     execute format('create policy tenant_only on interlock.%I using (tenant = (select interlock.current_tenant()))', name);
@@ -43,20 +43,20 @@ begin
 end $$;
 
 -- The newest jobs mostly wait; those that have succeeded begin below them.
-alter table interlock.tally add column last_seq bigint;
-comment on column interlock.tally.last_seq is 'None of the jobs arrived after this; null if unknown.';
+alter table interlock.queue_counter add column last_seq bigint;
+comment on column interlock.queue_counter.last_seq is 'None of the jobs arrived after this; null if unknown.';
 
 -- What upkeep holds alone while it notes a stretch, and new tags of a job together with each other.
-create function interlock.stretch_lock(p_tenant text) returns bigint
+create function interlock.job_block_lock(p_tenant text) returns bigint
   language sql immutable parallel safe return hashtextextended('interlock stretch ' || p_tenant, 0);
 
 create function interlock.note_new_tags() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 begin
-  perform pg_advisory_xact_lock_shared(stretch_lock(new.tenant));
-  insert into stretch_word (tenant, kind, word, first_seq)
+  perform pg_advisory_xact_lock_shared(job_block_lock(new.tenant));
+  insert into job_block_term (tenant, kind, word, first_seq)
   select new.tenant, 'tag', t.tag, s.first_seq
-  from (select x.first_seq, x.last_seq from stretch x where x.tenant = new.tenant and x.first_seq <= new.seq order by x.first_seq desc limit 1) s
+  from (select x.first_seq, x.last_seq from job_block x where x.tenant = new.tenant and x.first_seq <= new.seq order by x.first_seq desc limit 1) s
   cross join unnest(new.tags) t(tag) where s.last_seq >= new.seq
   on conflict do nothing;
   return null;
@@ -66,21 +66,21 @@ create trigger note_new_tags after update of tags on interlock.job for each row
 
 -- Tenants with so many jobs behind their last stretch.
 grant select (tenant, seq) on interlock.job to interlock_sweep;
-grant select on interlock.stretch to interlock_sweep;
+grant select on interlock.job_block to interlock_sweep;
 create policy sweep on interlock.job for select to interlock_sweep using (current_user = 'interlock_sweep');
-create policy sweep on interlock.stretch for select to interlock_sweep using (current_user = 'interlock_sweep');
+create policy sweep on interlock.job_block for select to interlock_sweep using (current_user = 'interlock_sweep');
 create function interlock.long_tails(p_jobs integer, p_limit integer) returns setof text
   language sql stable security definer set search_path = interlock, pg_temp as $$
   select t.tenant from tenant t
-  cross join lateral (select coalesce((select s.last_seq from stretch s where s.tenant = t.tenant order by s.first_seq desc limit 1), 0) as seq) noted
+  cross join lateral (select coalesce((select s.last_seq from job_block s where s.tenant = t.tenant order by s.first_seq desc limit 1), 0) as seq) noted
   where exists (select from job j where j.tenant = t.tenant and j.seq > noted.seq order by j.seq offset p_jobs - 1)
   limit p_limit
 $$;
 -- How many places in the order of arrival have been given out: where it is the same as before, no tail has grown.
 grant select on sequence interlock.job_seq_seq to interlock_sweep;
-create function interlock.places_given() returns bigint
+create function interlock.last_job_seq() returns bigint
   language sql stable security definer set search_path = interlock, pg_temp as $$ select last_value from job_seq_seq $$;
 grant create on schema interlock to interlock_sweep;
 alter function interlock.long_tails(integer, integer) owner to interlock_sweep;
-alter function interlock.places_given() owner to interlock_sweep;
+alter function interlock.last_job_seq() owner to interlock_sweep;
 revoke create on schema interlock from interlock_sweep;

@@ -1,24 +1,24 @@
 -- A worker that takes any repository, or any affinity key, finds its jobs in one range however many repositories or keys there are.
 
-alter table interlock.route add column across_repositories bigint, add column across_keys bigint;
-comment on column interlock.route.across_repositories is 'The same route without its repository, if it has one.';
-comment on column interlock.route.across_keys is 'The same route without its affinity key, if it has one.';
+alter table interlock.eligibility_key add column across_repositories bigint, add column across_keys bigint;
+comment on column interlock.eligibility_key.across_repositories is 'The same route without its repository, if it has one.';
+comment on column interlock.eligibility_key.across_keys is 'The same route without its affinity key, if it has one.';
 
 -- What a claim goes by: keys, repositories and capabilities of others are never read. Whoever has all capabilities of a list has its first.
 -- Columns, as row-level security lets no index be searched by an expression that might tell what it sees.
-alter table interlock.route add column found_by_key text collate "C" not null generated always as (coalesce(affinity_key, '')) stored,
+alter table interlock.eligibility_key add column found_by_key text collate "C" not null generated always as (coalesce(affinity_key, '')) stored,
   add column found_by_repository text collate "C" not null generated always as (coalesce(repository, '')) stored,
   add column found_by_need text collate "C" not null generated always as (coalesce(requires[1], '')) stored;
-comment on column interlock.route.found_by_key is 'Its affinity key; empty if it has none.';
-comment on column interlock.route.found_by_repository is 'Its repository; empty if it has none.';
-comment on column interlock.route.found_by_need is 'The first capability its jobs require; empty if they require none.';
-create unique index route_found on interlock.route (tenant, found_by_key, found_by_repository, found_by_need, type, priority, requires)
+comment on column interlock.eligibility_key.found_by_key is 'Its affinity key; empty if it has none.';
+comment on column interlock.eligibility_key.found_by_repository is 'Its repository; empty if it has none.';
+comment on column interlock.eligibility_key.found_by_need is 'The first capability its jobs require; empty if they require none.';
+create unique index eligibility_key_found on interlock.eligibility_key (tenant, found_by_key, found_by_repository, found_by_need, type, priority, requires)
   where found_by_key is not null;
-create index route_bases on interlock.route (tenant, type) where no = base;
-create index route_bound on interlock.route (tenant) where no <> base;
-drop index interlock.route_key;
-drop index interlock.route_wide;
-drop index interlock.route_affinity;
+create index eligibility_key_bases on interlock.eligibility_key (tenant, type) where no = base;
+create index eligibility_key_bound on interlock.eligibility_key (tenant) where no <> base;
+drop index interlock.eligibility_key_unique;
+drop index interlock.eligibility_key_wide;
+drop index interlock.eligibility_key_affinity;
 
 alter table interlock.ready add column across_repositories bigint, add column across_keys bigint;
 comment on column interlock.ready.across_repositories is 'Route of the job without its repository, if it has one.';
@@ -30,8 +30,8 @@ create index ready_across_keys on interlock.ready (tenant, across_keys, run_at, 
 create function interlock.range_ready() returns trigger language plpgsql set search_path = interlock, pg_temp as $$
 begin
   select r.across_repositories, r.across_keys into new.across_repositories, new.across_keys
-  from route r where r.tenant = new.tenant and r.no = new.route;
+  from eligibility_key r where r.tenant = new.tenant and r.no = new.eligibility_key;
   return new;
 end $$;
 create trigger range_ready before insert on interlock.ready for each row
-  when (new.route <> new.base) execute function interlock.range_ready();
+  when (new.eligibility_key <> new.base) execute function interlock.range_ready();

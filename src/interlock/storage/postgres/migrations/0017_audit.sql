@@ -36,7 +36,7 @@ declare
 begin
   perform set_config('interlock.tenant', new.tenant, true);
   select a.status into status from interlock.approval a where a.tenant = new.tenant and a.id = new.id;
-  waits := exists (select from interlock.job j where j.tenant = new.tenant and j.id = new.job_id and j.gate_id = new.id);
+  waits := exists (select from interlock.job j where j.tenant = new.tenant and j.id = new.job_id and j.approval_id = new.id);
   if waits <> (status = 'open') then
     raise exception 'interlock: an approval is open exactly while its job waits for it: decide it with interlock approvals'
       using errcode = 'check_violation';
@@ -69,7 +69,7 @@ create trigger checkpoint_goes_with_its_job before delete on interlock.job_check
   when (interlock.job_lives(old.tenant, old.job_id)) execute function interlock.refuse_checkpoint_delete();
 
 -- Jobs are found by their routes.
-create trigger route_never_changes before update or delete on interlock.route for each statement
+create trigger route_never_changes before update or delete on interlock.eligibility_key for each statement
   execute function interlock.refuse_by_hand('a route never changes and stays; jobs are found by it');
 create trigger tenant_is_permanent before delete or update of tenant on interlock.tenant for each statement
   execute function interlock.refuse_by_hand('a tenant stays');

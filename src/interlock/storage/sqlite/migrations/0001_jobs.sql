@@ -23,7 +23,7 @@ CREATE TABLE agent (
   id              TEXT NOT NULL,
   max_concurrency INTEGER CHECK (max_concurrency BETWEEN 1 AND 1000000),
   strict          INTEGER NOT NULL DEFAULT 0,
-  era             INTEGER NOT NULL DEFAULT 0,
+  strict_epoch             INTEGER NOT NULL DEFAULT 0,
   implicit        INTEGER NOT NULL DEFAULT 0,
   used            INTEGER NOT NULL DEFAULT 0 CHECK (used >= 0),
   next_due        INTEGER,
@@ -39,7 +39,7 @@ CREATE INDEX agent_due ON agent (tenant, next_due) WHERE next_due IS NOT NULL;
 
 -- How many jobs moved from one status to another, minute by minute, by the base of their route; '' is birth or deletion. Of those that
 -- succeeded, none arrived after last_seq.
-CREATE TABLE tally (
+CREATE TABLE queue_counter (
   tenant      TEXT NOT NULL,
   base        INTEGER NOT NULL,
   minute      INTEGER NOT NULL,
@@ -52,7 +52,7 @@ CREATE TABLE tally (
 
 -- The distinct combinations of what decides who may claim a job; rows are only ever added.
 -- base is the route with the same type, requires and priority but no repository and no affinity key.
-CREATE TABLE route (
+CREATE TABLE eligibility_key (
   tenant       TEXT NOT NULL,
   no           INTEGER NOT NULL,
   base         INTEGER NOT NULL,
@@ -63,7 +63,7 @@ CREATE TABLE route (
   affinity_key TEXT,
   PRIMARY KEY (tenant, no)
 ) WITHOUT ROWID;
-CREATE UNIQUE INDEX route_once ON route (tenant, type, priority, requires, coalesce(repository, ''), coalesce(affinity_key, ''));
+CREATE UNIQUE INDEX eligibility_key_once ON eligibility_key (tenant, type, priority, requires, coalesce(repository, ''), coalesce(affinity_key, ''));
 
 -- What operators set for all jobs of one type.
 CREATE TABLE queue (
@@ -86,10 +86,10 @@ CREATE TABLE job (
   seq                 INTEGER NOT NULL,
   status              TEXT NOT NULL,
   priority            INTEGER NOT NULL,
-  route               INTEGER NOT NULL,
+  eligibility_key               INTEGER NOT NULL,
   base                INTEGER NOT NULL,
-  line                INTEGER,
-  place_era           INTEGER,
+  agent_no                INTEGER,
+  slot_epoch           INTEGER,
   blocked             INTEGER NOT NULL DEFAULT 0,
   run_at              INTEGER NOT NULL,
   deadline            INTEGER,
@@ -102,7 +102,7 @@ CREATE TABLE job (
   lease_expires_at    INTEGER,
   lease_seconds       REAL,
   heartbeat_at        INTEGER,
-  gate_id             TEXT,
+  approval_id             TEXT,
   version             INTEGER NOT NULL,
   releases            INTEGER NOT NULL,
   cancel_requested_at INTEGER,
@@ -128,11 +128,11 @@ CREATE TABLE job (
   CONSTRAINT finished_exactly_when_ended CHECK
     ((finished_at IS NULL) = (CASE status WHEN 'running' THEN 1 WHEN 'succeeded' THEN 0 WHEN 'queued' THEN 1 WHEN 'retry' THEN 1
                                           WHEN 'waiting_for_approval' THEN 1 ELSE 0 END)),
-  CONSTRAINT held_exactly_when_running CHECK
+  CONSTRAINT leased_exactly_when_running CHECK
     (CASE WHEN status = 'running' THEN worker IS NOT NULL AND lease_expires_at IS NOT NULL
           ELSE worker IS NULL AND lease_expires_at IS NULL END),
-  CONSTRAINT has_a_place_to_run CHECK (blocked = 0 OR (status <> 'running' AND line IS NOT NULL)),
-  CONSTRAINT gated_exactly_when_waiting CHECK ((gate_id IS NOT NULL) = (status = 'waiting_for_approval')),
+  CONSTRAINT has_a_slot_to_run CHECK (blocked = 0 OR (status <> 'running' AND agent_no IS NOT NULL)),
+  CONSTRAINT approval_exactly_when_waiting CHECK ((approval_id IS NOT NULL) = (status = 'waiting_for_approval')),
   CONSTRAINT error_fits_status CHECK
     (CASE status WHEN 'running' THEN 1 WHEN 'succeeded' THEN error IS NULL WHEN 'failed' THEN error IS NOT NULL
                  WHEN 'dead_letter' THEN error IS NOT NULL ELSE 1 END),
@@ -141,12 +141,12 @@ CREATE TABLE job (
   CONSTRAINT priority_in_range CHECK (priority BETWEEN -1000 AND 1000)
 );
 CREATE UNIQUE INDEX job_id ON job (tenant, id);
-CREATE INDEX job_ready ON job (tenant, route, run_at, seq) WHERE status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
+CREATE INDEX job_ready ON job (tenant, eligibility_key, run_at, seq) WHERE status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
 CREATE INDEX job_ready_base ON job (tenant, base, run_at, seq)
-  WHERE route <> base AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
+  WHERE eligibility_key <> base AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
 -- Jobs without a place in the line of their agent, and all unfinished jobs of each agent.
-CREATE INDEX job_line ON job (tenant, line, run_at, seq) WHERE blocked = 1 AND finished_at IS NULL;
-CREATE INDEX job_of_agent ON job (tenant, line, blocked) WHERE line IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX job_blocked ON job (tenant, agent_no, run_at, seq) WHERE blocked = 1 AND finished_at IS NULL;
+CREATE INDEX job_of_agent ON job (tenant, agent_no, blocked) WHERE agent_no IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX job_deadline ON job (tenant, deadline)
   WHERE deadline IS NOT NULL AND status IN ('queued', 'retry', 'waiting_for_approval');
 CREATE INDEX job_lease ON job (tenant, lease_expires_at) WHERE status = 'running';
@@ -192,11 +192,11 @@ CREATE TABLE job_result (
 ) WITHOUT ROWID;
 
 -- What each named claim was granted, so that a repeated call gets the same jobs.
-CREATE TABLE claim (
+CREATE TABLE claim_result (
   tenant   TEXT NOT NULL,
   worker   TEXT NOT NULL,
   claim_id TEXT NOT NULL,
-  granted  TEXT NOT NULL,
+  leased  TEXT NOT NULL,
   at       INTEGER NOT NULL,
   PRIMARY KEY (tenant, worker, claim_id)
 ) WITHOUT ROWID;

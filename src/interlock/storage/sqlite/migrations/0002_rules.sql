@@ -9,7 +9,7 @@ BEGIN
     NEW.fence, NEW.reason, CASE NEW.verb WHEN 'claim' THEN NULL ELSE only_interlock_may_change_jobs(NEW.seq) END, NEW.updated_at, NEW.head);
 END;
 
-CREATE TRIGGER history_of_birth AFTER INSERT ON job WHEN NEW.head <> x''
+CREATE TRIGGER history_of_enqueue AFTER INSERT ON job WHEN NEW.head <> x''
 BEGIN
   INSERT INTO job_history VALUES (NEW.tenant, NEW.seq, NEW.version, NULL, NEW.status, NEW.verb, NEW.actor, NEW.attempt, NEW.fence,
     NEW.reason, only_interlock_may_change_jobs(NEW.seq), NEW.updated_at, NEW.head);
@@ -36,21 +36,21 @@ WHEN NOT (NEW.version = OLD.version + 1 AND NEW.attempt = OLD.attempt AND CASE
   OR only_interlock_may_change_jobs()
 BEGIN
   INSERT INTO change_to_check VALUES (NEW.tenant, NEW.seq, OLD.status, OLD.version, OLD.fence, OLD.attempt, OLD.finished_at, OLD.blocked,
-    OLD.worker, OLD.head, OLD.gate_id, OLD.error,
+    OLD.worker, OLD.head, OLD.approval_id, OLD.error,
     (OLD.priority, OLD.deadline, OLD.timeout_seconds, OLD.max_attempts, OLD.tags)
       IS NOT (NEW.priority, NEW.deadline, NEW.timeout_seconds, NEW.max_attempts, NEW.tags),
-    (OLD.status, OLD.priority, OLD.route, OLD.base, OLD.run_at, OLD.deadline, OLD.timeout_seconds, OLD.attempt,
-      OLD.max_attempts, OLD.worker, OLD.fence, OLD.lease_expires_at, OLD.lease_seconds, OLD.heartbeat_at, OLD.gate_id,
+    (OLD.status, OLD.priority, OLD.eligibility_key, OLD.base, OLD.run_at, OLD.deadline, OLD.timeout_seconds, OLD.attempt,
+      OLD.max_attempts, OLD.worker, OLD.fence, OLD.lease_expires_at, OLD.lease_seconds, OLD.heartbeat_at, OLD.approval_id,
       OLD.releases, OLD.cancel_requested_at, OLD.cancel_reason, OLD.updated_at, OLD.started_at, OLD.run_started_at,
       OLD.finished_at, OLD.verb, OLD.actor, OLD.reason, OLD.metadata, OLD.error, OLD.tags, OLD.sanitized)
     IS NOT
-    (NEW.status, NEW.priority, NEW.route, NEW.base, NEW.run_at, NEW.deadline, NEW.timeout_seconds, NEW.attempt,
-      NEW.max_attempts, NEW.worker, NEW.fence, NEW.lease_expires_at, NEW.lease_seconds, NEW.heartbeat_at, NEW.gate_id,
+    (NEW.status, NEW.priority, NEW.eligibility_key, NEW.base, NEW.run_at, NEW.deadline, NEW.timeout_seconds, NEW.attempt,
+      NEW.max_attempts, NEW.worker, NEW.fence, NEW.lease_expires_at, NEW.lease_seconds, NEW.heartbeat_at, NEW.approval_id,
       NEW.releases, NEW.cancel_requested_at, NEW.cancel_reason, NEW.updated_at, NEW.started_at, NEW.run_started_at,
       NEW.finished_at, NEW.verb, NEW.actor, NEW.reason, NEW.metadata, NEW.error, NEW.tags, NEW.sanitized));
 END;
 
-CREATE TRIGGER rules_of_birth AFTER INSERT ON job
+CREATE TRIGGER rules_of_enqueue AFTER INSERT ON job
 WHEN NEW.status <> 'queued' OR NEW.version <> 1 OR NEW.attempt <> 1 OR NEW.fence <> 0 OR only_interlock_may_change_jobs()
 BEGIN
   INSERT INTO change_to_check (tenant, seq) VALUES (NEW.tenant, NEW.seq);
@@ -59,7 +59,7 @@ END;
 -- The columns of a job as they were before the change, whether its options were changed, and whether anything else than its place was;
 -- all null for a birth.
 CREATE VIEW change_to_check AS
-SELECT tenant, seq, status, version, fence, attempt, finished_at, blocked, worker, head, gate_id, error, 0 AS optioned, 0 AS edited
+SELECT tenant, seq, status, version, fence, attempt, finished_at, blocked, worker, head, approval_id, error, 0 AS optioned, 0 AS edited
 FROM job WHERE 0;
 
 CREATE TRIGGER check_change INSTEAD OF INSERT ON change_to_check
@@ -69,7 +69,7 @@ BEGIN
     AND (j.status <> 'queued' OR j.version <> 1 OR j.attempt <> 1 OR j.fence <> 0);
   SELECT RAISE(ABORT, 'interlock: a job is not replaced by another')
   WHERE NEW.status IS NULL AND only_interlock_may_change_jobs() AND (SELECT count(*) - 1 FROM job)
-    <> (SELECT coalesce(sum(CASE '' WHEN from_status THEN count WHEN to_status THEN -count END), 0) FROM tally);
+    <> (SELECT coalesce(sum(CASE '' WHEN from_status THEN count WHEN to_status THEN -count END), 0) FROM queue_counter);
   SELECT RAISE(ABORT, 'interlock: what a job is created with (job_body) is written before the job')
   WHERE NEW.status IS NULL AND only_interlock_may_change_jobs()
     AND NOT EXISTS (SELECT 1 FROM job_body b WHERE b.tenant = NEW.tenant AND b.seq = NEW.seq);
@@ -101,8 +101,8 @@ BEGIN
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.metadata IS NOT NULL AND only_interlock_may_change_jobs()
     AND CASE WHEN json_valid(j.metadata) THEN json_type(j.metadata) <> 'object' OR json_type(j.metadata, '$.digests') IS NOT NULL ELSE 1 END;
   SELECT RAISE(ABORT, 'interlock: a job waits only for its own open approval, requested under its last lease')
-  FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.gate_id IS NOT NULL AND only_interlock_may_change_jobs()
-    AND NOT EXISTS (SELECT 1 FROM approval a WHERE a.tenant = j.tenant AND a.id = j.gate_id AND a.job_id = j.id
+  FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.approval_id IS NOT NULL AND only_interlock_may_change_jobs()
+    AND NOT EXISTS (SELECT 1 FROM approval a WHERE a.tenant = j.tenant AND a.id = j.approval_id AND a.job_id = j.id
       AND a.fence = j.fence AND a.status = 'open');
   SELECT RAISE(ABORT, 'interlock: awaiting is the number of unfinished children that the job waits for')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.finished_at IS NULL AND only_interlock_may_change_jobs()
@@ -110,8 +110,8 @@ BEGIN
       WHERE a.tenant = j.tenant AND a.job_id = j.id);
   SELECT RAISE(ABORT, 'interlock: the route of a job is the one of its type, requirements, priority, repository and affinity key')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND only_interlock_may_change_jobs()
-    AND NOT EXISTS (SELECT 1 FROM route r CROSS JOIN job_body b ON b.tenant = r.tenant AND b.seq = j.seq
-      WHERE r.tenant = j.tenant AND r.no = j.route AND r.base = j.base AND r.priority = j.priority AND r.type = b.type
+    AND NOT EXISTS (SELECT 1 FROM eligibility_key r CROSS JOIN job_body b ON b.tenant = r.tenant AND b.seq = j.seq
+      WHERE r.tenant = j.tenant AND r.no = j.eligibility_key AND r.base = j.base AND r.priority = j.priority AND r.type = b.type
         AND r.requires = b.requires AND r.repository IS b.repository AND r.affinity_key IS b.affinity_key);
   -- A time before all times marks the job whose history may be written now (history_comes_with_its_change).
   UPDATE job SET updated_at = -1
@@ -122,9 +122,9 @@ BEGIN
     t.metadata, t.now, interlock_history_hash(NEW.head, j.tenant, j.id, j.version, NEW.status, j.status, j.verb, j.actor,
       coalesce(NEW.attempt, j.attempt), j.fence, j.reason, t.metadata, t.now)
   FROM job j CROSS JOIN (SELECT interlock_clock() AS now,
-    interlock_metadata_of_change(NEW.tenant, NEW.seq, NEW.status, NEW.gate_id, NEW.error, NEW.optioned) AS metadata LIMIT 1) t
+    interlock_metadata_of_change(NEW.tenant, NEW.seq, NEW.status, NEW.approval_id, NEW.error, NEW.optioned) AS metadata LIMIT 1) t
   WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.version IS NOT NEW.version AND only_interlock_may_change_jobs();
-  INSERT INTO tally
+  INSERT INTO queue_counter
   SELECT j.tenant, j.base, interlock_clock() / 60000000 * 60000000, coalesce(NEW.status, ''), j.status, 1, j.seq
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.status IS NOT NEW.status AND only_interlock_may_change_jobs()
   ON CONFLICT DO UPDATE SET count = count + 1, last_seq = max(last_seq, excluded.last_seq);
@@ -132,25 +132,25 @@ BEGIN
     WHERE h.tenant = job.tenant AND h.seq = job.seq AND h.version = job.version)
   WHERE tenant = NEW.tenant AND seq = NEW.seq AND (version IS NOT NEW.version OR updated_at < 0) AND only_interlock_may_change_jobs();
   -- The verbs settle the lines they touch; whoever else changes a job has its line counted anew (0010_agents).
-  INSERT INTO line_to_recount
-  SELECT j.tenant, j.line FROM job j
-  WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.line IS NOT NULL AND only_interlock_may_change_jobs();
-  INSERT INTO ended_to_tell
+  INSERT INTO slots_to_recount
+  SELECT j.tenant, j.agent_no FROM job j
+  WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.agent_no IS NOT NULL AND only_interlock_may_change_jobs();
+  INSERT INTO ended_to_announce
   SELECT j.tenant, j.seq, j.id FROM job j
   WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.finished_at IS NOT NULL AND only_interlock_may_change_jobs();
 END;
 
 -- A job that has ended waits for nobody, and is waited for no more. The verbs see to that themselves.
-CREATE VIEW ended_to_tell AS SELECT tenant, seq, id FROM job WHERE 0;
-CREATE TRIGGER tell_ended INSTEAD OF INSERT ON ended_to_tell
+CREATE VIEW ended_to_announce AS SELECT tenant, seq, id FROM job WHERE 0;
+CREATE TRIGGER announce_ended INSTEAD OF INSERT ON ended_to_announce
 BEGIN
   UPDATE job SET awaiting = 0, blocked = 0 WHERE tenant = NEW.tenant AND seq = NEW.seq;
   DELETE FROM job_await WHERE tenant = NEW.tenant AND job_id = NEW.id;
   UPDATE job SET awaiting = awaiting - 1
   WHERE tenant = NEW.tenant AND id IN (SELECT job_id FROM job_await WHERE tenant = NEW.tenant AND child_id = NEW.id);
-  INSERT INTO line_to_recount
-  SELECT p.tenant, p.line FROM job_await a JOIN job p ON p.tenant = a.tenant AND p.id = a.job_id
-  WHERE a.tenant = NEW.tenant AND a.child_id = NEW.id AND p.line IS NOT NULL;
+  INSERT INTO slots_to_recount
+  SELECT p.tenant, p.agent_no FROM job_await a JOIN job p ON p.tenant = a.tenant AND p.id = a.job_id
+  WHERE a.tenant = NEW.tenant AND a.child_id = NEW.id AND p.agent_no IS NOT NULL;
   DELETE FROM job_await WHERE tenant = NEW.tenant AND child_id = NEW.id;
 END;
 
@@ -172,7 +172,7 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: what a job ended with goes only with the job');
 END;
 
-CREATE TRIGGER job_keeps_its_identity BEFORE UPDATE OF tenant, id, seq, line, rowid, oid, _rowid_ ON job
+CREATE TRIGGER job_keeps_its_identity BEFORE UPDATE OF tenant, id, seq, agent_no, rowid, oid, _rowid_ ON job
 BEGIN
   SELECT RAISE(ABORT, 'interlock: the identity of a job never changes');
 END;
@@ -204,19 +204,19 @@ BEGIN
 END;
 
 -- Jobs are found by their routes, and numbered by their tenant.
-CREATE TRIGGER route_never_changes BEFORE UPDATE ON route
+CREATE TRIGGER route_never_changes BEFORE UPDATE ON eligibility_key
 BEGIN
   SELECT RAISE(ABORT, 'interlock: a route never changes; jobs are found by it');
 END;
 
-CREATE TRIGGER route_is_permanent BEFORE DELETE ON route
+CREATE TRIGGER route_is_permanent BEFORE DELETE ON eligibility_key
 BEGIN
   SELECT RAISE(ABORT, 'interlock: a route stays; jobs are found by it');
 END;
 
-CREATE TRIGGER route_is_not_replaced BEFORE INSERT ON route
-WHEN only_interlock_may_change_jobs() AND (EXISTS (SELECT 1 FROM route WHERE tenant = NEW.tenant AND no = NEW.no)
-  OR EXISTS (SELECT 1 FROM route WHERE tenant = NEW.tenant AND type = NEW.type AND priority = NEW.priority AND requires = NEW.requires
+CREATE TRIGGER route_is_not_replaced BEFORE INSERT ON eligibility_key
+WHEN only_interlock_may_change_jobs() AND (EXISTS (SELECT 1 FROM eligibility_key WHERE tenant = NEW.tenant AND no = NEW.no)
+  OR EXISTS (SELECT 1 FROM eligibility_key WHERE tenant = NEW.tenant AND type = NEW.type AND priority = NEW.priority AND requires = NEW.requires
     AND coalesce(repository, '') = coalesce(NEW.repository, '') AND coalesce(affinity_key, '') = coalesce(NEW.affinity_key, '')))
 BEGIN
   SELECT RAISE(ABORT, 'interlock: a route never changes; jobs are found by it');
@@ -258,7 +258,7 @@ CREATE TRIGGER deleted_jobs_go_whole_and_are_counted AFTER DELETE ON job
 BEGIN
   DELETE FROM job_body WHERE tenant = OLD.tenant AND seq = OLD.seq;
   DELETE FROM job_result WHERE tenant = OLD.tenant AND seq = OLD.seq;
-  INSERT INTO tally VALUES (OLD.tenant, OLD.base, 0, OLD.status, '', 1, 0)
+  INSERT INTO queue_counter VALUES (OLD.tenant, OLD.base, 0, OLD.status, '', 1, 0)
   ON CONFLICT DO UPDATE SET count = count + 1;
 END;
 

@@ -23,22 +23,22 @@ CREATE TABLE approval (
   comment         TEXT,
   data            TEXT,
   token_sha256    BLOB,
-  token_minted_by TEXT,
-  token_minted_at INTEGER,
+  link_created_by TEXT,
+  link_created_at INTEGER,
   PRIMARY KEY (tenant, id),
   CONSTRAINT status_is_known CHECK (status IN ('open', 'approved', 'denied', 'expired', 'void')),
   CONSTRAINT closed_exactly_when_not_open CHECK ((closed_at IS NULL) = (status = 'open')),
-  CONSTRAINT decided_by_somebody CHECK ((closed_by IS NOT NULL) = (status = 'approved' OR status = 'denied')),
+  CONSTRAINT decided_by_a_principal CHECK ((closed_by IS NOT NULL) = (status = 'approved' OR status = 'denied')),
   CONSTRAINT data_only_with_approval CHECK (data IS NULL OR (status = 'approved' AND required = 1)),
   CONSTRAINT link_only_for_one_vote CHECK (token_sha256 IS NULL OR (required = 1 AND length(token_sha256) = 32)),
   CONSTRAINT link_has_a_maker CHECK
-    ((token_sha256 IS NULL) = (token_minted_by IS NULL) AND (token_sha256 IS NULL) = (token_minted_at IS NULL)),
+    ((token_sha256 IS NULL) = (link_created_by IS NULL) AND (token_sha256 IS NULL) = (link_created_at IS NULL)),
   CONSTRAINT digest_is_sha256 CHECK (length(digest) = 64),
   CONSTRAINT required_in_range CHECK (required BETWEEN 1 AND 100),
   CONSTRAINT on_deny_is_known CHECK (on_deny IN ('fail', 'resume'))
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX approval_one_open ON approval (tenant, job_id) WHERE status = 'open';
-CREATE UNIQUE INDEX approval_of_grant ON approval (tenant, job_id, fence);
+CREATE UNIQUE INDEX approval_of_lease ON approval (tenant, job_id, fence);
 CREATE UNIQUE INDEX approval_token ON approval (token_sha256) WHERE token_sha256 IS NOT NULL;
 CREATE INDEX approval_newest ON approval (tenant, opened_at, id);
 CREATE INDEX approval_open ON approval (tenant, opened_at, id) WHERE status = 'open';
@@ -60,17 +60,17 @@ CREATE INDEX approval_vote_job ON approval_vote (tenant, job_id);
 
 -- A gate never outlives the wait for it. Whoever decides closes it first; any other way out of the wait closes it here.
 -- (The function is only named here, so that another tool reads it as its error before any other.)
-CREATE TRIGGER gate_closes_with_the_wait AFTER UPDATE OF gate_id ON job
-WHEN OLD.gate_id IS NOT NULL AND only_interlock_may_change_jobs() IS NOT NULL
+CREATE TRIGGER approval_closes_with_the_wait AFTER UPDATE OF approval_id ON job
+WHEN OLD.approval_id IS NOT NULL AND only_interlock_may_change_jobs() IS NOT NULL
 BEGIN
   UPDATE approval SET status = CASE NEW.verb WHEN 'expire' THEN 'expired' ELSE 'void' END, closed_at = interlock_clock()
-  WHERE tenant = OLD.tenant AND id = OLD.gate_id AND id IS NOT NEW.gate_id AND status = 'open';
+  WHERE tenant = OLD.tenant AND id = OLD.approval_id AND id IS NOT NEW.approval_id AND status = 'open';
 END;
 
 -- A decision moves its job too. By direct SQL a job that stops waiting closes its approval above, and no other way leads out.
 CREATE TRIGGER approval_is_decided_with_its_job BEFORE UPDATE OF status, closed_by, closed_at, comment, data ON approval
 WHEN only_interlock_may_change_jobs() AND OLD.status = 'open'
-  AND EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.job_id AND gate_id = OLD.id)
+  AND EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.job_id AND approval_id = OLD.id)
 BEGIN
   SELECT RAISE(ABORT, 'interlock: an approval is closed by the operation that moves its job on; decide it with interlock approvals');
 END;

@@ -23,7 +23,7 @@ CREATE TABLE job_event (
   seq         INTEGER NOT NULL,
   id          TEXT NOT NULL,
   epoch       INTEGER NOT NULL,
-  turn        INTEGER NOT NULL,
+  commit_seq        INTEGER NOT NULL,
   fence       INTEGER NOT NULL,
   at          INTEGER NOT NULL,
   received_at INTEGER NOT NULL,
@@ -36,10 +36,10 @@ CREATE TABLE job_event (
   CONSTRAINT recorded_before_arrival CHECK (at <= received_at)
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX job_event_once ON job_event (tenant, job_id, id);
-CREATE INDEX job_event_feed ON job_event (tenant, epoch, turn, job_id, seq);
+CREATE INDEX job_event_feed ON job_event (tenant, epoch, commit_seq, job_id, seq);
 
 -- The last turn given out, per tenant; kept apart from the events, since those may be pruned and turns never come again.
-CREATE TABLE event_turn (
+CREATE TABLE event_commit_seq (
   tenant TEXT NOT NULL PRIMARY KEY,
   last   INTEGER NOT NULL
 ) WITHOUT ROWID;

@@ -59,8 +59,8 @@ BEGIN
 END;
 
 -- The key of cookies, forms and cursors, random and shown to nobody.
-CREATE TABLE seal (
+CREATE TABLE signing_key (
   only_row INTEGER NOT NULL PRIMARY KEY CHECK (only_row = 1),
   key      BLOB NOT NULL CHECK (length(key) = 32)
 );
-INSERT INTO seal (only_row, key) VALUES (1, randomblob(32));
+INSERT INTO signing_key (only_row, key) VALUES (1, randomblob(32));

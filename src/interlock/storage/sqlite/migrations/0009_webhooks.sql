@@ -16,7 +16,7 @@ CREATE TABLE subscription (
   ended_reason         TEXT,
   failures             INTEGER NOT NULL DEFAULT 0,
   resting_until        INTEGER,
-  turn                 INTEGER NOT NULL DEFAULT 0,
+  commit_seq                 INTEGER NOT NULL DEFAULT 0,
   secret               TEXT NOT NULL,
   previous_secret      TEXT,
   previous_until       INTEGER,
@@ -42,7 +42,7 @@ CREATE TABLE webhook_secret (
 ) WITHOUT ROWID;
 
 -- Until when a channel that folds bursts hears no more of one kind of event.
-CREATE TABLE webhook_pace (
+CREATE TABLE webhook_throttle (
   tenant      TEXT NOT NULL,
   channel     TEXT NOT NULL,
   event       TEXT NOT NULL,
@@ -93,9 +93,9 @@ CREATE INDEX outbox_settled ON outbox (settled_at) WHERE settled_at IS NOT NULL;
 CREATE INDEX job_webhook ON job_body (tenant, seq) WHERE webhook IS NOT NULL;
 
 -- An event put in here goes into the outbox once for every channel that listens to it.
-CREATE VIEW event_to_tell AS SELECT tenant, seq, '' AS event, from_status FROM job_history WHERE 0;
+CREATE VIEW event_to_deliver AS SELECT tenant, seq, '' AS event, from_status FROM job_history WHERE 0;
 
-CREATE TRIGGER tell_event INSTEAD OF INSERT ON event_to_tell
+CREATE TRIGGER deliver_event INSTEAD OF INSERT ON event_to_deliver
 BEGIN
   INSERT INTO outbox (tenant, id, channel, event, at, next_try_at, job_id, type, job_status, previous_status, attempt, version, agent_kind,
     agent_id, tags, approval_id)
@@ -103,7 +103,7 @@ BEGIN
       random() & 4095, 32768 | (random() & 16383), random() & 281474976710655),
     s.channel, NEW.event, interlock_clock(), max(CASE NEW.event WHEN 'queue.ready' THEN j.run_at ELSE 0 END, interlock_clock()),
     j.id, b.type, j.status, NEW.from_status, j.attempt, j.version, b.agent_kind, b.agent_id, j.tags,
-    CASE WHEN NEW.event IN ('approval.requested', 'approval.decided') THEN coalesce(j.gate_id, json_extract(j.metadata, '$.gate_id')) END
+    CASE WHEN NEW.event IN ('approval.requested', 'approval.decided') THEN coalesce(j.approval_id, json_extract(j.metadata, '$.approval_id')) END
   FROM subscription s
   CROSS JOIN job j ON j.tenant = NEW.tenant AND j.seq = NEW.seq
   CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
@@ -118,11 +118,11 @@ BEGIN
 END;
 
 -- A row put in here is told as the events it means.
-CREATE VIEW move_to_tell AS SELECT tenant, seq, from_status, to_status FROM job_history WHERE 0;
+CREATE VIEW transition_to_deliver AS SELECT tenant, seq, from_status, to_status FROM job_history WHERE 0;
 
-CREATE TRIGGER tell_move INSTEAD OF INSERT ON move_to_tell WHEN NEW.from_status IS NOT NEW.to_status
+CREATE TRIGGER deliver_transition INSTEAD OF INSERT ON transition_to_deliver WHEN NEW.from_status IS NOT NEW.to_status
 BEGIN
-  INSERT INTO event_to_tell
+  INSERT INTO event_to_deliver
   SELECT NEW.tenant, NEW.seq, 'job.' || NEW.to_status, NEW.from_status
   UNION ALL SELECT NEW.tenant, NEW.seq, 'queue.ready', NEW.from_status WHERE NEW.to_status IN ('queued', 'retry')
   UNION ALL SELECT NEW.tenant, NEW.seq, 'approval.requested', NEW.from_status WHERE NEW.to_status = 'waiting_for_approval'
@@ -142,27 +142,27 @@ BEGIN
 END;
 
 -- A job may become claimable without a move of its own: its children have ended, or its turn in the line of its agent has come.
-CREATE TRIGGER tell_ready AFTER UPDATE OF awaiting, blocked ON job
+CREATE TRIGGER deliver_ready AFTER UPDATE OF awaiting, blocked ON job
 WHEN (OLD.awaiting > 0 OR OLD.blocked = 1) AND NEW.awaiting = 0 AND NEW.blocked = 0 AND OLD.version = NEW.version
   AND EXISTS (SELECT 1 FROM subscription s WHERE s.tenant = NEW.tenant)
   AND only_interlock_may_change_jobs() IS NOT NULL  -- named so that another tool reads it as its error
 BEGIN
-  INSERT INTO event_to_tell SELECT NEW.tenant, NEW.seq, 'queue.ready', NEW.status WHERE NEW.status IN ('queued', 'retry');
+  INSERT INTO event_to_deliver SELECT NEW.tenant, NEW.seq, 'queue.ready', NEW.status WHERE NEW.status IN ('queued', 'retry');
 END;
 
 -- The same if an edit has changed its time.
-CREATE TRIGGER tell_new_time AFTER UPDATE OF run_at ON job
+CREATE TRIGGER deliver_new_time AFTER UPDATE OF run_at ON job
 WHEN OLD.run_at <> NEW.run_at AND OLD.status = NEW.status AND NEW.awaiting = 0 AND NEW.blocked = 0
   AND EXISTS (SELECT 1 FROM subscription s WHERE s.tenant = NEW.tenant)
   AND only_interlock_may_change_jobs() IS NOT NULL
 BEGIN
-  INSERT INTO event_to_tell SELECT NEW.tenant, NEW.seq, 'queue.ready', NEW.status WHERE NEW.status IN ('queued', 'retry');
+  INSERT INTO event_to_deliver SELECT NEW.tenant, NEW.seq, 'queue.ready', NEW.status WHERE NEW.status IN ('queued', 'retry');
 END;
 
 -- Interlock's verbs tell of their moves themselves; this is for every other change of a job.
-CREATE TRIGGER tell_change INSTEAD OF INSERT ON change_to_check
+CREATE TRIGGER deliver_change INSTEAD OF INSERT ON change_to_check
 BEGIN
-  INSERT INTO move_to_tell
+  INSERT INTO transition_to_deliver
   SELECT j.tenant, j.seq, NEW.status, j.status FROM job j
   WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.version IS NOT NEW.version AND only_interlock_may_change_jobs();
 END;

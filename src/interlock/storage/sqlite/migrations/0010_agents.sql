@@ -3,18 +3,18 @@
 -- into the first. Also here: types that are known beforehand, and workers that were seen.
 
 -- To settle a line is to insert it here, with how many places were freed.
-CREATE VIEW line_to_settle AS SELECT tenant, no AS line, 0 AS freed FROM agent WHERE 0;
-CREATE TRIGGER settle_line INSTEAD OF INSERT ON line_to_settle
+CREATE VIEW slots_to_release AS SELECT tenant, no AS agent_no, 0 AS freed FROM agent WHERE 0;
+CREATE TRIGGER release_agent_slots INSTEAD OF INSERT ON slots_to_release
 BEGIN
   UPDATE job SET blocked = 0 WHERE tenant = NEW.tenant AND seq IN (
-    SELECT j.seq FROM job j INDEXED BY job_line WHERE j.tenant = NEW.tenant AND j.line = NEW.line AND j.blocked = 1 AND j.finished_at IS NULL
+    SELECT j.seq FROM job j INDEXED BY job_blocked WHERE j.tenant = NEW.tenant AND j.agent_no = NEW.agent_no AND j.blocked = 1 AND j.finished_at IS NULL
       AND j.run_at <= interlock_clock()
     ORDER BY j.run_at, j.seq
-    LIMIT (SELECT max(coalesce(a.max_concurrency, 0) - a.used + NEW.freed, 0) FROM agent a WHERE a.tenant = NEW.tenant AND a.no = NEW.line));
+    LIMIT (SELECT max(coalesce(a.max_concurrency, 0) - a.used + NEW.freed, 0) FROM agent a WHERE a.tenant = NEW.tenant AND a.no = NEW.agent_no));
   UPDATE agent SET used = max(used - NEW.freed + changes(), 0),
     next_due = CASE WHEN used - NEW.freed + changes() < max_concurrency THEN (
-      SELECT min(j.run_at) FROM job j INDEXED BY job_line WHERE j.tenant = NEW.tenant AND j.line = NEW.line AND j.blocked = 1 AND j.finished_at IS NULL) END
-  WHERE tenant = NEW.tenant AND no = NEW.line
+      SELECT min(j.run_at) FROM job j INDEXED BY job_blocked WHERE j.tenant = NEW.tenant AND j.agent_no = NEW.agent_no AND j.blocked = 1 AND j.finished_at IS NULL) END
+  WHERE tenant = NEW.tenant AND no = NEW.agent_no
     -- a full line whose head moved up stays as it is
     AND NOT (changes() = NEW.freed AND used >= max_concurrency AND next_due IS NULL);
 END;
@@ -22,37 +22,37 @@ END;
 -- To deal out a line again is to insert it here: when a job may come before one that has a place already. Jobs that neither run nor
 -- keep their places give them back. A job keeps its place if its agent had a limit and was strict
 -- when it stopped running, and has been strict ever since.
-CREATE VIEW line_to_deal AS SELECT tenant, no AS line, 0 AS freed FROM agent WHERE 0;
-CREATE TRIGGER deal_line INSTEAD OF INSERT ON line_to_deal
+CREATE VIEW slots_to_assign AS SELECT tenant, no AS agent_no, 0 AS freed FROM agent WHERE 0;
+CREATE TRIGGER assign_agent_slots INSTEAD OF INSERT ON slots_to_assign
 BEGIN
-  UPDATE job SET blocked = 1 WHERE tenant = NEW.tenant AND line = NEW.line AND line IS NOT NULL AND blocked = 0 AND finished_at IS NULL
+  UPDATE job SET blocked = 1 WHERE tenant = NEW.tenant AND agent_no = NEW.agent_no AND agent_no IS NOT NULL AND blocked = 0 AND finished_at IS NULL
     AND (status = 'queued' OR status = 'retry') AND awaiting = 0
-    AND EXISTS (SELECT 1 FROM agent a WHERE a.tenant = NEW.tenant AND a.no = NEW.line AND a.max_concurrency IS NOT NULL
-      AND NOT (a.strict AND job.place_era IS a.era));
-  INSERT INTO line_to_settle VALUES (NEW.tenant, NEW.line, NEW.freed + changes());
+    AND EXISTS (SELECT 1 FROM agent a WHERE a.tenant = NEW.tenant AND a.no = NEW.agent_no AND a.max_concurrency IS NOT NULL
+      AND NOT (a.strict AND job.slot_epoch IS a.strict_epoch));
+  INSERT INTO slots_to_release VALUES (NEW.tenant, NEW.agent_no, NEW.freed + changes());
 END;
 
 -- To count the places of a line anew is to insert it here: after a new limit, or a change by direct SQL.
-CREATE VIEW line_to_recount AS SELECT tenant, no AS line FROM agent WHERE 0;
-CREATE TRIGGER recount_line INSTEAD OF INSERT ON line_to_recount
+CREATE VIEW slots_to_recount AS SELECT tenant, no AS agent_no FROM agent WHERE 0;
+CREATE TRIGGER recount_slots INSTEAD OF INSERT ON slots_to_recount
 BEGIN
   UPDATE job SET blocked = NOT blocked
-  WHERE tenant = NEW.tenant AND line = NEW.line AND line IS NOT NULL AND finished_at IS NULL
+  WHERE tenant = NEW.tenant AND agent_no = NEW.agent_no AND agent_no IS NOT NULL AND finished_at IS NULL
     AND (status = 'queued' OR status = 'retry') AND awaiting = 0 AND blocked <> (
-      SELECT a.max_concurrency IS NOT NULL AND NOT (a.strict AND job.place_era IS a.era)
-      FROM agent a WHERE a.tenant = NEW.tenant AND a.no = NEW.line);
+      SELECT a.max_concurrency IS NOT NULL AND NOT (a.strict AND job.slot_epoch IS a.strict_epoch)
+      FROM agent a WHERE a.tenant = NEW.tenant AND a.no = NEW.agent_no);
   UPDATE agent SET used = CASE WHEN max_concurrency IS NULL THEN 0 ELSE (
-    SELECT count(*) FROM job j WHERE j.tenant = NEW.tenant AND j.line = NEW.line AND j.finished_at IS NULL
-      AND (j.status = 'running' OR (agent.strict AND j.place_era = agent.era))) END
-  WHERE tenant = NEW.tenant AND no = NEW.line;
-  INSERT INTO line_to_settle VALUES (NEW.tenant, NEW.line, 0);
+    SELECT count(*) FROM job j WHERE j.tenant = NEW.tenant AND j.agent_no = NEW.agent_no AND j.finished_at IS NULL
+      AND (j.status = 'running' OR (agent.strict AND j.slot_epoch = agent.strict_epoch))) END
+  WHERE tenant = NEW.tenant AND no = NEW.agent_no;
+  INSERT INTO slots_to_release VALUES (NEW.tenant, NEW.agent_no, 0);
 END;
 
 CREATE TRIGGER limit_changes AFTER UPDATE OF max_concurrency, strict ON agent
 WHEN NEW.max_concurrency IS NOT OLD.max_concurrency OR NEW.strict <> OLD.strict
 BEGIN
-  UPDATE agent SET era = era + 1 WHERE tenant = NEW.tenant AND no = NEW.no AND OLD.strict AND NOT NEW.strict;
-  INSERT INTO line_to_recount VALUES (NEW.tenant, NEW.no);
+  UPDATE agent SET strict_epoch = strict_epoch + 1 WHERE tenant = NEW.tenant AND no = NEW.no AND OLD.strict AND NOT NEW.strict;
+  INSERT INTO slots_to_recount VALUES (NEW.tenant, NEW.no);
 END;
 
 CREATE TABLE job_type (

@@ -1,7 +1,7 @@
 -- Lists of rare words need not walk past all other jobs: for every stretch of jobs in the order of arrival it is noted which types
 -- and tags are in it, and when its jobs were made. Noted by upkeep once a stretch is full, so that an enqueue pays nothing.
 
-CREATE TABLE stretch (
+CREATE TABLE job_block (
   tenant    TEXT NOT NULL,
   first_seq INTEGER NOT NULL,
   last_seq  INTEGER NOT NULL,
@@ -10,24 +10,24 @@ CREATE TABLE stretch (
   PRIMARY KEY (tenant, first_seq)
 ) WITHOUT ROWID;
 
-CREATE TABLE stretch_word (
+CREATE TABLE job_block_term (
   tenant    TEXT NOT NULL,
   kind      TEXT NOT NULL CHECK (kind IN ('type', 'tag')),
   word      TEXT NOT NULL,
   first_seq INTEGER NOT NULL,
   PRIMARY KEY (tenant, kind, word, first_seq)
 ) WITHOUT ROWID;
-CREATE INDEX stretch_word_stretch ON stretch_word (tenant, first_seq);
+CREATE INDEX job_block_term_block ON job_block_term (tenant, first_seq);
 
-CREATE TRIGGER words_go_with_their_stretch AFTER DELETE ON stretch
+CREATE TRIGGER terms_go_with_their_block AFTER DELETE ON job_block
 BEGIN
-  DELETE FROM stretch_word WHERE tenant = OLD.tenant AND first_seq = OLD.first_seq;
+  DELETE FROM job_block_term WHERE tenant = OLD.tenant AND first_seq = OLD.first_seq;
 END;
 
 CREATE TRIGGER note_new_tags AFTER UPDATE OF tags ON job WHEN NEW.tags <> OLD.tags
 BEGIN
-  INSERT OR IGNORE INTO stretch_word (tenant, kind, word, first_seq)
+  INSERT OR IGNORE INTO job_block_term (tenant, kind, word, first_seq)
   SELECT NEW.tenant, 'tag', t.value, s.first_seq
-  FROM (SELECT first_seq, last_seq FROM stretch WHERE tenant = NEW.tenant AND first_seq <= NEW.seq ORDER BY first_seq DESC LIMIT 1) s
+  FROM (SELECT first_seq, last_seq FROM job_block WHERE tenant = NEW.tenant AND first_seq <= NEW.seq ORDER BY first_seq DESC LIMIT 1) s
   CROSS JOIN json_each(NEW.tags) t WHERE s.last_seq >= NEW.seq;
 END;

@@ -7,4 +7,4 @@ CREATE INDEX job_ready_across_repositories ON job (tenant, across_repositories, 
   WHERE across_repositories IS NOT NULL AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
 CREATE INDEX job_ready_across_keys ON job (tenant, across_keys, run_at, seq)
   WHERE across_keys IS NOT NULL AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
-CREATE INDEX route_bases ON route (tenant, type) WHERE no = base;
+CREATE INDEX eligibility_key_bases ON eligibility_key (tenant, type) WHERE no = base;
