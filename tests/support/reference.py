@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Final
 
 import interlock
@@ -12,12 +13,15 @@ from interlock import testing
 from interlock.sdk.queue import Item
 from interlock.sdk.tasks import Options
 
+WIDTH: Final = 100
 PAGE: Final = Path(__file__).parent.parent.parent / "docs" / "reference" / "python.md"
-HEAD: Final = """# Reference
+HEAD: Final = """# Python reference
 
-Every public name of the Python package, from its docstrings; `python -m tests.support.reference` writes this page. For how they play together see
-[tasks in Python](../how-to/write-tasks.md), [steps](../explanation/steps-and-replay.md), [approvals](../how-to/request-approvals.md), [retries](../how-to/retry-and-redrive.md) and [testing](../how-to/test-tasks.md). Verbs that also have
-a blocking twin, with `_sync` at the end of their name and the same arguments, are marked \\*.
+Every public name of the Python package, from its docstrings; `python -m tests.support.reference` writes this page.
+[Write tasks](../how-to/write-tasks.md), [steps](../explanation/steps-and-replay.md),
+[approvals](../how-to/request-approvals.md), [retries](../how-to/retry-and-redrive.md) and
+[testing](../how-to/test-tasks.md) explain how to use them. Methods marked \\* also have a synchronous version with
+`_sync` at the end of the name and the same arguments.
 """
 # What the worker and the SDK say to each other, and nobody else.
 INSIDE: Final = {
@@ -40,7 +44,14 @@ def render() -> str:
     for name, kind in names:
         parts += _class(name, kind)
     parts += ["## Options of tasks\n", *_options()]
-    return "\n".join(parts).rstrip() + "\n"
+    return "\n".join(map(_wrapped, "\n".join(parts).rstrip().split("\n"))) + "\n"
+
+
+def _wrapped(line: str) -> str:
+    if len(line) <= WIDTH or line.startswith(("|", "#")):
+        return line
+    indent = "  " if line.startswith("- ") else ""
+    return fill(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _class(name: str, kind: type) -> Iterator[str]:
