@@ -1,4 +1,4 @@
-"""The only place that wires: from a database URL to an engine."""
+"""Composition root: builds stores, engines and clients from URLs and settings."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ADVICE: Final = "use sqlite:///PATH or postgresql://USER@HOST/NAME"
 
 
 async def open_store(url: str) -> Store:
-    """The store behind a URL. A SQLite file is made and brought up to date; PostgreSQL is migrated by its owner."""
+    """Open the store of a URL. A SQLite file is created and migrated; PostgreSQL must be migrated by its owner."""
     if url.startswith(SQLITE):
         from interlock.storage.sqlite.store import SQLiteStore
 
@@ -57,7 +57,7 @@ async def open_store(url: str) -> Store:
 
 
 async def open_shards(shards: Mapping[str, str], *, supplier: str | ShardSupplier | None = None) -> Store:
-    """One store over several databases of PostgreSQL, by the names of their shards."""
+    """Open one store over several PostgreSQL databases, keyed by shard name."""
     _need_asyncpg()
     from interlock.storage.shards.factory import open_sharded_store
 
@@ -65,7 +65,10 @@ async def open_shards(shards: Mapping[str, str], *, supplier: str | ShardSupplie
 
 
 def open_objects(place: str | None, database: str) -> Objects:
-    """Where artifacts are kept: a bucket or a directory, by default beside the SQLite file or the running process."""
+    """Open the artifact storage: a bucket or a directory.
+
+    The default directory is next to the SQLite file, or in the working directory for PostgreSQL.
+    """
     if place is not None and place.startswith(S3):
         from interlock.storage.object_store.s3 import S3Objects
 
@@ -83,7 +86,7 @@ def open_objects(place: str | None, database: str) -> Objects:
 
 
 async def migrate(url: str) -> list[str]:
-    """Bring the schema behind a URL up to date and name what was applied."""
+    """Migrate the database of a URL and return the applied migrations."""
     if url.startswith(SQLITE):
         from interlock.storage.sqlite.store import SQLiteStore
 
@@ -101,12 +104,12 @@ async def migrate(url: str) -> list[str]:
 
 
 def _no_database(url: str) -> Invalid:
-    """Names no part of a URL that may hold a password."""
+    """Return an error without the parts of the URL that may contain a password."""
     return Invalid(f"{url.split('@')[-1].split('?')[0]!r} is not a database; {ADVICE}", pointer="/database")
 
 
 def _no_place(url: str) -> Invalid:
-    """The same where a server would do, too; the scheme is the part that people leave out."""
+    """Like `_no_database` where a server URL is valid too; suggest the scheme, which users often omit."""
     plain = url.split("@")[-1].split("?")[0]
     advice = f"{ADVICE}, or http://HOST:PORT or https://HOST for a server"
     if "://" not in url and re.fullmatch(r"[\w.-]+(:\d+)?(/.*)?", plain) and not plain.endswith(".db"):
@@ -115,14 +118,14 @@ def _no_place(url: str) -> Invalid:
 
 
 async def migrate_all(settings: Settings) -> list[str]:
-    """Bring the database of the settings up to date, or those of all shards, and name what was applied where."""
+    """Migrate the database of the settings, or all shards, and return the applied migrations."""
     if not settings.shards:
         return await migrate(settings.database)
     return [f"{name}: {one}" for name, url in settings.shards.items() for one in await migrate(url)]
 
 
 def trust(settings: Settings, fetch: Fetch) -> Trust:
-    """The accepted credentials of the settings; `fetch` reads an issuer's keys."""
+    """Return the accepted credentials of the settings; `fetch` reads an issuer's keys."""
     own = "tokens" in settings.auth
     if "jwt" not in settings.auth:
         return Trust(own=own)
@@ -132,7 +135,7 @@ def trust(settings: Settings, fetch: Fetch) -> Trust:
 
 
 def limits(settings: Settings) -> Limits:
-    """The size limits of the settings, except that of a body."""
+    """Return the limits of the settings, except that of a request body."""
     return Limits(
         webhooks=Allowance.of(settings.webhooks_allow),
         artifact=settings.artifact_bytes,
@@ -157,7 +160,7 @@ async def new_engine(settings: Settings, *, trust: Trust = OWN, supplier: ShardS
 
 @asynccontextmanager
 async def engine_of(settings: Settings, *, trust: Trust = OWN, create: bool = True) -> AsyncIterator[Engine]:
-    """An engine for these settings while the block lasts; its maintenance tasks are up to the caller."""
+    """Provide an engine for the settings and close it afterwards; the caller runs its maintenance."""
     if not create and not settings.shards:
         check_exists(settings.database)
     engine = await new_engine(settings, trust=trust)
@@ -176,7 +179,7 @@ def check_exists(database: str) -> None:
     except FileNotFoundError:
         exists = False
     except OSError:
-        return  # opening it says what is wrong
+        return  # opening it raises a better error
     if not exists:
         message = (
             f"database file {path!r} does not exist: check the path; `interlock migrate` or `interlock up` creates it"
@@ -185,7 +188,7 @@ def check_exists(database: str) -> None:
 
 
 def open_engine(url: str, *, create: bool = True, **others: Any) -> AbstractAsyncContextManager[Engine]:
-    """The same for one database, with other settings by their names."""
+    """Like `engine_of`, for one database and other settings by name."""
     return engine_of(Settings(database=url, **others), create=create)
 
 
@@ -243,7 +246,7 @@ class App(SdkApp):
         shard_supplier: str | ShardSupplier | None = None,
         artifacts: str | None = None,
     ) -> None:
-        token = token or None  # an environment variable that is set and empty means the same as one that is not
+        token = token or None  # an empty environment variable means unset
         if url is not None and url.startswith(SERVERS):
             check_place(url, tenant=DEFAULT_TENANT if tenant is None else tenant, token=token)
             if shards or shard_supplier or artifacts:
@@ -261,7 +264,7 @@ class App(SdkApp):
 
 
 def _settings(url: str | None, shards: Mapping[str, str] | None, **others: str | None) -> Settings:
-    """What an app is told: by its caller alone where that names a database or shards, else by the settings in force."""
+    """Return only the caller's settings if they include a database or shards, else the effective settings."""
     given: dict[str, Any] = {name: value for name, value in others.items() if value is not None}
     if url is not None and shards is not None:
         raise Invalid("an app has its jobs at a URL or on shards, not both", pointer="/shards")

@@ -1,4 +1,4 @@
-"""Settings: a flag beats the environment, which beats interlock.toml."""
+"""Settings. Flags take precedence over the environment, and that over interlock.toml."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CREDENTIALS = ("tokens", "jwt")
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
 ADAPTERS = ("codeq", "moonmind", "mcp")
 KIB = 1024
-# From where to where each limit may be set. What workers cut their errors and events to is always taken.
+# Range of each limit. The minimum of errors and events is the size that workers truncate them to.
 LIMITS: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("body", "payload", "result", "checkpoint", "step", "headers"), (KIB, 64 * KIB * KIB)),
     "event": (8 * KIB, 64 * KIB * KIB),
@@ -31,7 +31,7 @@ LIMITS: Mapping[str, tuple[int, int]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a process of Interlock is told from outside."""
+    """The settings of a process."""
 
     database: str = "sqlite:///interlock.db"
     shards: Mapping[str, str] = field(default_factory=dict)
@@ -64,17 +64,17 @@ class Settings:
 def load(
     flags: Mapping[str, Any], *, environ: Mapping[str, str] | None = None, directory: Path | None = None
 ) -> Settings:
-    """The settings in force; a flag that is None was not given."""
+    """Load the effective settings; a flag that is None was not given."""
     environ = os.environ if environ is None else environ
     values = _from_file((directory or Path.cwd()) / FILE)
     specified = {name: value for name in _names() if (value := _from_environ(name, environ)) is not None}
     if flags.get("database") is not None or ("database" in specified and "shards" not in specified):
-        values.pop("shards", None)  # one database that is named nearer by is opened alone
+        values.pop("shards", None)  # a single database with higher precedence replaces the shards
         specified.pop("shards", None)
     values |= specified
     values |= {name: value for name, value in flags.items() if value is not None}
     settings = Settings(**{name: _READ[name](value) if name in _READ else value for name, value in values.items()})
-    if settings.shards:  # where something hangs on one database, it is the one that keeps the directory
+    if settings.shards:  # code that needs a single database uses the one with the directory
         settings = replace(settings, database=next(iter(settings.shards.values())))
     if "jwt" in settings.auth and not settings.issuers:
         raise Invalid("auth names jwt, but no issuers are set", pointer="/issuers")
@@ -82,7 +82,7 @@ def load(
 
 
 def of_shards(shards: Mapping[str, str], **specified: Any) -> Settings:
-    """Settings of a program that names its shards itself."""
+    """Return settings for an explicit set of shards."""
     if not shards:
         raise Invalid("there must be at least one shard", pointer="/shards")
     checked = _shards(shards)
@@ -92,7 +92,7 @@ def of_shards(shards: Mapping[str, str], **specified: Any) -> Settings:
 def sources(
     flags: Mapping[str, Any], *, environ: Mapping[str, str] | None = None, directory: Path | None = None
 ) -> dict[str, str]:
-    """Where each setting in force was said: by a flag, a variable, the file, or nowhere."""
+    """Return the source of each effective setting: a flag, a variable, the file, or the default."""
     environ = os.environ if environ is None else environ
     specified = dict.fromkeys(_names(), "default") | dict.fromkeys(_from_file((directory or Path.cwd()) / FILE), FILE)
     for name in _names():
@@ -108,7 +108,7 @@ def _names() -> set[str]:
 
 
 def _from_environ(name: str, environ: Mapping[str, str]) -> str | None:
-    """The variable itself, or the content of the file that NAME_FILE points to, for secrets."""
+    """Return the variable, or the content of the file that NAME_FILE points to (for secrets)."""
     variable = PREFIX + name.upper()
     if variable in environ:
         return environ[variable]
@@ -133,7 +133,7 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def _auth(value: object) -> tuple[str, ...]:
-    """Which credentials count: `off` for none, or names in a list or between commas."""
+    """Parse the accepted credentials: `off`, or names as a list or comma-separated."""
     given = [word.strip() for word in value.split(",")] if isinstance(value, str) else value
     if given == [OFF]:
         return ()
@@ -143,7 +143,7 @@ def _auth(value: object) -> tuple[str, ...]:
 
 
 def _tables(name: str) -> Callable[[object], tuple[Mapping[str, Any], ...]]:
-    """Reads tables of a TOML file, or a JSON list of objects."""
+    """Return a parser of TOML tables, or of a JSON list of objects."""
 
     def read(value: object) -> tuple[Mapping[str, Any], ...]:
         try:
@@ -164,7 +164,7 @@ def _secret(value: object) -> str:
 
 
 def _limits(value: object) -> Mapping[str, int]:
-    """The largest values taken, by what they are of: a table of a TOML file, or a JSON object."""
+    """Parse limits by name: a TOML table, or a JSON object."""
     try:
         given = json.loads(value) if isinstance(value, str) else value
     except ValueError as error:
@@ -179,7 +179,7 @@ def _limits(value: object) -> Mapping[str, int]:
 
 
 def _shards(value: object) -> Mapping[str, str]:
-    """Databases by name: a table of a TOML file, or a JSON object."""
+    """Parse database URLs by shard name: a TOML table, or a JSON object."""
     try:
         given = json.loads(value) if isinstance(value, str) else value
     except ValueError as error:
@@ -197,7 +197,7 @@ def _shards(value: object) -> Mapping[str, str]:
 
 
 def _hosts(value: object) -> tuple[str, ...]:
-    """Names the service answers to, in a list or between commas."""
+    """Parse the accepted host names, as a list or comma-separated."""
     given = [word.strip() for word in value.split(",")] if isinstance(value, str) else value
     if not isinstance(given, list) or not all(isinstance(word, str) and word for word in given):
         raise Invalid("hosts must be a list of host names, without ports", pointer="/hosts")
@@ -205,7 +205,7 @@ def _hosts(value: object) -> tuple[str, ...]:
 
 
 def _adapters(value: object) -> tuple[str, ...]:
-    """Other protocols that are served too, in a list or between commas; none if empty."""
+    """Parse the protocol adapters to serve, as a list or comma-separated; none if empty."""
     given = [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
     if not isinstance(given, (list, tuple)) or not all(word in ADAPTERS for word in given):
         raise Invalid(f"faces must be a list of {', '.join(ADAPTERS)}", pointer="/faces")
@@ -259,7 +259,7 @@ def _days(value: object) -> float:
 
 
 def _size(name: str) -> Callable[[object], int]:
-    """Reads a number of bytes."""
+    """Return a parser of a number of bytes."""
 
     def read(value: object) -> int:
         number = _number(value, name)
@@ -278,7 +278,7 @@ def _number(value: object, name: str) -> float:
 
 
 def _webhooks_allow(value: object) -> tuple[str, ...]:
-    """Where webhooks may go besides the public network, in a list or between commas; nothing if empty."""
+    """Parse additional webhook destinations, as a list or comma-separated; none if empty."""
     given = [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
     if not isinstance(given, list) or not all(isinstance(word, str) for word in given):
         raise Invalid("webhooks_allow must be a list of addresses or host names, with :port or without")
@@ -286,7 +286,7 @@ def _webhooks_allow(value: object) -> tuple[str, ...]:
 
 
 def tenant_name(value: object) -> str:
-    """An empty one, as of a variable that was left empty, would be nobody's."""
+    """Return a valid tenant name. An empty one, such as from an empty variable, is rejected."""
     if not isinstance(value, str) or not (1 <= len(value) <= 200 and value.isprintable() and value == value.strip()):
         raise Invalid("tenant must be 1 to 200 visible characters", pointer="/tenant")
     return value

@@ -1,46 +1,46 @@
-"""Everything Interlock refuses, one class per situation.
+"""All errors of Interlock, one class per situation.
 
 Error
-├── Malformed             400  the text is not the JSON we take
-├── Unauthenticated       401  no credential, or one that does not count
+├── Malformed             400  the text is not valid JSON, or breaks a rule for JSON
+├── Unauthenticated       401  the credential is missing or invalid
 ├── Forbidden             403  the credential does not allow this
 ├── NotFound              404  no such job for this tenant
 ├── Conflict              409
-│   ├── LeaseLost              the fence no longer holds the job
-│   ├── AlreadyFinished        the grant, or the job, has ended
-│   ├── NotRunning             the caller itself has finished the grant
-│   ├── CheckpointConflict     an old checkpoint number with other data
-│   ├── CancelRequested        a gate for a job that is asked to stop
-│   ├── NoCancelRequested      an acknowledgement of nothing
+│   ├── LeaseLost              the fence is stale
+│   ├── AlreadyFinished        another operation ended the lease, or the job is terminal
+│   ├── NotRunning             the worker itself has already finished the run
+│   ├── CheckpointConflict     an old checkpoint number with different data
+│   ├── CancelRequested        an approval request while cancellation is pending
+│   ├── NoCancelRequested      an acknowledgement of a cancellation that was not requested
 │   ├── NotEditable            an edit of a job that is not waiting for a worker
-│   ├── NotTerminal               a redrive of a job that has not ended
-│   ├── AlreadyDecided         another decision than the one that was made
-│   ├── DigestMismatch         a decision about something else than what is asked
-│   ├── TokenExists            a token was made under this key before
+│   ├── NotTerminal            a redrive of a job that is not terminal
+│   ├── AlreadyDecided         a decision or vote that differs from the recorded one
+│   ├── DigestMismatch         a decision with the digest of a different request
+│   ├── TokenExists            the idempotency key was already used for a token
 │   ├── AgentInUse             an agent with unfinished jobs cannot be deleted
-│   ├── BrokenJob              a row that was changed past the database's rules; doctor --repair ends it
+│   ├── BrokenJob              a row that violates a database constraint; doctor --repair fixes or ends it
 │   ├── WouldDeadlock          a wait for a child that could never run
-│   └── ParentNotActive            a child for a job that ended or is being cancelled
+│   └── ParentNotActive        a child for a job that is terminal or being cancelled
 ├── Gone                  410
-│   ├── ApprovalExpired            nobody decided in time
-│   └── ApprovalVoid               its job no longer waits for it
-├── PreconditionFailed    412  the job has another version
+│   ├── ApprovalExpired        the approval expired before a decision
+│   └── ApprovalVoid           the job no longer waits for the approval
+├── PreconditionFailed    412  the job has a different version
 ├── TooLarge              413
-├── Invalid               422  a value outside the rules
-│   ├── IdempotencyKeyReuse    the same key with another body
+├── Invalid               422  a value breaks a rule
+│   ├── IdempotencyKeyReuse    the same idempotency key with a different body
 │   ├── Unsatisfiable     416  a range beyond the end of a file
-│   ├── UnknownType            a type that is not registered, where that is demanded
-│   └── UnknownAgent           likewise for an agent
+│   ├── UnknownType            an unregistered type, if `strict_types` is on
+│   └── UnknownAgent           an unregistered agent, if `implicit_agents` is off
 ├── ArtifactLost          500  the bytes of an artifact are missing or damaged
-├── ArtifactsNotConfigured  501  no place for artifacts is set up
-├── Unavailable           503  the database cannot be reached now
-│   ├── Indeterminate          the connection broke around a commit
+├── ArtifactsNotConfigured  501  no artifact storage is configured
+├── Unavailable           503  the database is unreachable or overloaded
+│   ├── Indeterminate          the connection broke during a commit
 │   └── TenantMoved            the tenant is on another shard, or is being moved there
-├── JobFailed, JobCancelled    how a job ended whose result was awaited (these three are raised by the SDK alone)
-├── StepMismatch               a run does not do again what was recorded of it
+├── JobFailed, JobCancelled    the job whose result was awaited did not succeed (SDK only)
+├── StepMismatch               a replay differs from the saved steps (SDK only)
 └── Fatal                      the process must stop
     ├── StorageBroken          a failed fsync, a corrupt page
-    └── SchemaMismatch         the database is older or newer than this program
+    └── SchemaMismatch         the database schema is older or newer than this program
 """
 
 from collections.abc import Sequence
@@ -52,11 +52,11 @@ class Error(Exception):
 
     code = "error"
     status = 500
-    pointer: str = ""  # the place in the request that is at fault, where it is known
+    pointer: str = ""  # JSON pointer to the invalid value in the request, if known
 
 
 class Malformed(Error):
-    """The text is not the JSON that Interlock takes."""
+    """The text is not valid JSON, or breaks a rule such as unique keys."""
 
     code = "malformed"
     status = 400
@@ -67,7 +67,7 @@ class Malformed(Error):
 
 
 class Unauthenticated(Error):
-    """The credential is missing or invalid; the response does not say why."""
+    """The credential is missing or invalid; the response gives no reason."""
 
     code = "unauthenticated"
     status = 401
@@ -77,20 +77,20 @@ class Unauthenticated(Error):
 
 
 class Forbidden(Error):
-    """The credential is good, but does not allow this."""
+    """The credential is valid, but does not allow this."""
 
     code = "forbidden"
     status = 403
 
 
 class NotFound(Error):
-    """No such thing exists for this tenant."""
+    """The job or other resource does not exist for this tenant."""
 
     code = "not_found"
     status = 404
 
     def __init__(self, job_id: str, *, what: str = "job", hint: str = "") -> None:
-        self.job_id, self.what = job_id, what  # no id where it would be a secret
+        self.job_id, self.what = job_id, what  # the ID is empty if it would be a secret
         missing = f"no {what} {job_id}" if job_id else f"no such {what}"
         super().__init__(f"{missing}: {hint}" if hint else missing)
 
@@ -113,7 +113,7 @@ class LeaseLost(Conflict):
 
 
 class BrokenJob(Conflict):
-    """The row of a job breaks a rule of the database, so that it cannot be changed as asked."""
+    """The row of the job violates a database constraint, so it cannot be changed."""
 
     code = "broken_job"
 
@@ -146,7 +146,7 @@ class NotRunning(Conflict):
 
 
 class CheckpointConflict(Conflict):
-    """An old or equal checkpoint number came with other data."""
+    """An old or equal checkpoint number came with different data."""
 
     code = "checkpoint_conflict"
 
@@ -176,7 +176,7 @@ class NoCancelRequested(Conflict):
 
 
 class TokenExists(Conflict):
-    """A token was made under this key before, and its text is shown only once."""
+    """The idempotency key was already used for a token, whose secret is shown only once."""
 
     code = "token_exists"
 
@@ -197,7 +197,7 @@ class ParentNotActive(Conflict):
 
 
 class WouldDeadlock(Conflict):
-    """A job must not wait for a child whose agent is strict when only jobs that wait hold its slots."""
+    """The job would wait for a child that needs a slot of a strict agent, and waiting jobs hold all its slots."""
 
     code = "would_deadlock"
 
@@ -230,7 +230,7 @@ class NotTerminal(Conflict):
 
 
 class AlreadyDecided(Conflict):
-    """An approval is decided once, and a voter votes once; this decision is another one."""
+    """The approval already has a different decision, or this voter a different vote."""
 
     code = "already_decided"
 
@@ -276,7 +276,7 @@ class ApprovalVoid(Gone):
 
 
 class PreconditionFailed(Error):
-    """The job has changed since the caller looked at it."""
+    """The job has changed since the caller read it."""
 
     code = "precondition_failed"
     status = 412
@@ -310,7 +310,7 @@ class TooLarge(Error):
 
 
 class FieldError(NamedTuple):
-    """One place in a request that is at fault, and what is wrong there."""
+    """One invalid value in a request: its JSON pointer and the error message."""
 
     pointer: str
     message: str
@@ -341,7 +341,7 @@ class Invalid(Error):
 
 
 class IdempotencyKeyReuse(Invalid):
-    """An idempotency key came again with another body."""
+    """The idempotency key was already used with a different body."""
 
     code = "idempotency_key_reuse"
 
@@ -372,7 +372,7 @@ class UnknownAgent(Invalid):
 
 
 class Unsatisfiable(Invalid):
-    """A range of bytes begins after the end of the file, or is not the only one."""
+    """The byte range begins after the end of the file, or there are several ranges."""
 
     code = "range_not_satisfiable"
     status = 416
@@ -383,7 +383,7 @@ class Unsatisfiable(Invalid):
 
 
 class ArtifactLost(Error):
-    """The bytes of an artifact are missing, or are not those that were stored."""
+    """The content of an artifact is missing or differs from what was stored."""
 
     code = "artifact_lost"
 
@@ -393,7 +393,7 @@ class ArtifactLost(Error):
 
 
 class Unavailable(Error):
-    """The database cannot be reached or is overloaded; nothing was changed, try again."""
+    """The database is unreachable or overloaded; nothing was changed, retry."""
 
     code = "unavailable"
     status = 503
@@ -406,14 +406,14 @@ class Unavailable(Error):
 
 
 class Indeterminate(Unavailable):
-    """The connection broke around a commit: the change may or may not have happened; repeat the call."""
+    """The connection broke during a commit: the change may or may not have happened; repeat the call."""
 
     code = "indeterminate"
     public = "the connection to the database broke; the change may or may not have happened, repeat the call"
 
 
 class ArtifactsNotConfigured(Error):
-    """No place for artifacts is set up; to try again does not help."""
+    """No artifact storage is configured; a retry does not help."""
 
     code = "artifacts_not_configured"
     status = 501
@@ -439,7 +439,7 @@ class Fatal(Error):
 
 
 class StorageBroken(Fatal):
-    """A failed fsync or a corrupt page: nothing more is written until a person has looked."""
+    """A failed fsync or a corrupt page: the server writes nothing more until an operator intervenes."""
 
     code = "storage_broken"
 

@@ -1,6 +1,6 @@
-"""For users' tests: an app in memory, a clock that is set, and jobs that run when the test says so.
+"""Test support: an in-memory app with a manual clock, whose jobs run on request.
 
-Put `pytest_plugins = ["interlock.testing"]` into a conftest.py and take the fixture `interlock_app`.
+Put `pytest_plugins = ["interlock.testing"]` into a conftest.py and use the fixture `interlock_app`.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class MemoryApp(App):
             runs += await Worker(self, name="testing", capabilities=able, affinity_keys=None).run(drain=True)
             waiting = await self._all(Status.QUEUED, Status.RETRY)
             if wanted := {capability for job in waiting for capability in job.requires} - able:
-                able |= wanted  # there is one worker here, and it can do whatever jobs ask for
+                able |= wanted  # the only worker has every capability that jobs require
                 continue
-            # What is due and was not run waits for something else than time, and keeps nobody from going on.
+            # A due job that did not run waits for something other than time, so it does not stop the clock.
             later = [job.run_at for job in waiting if job.run_at > self.clock() and not job.awaiting]
             if not (move_clock and later):
                 return runs
@@ -155,7 +155,7 @@ class MemoryApp(App):
         return client
 
     async def _open(self) -> Client:
-        """Every event loop has an engine of its own over the one store."""
+        """Create an engine per event loop, all on the same store."""
         if not self._is_ready:
             await self._store.migrate()
             self._is_ready = True
@@ -163,7 +163,7 @@ class MemoryApp(App):
 
 
 class _Guest(LocalClient):
-    """A client of a store that outlives it; what the clock demands is done when the test says so."""
+    """A client whose store outlives it. It runs no maintenance in the background: `run_until_idle` does."""
 
     def start_maintenance(self) -> None:
         pass
@@ -175,7 +175,7 @@ class _Guest(LocalClient):
 
 @pytest.fixture
 def interlock_app() -> Iterator[MemoryApp]:
-    """An app in memory. Declare tasks on it, or let it adopt the app under test."""
+    """An in-memory app. Declare tasks on it, or let it adopt the app under test."""
     app = MemoryApp()
     yield app
     asyncio.run(app.discard())

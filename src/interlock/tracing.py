@@ -1,6 +1,6 @@
-"""Spans for OpenTelemetry. Without the extra `otel`, or where nobody has set it up, nothing is done and nothing costs.
+"""OpenTelemetry spans. Without the extra `otel`, or a configured tracer provider, tracing is off and costs nothing.
 
-A program that has set OpenTelemetry up itself gets our spans among its own; the command line sets it up from OTEL_*.
+In a program that configures OpenTelemetry itself, spans go to its provider. The command line configures it from OTEL_*.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EXPORTERS: Final = "opentelemetry_traces_exporter"
 def span(
     name: str, kind: Kind, *, parent: str | None = None, attributes: Mapping[str, Any] | None = None
 ) -> Iterator[Span | None]:
-    """A span for a block, under the one that `parent` (a traceparent) names or else the current one; None if off."""
+    """Run a block in a span whose parent is `parent` (a traceparent) or the current span; None if tracing is off."""
     tracer = _tracer()
     if tracer is None:
         yield None
@@ -43,12 +43,12 @@ def span(
 
 
 def is_on() -> bool:
-    """Whether spans go anywhere."""
+    """Return whether tracing is on."""
     return _tracer() is not None
 
 
 def traceparent() -> str | None:
-    """The current span as W3C trace context, if there is one."""
+    """Return the W3C traceparent of the current span, or None."""
     if _tracer() is None:
         return None
     carrier: dict[str, str] = {}
@@ -57,7 +57,7 @@ def traceparent() -> str | None:
 
 
 def configure() -> None:
-    """Send spans where the OTEL_* variables say; without any of them nothing is set up."""
+    """Configure the exporters of the OTEL_* variables; without these variables tracing stays off."""
     named = os.environ.get("OTEL_TRACES_EXPORTER") or ("otlp" if _names_a_collector() else "none")
     if named == "none" or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return
@@ -75,7 +75,7 @@ def configure() -> None:
 
 
 def _exporter(name: str) -> Any:
-    # One that is called otlp stands for a way of sending, which another variable chooses.
+    # The exporter name otlp covers several protocols; a separate variable selects one.
     protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
     wanted = f"otlp_proto_{'grpc' if protocol == 'grpc' else 'http'}" if name == "otlp" else name
     found = next(iter(entry_points(group=_EXPORTERS, name=wanted)), None)
@@ -105,7 +105,7 @@ def _propagator() -> TraceContextTextMapPropagator:
 
 
 def _provider() -> TracerProvider | None:
-    """Whoever makes spans in this process, if anybody does; nobody can who has not imported OpenTelemetry."""
+    """Return the tracer provider of this process, or None. Without an import of OpenTelemetry there cannot be one."""
     if "opentelemetry.trace" not in sys.modules:
         return None
     from opentelemetry import trace

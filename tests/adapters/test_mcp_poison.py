@@ -17,7 +17,7 @@ ODD: list[bytes] = [
 ]  # fmt: skip
 GOOD: dict[str, Any] = {
     "type": "t", "job_id": NEVER, "approval_id": NEVER, "fence": 1, "seq": 1, "data": 1, "error": {"message": "m"},
-    "prompt": "p", "decision": "deny",
+    "prompt": "p", "decision": "deny", "name": "n", "result": 1,
 }  # fmt: skip
 
 

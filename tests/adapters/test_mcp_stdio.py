@@ -277,10 +277,10 @@ class Missing:
             raise ModuleNotFoundError(name=name)
 
 sys.meta_path.insert(0, Missing())
-from interlock.api import faces
+from interlock.api import adapters
 from interlock.cli.main import app
 
-assert faces.at_hand() == ("codeq", "moonmind")
+assert adapters.at_hand() == ("codeq", "moonmind")
 for words in (["mcp"], ["serve", "--port", "0"]):
     try:
         app(words)

@@ -18,7 +18,7 @@ from interlock.storage.sqlite.store import SQLiteStore
 DOCS = Path(__file__).parents[2] / "docs"
 API = (DOCS / "reference/http-api.md").read_text()
 ERRORS = (DOCS / "reference/error-codes.md").read_text()
-DEPLOYING = (DOCS / "how-to/deploy.md").read_text()
+DEPLOYING = re.sub(r"\s+", " ", (DOCS / "how-to/deploy.md").read_text())
 METRICS = (DOCS / "reference/metrics-and-logs.md").read_text()
 
 

@@ -71,7 +71,7 @@ async def test_a_row_that_was_changed_is_found_in_its_part(remote: Desk, adapter
     for jobs in (1, 2, 100):
         _, _, bad, _ = await all_parts(remote, jobs)
         assert len(bad) == 1
-        assert f"{ids[1]} version 2: the hash does not fit" in bad[0]
+        assert f"{ids[1]} version 2: the hash does not match" in bad[0]
 
 
 async def test_a_job_whose_history_is_gone_is_found_in_its_part(remote: Desk, adapter: Door) -> None:

@@ -25,7 +25,7 @@ def chain(
         fields = ("t", id, number, origin, target, "verb", "user:a", 1, 0, None, None, 99)
         previous = history_hash(previous, *fields)
         rows.append((*fields, previous, version, status))
-    return rows
+    return [(*row, previous) for row in rows]
 
 
 def test_a_chain_that_fits_is_counted() -> None:
@@ -41,9 +41,9 @@ def test_a_chain_that_fits_is_counted() -> None:
         ([(2, None, "queued")], 2, "queued", "version 2: a version is missing"),
         ([(1, "retry", "queued")], 1, "queued", "version 1: it does not start from the status"),
         ([(1, None, "queued"), (2, "retry", "running")], 2, "running", "version 2: it does not start from the status"),
-        (LIFE[:2], 3, "succeeded", "version 2: the job says version 3, succeeded; its history ends in running"),
-        (LIFE, 3, "failed", "version 3: the job says version 3, failed; its history ends in succeeded"),
-        (LIFE, 2, "succeeded", "version 3: the job says version 2"),
+        (LIFE[:2], 3, "succeeded", "version 2: the job has version 3, succeeded, but its history ends in running"),
+        (LIFE, 3, "failed", "version 3: the job has version 3, failed, but its history ends in succeeded"),
+        (LIFE, 2, "succeeded", "version 3: the job has version 2"),
         (LIFE, None, None, "version 1: the job is gone"),
     ],
 )  # fmt: skip
@@ -63,7 +63,7 @@ def test_a_hash_that_does_not_fit_is_found_and_what_follows_is_still_counted() -
     rows[1] = (*rows[1][:6], "user:mallory", *rows[1][7:])
     verdict = verify(rows)
     assert verdict.rows == 3
-    assert verdict.first_bad == f"t {ID} version 2: the hash does not fit the row and the one before"
+    assert verdict.first_bad == f"t {ID} version 2: the hash does not match the row and the previous one"
 
 
 def test_the_head_covers_tenant_id_and_hash_of_every_job() -> None:

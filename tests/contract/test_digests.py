@@ -157,7 +157,7 @@ async def test_an_audit_names_what_was_changed(remote: Desk, adapter: Door, kind
     await adapter.run(on(adapter, statement), remote.tenant, job.id)
     verdict = await remote.store.verify(remote.tenant)
     assert verdict.first_bad is not None
-    assert f"{job.id} version {version}: the digest of {digest} does not fit" in verdict.first_bad
+    assert f"{job.id} version {version}: the digest of {digest} does not match" in verdict.first_bad
     assert other.id not in verdict.first_bad
 
 
@@ -175,7 +175,7 @@ async def test_an_audit_finds_what_was_added(remote: Desk, adapter: Door, column
         await adapter.run(f"UPDATE job SET result = '1' {JOB}", remote.tenant, job.id)
     verdict = await remote.store.verify(remote.tenant)
     assert verdict.first_bad is not None
-    assert f"the digest of {column} does not fit" in verdict.first_bad
+    assert f"the digest of {column} does not match" in verdict.first_bad
 
 
 async def test_an_audit_finds_a_step_of_no_run_and_an_approval_of_no_transition(remote: Desk, adapter: Door) -> None:

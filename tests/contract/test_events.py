@@ -10,10 +10,23 @@ from typing import Any
 import pytest
 
 from interlock.domain.job import HeartbeatReply, Rejected
+from interlock.domain.operations import PruneCommand
 from interlock.domain.progress import SMALLEST_ID, EventRow, FeedEvent, FeedPosition, Level, Report
 from interlock.errors import CheckpointConflict, Error, LeaseLost, NotFound, NotRunning
 from tests.contract.approvals import command, decided, waiting
-from tests.contract.builders import NEVER, Desk, complete, expire, fail, heartbeat, release, revoke, save
+from tests.contract.builders import (
+    NEVER,
+    OPERATOR,
+    Desk,
+    complete,
+    expire,
+    fail,
+    heartbeat,
+    new_id,
+    release,
+    revoke,
+    save,
+)
 from tests.contract.connections import Door, refusal
 from tests.contract.progress import event, report, tell
 from tests.contract.test_poison_values import VALUES, WORDS
@@ -400,16 +413,15 @@ async def test_the_database_refuses_to_change_an_event_or_take_it_from_its_job(r
     assert await messages(remote, job.id) == ["kept"]
 
 
-async def test_events_told_after_others_were_pruned_come_after_every_place_given_out(
-    remote: Desk, adapter: Door
-) -> None:
+async def test_events_told_after_others_were_pruned_come_after_every_place_given_out(remote: Desk) -> None:
     old, job = await remote.running(type="old"), await remote.running()
     await tell(remote, report(job, event("kept")))
     await tell(remote, report(old, event("pruned"), event("too")))
     seen = (await feed(remote, at_least=3))[-1].position
     await remote.do(complete(old))
-    await adapter.run("DELETE FROM job WHERE tenant = $1 AND id = $2", remote.tenant, old.id)
-    await adapter.run("DELETE FROM job_event WHERE tenant = $1 AND job_id = $2", remote.tenant, old.id)
+    remote.clock.advance(1)
+    cutoff = remote.clock.now
+    await remote.store.prune(remote.tenant, PruneCommand(new_id(), OPERATOR, cutoff, after_seq=0, step=100))
     assert [fed.event.message for fed in await feed(remote)] == ["kept"]
     await tell(remote, report(job, event("new")))
     assert [fed.event.message for fed in await feed(remote, seen, at_least=1)] == ["new"]

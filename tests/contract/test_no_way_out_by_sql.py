@@ -186,7 +186,11 @@ async def test_what_may_be_claimed_or_is_leased_is_not_taken_away(remote: Desk, 
             message = await refusal(adapter, statement, remote.tenant)
             assert DENIED in message or "kept by the changes of jobs" in message, statement
     else:
-        for columns in ("route = 99", "base = 99", "route = route + 1, version = version + 1"):
+        for columns in (
+            "eligibility_key = 99",
+            "base = 99",
+            "eligibility_key = eligibility_key + 1, version = version + 1",
+        ):
             await refusal(adapter, f"UPDATE job SET {columns} WHERE tenant = $1 AND id = $2", remote.tenant, waits)
     assert await remote.claimed(types=frozenset({"waits"})) == [waits]
     await remote.do(complete(running))
@@ -199,11 +203,9 @@ async def test_a_job_keeps_a_route_by_which_it_is_found(remote: Desk, adapter: D
     ((foreign, base),) = await adapter.run(
         "SELECT eligibility_key, base FROM job WHERE tenant = $1 AND id = $2", remote.tenant, other.id
     )
-    for columns in ({"route": foreign, "base": base}, {"route": 10**9}, {"priority": 7}):
+    for columns in ({"eligibility_key": foreign, "base": base}, {"eligibility_key": 10**9}, {"priority": 7}):
         change = moved(adapter, job, Status.QUEUED, remote.clock.now) | columns
-        assert "its route is the one" in (await refusal(adapter, *update(job, change))).replace(
-            "the route of a job", "its route"
-        )
+        assert "must match its type" in await refusal(adapter, *update(job, change))
     for statement in (
         "DELETE FROM eligibility_key WHERE tenant = $1",
         "UPDATE eligibility_key SET type = 'x' WHERE tenant = $1",

@@ -297,7 +297,7 @@ async def test_ids_of_a_time_to_come_are_refused_before_anything_is_changed(
     async with empty_database(postgres) as name, opened(postgres, name, clock) as store:
         remote = Desk(store, "t", clock)
         await remote.add(id=id_of(clock.now + 3650 * DAY))
-        with pytest.raises(Conflict, match="whose clock is wrong; nothing was changed"):
+        with pytest.raises(Conflict, match="with a wrong clock; nothing was changed"):
             await partition_as_of(postgres, name, clock.now)
         assert [part.name for part in await store.history_parts()] == ["job_history"]
         await remote.add(id=id_of(clock.now + 3650 * DAY))

@@ -240,7 +240,7 @@ async def test_a_gate_that_expired_will_end_its_job(remote: Desk) -> None:
     job, _ = await waiting(remote, expires_in_seconds=10)
     await seen(remote)
     remote.clock.advance(10)
-    assert "will be ended" in (await why(remote, job.id)).reason.message
+    assert "will fail" in (await why(remote, job.id)).reason.message
 
 
 async def test_waiting_for_children_names_those_that_have_not_ended(remote: Desk) -> None:
@@ -282,7 +282,7 @@ async def test_a_running_job_says_who_has_it_until_when_and_that_it_was_asked_to
     reported = await details(remote, job.id)
     assert (reported["cancel_requested_at"], reported["cancel_reason"]) == ("2027-01-15T08:00:01.000000Z", "enough")
     remote.clock.advance(60)
-    assert "ran out" in (await why(remote, job.id)).reason.message
+    assert "expired" in (await why(remote, job.id)).reason.message
 
 
 async def test_an_ended_job_says_how_it_ended(remote: Desk) -> None:

@@ -9,8 +9,8 @@ import json
 import pytest
 
 from interlock import wire
+from interlock.cli.remote.connection import ServerConnection
 from interlock.cli.remote.jobs import RemoteOperations, RemoteProgress
-from interlock.cli.remote.line import ServerConnection
 from interlock.domain.job import Filter
 from interlock.domain.operations import Action
 from interlock.domain.policy import ClaimFilter

@@ -34,8 +34,9 @@ def test_an_error_is_rebuilt_with_its_class_its_sentence_and_its_attributes(kind
     raised = sample(kind)
     came = rebuilt(problem(problems.encoded(raised)), problems.status_of(raised), {})
     assert type(came) is kind
-    assert str(came) == str(raised)
-    assert vars(came) == vars(raised)
+    # A storage error may name files and hosts, which stay in the log of the server.
+    assert str(came) == (raised.public if isinstance(raised, Unavailable) else str(raised))
+    assert vars(came) == {name: value for name, value in vars(raised).items() if name != "public"}
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.code)

@@ -335,9 +335,9 @@ async def test_the_limits_of_artifacts_can_be_set(tmp_path: Path, who: Principal
     ) as engine:
         holder = await lease(engine, who)
         await put(engine, holder, "a", bytes(100))
-        with pytest.raises(TooLarge, match="at most 100"):
+        with pytest.raises(TooLarge, match="the limit is 100"):
             await put(engine, holder, "b", bytes(101))
-        with pytest.raises(TooLarge, match="at most 150"):
+        with pytest.raises(TooLarge, match="the limit is 150"):
             await put(engine, holder, "b", bytes(51))
 
 

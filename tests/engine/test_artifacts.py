@@ -301,6 +301,6 @@ async def test_two_of_one_name_and_too_many_at_once_are_refused(files: Engine, w
     holder = await lease(files, who)
     with pytest.raises(Invalid, match="same name"):
         await files.artifacts.attach(TENANT, holder, [File("a", b"1"), Link("a", "https://example.org")])
-    with pytest.raises(Invalid, match="at most"):
+    with pytest.raises(Invalid, match="the limit per call"):
         await files.artifacts.attach(TENANT, holder, [File(str(n), b"") for n in range(101)])
     assert await files.artifacts.attach(TENANT, holder, []) == []

@@ -93,9 +93,9 @@ async def test_jobs_that_are_done_already_are_passed_over_by_the_page(
 
 
 async def test_a_dry_run_tells_how_many_and_does_nothing(engine_: Engine, who: Principal) -> None:
-    await add(engine_, who, 3)
+    ids = await add(engine_, who, 3)
     reported = await engine_.operations.bulk(who, Action.CANCEL, filter=Filter(type="t"), dry_run=True)
-    assert reported == Bulk(3, 0, False)
+    assert reported == Bulk(3, 0, False, ids=tuple(reversed(ids)))
     assert {job.status for job in await jobs(engine_, who)} == {Status.QUEUED}
 
 
@@ -139,10 +139,11 @@ async def test_a_bulk_redrive_again_redrives_nothing_twice(engine_: Engine, who:
 
 
 async def test_where_a_list_ended_the_next_one_begins(engine_: Engine, who: Principal) -> None:
-    await add(engine_, who, 3)
+    ids = await add(engine_, who, 3)
     first = await engine_.operations.bulk(who, Action.CANCEL, filter=Filter(), limit=2, dry_run=True)
     rest = Filter(before_seq=first.before_seq)
-    assert await engine_.operations.bulk(who, Action.CANCEL, filter=rest, limit=2, dry_run=True) == Bulk(1, 0, False)
+    reported = await engine_.operations.bulk(who, Action.CANCEL, filter=rest, limit=2, dry_run=True)
+    assert reported == Bulk(1, 0, False, ids=(ids[0],))
 
 
 async def test_what_cannot_be_done_stops_no_other_and_is_named(store: Store, engine_: Engine, who: Principal) -> None:

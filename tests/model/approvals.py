@@ -50,7 +50,9 @@ class Gates(Jobs, ABC):
         if approval.status in (ApprovalStatus.APPROVED, ApprovalStatus.DENIED):
             return "already_decided"
         if approval.status != ApprovalStatus.OPEN or approval.expires_at <= now:
-            return f"gate_{ApprovalStatus.VOID if approval.status == ApprovalStatus.VOID else ApprovalStatus.EXPIRED}"
+            return (
+                f"approval_{ApprovalStatus.VOID if approval.status == ApprovalStatus.VOID else ApprovalStatus.EXPIRED}"
+            )
         approval.token = create_link.token_sha256
         return approval.status
 
@@ -93,7 +95,7 @@ class Gates(Jobs, ABC):
             else:
                 self._expire_gate(life, now)
         if approval.status in (ApprovalStatus.EXPIRED, ApprovalStatus.VOID):
-            return f"gate_{approval.status}"
+            return f"approval_{approval.status}"
         if approval.status != ApprovalStatus.OPEN or command.actor in approval.votes:
             return approval.reported() if approval.votes.get(command.actor) == command.decision else "already_decided"
         approval.votes[command.actor] = command.decision

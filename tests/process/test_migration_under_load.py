@@ -189,7 +189,7 @@ async def waits_for_a_lock(judge: Judge, table: str = "job") -> bool:
     try:
         return bool(
             await admin.fetchval(
-                "select count(*) from pg_locks where not leased and mode = 'AccessExclusiveLock' "
+                "select count(*) from pg_locks where not granted and mode = 'AccessExclusiveLock' "
                 "and relation = $1::text::regclass",
                 f"interlock.{table}",
             )

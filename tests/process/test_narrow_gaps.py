@@ -69,7 +69,7 @@ async def test_a_claim_grants_nothing_by_a_place_in_line_that_is_no_longer_true(
     late = asyncio.create_task(slow.claim(TENANT, ClaimFilter("late")))
 
     async def stands_at_the_gate() -> bool:
-        return bool(await keeper.fetchval("select count(*) from pg_locks where locktype = 'advisory' and not leased"))
+        return bool(await keeper.fetchval("select count(*) from pg_locks where locktype = 'advisory' and not granted"))
 
     await until(stands_at_the_gate, "the slow claim stands at the gate")
     if how == "edited":

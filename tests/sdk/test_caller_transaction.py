@@ -264,12 +264,12 @@ async def test_a_connection_without_a_transaction_and_a_thing_that_is_none_are_r
     assert await exists(app, kept.id)
     engine = sqlalchemy.create_engine(dsn.replace("postgresql://", "postgresql+psycopg://"))
     for wrong in ("a string", engine):
-        with pytest.raises(Invalid, match="no connection"):
+        with pytest.raises(Invalid, match="not a PostgreSQL connection"):
             await note.within(wrong).enqueue(text="x")
-    with psycopg.connect(dsn) as below, pytest.raises(Invalid, match="Cursor is no connection"):
+    with psycopg.connect(dsn) as below, pytest.raises(Invalid, match="Cursor is not a PostgreSQL connection"):
         await note.within(below.cursor()).enqueue(text="x")
     async with asyncpg.create_pool(dsn, min_size=0) as pool:
-        with pytest.raises(Invalid, match="Pool is no connection"):
+        with pytest.raises(Invalid, match="Pool is not a PostgreSQL connection"):
             await note.within(pool).enqueue(text="x")
     with pytest.raises(TypeError, match="got None"):
         note.within(None)

@@ -232,9 +232,9 @@ async def test_of_the_jobs_that_wait_only_those_that_were_changed_last_go_over_i
                       (select age(xmin) from interlock.tenant where tenant = $1)""",
                 remote.tenant,
             )
-            for table in ("job", "ready", "route", "lease")
+            for table in ("job", "ready", "eligibility_key", "lease")
         }
-        assert written == {"job": 2, "ready": 1, "route": 1, "lease": 1}
+        assert written == {"job": 2, "ready": 1, "eligibility_key": 1, "lease": 1}
         assert await there.fetchval("select count(*) from interlock.ready where tenant = $1", remote.tenant) == 300
     finally:
         await there.close()

@@ -71,9 +71,9 @@ async def test_a_worker_asks_again_when_half_of_its_reserve_is_used_up_not_for_e
     [
         ({"concurrency": 0}, "concurrency is 0: expected at least 1"),
         ({"prefetch": -1}, "prefetch is -1: expected at least 0"),
-        ({"lease": 0.5}, "lease_seconds is 0.5: expected at least 1"),
-        ({"lease": float("nan")}, "lease_seconds is nan: expected at least 1"),
-        ({"shutdown_grace": -1.0}, "grace_seconds is -1.0: expected at least 0"),
+        ({"lease": 0.5}, "lease is 0.5: expected at least 1"),
+        ({"lease": float("nan")}, "lease is nan: expected at least 1"),
+        ({"shutdown_grace": -1.0}, "shutdown_grace is -1.0: expected at least 0"),
         ({"lease": 3.0, "heartbeat_interval": 2.0}, "less than half of the lease of 3.0 s"),
     ],
 )

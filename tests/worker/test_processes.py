@@ -244,7 +244,7 @@ def plain_shop(tmp_path: Path) -> Iterator[Shop]:
         ("shop:app", ("--type", "other"), "unknown task other"),
         ("shop:app", ("--concurrency", "0"), "at least 1"),
         ("shop:app", ("--processes", "0"), "at least 1"),
-        ("shop:app", ("--grace", "-1"), "grace_seconds is -1.0: expected at least 0"),
+        ("shop:app", ("--grace", "-1"), "shutdown_grace is -1.0: expected at least 0"),
         ("shop:app", ("--processes", "2", "--name", "x"), "--name requires --processes 1"),
     ],
 )

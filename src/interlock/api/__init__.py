@@ -1,1 +1,1 @@
-"""The HTTP service: it translates between requests and the engine, and holds no rule of its own."""
+"""The HTTP service. It translates between HTTP requests and the engine and contains no business rules."""

@@ -1,4 +1,4 @@
-"""What the compatible faces share: an endpoint that speaks another protocol's credentials, bodies and refusals."""
+"""Base classes of protocol adapters: endpoints with another protocol's credentials, bodies and errors."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ MAX_LEASE_SECONDS: Final = 30 * 86_400.0  # those servers had no limit, and thei
 
 
 class Lenient(Request, frozen=True, kw_only=True, forbid_unknown_fields=False, rename="camel"):
-    """The base of bodies and queries of a face: what nobody knows is passed over, as those servers did."""
+    """Base of request bodies and queries of a protocol adapter. Ignores unknown fields, as the original servers did."""
 
-    keeps_blank: ClassVar[frozenset[str]] = frozenset()  # parameters of a query that count although they are blank
+    keeps_blank: ClassVar[frozenset[str]] = frozenset()  # query parameters for which a blank value counts
 
     @classmethod
     def read(cls, raw: bytes, *, limit: int, sanitizes: bool) -> tuple[Self, bool]:
-        """Decode a body; the flag says whether invalid Unicode in it was replaced."""
+        """Decode a body; the second value is True if invalid Unicode in it was replaced."""
         return body.decode(raw, cls, limit=limit, sanitizes=sanitizes)
 
 
@@ -54,7 +54,7 @@ class Batch(Lenient, frozen=True, kw_only=True):
 
 
 class AdapterError(Exception):
-    """A refusal in the words of a face."""
+    """A rejected request, with the error document of a protocol adapter."""
 
     def __init__(self, status: int, document: Mapping[str, Any], *, headers: Mapping[str, str] | None = None) -> None:
         self.status, self.document, self.headers = status, document, dict(headers or {})
@@ -62,7 +62,7 @@ class AdapterError(Exception):
 
 
 class Adapter(Protocol):
-    """How one protocol knows its callers, and how it says no."""
+    """Authentication and error format of one protocol."""
 
     @property
     def prefixes(self) -> tuple[str, ...]:
@@ -70,24 +70,24 @@ class Adapter(Protocol):
         ...
 
     async def admit(self, service: Service, route: Route, headers: Headers) -> Principal:
-        """The caller, if they may use this route."""
+        """Return the caller, if they may use this route."""
         ...
 
     def limit(self, service: Service, route: Route, who: Principal) -> None:
-        """Refuse a caller who asks too often."""
+        """Reject a caller over the rate limit."""
         ...
 
     def unreadable(self, error: Error, route: Route) -> AdapterError:
-        """What is said of a body or a query that cannot be read."""
+        """Return the error for a body or query that cannot be decoded."""
         ...
 
     def translate(self, error: Exception, status: int, path: str) -> tuple[int, Mapping[str, Any]]:
-        """The status and the document for a refusal of the engine."""
+        """Return the status and document for an error of the engine."""
         ...
 
 
 class AdapterEndpoint(Endpoint):
-    """The methods of one path of a face."""
+    """The methods of one path of a protocol adapter."""
 
     def __init__(self, service: Service, path: str, routes: Sequence[Route], adapter: Adapter) -> None:
         super().__init__(service, path, routes)
@@ -106,7 +106,7 @@ class AdapterEndpoint(Endpoint):
         return await self._adapter.admit(self._service, route, headers)
 
     async def _body(self, route: Route, headers: Headers, receive: Receive, trail: Trail) -> tuple[Any, bytes | None]:
-        """The body whatever its media type; those clients do not always name one."""
+        """Decode the body regardless of its media type, because clients of these protocols do not always set one."""
         if route.raw_body:
             return None, None
         limit = self._largest(route)

@@ -1,4 +1,4 @@
-"""The faces that can be turned on: from their names to the endpoints they serve."""
+"""The protocol adapters that can be enabled, by name, and their endpoints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Refuse = Callable[[Exception, Trail, str], Response]
 def _translated(
     routes: Callable[[], list[Route]], make_adapter: Callable[[], Adapter], service: Service
 ) -> list[Endpoint]:
-    """A face that is a table of routes behind a door of its own."""
+    """Return the endpoints of an adapter that consists of a route table and its own authentication."""
     by_path: dict[str, list[Route]] = defaultdict(list)
     for route in routes():
         by_path[route.path].append(route)
@@ -40,7 +40,7 @@ def _aliased(routes: Callable[[], list[Route]], base: str) -> list[Route]:
 
 
 def _mcp(service: Service) -> list[Endpoint]:
-    """The face that stands on a library which not everybody has installed."""
+    """Return the MCP endpoint. Imported on demand, because the MCP library is an optional extra."""
     need_mcp("/faces")
     from interlock.api.mcp.http import McpEndpoint
 
@@ -56,7 +56,7 @@ ADAPTERS: Final[Mapping[str, Callable[[Service], list[Endpoint]]]] = {
 
 
 def endpoints(service: Service, names: Sequence[str]) -> list[Endpoint]:
-    """What the named faces serve."""
+    """Return the endpoints of the named protocol adapters."""
     return [endpoint for name in names for endpoint in ADAPTERS[name](service)]
 
 
@@ -71,12 +71,12 @@ def errors(names: Sequence[str]) -> list[tuple[bytes, Refuse]]:
 
 
 def at_hand() -> tuple[str, ...]:
-    """Every face that can be served with what is installed."""
+    """Return the names of all protocol adapters whose dependencies are installed."""
     return tuple(name for name in ADAPTERS if name != "mcp" or _has_mcp())
 
 
 def need_mcp(pointer: str = "") -> None:
-    """Say what is missing before anything of it is imported."""
+    """Raise an error that names the missing extra, before any of it is imported."""
     if not _has_mcp():
         raise Invalid("MCP needs the extra: pip install 'interlock[mcp]'", pointer=pointer)
 

@@ -1,4 +1,4 @@
-"""How much is taken on at a time: seats for requests, a share for each tenant, a budget for bodies."""
+"""Admission control: limits on concurrent requests, a share for each tenant, and a memory budget for bodies."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Final
 from interlock.api.options import Options
 from interlock.api.problems import Refusal
 
-STRANGERS: Final = ""  # whoever needs no credential; no tenant has this name
+STRANGERS: Final = ""  # callers of routes that need no credential; not a valid tenant name
 
 
 class Admission:
-    """Counts what is under way; refuses at once rather than letting a line grow."""
+    """Counts of requests in progress. Rejects requests over the limit immediately, because a backlog would grow."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self.active = 0
         self.waiting = 0
-        self.arriving = 0  # apart from those who wait: however many do, they can still be told of their jobs
+        self.arriving = 0  # counted apart from `waiting`, so that long polls never block the finishes of their jobs
         self.body_bytes = 0
         self.by_tenant: Counter[tuple[str, str]] = Counter()  # and by what is counted
 
@@ -33,7 +33,7 @@ class Admission:
             raise overloaded("too many requests are at work")
 
     def share(self, whole: int, tenant: str) -> int:
-        """How much of the whole one tenant may have; strangers, who are nobody's guests, have less."""
+        """Return one tenant's share of a limit; callers without a credential get a smaller one."""
         if not self._options.auth:
             return whole
         part = self._options.strangers_share if tenant == STRANGERS else self._options.tenant_share
@@ -45,7 +45,7 @@ class Admission:
 
 
 class Seat:
-    """One request's place, from its first header to its last byte."""
+    """One request's admission, from its first header to its last byte."""
 
     def __init__(self, admission: Admission) -> None:
         self._of = admission
@@ -54,13 +54,13 @@ class Seat:
         self._left = False
 
     def belongs_to(self, tenant: str) -> None:
-        """Count the request for its tenant, so that one tenant's flood leaves seats to the others."""
+        """Count the request for its tenant, so that a flood from one tenant cannot use up all capacity."""
         self._check_share(tenant, 1)
         self._tenant = tenant
         self._of.by_tenant[tenant, "active"] += 1
 
     def hold(self, size: int) -> None:
-        """Account for bytes of a body, before they are read; no tenant's bodies take the room of all others."""
+        """Reserve bytes of the body budget before the body is read; one tenant can use only its share."""
         budget = self._of.options.body_budget
         if self._of.body_bytes + size > budget:
             raise overloaded("too many bodies are being read")
@@ -71,20 +71,20 @@ class Seat:
         self._bytes += size
 
     def check_waiting(self) -> None:
-        """Refuse a request that could not wait."""
+        """Reject a request for which there is no capacity to wait."""
         most, whose = self._of.options.most_waiting, self._whose
         if self._of.waiting >= most or self._of.by_tenant[whose, "waiting"] >= self._of.share(most, whose):
             raise overloaded("too many requests are waiting")
 
     def check_arriving(self) -> None:
-        """Refuse a body that there is no room to wait for."""
+        """Reject a body for which there is no capacity to wait."""
         most, whose = self._of.options.most_arriving, self._whose
         if self._of.arriving >= most or self._of.by_tenant[whose, "arriving"] >= self._of.share(most, whose):
             raise overloaded("too many request bodies are arriving")
 
     @contextmanager
     def parked(self) -> Iterator[None]:
-        """Wait without a seat among those at work: a long poll costs memory only."""
+        """Count the request as waiting instead of active: a long poll costs only memory."""
         self.check_waiting()
         self._of.waiting += 1
         self._move(1, "waiting")
@@ -96,7 +96,7 @@ class Seat:
 
     @contextmanager
     def arriving(self) -> Iterator[None]:
-        """Wait for a body, however slowly it comes; then there is a seat, or the request is refused after all."""
+        """Count the request as arriving while its body is read, at any speed; then check the active limits again."""
         self.check_arriving()
         with self.aside():
             yield
@@ -106,7 +106,7 @@ class Seat:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Leave the seat to others while a piece of a body comes, in the middle of which nobody is refused."""
+        """Count the request as arriving while a piece of its body is read; never rejects it midway."""
         self._of.arriving += 1
         self._move(1, "arriving")
         try:
@@ -116,7 +116,7 @@ class Seat:
             self._move(-1, "arriving")
 
     def leave(self) -> None:
-        """Give everything back; whoever has left already has nothing more to give."""
+        """Release everything this request counts for. Repeated calls do nothing."""
         if self._left:
             return
         self._left = True

@@ -1,4 +1,4 @@
-"""From an engine to an ASGI application: the table of routes behind the gate."""
+"""Builds an ASGI application from an engine: the route table behind the middleware."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from interlock.engine.engine import Engine
 def create_app(
     engine: Engine, options: Options | None = None, *, mounts: Mapping[str, Any] | None = None
 ) -> Middleware:
-    """The service as an ASGI application; `mounts` are other applications by prefix, behind the same gate."""
+    """Return the service as an ASGI application; `mounts` maps prefixes to other applications behind its middleware."""
     service = Service(engine, options or Options())
     native_endpoints = _endpoints(service, [*routes(), *_pages()])
     router = PathRouter([*native_endpoints, *adapters.endpoints(service, service.options.faces)])
@@ -29,7 +29,7 @@ def create_app(
 
 
 def routes() -> list[Route]:
-    """Every route that is documented: the native API and what operators look at."""
+    """Return every documented route: the native API and the system routes for operators."""
     return [*native.routes(), *system_routes.routes]
 
 

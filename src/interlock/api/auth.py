@@ -15,7 +15,7 @@ UNKNOWN_WORKER: Final = "local"  # who works without a name while auth is off
 
 
 async def authenticate(service: Service, headers: Headers) -> Principal:
-    """The caller; with auth off everybody is the one local user."""
+    """Return the caller. With authentication off, every caller is the one local user."""
     if service.local_principal is not None:
         return service.local_principal
     principal: Principal = await service.engine.tokens.authenticate(bearer(headers))
@@ -23,7 +23,7 @@ async def authenticate(service: Service, headers: Headers) -> Principal:
 
 
 def bearer(headers: Headers) -> str:
-    """The credential that a request carries."""
+    """Return the credential of a request."""
     given = headers.get("authorization")
     scheme, _, credential = (given or "").partition(" ")
     if scheme.lower() != "bearer" or not credential:
@@ -32,7 +32,7 @@ def bearer(headers: Headers) -> str:
 
 
 def check_role(who: Principal, route: Route) -> None:
-    """Refuse a caller who has none of the roles; what depends on the job is left to the handler."""
+    """Reject a caller without any of the roles; the handler checks what depends on the job."""
     if route.roles and not who.roles & (route.roles | route.on_condition):
         raise lacks(route)
 
@@ -42,23 +42,23 @@ def lacks(route: Route) -> Forbidden:
 
 
 def worker_name(who: Principal, asked: str | None) -> str:
-    """The name somebody works under."""
+    """Return the worker name that a caller works under."""
     if asked is None and who.unchecked:
         return UNKNOWN_WORKER
     return who.works_as(asked)
 
 
 def is_own_worker(who: Principal, worker: str | None) -> bool:
-    """Whether a caller is that worker or the one that worker is an instance of."""
+    """Return whether the caller is that worker, or the worker is an instance of the caller."""
     if worker is None or not who.may("work"):
         return False
     return who.unchecked or (who.worker is not None and (worker == who.worker or worker.startswith(f"{who.worker}/")))
 
 
 async def readable(call: RequestContext[Any, Any]) -> Job:
-    """The job of the path, if the caller may see it: by role, or because they hold it or its parent.
+    """Return the job of the path if the caller may see it: by role, or as lease holder of the job or its parent.
 
-    Whoever may not see it gets one answer, whether the job exists or not.
+    Other callers get the same error whether the job exists or not.
     """
     queries, tenant = call.engine.queries, call.who.tenant
     if call.who.may("read"):
@@ -75,7 +75,7 @@ async def readable(call: RequestContext[Any, Any]) -> Job:
 
 
 async def created(call: RequestContext[Any, Any]) -> None:
-    """Refuse whoever did not create the job of the path, in the same words whether there is one or not."""
+    """Reject callers that did not create the job of the path, with the same error whether the job exists or not."""
     try:
         job = await call.engine.queries.job(call.who.tenant, call.job_id)
     except NotFound:

@@ -29,11 +29,11 @@ _JSON_TYPES: Final = frozenset(
 
 
 class Disconnected(Exception):
-    """The caller closed the connection; there is nobody left to answer."""
+    """The caller closed the connection, so no response can be sent."""
 
 
 def check_media_type(headers: Headers) -> None:
-    """JSON only, as itself: what is compressed could be anything once it is not."""
+    """Accept only uncompressed JSON: a compressed body could expand to any size."""
     if headers.judged.is_json:
         return
     refuse_encoded(headers)
@@ -61,7 +61,7 @@ async def read(
     seat: Seat,
     arrived: Callable[[], bytes | None] = lambda: None,
 ) -> bytes:
-    """The whole body; it is refused as soon as it is known to be too large, or too slow unless it is here."""
+    """Read the body. Reject it as soon as it proves too large or, unless it has already arrived, too slow."""
     reserve(headers, limit, seat)
     if (whole := arrived()) is not None:
         if len(whole) > limit:
@@ -76,7 +76,7 @@ async def read(
 
 
 def reserve(headers: Headers, limit: int, seat: Seat) -> None:
-    """Make room for a body, unless it says itself that it is too large."""
+    """Reserve memory for a body; reject it if its declared length is over the limit."""
     declared = headers.length
     if declared is not None and declared > limit:
         raise TooLarge("body", declared, limit)
@@ -84,7 +84,7 @@ def reserve(headers: Headers, limit: int, seat: Seat) -> None:
 
 
 async def joined(pieces: AsyncIterator[bytes], limit: int) -> bytes:
-    """The pieces of a body as one, unless they become too many."""
+    """Join the pieces of a body, up to the limit."""
     kept: list[bytes] = []
     size = 0
     async for piece in pieces:
@@ -108,7 +108,7 @@ async def pieces_of(receive: Receive) -> AsyncIterator[bytes]:
 
 
 def decode(body: bytes, kind: type[T], *, limit: int, sanitizes: bool) -> tuple[T, bool]:
-    """The body as a value, and whether odd text in it was mended; the parts typed Raw stay byte for byte."""
+    """Decode the body; also return whether invalid Unicode was replaced. Members typed Raw keep their exact bytes."""
     sanitized = False
     if sanitizes:
         checked, sanitized = json_text.sanitize(body, what="body", limit=limit)
@@ -125,10 +125,10 @@ def decode(body: bytes, kind: type[T], *, limit: int, sanitizes: bool) -> tuple[
 
 
 def query(raw: bytes, kind: type[S]) -> S:
-    """The query as a value; a parameter that is unknown, or given twice where one counts, is refused."""
+    """Decode the query; reject unknown parameters and repeated ones that take a single value."""
     if not raw:
         return cast(S, _unasked(kind))
-    try:  # bytes that are no UTF-8 are kept as surrogates, and refused below where it is known whose they are
+    try:  # invalid UTF-8 becomes surrogates here and is rejected below, where the parameter is known
         pairs = parse_qsl(
             raw.decode(errors="surrogateescape"), keep_blank_values=True, max_num_fields=MAX_PARAMETERS,
             errors="surrogateescape",
@@ -182,11 +182,11 @@ def _unasked(kind: type[msgspec.Struct]) -> msgspec.Struct:
 
 
 def invalid(error: msgspec.ValidationError) -> Invalid:
-    """What msgspec says, with a JSON pointer to the field itself."""
+    """Convert an error of msgspec into one with a JSON pointer to the field."""
     message, _, path = str(error).rpartition(" - at `$")
     if not message:
         message, path = path, ""
-    # msgspec does not say which entry of a map it means, only `[...]`: then the map itself is pointed at.
+    # msgspec names a map entry only as `[...]`, so the pointer ends at the map itself.
     pointer = path.rstrip("`").partition("[...]")[0].replace("[", ".").replace("]", "").replace(".", "/")
     for given in ("unknown field `", "missing required field `"):
         if given in message:

@@ -1,4 +1,4 @@
-"""Cursors: where a list goes on, sealed so that only the same list of the same tenant takes them."""
+"""Pagination cursors, authenticated so that only the same list of the same tenant accepts them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Cursors:
         return base64.urlsafe_b64encode(self._mac(tenant, what, body) + body).rstrip(b"=").decode()
 
     def open(self, tenant: str, what: str, cursor: str | None) -> Place | None:
-        """The place, or Invalid for one of another tenant, of another list, or made up."""
+        """Return the position; raise Invalid for a forged cursor, or one of another tenant or list."""
         if cursor is None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""One request and its answer, as the server below the application has them."""
+"""One request and its response, as the HTTP server below the application sees them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class DirectResponse(RequestResponseCycle):
         self.message_event.set()
 
     def take_body(self) -> bytes | None:
-        """The body, if all of it has arrived; whoever receives afterwards waits for the caller to go away."""
+        """Return the body if all of it has arrived. A later `receive` then waits for the disconnect."""
         if self.more_body or self.disconnected:
             return None
         body = bytes(self.body)
@@ -30,11 +30,11 @@ class DirectResponse(RequestResponseCycle):
 
     @property
     def is_clear(self) -> bool:
-        """Whether nothing stands between an answer and its reader: all was sent, and what went out was read."""
+        """Whether a response can be written directly: the request is complete and the write buffer is not full."""
         return not (self.more_body or self.disconnected or self.response_started or self.flow.write_paused)
 
     def answer(self, status: int, headers: bytes, body: bytes) -> None:
-        """Send a whole answer at once, which takes one packet instead of two; only where the way is clear."""
+        """Write status, headers and body in one packet. Requires `is_clear`."""
         self.response_started = self.response_complete = True
         self.waiting_for_100_continue = False
         if self.scope["method"] == "HEAD":

@@ -1,4 +1,4 @@
-"""One path of the table: from the headers of a request to its answer."""
+"""One path of the route table: from the headers of a request to its response."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Endpoint:
     async def _stream(self, answer: Response, pieces: AsyncIterator[bytes], send: Any, trail: Trail) -> None:
         """A stream counts as waiting, since most of its time nothing happens; however it ends, its source is closed."""
         try:
-            trail.seat.check_waiting()  # once the answer has begun it is too late to refuse
+            trail.seat.check_waiting()  # once the response has started, it is too late to reject
             with trail.seat.parked():
                 await _send_stream(answer, pieces, send, trail)
         except Refusal as refused:
@@ -138,7 +138,7 @@ class Endpoint:
 
 
 def refusal(error: Exception, trail: Trail) -> Response:
-    """The answer to a request that cannot be served; what nobody expected goes to the log, not to the caller."""
+    """Return the response for a failed request. Unexpected errors are logged, not shown to the caller."""
     status = problems.status_of(error)
     trail.code = getattr(error, "code", "internal")
     if isinstance(error, Fatal):
@@ -154,7 +154,7 @@ def refusal(error: Exception, trail: Trail) -> Response:
 
 
 async def send_answer(answer: Response, send: Any, trail: Trail) -> None:
-    """Send an answer that is there as a whole."""
+    """Send a complete response."""
     if trail.answer_at_once(answer):
         return
     headers = _headers(answer)
@@ -165,7 +165,7 @@ async def send_answer(answer: Response, send: Any, trail: Trail) -> None:
 
 
 async def _send_stream(answer: Response, pieces: AsyncIterator[bytes], send: Any, trail: Trail) -> None:
-    """Send pieces as they come, for as long as there is somebody to read them."""
+    """Send pieces as they are produced, until the caller disconnects."""
     await send({"type": "http.response.start", "status": answer.status, "headers": _headers(answer)})
     if trail.method != "HEAD":
         async for piece in pieces:

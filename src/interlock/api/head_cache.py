@@ -1,4 +1,4 @@
-"""The heads that one connection sends again and again: parsed and judged once, then known by their bytes."""
+"""Cache of request heads that a connection repeats: parsed and checked once, then recognized by their bytes."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Final, NamedTuple
 from interlock.api.headers import Headers
 from interlock.api.problems import Refusal
 
-KNOWN: Final = "interlock.headers"  # in the scope, where the same head came before
-MAX_HEADS: Final = 4  # of a connection; most callers have one
+KNOWN: Final = "interlock.headers"  # set in the scope if the head was cached
+MAX_HEADS: Final = 4  # per connection; most callers have one
 LARGEST_HEAD: Final = 2048
 
 _BREAK: Final = b"\r\n"
 _END: Final = b"\r\n\r\n"
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: ([0-9]{1,9})(?=\r|\Z)", re.IGNORECASE)
-# The plainest of paths; any other goes the long way, as does what has a query.
+# Only plain paths without a query; every other request is parsed in full.
 _LINE: Final = re.compile(rb"(POST|PUT|PATCH|DELETE|GET) ((?:/[A-Za-z0-9_~-]+)+) HTTP/1\.1")
 _UNUSUAL: Final = ("transfer-encoding", "upgrade", "expect", "proxy-connection")
 
 
 class ParsedHead(NamedTuple):
-    """A request that came in one piece."""
+    """A request that arrived in one piece."""
 
     method: str
     path: bytes
@@ -32,7 +32,7 @@ class ParsedHead(NamedTuple):
 
 
 class HeadCache:
-    """What one connection has sent before. Nothing is guessed: what is not the same to the byte is parsed.
+    """Heads this connection has sent before. Compares exact bytes; any difference means a full parse.
 
     Only the path and the length of the body may differ.
     """
@@ -41,7 +41,7 @@ class HeadCache:
         self._known: dict[bytes, tuple[list[tuple[bytes, bytes]], Headers]] = {}
 
     def whole(self, data: bytes) -> ParsedHead | None:
-        """The request that these bytes are, if they are all of it and its head is known."""
+        """Return the request if these bytes are all of it and its head is cached."""
         line, end = data.find(_BREAK), data.find(_END)
         length = _LENGTH.search(data, line, end)
         if length is None:
@@ -59,10 +59,10 @@ class HeadCache:
         )  # fmt: skip
 
     def remember(self, data: bytes, raw_headers: Sequence[tuple[bytes, bytes]]) -> None:
-        """Keep the head of a request that came in one piece and was parsed to its end, if it is an ordinary one."""
+        """Cache the head of a request that arrived in one piece and was parsed completely, if it is an ordinary one."""
         line, end = data.find(_BREAK), data.find(_END)
         head = data[line:end]
-        # A break for each header, and none that only the parser takes for one.
+        # Require one CRLF per header and no bare LF, which only the parser accepts as a line break.
         if len(head) > LARGEST_HEAD or not head.count(b"\n") == head.count(_BREAK) == len(raw_headers):
             return
         length = _LENGTH.search(head)

@@ -21,10 +21,10 @@ _ETAG: Final = re.compile(r'"(0|[1-9][0-9]{0,17})"')
 
 
 class Judged:
-    """What was found of headers, whatever the request: it holds for every one that comes with the same."""
+    """Results of checks that depend only on the headers; every request with the same headers shares them."""
 
     def __init__(self) -> None:
-        self.passed: object = None  # the gate
+        self.passed: object = None  # the middleware that accepted these headers
         self.is_json = False
 
 
@@ -65,7 +65,7 @@ class Headers:
 
     @property
     def length(self) -> int | None:
-        """How long the body says it is; the parser of the server has seen to it that this is a number."""
+        """The declared length of the body; the HTTP parser of the server has checked that it is a number."""
         value = self.get("content-length")
         return None if value is None else int(value)
 
@@ -74,7 +74,7 @@ class Headers:
         return self.get("transfer-encoding") is not None or self.get("content-length") not in (None, "0")
 
     def check_framing(self, http_version: str) -> None:
-        """Refuse a body whose end two readers could see at two places."""
+        """Reject framing that two parsers could read differently, which would allow request smuggling."""
         coding = self.get("transfer-encoding")
         if coding is None:
             return
@@ -103,11 +103,11 @@ class Headers:
 
     @property
     def wants_link(self) -> bool:
-        """Whether an answer may carry a link token; whoever asks for an agent says no."""
+        """Whether the response may contain an approval link; requests on behalf of an agent opt out."""
         return (self.get("interlock-link") or "").strip().lower() != "none"
 
     def fence(self) -> int:
-        """The fence of an upload, whose body has no room for it."""
+        """Return the fence of an upload, which is in a header because the body is the file."""
         value = self.get("interlock-fence")
         if value is None or not re.fullmatch(r"[0-9]{1,19}", value) or int(value) >= 2**63:
             raise Invalid("the header Interlock-Fence must be the fence of the lease", pointer="/fence")
@@ -118,7 +118,7 @@ NO_HEADERS: Final = Headers(())
 
 
 def _utf8(value: str | None) -> str | None:
-    """A header as the UTF-8 it most likely is; what is not stays as it came."""
+    """Decode a header as UTF-8; keep it unchanged if it is not valid UTF-8."""
     if value is None:
         return None
     try:

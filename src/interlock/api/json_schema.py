@@ -1,4 +1,4 @@
-"""JSON Schema (2020-12, as OpenAPI 3.1 takes it) of our own types, from what msgspec knows of them."""
+"""JSON Schema (2020-12, as used by OpenAPI 3.1) of our types, from msgspec's type information."""
 
 from __future__ import annotations
 

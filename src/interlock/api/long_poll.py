@@ -16,14 +16,14 @@ from interlock.domain.policy import ClaimFilter
 from interlock.engine.leases import OrderedTypes
 from interlock.errors import Unauthenticated, Unavailable
 
-LOOK_AT_CREDENTIAL_SECONDS: Final = 5.0  # while there is nothing to tell; whatever is told is preceded by a look
+LOOK_AT_CREDENTIAL_SECONDS: Final = 5.0  # while idle; the credential is also checked before every response
 
 
 @asynccontextmanager
 async def waiting(call: RequestContext[Any, Any], *, is_parked: bool = False) -> AsyncIterator[asyncio.Event]:
-    """An event for whoever waits: set when the caller has gone or the service stops, so that waiting has no point.
+    """Yield an event that is set when waiting is pointless: the caller has disconnected or the service stops.
 
-    It is also set when the credential of the caller has ended; then nothing that was waited for is answered.
+    It is also set when the caller's credential is no longer valid; then the call raises `Unauthenticated` instead.
     """
     enough = asyncio.Event()
 
@@ -57,14 +57,14 @@ async def waiting(call: RequestContext[Any, Any], *, is_parked: bool = False) ->
 
 
 async def is_admitted(call: RequestContext[Any, Any]) -> bool:
-    """Whether the credential of a call that has waited still counts; as long as nobody can tell, it does."""
+    """Return whether the credential of a waiting call is still valid; assume so while the store is unavailable."""
     if call.service.local_principal is not None:
         return True
     try:
         await call.authenticate(call.route, call.headers)
     except Unavailable:
         return True
-    except Exception:  # every face refuses in words of its own
+    except Exception:  # each protocol adapter raises its own errors
         return False
     return True
 
@@ -82,7 +82,8 @@ async def claim_with_wait(
         jobs: list[Job] = await call.engine.leases.claim(
             call.who.tenant, ask, wait_seconds=seconds, enough=enough, in_order=in_order, max_lease=max_lease
         )
-        # A caller who has gone can ask for them again only by a name; one who is no longer admitted, not at all.
+        # A disconnected caller can get these jobs only by repeating its claim ID; one without a valid credential never
+        # can.
         has_gone = enough.is_set() and not call.service.stopping.is_set() and ask.claim_id is None
         if jobs and (has_gone or not await is_admitted(call)):
             orders = [ReleaseJob(job.id, job.fence, ask.worker, reason="the caller disconnected") for job in jobs]
@@ -92,7 +93,7 @@ async def claim_with_wait(
 
 
 async def whole_upload(call: RequestContext[Any, Any], limit: int) -> bytes:
-    """The body of a route that reads it itself, all of it; refused as soon as it is known to be too large."""
+    """Read the complete body of an upload; reject it as soon as it proves too large."""
     body.reserve(call.headers, limit, call.trail.seat)
     return await body.joined(upload_in_time(call, body.pieces_of(call.receive)), limit)
 

@@ -1,4 +1,4 @@
-"""What a scraper sees of this process, and of the queues of its own tenant. No tenant, job or address is a label."""
+"""Metrics of this process and of the queues of the scraper's tenant. No tenant, job or address is a label."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 
 
 class Metrics:
-    """The counters of one service, in a registry of their own."""
+    """The counters of one service, in a separate registry."""
 
     def __init__(self, admission: Admission, counts: EngineMetrics) -> None:
         self.registry = CollectorRegistry()
@@ -41,12 +41,12 @@ class Metrics:
         self._requests.add(method, route, status, seconds)
 
     def text(self, queues: Sequence[QueueStats], *, now: int) -> bytes:
-        """Everything there is to tell, and how the queues of one tenant stand."""
+        """Return all metrics, with the queue metrics of one tenant."""
         return generate_latest(self.registry) + self.of_queues(queues, now=now)
 
     @staticmethod
     def of_queues(queues: Sequence[QueueStats], *, now: int) -> bytes:
-        """How queues stand; beyond the largest, types count together."""
+        """Return queue metrics; types beyond the largest ones are aggregated."""
         state = CollectorRegistry()
         state.register(_OfQueues(queues, now))
         return generate_latest(state)
@@ -61,7 +61,7 @@ class _Times:
 
 
 class _OfRequests(Collector):
-    """What was answered. Only the loop counts, so that no lock is needed, and labels wait until somebody asks."""
+    """Counts of responses. Only the event loop updates them, so they need no lock; labels are built at scrape time."""
 
     def __init__(self) -> None:
         self._answered: Counter[tuple[str, str, int]] = Counter()
@@ -93,7 +93,7 @@ class _OfRequests(Collector):
 
 
 class _OfEngine(Collector):
-    """The counts of the engine, read when somebody asks."""
+    """The engine's counters, read at scrape time."""
 
     def __init__(self, counts: EngineMetrics) -> None:
         self._counts = counts

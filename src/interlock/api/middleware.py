@@ -1,4 +1,4 @@
-"""The outermost door: what is refused before a route is looked for, and what every answer carries."""
+"""The middleware of every request: checks before routing, and the headers of every response."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Middleware:
             headers.judged.passed = self
 
     def _check_host(self, scope: Any, headers: Headers) -> str:
-        """With auth off a page could reach us through a name of its own (DNS rebinding): only loopback names pass."""
+        """Allow only loopback host names while authentication is off, to prevent DNS rebinding."""
         given = headers.get("host")
         if given is not None and given == self._last_host:
             return given
@@ -159,7 +159,7 @@ class Middleware:
         return given.lower()
 
     def _check_site(self, headers: Headers, host: str) -> None:
-        """A browser says where a request comes from; nothing but our own pages may change anything."""
+        """Reject requests that a browser sends on behalf of another site; only our own pages may change data."""
         site, origin = headers.get("sec-fetch-site"), headers.get("origin")
         if site not in (None, "same-origin", "none"):
             raise Refusal("cross_site", "a page of another site made this request")
@@ -203,7 +203,7 @@ class _Exchange:
             self._expect_body()
 
     def let_go(self) -> None:
-        """Untie what refers to each other, so that it is freed now and not by a later look for garbage."""
+        """Break reference cycles, so that the objects are freed immediately and not by the garbage collector."""
         self._trail.take_body, self._trail.answer_at_once = nothing_arrived, not_at_once
         self._trail.has_gone = still_here
         self._scope.pop(DIRECT_RESPONSE, None)
@@ -228,7 +228,7 @@ class _Exchange:
         return self._cycle is not None and self._cycle.disconnected
 
     def _answer_at_once(self, answer: Response) -> bool:
-        """Send an answer as one piece, if it is a usual one and nothing is in its way; else it goes the long way."""
+        """Write an ordinary response directly in one piece, if possible; otherwise it is sent through ASGI."""
         cycle, trail = self._cycle, self._trail
         if cycle is None or not cycle.is_clear or answer.stream is not None or not answer.media_type:
             return False
@@ -264,9 +264,9 @@ class _Exchange:
         else:
             self._trail.sent += len(message.get("body", b""))
             if self._lingers and not message.get("more_body", False):
-                # Hanging up on somebody who is still sending would take the answer away from them again.
+                # Closing while the client is still sending could reset the connection before it reads the response.
                 await self._send(message | {"more_body": True})
-                self._trail.seat.leave()  # the work is done, and others may have the place
+                self._trail.seat.leave()  # the work is done: free the capacity for other requests
                 await self._read_on(LINGER_BYTES, LINGER_SECONDS)
                 message = {"type": "http.response.body", "body": b"", "more_body": False}
         await self._send(message)
@@ -286,14 +286,14 @@ class _Exchange:
         return headers
 
     async def _can_be_read_at_once(self) -> bool:
-        """Read a small body that nobody wanted, so that the connection can be used again."""
+        """Read and discard a small unread body, so that the connection can be reused."""
         if self._waits_to_be_asked or self._length > DRAIN_BYTES:
             return False
         with self._trail.seat.aside():
             return await self._read_on(DRAIN_BYTES, DRAIN_SECONDS)
 
     async def _read_on(self, most: int, seconds: float) -> bool:
-        """Whether the body came to its end within these bounds; nothing of it is kept."""
+        """Return whether the body ended within these limits; the bytes are discarded."""
         try:
             async with asyncio.timeout(seconds):
                 while not self._settled() and most > 0:

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the same table that is served."""
+"""The OpenAPI 3.1 document, generated from the route table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HEADERS: Final = {
 
 
 class Leads(NamedTuple):
-    """Where an answer leads: a member of it names what the other operations are about."""
+    """A link of a response: one of its members is a parameter of other operations."""
 
     parameter: str
     member: str
@@ -61,7 +61,7 @@ LEADS: Final = {
 
 
 def document(table: Sequence[Route]) -> dict[str, Any]:
-    """The whole document as a value."""
+    """Return the complete document."""
     schemas = Schemas()
     problem = schemas.of(responses.Problem)
     paths: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Refusals as RFC 9457 problem documents, every one with a stable code."""
+"""Errors as RFC 9457 problem documents, each with a stable code."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_SECONDS: Final = 1
 MAX_DETAIL_LENGTH: Final = 2000
 MAX_FAULTS: Final = 100
-# What every document says of itself, and what `errors` says; a fact of an error never takes the place of one of these.
+# Members that every problem document has. Attributes of an error never replace them.
 _FRAME: Final = frozenset({"public", "type", "title", "status", "code", "detail", "errors", "pointer"})
 
-# What HTTP itself asks us to refuse; everything else is a class in `interlock.errors` with its own code.
+# Errors of HTTP itself; every other one is a class in `interlock.errors` with its own code.
 HTTP_CODES: Final[Mapping[str, tuple[int, str]]] = {
     "bad_request": (400, "The request is not well-formed HTTP, or sets one thing twice."),
     "cross_site": (403, "A page of another site made this request."),
@@ -36,7 +36,7 @@ HTTP_CODES: Final[Mapping[str, tuple[int, str]]] = {
 
 
 class Refusal(Exception):
-    """A request that HTTP itself, not the engine, makes us refuse."""
+    """A request that is rejected by the HTTP layer, not by the engine."""
 
     def __init__(
         self, code: str, detail: str, *, headers: Mapping[str, str] | None = None, close: bool = False
@@ -49,7 +49,7 @@ class Refusal(Exception):
 
 
 def status_of(error: Exception) -> int:
-    """The status of the answer; an error that nobody raised on purpose is a defect of ours."""
+    """Return the HTTP status; an unexpected exception is a bug and gives 500."""
     match error:
         case Refusal():
             return error.status
@@ -62,7 +62,7 @@ def status_of(error: Exception) -> int:
 
 
 def document(error: Exception, *, status: int | None = None) -> dict[str, Any]:
-    """The problem as a value; it tells what was sent wrong, and of a defect nothing but that there is one."""
+    """Return the problem document. It describes invalid input; for a bug it contains no details."""
     code = error.code if isinstance(error, (Error, Refusal)) else "internal"
     status = status or status_of(error)
     encoded: dict[str, Any] = {
@@ -80,14 +80,14 @@ def document(error: Exception, *, status: int | None = None) -> dict[str, Any]:
 
 
 def detail(error: Exception) -> str:
-    """What a caller is told: of trouble with the storage no file, host or statement, which are for the log."""
+    """Return the detail for the caller. Storage errors omit file, host and statement, which are only logged."""
     if isinstance(error, (Unavailable, Fatal)):
         return _plain(error.public)
     return _plain(error) if isinstance(error, (Error, Refusal)) else "something went wrong here"
 
 
 def facts(error: Error) -> dict[str, Any]:
-    """What an error tells a program besides its sentence: its attributes, as members of their own."""
+    """Return the attributes of an error as separate members for programs."""
     found = {
         name: _plain(value) if isinstance(value, str) else value
         for name, value in vars(error).items()
@@ -101,7 +101,7 @@ def facts(error: Error) -> dict[str, Any]:
 
 
 def headers(error: Exception) -> dict[str, str]:
-    """What the answer says beside the document."""
+    """Return the response headers of an error."""
     if isinstance(error, Refusal):
         found = dict(error.headers)
         if error.status in (429, 503):
@@ -121,12 +121,12 @@ def encoded(error: Exception) -> bytes:
 
 
 def item(job_id: str, error: Error) -> dict[str, Any]:
-    """One item of a batch that was refused while others were not."""
+    """Return the error of one rejected item of a batch."""
     return {"id": json_text.sanitize_text(job_id)[0][:200], "error": document(error)}
 
 
 def catalogue() -> dict[str, tuple[int, str]]:
-    """Every code that an answer can carry, with its status and what it means."""
+    """Return every error code with its status and meaning."""
     found = dict(HTTP_CODES)
     waiting: list[type[Error]] = [Error]
     while waiting:

@@ -14,7 +14,7 @@ MAX_BUCKETS: Final = 100_000
 
 
 class RateLimiter:
-    """Lets each key have `burst` at once and `per_second` on the whole."""
+    """A token bucket for each key: `burst` requests immediately, `per_second` on average."""
 
     def __init__(self, per_second: float, burst: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_second = per_second
@@ -23,7 +23,7 @@ class RateLimiter:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # the longest unused first
 
     def take(self, key: str) -> None:
-        """Take one, or be refused with the time after which there is one again."""
+        """Take one token, or raise an error with the time until the next one."""
         left = self._left(key)
         self._buckets.pop(key, None)
         self._buckets[key] = (left - 1 if left >= 1 else left, self._clock())

@@ -1,4 +1,4 @@
-"""What answers look like, for the OpenAPI document; they may grow, so no shape is closed."""
+"""Response schemas for the OpenAPI document. They are open, because members may be added."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ class PathRouter:
             node.endpoint = endpoint
 
     def find(self, path: str) -> tuple[Endpoint, dict[str, str]] | None:
-        """The endpoint and the parameters of a path; an escaped slash is part of a name, never a separator.
+        """Find the endpoint and parameters of a path; an escaped slash is part of a name, never a separator.
 
-        Escapes that are no UTF-8 name nothing: replaced, they would all be one name.
+        Escapes that are not valid UTF-8 match nothing: replacing them would make different names equal.
         """
         node = self._root
         parameters: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The table of routes: from it come the paths that are served, the roles they ask for, and the OpenAPI document."""
+"""The route table: the source of the served paths, their roles, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ AROUND_CHECKPOINT = 256 * 1024  # how much larger a body may be than the checkpo
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The base of every body and query that is taken: a field nobody knows is refused."""
+    """Base of every request body and query; unknown fields are rejected."""
 
 
 class Nothing(Request, frozen=True, kw_only=True):
     """A body or a query with nothing in it."""
 
 
-@dataclass(slots=True)  # not frozen: that makes it five times as dear to make, and there is one for each request
+@dataclass(slots=True)  # not frozen: that makes construction five times slower, and every request needs one
 class RequestContext(Generic[B, Q]):
-    """One request, read and checked: who asks, and for what."""
+    """One decoded and validated request, with its caller."""
 
     service: Service
     route: Route
@@ -43,11 +43,11 @@ class RequestContext(Generic[B, Q]):
     headers: Headers
     query: Q
     body: B
-    unsanitized: bytes | None  # the body as it was sent, where odd text in it had to be mended
+    unsanitized: bytes | None  # the original body, if invalid Unicode in it was replaced
     receive: Receive
     trail: Trail
-    peer: str  # the address of the other end of the connection
-    authenticate: Authenticate  # asks again whose credential this is, for calls that take long
+    peer: str  # the peer address of the connection
+    authenticate: Authenticate  # checks the credential again, for long calls
 
     @property
     def engine(self) -> Engine:
@@ -59,7 +59,7 @@ class RequestContext(Generic[B, Q]):
 
     @property
     def traceparent(self) -> str | None:
-        """What a job made by this call hangs under: the caller's span, or else our own."""
+        """The parent span of a job enqueued by this call: the caller's, or else ours."""
         return self.headers.traceparent or tracing.traceparent()
 
     @property
@@ -70,7 +70,7 @@ class RequestContext(Generic[B, Q]):
 
 @dataclass(slots=True)
 class Response:
-    """What goes back: a body as a whole, or a stream of pieces."""
+    """A response: a complete body or a stream of pieces."""
 
     status: int
     body: bytes = b""
@@ -96,8 +96,8 @@ class Route:
     body_optional: bool
     raw_body: bool  # the handler reads the bytes itself
     largest_body: int | None
-    has_checkpoint: bool  # its body may be as large as a checkpoint, and somewhat more
-    sanitizes: bool  # odd text of a worker is mended, not refused
+    has_checkpoint: bool  # its body may be as large as a checkpoint plus a margin
+    sanitizes: bool  # invalid Unicode is replaced, not rejected
     query: type[Request]
     answers: Mapping[int, Any]
     produces: str

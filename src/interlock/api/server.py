@@ -28,7 +28,7 @@ from interlock.errors import Invalid, Unavailable
 MAX_HEADERS: Final = 100
 BACKLOG: Final = 2048
 CLOCK_TICK: Final = 0.002  # what a timer may be early by
-COLLECT_AFTER: Final = (20_000, 20, 20)  # objects more than before; the usual 700 are made by a few requests
+COLLECT_AFTER: Final = (20_000, 20, 20)  # the default of 700 new objects is reached by a few requests
 
 
 def is_loopback(host: str) -> bool:
@@ -42,7 +42,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_address(host: str, *, auth: bool) -> None:
-    """Refuse to let strangers in without asking who they are."""
+    """Reject an address that other machines can reach while authentication is off."""
     if not auth and not is_loopback(host):
         raise Invalid(
             f"host {host} is not a loopback address: enable authentication with --auth tokens",
@@ -122,7 +122,7 @@ class Protocol(HttpToolsProtocol):
                 cause if isinstance(cause, Refusal) else Refusal("bad_request", "this is not HTTP as we take it")
             )
         else:
-            if self._in_head and self._head_timer is None:  # most heads come whole, and need no timer
+            if self._in_head and self._head_timer is None:  # most heads arrive complete and need no timer
                 self._await_head()
             if between and self._between and self.headers:  # none before the first request, only blank lines
                 self._heads.remember(data, self.headers)
@@ -179,8 +179,8 @@ class Protocol(HttpToolsProtocol):
         cycle.hold(body)
 
     def _begin(self, path: bytes, *, keep_alive: bool) -> DirectResponse:
-        """Hand the request to the application, or let it wait for the answer to the one before."""
-        self._idle_since = None  # the answer to the one before may have come between the two halves of this head
+        """Pass the request to the application, or queue it until the previous response is complete."""
+        self._idle_since = None  # the previous response may have ended between the two halves of this head
         before: DirectResponse | None = self.cycle  # type: ignore[assignment]  # None before the first request
         self.cycle = cycle = DirectResponse(
             scope=self.scope,
@@ -267,7 +267,7 @@ class Protocol(HttpToolsProtocol):
         self._idle_timer = self.loop.call_later(seconds, self._is_idle)
 
     def _is_idle(self) -> None:
-        """Close a connection that nothing came on for long; one timer looks again and again, whatever comes."""
+        """Close a connection that has been idle too long. One repeating timer is cheaper than one per request."""
         allowed = self._options.idle_seconds
         left = allowed if self._idle_since is None else self._idle_since + allowed - self.loop.time()
         if left > CLOCK_TICK:
@@ -282,11 +282,11 @@ class Protocol(HttpToolsProtocol):
             self._stall_timer = None
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Answer and hang up; what comes after broken framing cannot be understood."""
+        """Send an error and close: data after broken framing cannot be parsed."""
         self._head_is_here()
         if self._answering:
             if self.cycle.response_started:
-                # Nothing may be put into the middle of an answer.
+                # An error cannot be inserted into a started response.
                 self._close()
                 return
             self.cycle.disconnected = True
@@ -304,7 +304,7 @@ class Protocol(HttpToolsProtocol):
         self._close()
 
     def _close(self) -> None:
-        """Close, and do not wait for ever for somebody who does not read the rest."""
+        """Close; abort if the client does not read the rest of the response in time."""
         if not self.transport.is_closing():
             self.transport.close()
             if self.transport.get_write_buffer_size():
@@ -313,14 +313,14 @@ class Protocol(HttpToolsProtocol):
 
 
 def _check_target(url: Any, host: str | None) -> None:
-    """Refuse an address that names another host than the request is for, or says what never leaves a browser."""
+    """Reject a target with a fragment, or with another host than the Host header."""
     port = "" if url.port is None else f":{url.port}"
     if url.fragment is not None or host is None or f"{(url.host or b'').decode()}{port}".lower() != host.lower():
         raise Refusal("bad_request", "the target of a request is a path, or an address on the host it names")
 
 
 class Server(uvicorn.Server):
-    """Serves until it is told to stop: then whoever waits is answered, what is under way ends, nothing new begins."""
+    """The HTTP server. On shutdown it answers waiting requests, completes those in progress and starts no new ones."""
 
     def __init__(self, app: Middleware, listening: socket.socket) -> None:
         options = app.service.options
@@ -378,7 +378,7 @@ class Server(uvicorn.Server):
 
 @contextlib.contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Look for garbage in cycles less often, and not in what is here for good; the rest is freed as it is dropped."""
+    """Collect cyclic garbage less often, and skip long-lived objects; reference counting frees the rest."""
     usual = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)

@@ -43,7 +43,7 @@ class Service:
         self._look: asyncio.Task[dict[str, object]] | None = None
 
     async def readiness(self) -> dict[str, object]:
-        """How the database is; one look serves all who ask while it is taken, as many strangers as that may be."""
+        """Return the state of the database. Concurrent callers share one check, which limits the load they cause."""
         if self._look is None or self._look.done():
             self._look = asyncio.create_task(self._looked())
         return await asyncio.shield(self._look)
@@ -64,7 +64,7 @@ class Service:
         self.stop()
 
     def stop(self) -> None:
-        """Answer whoever waits, end the streams, and say `stopping` to what still comes."""
+        """Answer waiting requests, end streams, and reject new requests with `stopping`."""
         self.stopping.set()
 
 
@@ -82,15 +82,15 @@ def still_here() -> bool:
 
 @dataclass(slots=True)
 class Trail:
-    """What one request leaves behind: who asked for what, never the address or a secret."""
+    """What is logged of one request: the caller and the route, never the address or a secret."""
 
     request_id: str
     method: str
     seat: Seat
     headers: Headers = NO_HEADERS
-    take_body: Callable[[], bytes | None] = nothing_arrived  # all of it, if it has arrived before anybody asked
-    answer_at_once: Callable[[Response], bool] = not_at_once  # whether it is out, and need not be sent
-    has_gone: Callable[[], bool] = still_here  # whether the caller has hung up, as far as is known
+    take_body: Callable[[], bytes | None] = nothing_arrived  # returns the body if it has already arrived
+    answer_at_once: Callable[[Response], bool] = not_at_once  # returns whether the response has been written
+    has_gone: Callable[[], bool] = still_here  # whether the caller is known to have disconnected
     trace_id: str | None = None
     route: str = "-"
     tenant: str | None = None

@@ -1,4 +1,4 @@
-"""Server-sent events: ordered per job, resumed by `Last-Event-ID`, never without a sign of life for long."""
+"""Server-sent events: ordered per job, resumed by `Last-Event-ID`, with keep-alive comments while idle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _END: Final = b"event: end\ndata: {}\n\n"
 
 
 async def of_job(call: RequestContext[None, Nothing]) -> Response:
-    """The events of one job; the stream says `end` after the last one of a job that has ended."""
+    """Stream the events of one job; an `end` event follows the last event of a terminal job."""
     given = call.headers.get("last-event-id") or "0"
     if not re.fullmatch(r"[0-9]{1,18}", given):
         raise Invalid("Last-Event-ID is not the number of an event", pointer="/last-event-id")
@@ -56,14 +56,14 @@ async def of_tenant(call: RequestContext[None, Nothing]) -> Response:
 
 
 def streamed(call: RequestContext[None, Any], pieces: AsyncIterator[bytes], source: Any) -> Response:
-    """An answer that goes on; closing `source` ends what `pieces` is made of."""
+    """Return a streaming response; closing `source` ends `pieces`."""
     return Response(
         200, media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"}, stream=_lasting(call, pieces, source)
     )
 
 
 async def _lasting(call: RequestContext[None, Any], pieces: AsyncIterator[bytes], source: Any) -> AsyncIterator[bytes]:
-    """The pieces with signs of life between them, until the caller has gone or the service stops."""
+    """Yield the pieces, with keep-alive comments between them, until the caller disconnects or the service stops."""
     next_piece: asyncio.Task[bytes] | None = None
     yield _HELLO
     try:
@@ -87,7 +87,7 @@ async def _lasting(call: RequestContext[None, Any], pieces: AsyncIterator[bytes]
                         break
                     yield done.result()
             except (EndOfStream, Error):
-                return  # what is told is complete, or the client will come back and resume
+                return  # the stream is complete, or the client will reconnect and resume
             finally:
                 over.cancel()
                 if next_piece is not None:
@@ -96,7 +96,7 @@ async def _lasting(call: RequestContext[None, Any], pieces: AsyncIterator[bytes]
                 await pieces.aclose()  # type: ignore[attr-defined]
                 await source.aclose()
     except Unauthenticated:
-        return  # it may know no more
+        return  # the credential is no longer valid
 
 
 async def _next(pieces: AsyncIterator[bytes]) -> bytes:
@@ -107,7 +107,7 @@ async def _next(pieces: AsyncIterator[bytes]) -> bytes:
 
 
 class EndOfStream(Exception):
-    """Nothing more will be told."""
+    """The stream is complete."""
 
 
 def _event(id: str, row: EventRow) -> bytes:

@@ -89,7 +89,9 @@ def _page(document: dict[str, Any]) -> str:
 
 
 def _section(path: str, method: str, operation: dict[str, Any], document: dict[str, Any]) -> str:
-    who = " or ".join(operation[openapi.ROLES]) or ("anybody" if operation.get("security") == [] else "any credential")
+    who = " or ".join(operation[openapi.ROLES]) or (
+        "no credential" if operation.get("security") == [] else "any credential"
+    )
     body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
     fields = ""
     if "$ref" in body:

@@ -1,4 +1,4 @@
-"""`interlock restored`: what is said to a database that has come back from a backup."""
+"""`interlock restored`: void all leases after the database was restored from a backup."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def restored(
 ) -> None:
     """Void every lease from before a restore. Run it after a backup was restored, before servers and workers start.
 
-    Workers from before are refused, and their jobs are tried again by others, one attempt later. On PostgreSQL, connect
-    as the owner of the schema.
+    Workers from before the restore are rejected, and their jobs are retried with the next attempt number. On
+    PostgreSQL, connect as the owner of the schema.
     """
     if sys.stdin.isatty() and not yes and input(QUESTION).strip().lower() not in ("y", "yes"):
         print("interlock: cancelled, nothing was changed", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Files that commands write: whole or not there, and readable by their owner only."""
+"""Files that commands write: atomically, and readable only by their owner."""
 
 from __future__ import annotations
 

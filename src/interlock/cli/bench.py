@@ -1,4 +1,4 @@
-"""`interlock bench`: how quick it is here, on a file of its own or on a database that is named."""
+"""`interlock bench`: throughput and latency on this machine, on a temporary file or a given database."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def bench(
 ) -> None:
     """Measure enqueueing and draining of empty jobs, and the time until a job starts.
 
-    On a new SQLite file in the directory for temporary files, or on the --database that is named, under a tenant of its
-    own; what was added is deleted again.
+    Uses a new SQLite file in the temporary directory, or a separate tenant of --database. All jobs of the benchmark are
+    deleted afterwards.
     """
 
     async def command() -> dict[str, Any]:
@@ -70,7 +70,7 @@ def bench(
 
 @contextlib.asynccontextmanager
 async def _engine(common: Common) -> AsyncIterator[tuple[Engine, Principal]]:
-    """Nobody else has a tenant of that name."""
+    """Open an engine and a random tenant name that no other tenant has."""
     who = local(f"bench-{secrets.token_hex(6)}")
     if common.database is not None:
         async with assemble.open_engine(common.database, create=False) as engine:
@@ -121,7 +121,7 @@ async def _enqueue(noop: Task[..., None], jobs: int) -> float:
 
 
 async def _starts(app: App, start: Task[..., None], began: asyncio.Queue[float]) -> list[float]:
-    """Milliseconds from the answer of an enqueue to the first line of the task, with an idle worker."""
+    """Return the milliseconds from the response of an enqueue to the first line of the task, with an idle worker."""
     worker = Worker(app)
     working = asyncio.create_task(worker.run())
     taken = []

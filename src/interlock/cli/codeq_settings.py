@@ -1,4 +1,4 @@
-"""What the settings say of codeQ's callers: providers of credentials, in the tables that codeQ itself takes."""
+"""Credential providers for codeQ clients, from settings in codeQ's own format."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from interlock.errors import Invalid
 if TYPE_CHECKING:
     from interlock.engine.jwks import Fetch
 
-MAX_LIFE_SECONDS: Final = 10 * 365 * 86_400  # codeQ asks for an end, and takes any
+MAX_LIFE_SECONDS: Final = 10 * 365 * 86_400  # codeQ requires an expiry and accepts any
 
 
 @asynccontextmanager
 async def callers(settings: Settings, fetch: Fetch) -> AsyncIterator[Credentials]:
-    """Whose credentials count in that face besides our own, for as long as the block lasts."""
+    """Yield the credentials that codeQ routes accept besides Interlock tokens."""
     async with AsyncExitStack() as stack:
 
         def made(name: str, tables: Sequence[Mapping[str, Any]]) -> list[Provider]:

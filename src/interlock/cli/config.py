@@ -17,7 +17,7 @@ app = App(name="config", help="Print the settings.")
 NOTHING = Common()
 MASK: Final = "***"
 
-# Names under which a URL, or a key of an issuer, carries what nobody may read.
+# Names of secret values in a URL or in a key of an issuer.
 SECRET: Final = frozenset(
     {"password", "passwd", "passfile", "sslpassword", "secret", "client_secret", "token", "access_key", "secret_key"}
     | {"codeq_webhook_secret"}

@@ -21,7 +21,7 @@ NOTHING = Common()
 MAX_SKEW_SECONDS: Final = 5.0
 MAX_FAULTS: Final = 100  # of a tenant
 
-# What a store says of itself, where there is one right answer.
+# Diagnostics of a store that have exactly one correct value.
 RIGHT: Final = {
     "journal_mode": "wal",
     "synchronous": "full",
@@ -100,7 +100,7 @@ class Broken(NamedTuple):
 
 
 async def _broken(store: Store, actor: str | None) -> list[Broken]:
-    """Rows that break a rule, of all tenants; somebody who is named has them put right, one after another."""
+    """Return rows of any tenant that break an invariant; if `actor` is given, repair them one at a time."""
     found = [fault for tenant in await store.tenants() for fault in await store.faults(tenant, MAX_FAULTS)]
     if actor is None:
         return [Broken(fault) for fault in found]
@@ -124,7 +124,7 @@ def faults(facts: dict[str, str]) -> list[str]:
 
 
 def not_right(facts: dict[str, str]) -> list[str]:
-    """A sentence for each of these facts that has one right answer, and another here."""
+    """Return a message for each diagnostic that differs from its only correct value."""
     return [
         f"{name} is {facts[name]}, not {right}" + (f": {ADVICE[name]}" if name in ADVICE else "")
         for name, right in RIGHT.items()
@@ -133,7 +133,7 @@ def not_right(facts: dict[str, str]) -> list[str]:
 
 
 def notes(facts: dict[str, str]) -> list[str]:
-    """What is allowed, and could be better."""
+    """Return suggestions about settings that are allowed but could be better."""
     if facts.get("rights", "app") == "app":
         return []
     return [

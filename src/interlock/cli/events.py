@@ -1,4 +1,4 @@
-"""`interlock jobs tail|wait`: follow what jobs tell, and wait for their end."""
+"""`interlock jobs tail|wait`: follow the events of jobs and wait for their completion."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ DryRun = Annotated[bool, Parameter(negative=(), help="show how many jobs would b
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Which:
-    """Which jobs, where they are not named: those that fit everything that is said."""
+    """Filter for jobs that are not given by ID; all criteria must match."""
 
     status: Annotated[tuple[Status, ...], Parameter(help="may be repeated")] = ()
     type: str | None = None
@@ -149,7 +149,7 @@ def redrive(
     """
     options: dict[str, Any] = {
         "priority": priority, "delay_seconds": delay, "run_at": run_at, "max_attempts": max_attempts, "tags": retag,
-        "key": key, "payload": payload,
+        "idempotency_key": key, "payload": payload,
     }  # fmt: skip
     given = {name: value for name, value in options.items() if value is not None}
     if len(ids) != 1 or dry_run:
@@ -215,7 +215,7 @@ def _many(
     yes: bool,
     **options: Any,
 ) -> None:
-    """Act on all jobs named or found, a thousand at a time, and tell of each that could not be done."""
+    """Apply an action to all given or matching jobs, a thousand per call, and print each that was rejected."""
 
     async def command(engine: Engine, who: Principal, dry_run: bool) -> Bulk:
         filter = await which.filter(engine, who)
@@ -249,7 +249,7 @@ def _many(
 
 
 async def _all_that_fit(filter: Filter, act: Callable[[Filter], Awaitable[Bulk]]) -> Bulk:
-    """One call after another, each from where the last one ended; where no place is told, the same call goes on."""
+    """Repeat the call, each time from where the last one ended; without a position, repeat the same call."""
     total = Bulk(0, 0, False)
     with output.progress("done with") as report:
         while True:
@@ -268,7 +268,7 @@ async def _all_that_fit(filter: Filter, act: Callable[[Filter], Awaitable[Bulk]]
 
 
 def _confirm(common: Anywhere, what: str) -> None:
-    """Ask a person; whoever cannot be asked has to say --yes."""
+    """Ask for confirmation; without a terminal, require --yes."""
     if not sys.stdin.isatty() or common.json:
         _refuse(common, f"this would {what}: use --yes to confirm, or --dry-run to count the jobs")
     if input(f"{what}? [y/N] ").strip().lower() not in ("y", "yes"):

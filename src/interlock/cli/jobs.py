@@ -140,7 +140,7 @@ def list_(
         )  # fmt: skip
 
 
-class _ShownParts(NamedTuple):
+class _JobParts(NamedTuple):
     job: Job
     history: list[HistoryRow]
     steps: list[StepRow]
@@ -163,13 +163,13 @@ def show(
         The ID, or its last 8 or more characters.
     """
 
-    async def command(engine: Engine, who: Principal) -> _ShownParts:
+    async def command(engine: Engine, who: Principal) -> _JobParts:
         wire.whole(events, "events", 0, MAX_EVENTS)
         id = await ids.job(engine, who, job_id)
         job = await engine.queries.job(who.tenant, id)
         (steps,) = await engine.progress.steps_of(who.tenant, [id])
         newest = await _newest_events(engine, who.tenant, id, events) if events else []
-        return _ShownParts(job, await engine.queries.history(who.tenant, id), steps, newest, await engine.queries.now())
+        return _JobParts(job, await engine.queries.history(who.tenant, id), steps, newest, await engine.queries.now())
 
     found = run(common, command)
     encoded = job_to_dict(found.job, now=found.now)

@@ -40,12 +40,12 @@ def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
     root.handlers = [handler]
     root.setLevel(level)
     for name in ("httpx2", "httpcore2", "uvicorn.access"):
-        logging.getLogger(name).setLevel(logging.WARNING)  # they tell addresses, and those can hold secrets
-    logging.getLogger("mcp").setLevel(logging.WARNING)  # it tells of the coming and going of every message
+        logging.getLogger(name).setLevel(logging.WARNING)  # they log URLs, which can contain secrets
+    logging.getLogger("mcp").setLevel(logging.WARNING)  # it logs every message
 
 
 def _bound_logger(level: int, processors: Sequence[Any]) -> Any:
-    """A logger from this level on; there is an info for every request, so it takes the short way to the same line."""
+    """Return a logger for this level. Info records, one per request, take a shorter path to the same output."""
     plain: Any = structlog.make_filtering_bound_logger(level)
     if level > logging.INFO:
         return plain
@@ -66,15 +66,15 @@ def _bound_logger(level: int, processors: Sequence[Any]) -> Any:
 
 
 class JsonLogHandler:
-    """Where lines go. Those that only tell of something are written together, once in each turn of the loop.
+    """Log output. Info lines are buffered and written once per event loop iteration.
 
-    Every write lets another thread have the interpreter, which is far dearer than the write itself.
+    Every write releases the interpreter lock, and getting it again costs far more than the write itself.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._waiting: list[str] = []
-        self._turn: asyncio.AbstractEventLoop | None = None  # whose next turn writes what waits
+        self._turn: asyncio.AbstractEventLoop | None = None  # the loop whose next iteration flushes
 
     def info(self, line: str) -> None:
         self._waiting.append(line)
@@ -88,7 +88,7 @@ class JsonLogHandler:
             loop.call_soon(self.flush)
 
     def warning(self, line: str) -> None:
-        """Written at once, with what came before it: there may be no next turn."""
+        """Write immediately, with the buffered lines: the process may end before the next iteration."""
         self._waiting.append(line)
         self.flush()
 
@@ -103,20 +103,20 @@ class JsonLogHandler:
 
 
 def _stamped(logger: Any, name: str, record: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """How much it matters, and when it was."""
+    """Add the level and the time."""
     record["level"] = "warning" if name == "warn" else "error" if name == "exception" else name
     record["at"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
     return record
 
 
 def _without_colour(logger: Any, name: str, record: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """The server tells everything twice, the second time for a terminal."""
+    """Remove the copy of the message that uvicorn adds for terminals."""
     record.pop("color_message", None)
     return record
 
 
 def _short(logger: Any, name: str, record: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """No line is endless, whatever somebody managed to get into it."""
+    """Truncate long values, because callers control some of them."""
     for key, value in record.items():
         if isinstance(value, str) and len(value) > MAX_VALUE_LENGTH:
             record[key] = value[:MAX_VALUE_LENGTH] + "…"
@@ -124,7 +124,7 @@ def _short(logger: Any, name: str, record: MutableMapping[str, Any]) -> MutableM
 
 
 def _as_json(logger: Any, name: str, record: MutableMapping[str, Any]) -> str:
-    """Nothing but ASCII: what some readers take for the end of a line, or cannot decode, comes as an escape."""
+    """Encode as ASCII: other characters can end a line for some log readers, or fail to decode."""
     try:
         text = msgspec.json.encode(record, enc_hook=repr).decode()
     except UnicodeEncodeError:  # a lone surrogate

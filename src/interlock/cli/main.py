@@ -48,7 +48,7 @@ def in_words(error: cyclopts.CycloptsError) -> object:
 
 
 def _ours(error: cyclopts.CycloptsError) -> str | None:
-    """A usage error in a sentence of our own, where we have a better one."""
+    """Return our own text for a usage error, where we have a better one."""
     if isinstance(error, cyclopts.UnusedCliTokensError) and error.unused_tokens:
         return f"unknown command or argument {error.unused_tokens[0]!r}: see --help"
     return None
@@ -129,7 +129,7 @@ def _refuse_usage(error: cyclopts.CycloptsError, *, json: bool) -> NoReturn:
 
 @contextmanager
 def _errors_printed() -> Iterator[None]:
-    """Exit with a code if what is told can no longer be written: nobody reads it, or its disk is full."""
+    """Exit with a code if the output cannot be written: broken pipe, or disk full."""
     try:
         try:
             yield

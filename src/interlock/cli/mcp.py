@@ -55,7 +55,7 @@ def mcp(
 
 
 async def _on_a_database(common: Common, wanted: frozenset[str]) -> None:
-    """Whoever can open the database may do everything with it, so the roles are those that are asked for."""
+    """Serve MCP on a database. Access to the database is full access, so the caller gets the roles they request."""
     async with assemble.engine_of(common.settings, create=False) as engine:
         engine.maintenance.start()
         service = Service(engine, Options(tenant=common.settings.tenant))
@@ -69,7 +69,7 @@ async def _on_a_database(common: Common, wanted: frozenset[str]) -> None:
 
 
 async def _before_a_server(url: str, token: str | None, wanted: frozenset[str]) -> None:
-    """The server knows what the token allows; it is asked once, since a token never changes."""
+    """Serve MCP through a server. The server knows the roles of the token; ask once, because they never change."""
     assemble.check_server(url, token=token)
     calls = Calls(url, token=token, retry_seconds=RETRY_SECONDS)
     try:
@@ -117,7 +117,7 @@ class RemoteApi:
         return ApiResponse(answer.status, answer.headers, answer.body)
 
     async def _answer(self, call: HttpRequest) -> HttpResponse:
-        """The answer; where the server was asked to wait, we hang up when it is time to stop."""
+        """Return the response; on shutdown, abort a call that is waiting on the server."""
         if not call.wait_seconds:
             return await self._calls.send(call)
         sending, stopping = asyncio.create_task(self._calls.send(call)), asyncio.create_task(self._stop.wait())

@@ -17,19 +17,19 @@ CELL: Final = 100
 
 
 def console() -> Console:
-    """Made for each use, so that it follows a redirected output; colour only on a terminal."""
+    """Create a console for each use, so that it follows redirected output; color only on a terminal."""
     return ReportingConsole(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
 
 
 class ReportingConsole(Console):
-    """One that does not end the process by itself when nobody reads."""
+    """A console that does not end the process on a broken pipe."""
 
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError  # for the command line itself to end with its own code
+        raise BrokenPipeError  # the CLI exits with its own code
 
 
 def escape_control(value: object) -> str:
-    """Text that cannot steer a terminal: control characters are shown as escapes."""
+    """Escape control characters, so that text cannot control the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in str(value))
 
 
@@ -39,12 +39,12 @@ def print_json(value: object) -> None:
 
 
 def json_line(value: object) -> str:
-    """One JSON document on one line, whatever white space is in what people wrote."""
+    """Encode as one JSON document on one line, regardless of white space in the values."""
     return _escaped_json(msgspec.json.format(msgspec.json.encode(value), indent=-1).decode()) + "\n"
 
 
 def _escaped_json(text: str) -> str:
-    """The same document: what could steer a terminal stands inside strings only, where an escape says the same."""
+    """Escape control characters. In JSON they occur only inside strings, where an escape has the same meaning."""
     return "".join(c if c.isprintable() or c == "\n" else _escape(c) for c in text)
 
 
@@ -61,12 +61,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     for row in rows:
         encoded.add_row(*(Text("-" if value is None or value == "" else escape_control(value)) for value in row))
     wide = console()
-    wide.width = max(wide.width, WIDE)  # a narrow terminal wraps whole lines: an id cut into pieces cannot be copied
+    wide.width = max(wide.width, WIDE)  # on a narrow terminal, wrap lines, not cells: a split ID cannot be copied
     wide.print(encoded)
 
 
 def facts(values: Mapping[str, Any]) -> None:
-    """One name and value a line; what is not there is left out."""
+    """Print one name and value per line; omit absent values."""
     encoded = Table(box=None, pad_edge=False, show_header=False)
     encoded.add_column(style="bold")
     encoded.add_column(overflow="fold")
@@ -91,13 +91,13 @@ def shortened(text: str | None) -> str | None:
 
 
 def counted(number: int, what: str) -> str:
-    """So many of something whose name takes an s."""
+    """Return the number and the noun, with a plural s unless it is 1."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 @contextmanager
 def progress(what: str, *, unit: str = "jobs") -> Iterator[Callable[[int], None]]:
-    """Says on standard error how far long work has come: in place on a terminal, else a line whenever it doubled."""
+    """Print progress to standard error: in place on a terminal, otherwise a line each time the number doubles."""
     errors = Console(stderr=True)
     if errors.is_terminal:
         with errors.status(f"{what} 0 {unit} …") as status:

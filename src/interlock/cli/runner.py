@@ -1,4 +1,4 @@
-"""One command: settings, an engine, and an exit code for whatever goes wrong."""
+"""Runs one command: settings, an engine, and an exit code for every error."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Common:
 
     @property
     def who(self) -> Principal:
-        """Whoever can open the database may do everything with it."""
+        """The local principal; access to the database is full access."""
         return principal.local(self.settings.tenant)
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Anywhere(Common):
-    """The same for commands that a server can answer too."""
+    """The same, for commands that also work with a server."""
 
     server: Annotated[str | None, Parameter(help="use this server, https://HOST, instead of a database")] = None
     token_file: Annotated[Path | None, Parameter(help="file that contains the token; default: INTERLOCK_TOKEN")] = None
@@ -95,10 +95,10 @@ def _is_remote(common: Anywhere) -> bool:
 
 
 async def _remotely(common: Anywhere, command: Action[T]) -> T:
-    from interlock.cli.remote import desk  # an HTTP client takes its time to be loaded
+    from interlock.cli.remote import engine as remote_engine  # an HTTP client takes its time to be loaded
 
     assert common.server is not None
-    async with desk.opened(common.server, token_of(common.token_file)) as (engine, who):
+    async with remote_engine.opened(common.server, token_of(common.token_file)) as (engine, who):
         return await command(engine, who)
 
 
@@ -130,7 +130,7 @@ def guard(
     *,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> T:
-    """The answer of the command, or an exit with a sentence that says what went wrong."""
+    """Return the result of the command, or print the error and exit."""
     try:
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             return runner.run(_await(command))
@@ -141,7 +141,7 @@ def guard(
 
 
 def give_up(error: Error, *, json: bool) -> NoReturn:
-    """Say what went wrong, and exit with its code."""
+    """Print the error and exit with its code."""
     if json:
         output.print_json({"error": wire.error_to_dict(error)})
     else:
@@ -150,7 +150,7 @@ def give_up(error: Error, *, json: bool) -> NoReturn:
 
 
 def _sentence(error: Error) -> str:
-    """What went wrong; of a value that the sentence does not name, as a server's may not, which one it is."""
+    """Return the message, with the name of the invalid value if the message of a server does not contain it."""
     place = error.pointer.strip("/") if isinstance(error, Invalid) else ""
     names = [part for part in place.split("/") if not part.isdigit()]
     return str(error) if not names or names[-1] in str(error) else f"{place}: {error}"

@@ -83,7 +83,7 @@ async def _closed_in_the_end(outside: OutboundClient) -> AsyncIterator[None]:
 
 
 def warn_of_readers(database: str) -> None:
-    """Tell the log if other users can read a file; it is served all the same, as whoever runs it may want that."""
+    """Log a warning if other users can read the database file. Serve anyway: the operator may intend it."""
     if database.startswith(assemble.SQLITE) and not database.endswith(":memory:"):
         from interlock.storage.sqlite.connection import permissions
 
@@ -92,7 +92,7 @@ def warn_of_readers(database: str) -> None:
 
 
 async def application(engine: Engine, settings: Settings, callers: Credentials = NO_CALLERS) -> Middleware:
-    """Everything that is served: the API, and the dashboard beside it."""
+    """Return the application: the API and the dashboard."""
     key = await engine.queries.signing_key()
     dashboard = Dashboard(engine, auth=bool(settings.auth), tenant=settings.tenant, sessions=Sessions(key))
     meant = replace(options(settings, callers), cursor_key=hmac.digest(key, b"interlock cursors", "sha256"))
@@ -115,7 +115,7 @@ def options(settings: Settings, callers: Credentials = NO_CALLERS) -> Options:
 
 @contextlib.contextmanager
 def only_server_of(database: str) -> Iterator[None]:
-    """Keep a second server away from a SQLite file: each would answer from a clock and a queue of its own."""
+    """Prevent a second server on a SQLite file: each would have its own clock and queue state."""
     if not database.startswith(assemble.SQLITE) or database.endswith(":memory:"):
         yield
         return

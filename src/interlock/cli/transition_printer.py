@@ -1,4 +1,4 @@
-"""Tells on the terminal what becomes of jobs, a line for every transition."""
+"""Prints every transition of recent jobs on the terminal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TransitionPrinter:
             self._printed[job.id] = job.version
             self._advise(job)
         while True:
-            with contextlib.suppress(Unavailable):  # whoever works on the jobs will say so
+            with contextlib.suppress(Unavailable):  # the worker logs it
                 await self._print_new()
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -47,7 +47,7 @@ class TransitionPrinter:
                 self._advise(job)
 
     async def _moves(self, job_id: str) -> list[tuple[HistoryRow, Job]]:
-        """What was not told yet of a job, with the job as it is after all of it, or later."""
+        """Return the transitions of a job that were not printed yet, with the job as of the last of them or later."""
         printed = self._printed[job_id]
         try:
             rows = [row for row in await self._reads.history(self._tenant, job_id) if row.version > printed]

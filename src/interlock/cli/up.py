@@ -1,4 +1,4 @@
-"""`interlock up`: server, upkeep, sender and a worker in one process on a SQLite file, to try things."""
+"""`interlock up`: server, maintenance, webhook sender and a worker in one process on a SQLite file, for evaluation."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def _up(settings: Settings, tasks: Tasks) -> None:
 
 
 async def _serve_beside(server: Server, *others: Coroutine[Any, Any, None]) -> None:
-    """Serve until told to stop, or until one of the others breaks; then they end in good order too."""
+    """Serve until shutdown, or until one of the others fails; then stop them gracefully too."""
     beside = [asyncio.create_task(other) for other in others]
 
     def stop(_: asyncio.Task[None]) -> None:
@@ -114,7 +114,7 @@ async def _serve_beside(server: Server, *others: Coroutine[Any, Any, None]) -> N
 
 
 async def _work(tasks: Tasks, settings: Settings) -> None:
-    """Run jobs until cancelled; what runs then gets a moment to end, and is handed back if it does not."""
+    """Run jobs until cancelled; then let running jobs finish, and release the rest after the grace period."""
     if tasks is demo:
         await seed.play(settings.database, settings.tenant)
     await Worker(tasks, name="up", shutdown_grace=GRACE_SECONDS).run()

@@ -28,7 +28,7 @@ NOTHING = Anywhere()
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """What one worker process is told."""
+    """Options of one worker process."""
 
     target: str
     concurrency: int
@@ -86,7 +86,7 @@ def worker(
 
 
 def serve(order: WorkerOptions) -> None:
-    """One worker, in this process, until it is done or told to stop."""
+    """Run one worker in this process until it finishes or is stopped."""
     logs.configure()
     try:
         tracing.configure()

@@ -1,4 +1,4 @@
-"""`interlock workers`: who asks for jobs, and who runs them."""
+"""`interlock workers`: workers, what they accept, and what they run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def list_(
 
 
 def _rows(worker: Presence) -> list[tuple[object, ...]]:
-    """One line for each thing a worker asks for; only the first says who it is."""
+    """Return one row for each claim filter of a worker; only the first row has its name."""
     asked = "never" if worker.last_seen_at is None else wire.when(worker.last_seen_at)[:19] + "Z"
     takes: list[tuple[str, ...]] = [_takes(ask) for ask in worker.asks] or [()]
     return [(worker.name, asked, worker.running, *takes[0])] + [("", "", "", *more) for more in takes[1:]]

@@ -36,11 +36,11 @@ from interlock.wire import JobRequest
 SHORTEST_LOOK_SECONDS: Final = 0.01
 MAX_LOOK_SECONDS: Final = 0.5
 MAX_CHILDREN: Final = 200
-MAX_PER_CLAIM: Final = 500  # beyond what a request may ask for: a commit costs as much for a hundred as for these
+MAX_PER_CLAIM: Final = 500  # more than over HTTP: a commit of this many costs as much as one of a hundred
 
 
 class LocalClient:
-    """What a producer, a watcher and a worker ask, answered by an engine of this process."""
+    """A client for producers, observers and workers that calls an engine in this process."""
 
     most_per_claim = MAX_PER_CLAIM
 

@@ -1,4 +1,4 @@
-"""What a worker and the SDK ask of Interlock, whether it lives in their process or behind a server."""
+"""The operations that workers and the SDK use, in process or over HTTP."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ __all__ = ["AgentName", "Client", "JobRequest", "LeasedJob", "error_body"]
 
 
 class LeasedJob(NamedTuple):
-    """A job handed out, with what earlier runs of it have left behind."""
+    """A leased job with the steps and decided approvals of its earlier runs."""
 
     job: Job
     steps: Sequence[StepRow] = ()
-    approvals: Sequence[Approval] = ()  # those that are decided, oldest first
+    approvals: Sequence[Approval] = ()  # decided ones, oldest first
 
 
 class Client(Protocol):
-    """The verbs of producers, watchers and workers. A refusal is raised; in a batch each item answers on its own."""
+    """The operations of producers, observers and workers. Errors are raised; in a batch, each item has a result."""
 
     most_per_claim: int
     """How many jobs one claim may ask for."""
@@ -82,13 +82,13 @@ class Client(Protocol):
         ...
 
     def tail(self, job_id: str, *, after: int = 0) -> AsyncGenerator[EventRow, None]:
-        """The same as they are told, each once, until the job has ended."""
+        """Follow the events of a job, each once, until it is terminal."""
         ...
 
     async def steps(self, job_id: str) -> list[StepRow]: ...
 
     async def claim(self, ask: ClaimFilter, *, wait_seconds: float = 0.0) -> list[LeasedJob]:
-        """Up to ask.limit jobs, waiting that long for the first; repeated with its claim_id it grants nothing new."""
+        """Lease up to ask.limit jobs, waiting that long for the first; a repeated claim_id leases nothing new."""
         ...
 
     async def heartbeats(self, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply | Rejected]: ...
@@ -114,15 +114,15 @@ class Client(Protocol):
         ...
 
     async def request_approval(self, approval: RequestApproval) -> Receipt:
-        """Ask people; the job waits for them and the grant is over. The id of the gate is given by the engine."""
+        """Request an approval, which ends the lease and suspends the job. The engine assigns the approval ID."""
         ...
 
     async def attach(self, holder: Holder, thing: File | Link) -> str:
-        """The id of a file, whole and visible, or of a link; the same name again replaces."""
+        """Store a complete file or a link and return its ID; an artifact with the same name is replaced."""
         ...
 
     async def register_type(self, name: str, definition: Mapping[str, Any]) -> None:
-        """Keep the schema, the needs and the defaults of a type."""
+        """Register the schema, requirements and defaults of a type."""
         ...
 
     def start_maintenance(self) -> None:

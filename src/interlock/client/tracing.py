@@ -1,4 +1,4 @@
-"""The spans of a client, whichever it is: jobs are made under one, and asking for them is one."""
+"""Tracing spans of any client: one for enqueueing jobs, one for claiming them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def enqueueing(requests: Sequence[JobRequest]) -> Iterator[str | None]:
 
 @contextmanager
 def claiming() -> Iterator[Callable[[int], None]]:
-    """A span for a claim, which is to be told how many jobs were granted."""
+    """Open a span for a claim; call the yielded function with the number of leased jobs."""
     with tracing.span("claim", "client") as span:
         yield lambda count: None if span is None else span.set_attribute("interlock.jobs", count)

@@ -1,1 +1,1 @@
-"""The jobs that `interlock up` shows: no key, no network, and every way a job can go."""
+"""Demo jobs of `interlock up`. They need no API key or network and cover the features of jobs."""

@@ -12,7 +12,7 @@ from interlock import assemble
 from interlock.demo import tasks
 from interlock.worker.loop import Worker
 
-LEASE_SECONDS: Final = 4.0  # how long the queue takes to notice; on a busy machine it must live to be killed
+LEASE_SECONDS: Final = 4.0  # short, to notice the crash soon; on a busy machine the run must reach the crash first
 
 
 def die() -> None:

@@ -1,4 +1,4 @@
-"""Puts the demo on stage, once per database: the keys of its jobs make a second time the same jobs."""
+"""Enqueue the demo jobs, once per database: their idempotency keys make a repeated call return the same jobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from interlock.demo import tasks
 
 
 async def play(database: str, tenant: str) -> None:
-    """Enqueue the jobs of the demo; when this returns, the first worker of the report is dead."""
+    """Enqueue the demo jobs; on return, the first worker of the report has been killed."""
     report = await tasks.report.options(idempotency_key="demo-report").enqueue(topic="tides")
     if not report.replayed:
         await lose_a_worker(database, tenant)
@@ -20,12 +20,12 @@ async def play(database: str, tenant: str) -> None:
 
 
 async def lose_a_worker(database: str, tenant: str) -> None:
-    """Let a process of its own begin with the report and be killed, as by a power cut."""
+    """Start the report in a separate process that kills itself, as in a power cut."""
     doomed = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "interlock.demo.crashing_worker", database, tenant),
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,  # so that Ctrl-C is for us alone
+        start_new_session=True,  # Ctrl-C must reach only this process
     )
     try:
         await doomed.wait()

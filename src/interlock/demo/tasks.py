@@ -1,4 +1,4 @@
-"""Agents that plan, read, write and publish; written as any app would be."""
+"""Demo tasks: agents that plan, read, write and publish."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ READING_SECONDS = 0.3
 
 @app.task(agent=("worker", "reader"))
 async def read(source: str) -> int:
-    """One source, read by one of many workers."""
+    """Read one source."""
     await asyncio.sleep(READING_SECONDS)
     return len(source)
 
 
 @app.task(agent=("planner", "editor"))
 async def plan(ctx: interlock.Context, topic: str) -> dict[str, int]:
-    """Fan out to workers, wait for all of them without taking up a worker, and put together what they found."""
+    """Fan out to child jobs, wait for them without occupying a worker, and combine their results."""
     sources = await ctx.step("choose", choose, topic)
     readers = await ctx.enqueue_many(read, [{"source": source} for source in sources])
     return dict(zip(sources, await ctx.results(readers), strict=True))
@@ -33,7 +33,7 @@ def choose(topic: str) -> list[str]:
 
 @app.task
 async def report(ctx: interlock.Context, topic: str) -> dict[str, str]:
-    """Loses its worker halfway; the next one finds what was gathered and only writes."""
+    """Lose the worker halfway; the next worker replays `gather` and only writes."""
     gathered = await ctx.step("gather", gather, topic)
     power_cut()
     return {"gathered": gathered, "written": await ctx.step("write", write, topic)}
@@ -48,19 +48,19 @@ def write(topic: str) -> str:
 
 
 def power_cut() -> None:
-    """Nothing, save in the worker that `interlock.demo.crashing_worker` starts."""
+    """Do nothing; `interlock.demo.crashing_worker` replaces this function."""
 
 
 @app.task
 async def publish(ctx: interlock.Context, title: str) -> dict[str, object]:
-    """Asks a person first, and goes on either way."""
+    """Request an approval, and resume after either decision."""
     answer = await ctx.approve(f"Publish “{title}”?", details={"title": title, "readers": 40_000}, on_deny="resume")
     return {"published": answer.approved, "comment": answer.comment}
 
 
 @app.task
 async def summarize(ctx: interlock.Context, topic: str) -> str:
-    """Meets a provider that is busy at first and says when to come back."""
+    """Retry after the delay that a rate-limited provider requests."""
     if ctx.attempt == 1:
         raise interlock.Retry("429 from the model provider", delay=1.0)
     return f"{topic}, in one sentence"
@@ -68,5 +68,5 @@ async def summarize(ctx: interlock.Context, topic: str) -> str:
 
 @app.task(max_attempts=2, backoff={"kind": "fixed", "base_seconds": 1.0})
 async def import_feed(url: str) -> None:
-    """Fails however often it is tried, and ends among the dead letters."""
+    """Fail every attempt and become a dead letter."""
     raise ConnectionError(f"{url} does not answer")

@@ -1,1 +1,1 @@
-"""The rules, without any input or output: statuses, decisions, backoff, policy, text."""
+"""Domain rules without I/O: statuses, decisions, backoff, policy, JSON text."""

@@ -1,4 +1,4 @@
-"""Gates: a pause of a job until people have decided. What is asked, who has voted, and what a vote does."""
+"""Approvals: the request, its votes, and how a vote decides it."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Decision(StrEnum):
 
 
 class OnDeny(StrEnum):
-    """What a denial does to the job: end it, or let it go on and know."""
+    """The effect of a denial: fail the job, or resume it with the decision."""
 
     FAIL = "fail"
     RESUME = "resume"
 
 
 class RequestApproval(NamedTuple):
-    """A worker gives up its lease until people have decided; details and schema are JSON."""
+    """Request an approval and end the lease until it is decided; details and schema are JSON."""
 
     id: str
     fence: int
@@ -63,11 +63,11 @@ class RequestApproval(NamedTuple):
     required: int = 1
     on_deny: OnDeny = OnDeny.FAIL
     expires_in_seconds: float = DEFAULT_EXPIRY_SECONDS
-    opened_by: str = ""  # the credential behind the worker; the worker itself where there is none
+    opened_by: str = ""  # the principal of the worker's credential, or the worker if there is none
     checkpoint: Checkpoint | None = None
     sanitized: bool = False
-    name: str | None = None  # by which a later run finds the decision
-    occurrence: int | None = None  # of the name in a run, from 1; None: the next of this job
+    name: str | None = None  # a later run finds the decision by it
+    occurrence: int | None = None  # of the name in a run, from 1; None: the job's next one
     verb: Verb = Verb.REQUEST_APPROVAL
 
 
@@ -81,7 +81,7 @@ class Vote(NamedTuple):
 
 
 class Approval(NamedTuple):
-    """A gate as it is now; details, schema and data are JSON. Of a link token only the SHA-256 is known."""
+    """The current state of an approval; details, schema and data are JSON. Only the hash of a link token is stored."""
 
     tenant: str
     id: str
@@ -111,12 +111,12 @@ class Approval(NamedTuple):
 
     @property
     def decision(self) -> Decision | None:
-        """How it was decided, if it was."""
+        """The decision, or None."""
         return {ApprovalStatus.APPROVED: Decision.APPROVE, ApprovalStatus.DENIED: Decision.DENY}.get(self.status)
 
 
 class CastVote(NamedTuple):
-    """A decision about the gate with this id; data is JSON. A bearer of a link proves it by the hash of its token."""
+    """Vote on an approval; data is JSON. `token_sha256` authenticates the bearer of an approval link."""
 
     id: str
     actor: str
@@ -128,7 +128,7 @@ class CastVote(NamedTuple):
 
 
 class CreateApprovalLink(NamedTuple):
-    """A new link token for the gate with this id; the one before is void."""
+    """Create a link token for an approval and invalidate the previous one."""
 
     id: str
     actor: str
@@ -136,24 +136,24 @@ class CreateApprovalLink(NamedTuple):
 
 
 class ApprovalFilter(NamedTuple):
-    """Which gates a list shows: newest first, from the place (opened_at, id) on; if urgent, open ones by their end."""
+    """A filter and page of approvals: newest first, continued before the position (opened_at, id)."""
 
     status: ApprovalStatus | None = None
     job_id: str | None = None
-    fence: int | None = None  # with a job: the gate that its grant with this fence opened
+    fence: int | None = None  # with job_id: the approval that the lease with this fence requested
     before: tuple[int, str] | None = None
     limit: int = 50
-    urgent: bool = False  # open ones, those that end first, from the place (expires_at, id) on
+    urgent: bool = False  # open ones, earliest expiry first, continued after the position (expires_at, id)
 
     def cursor_of(self, approval: Approval) -> tuple[int, str]:
-        """Where a page that ends with this gate is gone on from."""
+        """Return the position that continues a page ending with this approval."""
         return (approval.expires_at if self.urgent else approval.opened_at), approval.id
 
 
 class VoteOutcome(NamedTuple):
-    """What a ballot does: the approval as it is afterwards, the vote and the change of the job to write, if any.
+    """The result of a vote: the updated approval, the vote and the transition of the job to write, if any.
 
-    A refusal beside a change means that the clock had closed the gate already.
+    A refusal together with a change means that the approval had already expired or become void.
     """
 
     approval: Approval
@@ -163,13 +163,13 @@ class VoteOutcome(NamedTuple):
 
 
 def digest(payload: str, prompt: str, details: str | None, schema: str | None) -> str:
-    """SHA-256 over each text as length:text, where a null is a dash; lengths count bytes."""
+    """Return the SHA-256 of the texts, each as length:text with the length in bytes, or a dash for null."""
     parts = ("-" if text is None else f"{len(text.encode())}:{text}" for text in (payload, prompt, details, schema))
     return sha256("".join(parts).encode()).hexdigest()
 
 
 def refuse_approver(who: Principal) -> Error | None:
-    """Why this caller may neither decide nor hand out links: whoever works asks, and must not answer."""
+    """Return why this caller may not decide or create links. Workers request approvals and must not decide them."""
     if who.unchecked:
         return None
     if not who.may("approve"):
@@ -178,7 +178,7 @@ def refuse_approver(who: Principal) -> Error | None:
 
 
 def refuse_link(approval: Approval, actor: str, now: int) -> Error | None:
-    """Why this gate can have no link token, or not from this caller."""
+    """Return why this caller cannot create a link for the approval, or None."""
     if actor == approval.opened_by:
         return Forbidden("the principal that requested an approval cannot create its link")
     if approval.required > 1:
@@ -195,7 +195,7 @@ def refuse_link(approval: Approval, actor: str, now: int) -> Error | None:
 
 
 def judge(command: CastVote, approval: Approval, job: JobState, now: int) -> VoteOutcome | Error:
-    """What a ballot does to a gate and its job, both read under the lock of the job."""
+    """Decide the effect of a vote on an approval and its job, both read under the job's lock."""
     if (fault := _fault(command, approval)) is not None:
         return fault
     mine = next((vote for vote in approval.votes if vote.voter == command.actor), None)
@@ -220,7 +220,7 @@ def judge(command: CastVote, approval: Approval, job: JobState, now: int) -> Vot
 
 
 def _fault(command: CastVote, approval: Approval) -> Error | None:
-    """What is wrong with a ballot whatever the gate has become."""
+    """Return why a vote is invalid regardless of the status of the approval."""
     if command.token_sha256 is not None and not compare_digest(command.token_sha256, approval.token_sha256 or b""):
         return NotFound("", what="approval")
     if command.actor == approval.opened_by:
@@ -244,7 +244,7 @@ def _judge_closed(command: CastVote, approval: Approval, mine: Vote | None) -> V
 
 
 def _counted(command: CastVote, approval: Approval, vote: Vote, job: JobState, now: int) -> VoteOutcome:
-    """One denial decides; approvals decide when there are enough."""
+    """Count a vote: one denial decides, approvals decide once there are enough."""
     in_favour = sum(v.decision is Decision.APPROVE for v in approval.votes)
     if vote.decision is Decision.APPROVE and in_favour < approval.required:
         return VoteOutcome(approval, vote)

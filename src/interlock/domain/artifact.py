@@ -1,7 +1,7 @@
-"""Artifacts: named files and links of a job, and what becomes of the bytes behind them.
+"""Artifacts: named files and links of a job, and the lifecycle of their stored objects.
 
-The bytes of an upload are written first, under a key that belongs to nobody: an orphan, due to be collected. Only the
-transaction that shows the artifact takes its key off that list: nothing is seen in part, nothing is left for good.
+An upload first writes its bytes under an orphan key, which garbage collection deletes after a while. The transaction
+that publishes the artifact removes the key from the orphans. Readers never see partial files, and none is leaked.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from interlock.errors import Error, Invalid, TooLarge, Unavailable, Unsatisfiabl
 UPLOAD_SECONDS: Final = 3600.0
 STALLED_SECONDS: Final = 60.0
 UNFINISHED_KEPT_SECONDS: Final = 2 * UPLOAD_SECONDS  # longer than any upload may take
-REPLACED_KEPT_SECONDS: Final = 3600.0  # so that a download under way may come to its end
+REPLACED_KEPT_SECONDS: Final = 3600.0  # lets downloads in progress finish
 COLLECT_AGAIN_SECONDS: Final = 300.0
 MAX_URL_LENGTH: Final = 2048
 PLAIN_BYTES: Final = "application/octet-stream"
-# What no browser runs or renders as a page of ours; anything else leaves as plain bytes, whatever a worker called it.
+# Types that no browser executes or renders as a page of this origin. All others are served as application/octet-stream
+# regardless of the type that the worker declared.
 INERT: Final = frozenset(
     {"application/gzip", "application/json", "application/x-ndjson", "application/zip", "audio/mpeg", "audio/wav",
      "image/gif", "image/jpeg", "image/png", "image/webp", "text/csv", "text/markdown", "text/plain", "video/mp4"}
@@ -36,7 +37,7 @@ _RANGE: Final = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})")
 
 
 class Holder(NamedTuple):
-    """The one who may add artifacts to a job: whoever works on it now."""
+    """The lease holder of a job; only it can add artifacts."""
 
     job_id: str
     fence: int
@@ -44,7 +45,7 @@ class Holder(NamedTuple):
 
 
 class File(NamedTuple):
-    """A small file that came along with something else."""
+    """A small file sent as part of another request."""
 
     name: str
     content: bytes
@@ -52,14 +53,14 @@ class File(NamedTuple):
 
 
 class Link(NamedTuple):
-    """A name for something elsewhere; kept, never fetched."""
+    """A named URL; stored, never fetched."""
 
     name: str
     url: str
 
 
 class NewArtifact(NamedTuple):
-    """A file whose bytes are safe under its key, or a link; to be shown."""
+    """An artifact to publish: a file whose bytes are stored under its key, or a link."""
 
     job_id: str
     fence: int
@@ -78,7 +79,7 @@ class NewArtifact(NamedTuple):
 
 
 class Artifact(NamedTuple):
-    """A file of a job with its size, hash and the key of its bytes, or a link with its URL; who added it, and when."""
+    """A published artifact: a file with size, hash and object key, or a link with a URL."""
 
     job_id: str
     fence: int
@@ -94,7 +95,7 @@ class Artifact(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """An upload about to begin: whose it is, where its bytes will be, and how many were announced."""
+    """An upload about to start: its lease holder, object key and announced size."""
 
     holder: Holder
     name: str
@@ -103,19 +104,19 @@ class Opening(NamedTuple):
 
 
 class Orphan(NamedTuple):
-    """A key that no artifact points to, found across tenants."""
+    """An object key that no artifact references; found across tenants."""
 
     tenant: str
     key: str
 
 
 class Arrangement(NamedTuple):
-    """What a batch of new artifacts comes to."""
+    """The result of publishing a batch of artifacts."""
 
     answers: list[Artifact | Rejected]
     visible: list[Artifact]
-    spare: list[str]  # keys that were written in vain
-    replaced: list[str]  # keys whose artifact made room
+    spare: list[str]  # keys that were written but not published
+    replaced: list[str]  # keys of replaced artifacts
     growth: int
 
 
@@ -127,7 +128,7 @@ def admit(
     used: int,
     quota: int | None,
 ) -> list[Rejected | None]:
-    """Refuse uploads that could not be shown anyway, before a byte of them is taken."""
+    """Reject uploads that could not be published, before reading any of their bytes."""
     sizes = {(artifact.job_id, artifact.name): artifact.size or 0 for artifact in there}
     answers: list[Rejected | None] = []
     for holder, name, _, size in openings:
@@ -152,9 +153,10 @@ def arrange(
     now: int,
     whole: bool,
 ) -> Arrangement:
-    """Decide on each new artifact, one after another: the same name replaces, the same content changes nothing.
+    """Decide on each new artifact in order: the same name replaces, identical content changes nothing.
 
-    `there` are the artifacts that bear these names now, `safe` the keys whose bytes are written and not yet given up.
+    `there` are the current artifacts with these names, `safe` the keys whose bytes are written and not yet collected.
+    With `whole`, one rejection rejects all of them.
     """
     before = {(artifact.job_id, artifact.name): artifact for artifact in there}
     after = dict(before)
@@ -165,7 +167,7 @@ def arrange(
         more = (new.size or 0) - ((old.size or 0) if old else 0)
         if new.holder in faults:
             answers.append(Rejected(faults[new.holder]))
-        elif old is not None and old.id == new.id:  # this very call, repeated after its answer was lost
+        elif old is not None and old.id == new.id:  # a repeated call whose response was lost
             answers.append(old)
         elif new.key is not None and new.key not in safe:
             answers.append(
@@ -198,7 +200,7 @@ def _same_content(old: Artifact, new: NewArtifact) -> bool:
 
 
 def _exceeds(quota: int | None, used: int, more: int) -> bool:
-    """A tenant that is beyond its quota may still replace a file by a smaller one."""
+    """Return whether the quota is exceeded. A tenant over its quota can still replace a file by a smaller one."""
     return quota is not None and more > 0 and used + more > quota
 
 
@@ -207,7 +209,7 @@ def _over_quota(quota: int | None, size: int) -> Rejected:
 
 
 def content_type(value: str | None) -> str:
-    """A media type that is safe in a header."""
+    """Return a media type that is safe in a header, or raise Invalid."""
     if value is None:
         return PLAIN_BYTES
     if len(value) > 200 or not _CONTENT_TYPE.fullmatch(value):
@@ -216,13 +218,13 @@ def content_type(value: str | None) -> str:
 
 
 def served_as(content_type: str | None) -> str:
-    """The media type under which a file is handed out."""
+    """Return the media type to serve a file with."""
     known = (content_type or "").partition(";")[0].strip().lower() in INERT
     return content_type if known and content_type is not None else PLAIN_BYTES
 
 
 def link_url(value: str) -> str:
-    """A plain http or https address; what browsers and parsers read differently is refused."""
+    """Return an http or https URL, or raise Invalid for anything that browsers and parsers interpret differently."""
     if len(value) > MAX_URL_LENGTH:
         raise Invalid(f"url has {len(value)} characters: the limit is {MAX_URL_LENGTH}", pointer="/url")
     try:
@@ -238,9 +240,10 @@ def link_url(value: str) -> str:
 
 
 def span(wanted: str | None, size: int) -> tuple[int, int] | None:
-    """The first byte and the one after the last that a Range header asks for; None means the whole.
+    """Return the half-open byte range that a Range header requests, or None for the entire file.
 
-    What is no range of bytes may be ignored, says HTTP, and is; several, and one beyond the end, are refused.
+    HTTP allows a server to ignore a malformed range, so it is ignored. Multiple ranges, and a range that starts after
+    the end, are rejected.
     """
     if wanted is not None and wanted.strip().startswith("bytes=") and "," in wanted:
         raise Unsatisfiable(size, "one range is read at a time")

@@ -1,4 +1,4 @@
-"""The hash that chains the rows of a job's history, the same bytes on every engine, and what an audit is told."""
+"""The hash chain of a job's history, identical on every engine, and the results of verifying it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from interlock.domain.job import HistoryRow
 
 
 class HistoryExport(NamedTuple):
-    """The whole history of one job, and its place in the order of arrival."""
+    """The complete history of one job, and its `seq` in enqueue order."""
 
     seq: int
     rows: tuple[HistoryRow, ...]
 
 
 class VerifiedPart(NamedTuple):
-    """What was read of some chains, the first row that does not fit, and where to go on; None at the end."""
+    """The result of verifying some chains: the counts, the first invalid row, and the next cursor (None at the end)."""
 
     jobs: int
     rows: int
@@ -41,9 +41,9 @@ def history_hash(
     metadata: str | None,
     at: int,
 ) -> bytes:
-    """SHA-256 over the hash before and every field as length:text, where a null is a dash; lengths count bytes.
+    """Return the SHA-256 of the previous hash and every field as length:text in bytes, or a dash for null.
 
-    Whose history it is stands where the first row has no hash before; through that the later ones cover it too.
+    The first row hashes the tenant and job ID in place of a previous hash, so that later rows cover them too.
     """
     put = _put_common if reason is None and metadata is None else fields
     row = put(version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at)
@@ -51,16 +51,16 @@ def history_hash(
 
 
 def origin(tenant: str, job_id: str) -> bytes:
-    """What the chain of a job begins with."""
+    """Return the bytes that replace the previous hash in the first row of a job."""
     return _tenant_field(tenant) + _field(job_id)
 
 
 def hash_batch(
     befores: Iterable[bytes], metadatas: Iterable[str | None] | None, at: int, *first: object
 ) -> list[bytes]:
-    """The same for rows that differ in metadata only, from the hash before each or its origin; none has a reason.
+    """Return `history_hash` for rows that differ only in metadata and previous hash (or origin) and have no reason.
 
-    `first` are the fields before the reason, encoded once. Without `metadatas` the rows are alike in everything.
+    `first` are the fields before the reason, encoded once. Without `metadatas` no row has metadata.
     """
     if metadatas is None:
         row = fields(*first, None, None, at)
@@ -75,7 +75,7 @@ def hash_batch(
 
 
 def fields(*values: object) -> bytes:
-    """Values as a hash covers them: each as length:text with the length in bytes, or a dash for null."""
+    """Encode values for hashing: each as length:text with the length in bytes, or a dash for null."""
     return b"".join(map(_field, values))
 
 

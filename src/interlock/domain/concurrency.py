@@ -1,18 +1,18 @@
-"""The line of an agent with a limit: who has a place in it, and when it is given back.
+"""Concurrency slots of an agent: which jobs have one, and when it is freed.
 
-Of the jobs of such an agent that are due, the first ones (by due time, then arrival) have a place. A claim grants only
-jobs that have one. A job that stops running under a strict agent with a limit keeps its place until it has ended, or
-the agent is no longer strict; then it has to line up again, even if the agent is strict by that time.
+The first due jobs of a limited agent (by due time, then arrival) have a slot, and a claim leases only those. Under a
+strict agent, a job that stops running keeps its slot until it is terminal or the agent is no longer strict. It then
+waits for a slot again, even if the agent has become strict again.
 """
 
 from __future__ import annotations
 
 
 def keeps_slot(origin: str, *, strict: bool, has_slot: bool) -> bool:
-    """Whether a job that leaves this status unfinished still has its place; placed: it had one while it waited."""
+    """Return whether a non-terminal job that leaves status `origin` keeps the slot it had while running or waiting."""
     return strict if origin == "running" else has_slot
 
 
 def frees_slot(origin: str, *, ended: bool, strict: bool, has_slot: bool) -> bool:
-    """Whether a job that leaves this status frees a place."""
+    """Return whether a job that leaves status `origin` frees a slot."""
     return ended or not strict if origin == "running" else ended and has_slot

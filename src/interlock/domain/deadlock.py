@@ -1,4 +1,4 @@
-"""Whether a job that begins to wait for children would wait for ever, since strict agents keep the slots they need."""
+"""Deadlock detection for jobs that wait for children which need slots of strict agents."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Collection, Generator, Iterable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-MAX_JOBS: Final = 500  # what is further away is not looked at: the wait is allowed
+MAX_JOBS: Final = 500  # bounds the search; beyond it the wait is allowed
 
 
 class Look(StrEnum):
-    """What a store is asked about some jobs or agents."""
+    """A query that the search sends to the store."""
 
     JOBS = "jobs"  # (id, whether it waits for children, the strict agent whose slot it lacks or None)
     AWAITED = "awaited"  # (id, a child it waits for)
@@ -28,9 +28,9 @@ Rows = Iterable[tuple[object, ...]]
 def starved_child(
     job_id: str, children: Collection[str], waits: Mapping[str, Collection[str]]
 ) -> Generator[Question, Rows, str | None]:
-    """The child that could never run if the job waited for it, if there is one; `waits` are others that begin to.
+    """Return a child that could never run if the job waited for it, or None; `waits` are other new waits.
 
-    Yields questions and is sent their rows, so that both engines decide alike.
+    Yields queries and receives their rows, so that both engines share this algorithm.
     """
     awaited: dict[str, set[str]] = {id: set(some) for id, some in waits.items()} | {job_id: set(children)}
     lacks: dict[str, int] = {}
@@ -66,7 +66,7 @@ def starved_child(
 def _stuck(
     awaited: Mapping[str, Collection[str]], lacks: Mapping[str, int], holders: Mapping[int, Collection[str]]
 ) -> set[str]:
-    """Those that nothing can set going: each waits for one of them, or for a slot that only they hold."""
+    """Return the jobs that can never run: each waits for another of them, or for a slot that only they hold."""
     stuck = {*awaited, *lacks}
     while True:
         free = {

@@ -1,7 +1,7 @@
-"""What becomes of a job: pure decisions over what was read under its lock.
+"""Pure decisions: commands and the transitions they cause.
 
-Every change that has a choice in it (retry or dead letter, cancel now or later) is an order. A store reads the standing
-of the job under a row lock, asks `decide`, and writes the change; both engines therefore do the same.
+Every change with more than one outcome (retry or dead letter, cancel now or on request) is a command. A store reads
+the job state under a row lock, calls `decide` and writes the transition, so both engines behave the same.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from interlock.domain.timestamps import micros
 from interlock.domain.transition import JobState, NoChange, Transition, error_text, transition
 from interlock.errors import AlreadyFinished, CancelRequested, Error, LeaseLost, NoCancelRequested, NotRunning
 
-MAX_CHILDREN: Final = 1000  # that a job waits for at a time: each is named by it until it has ended
+MAX_CHILDREN: Final = 1000  # that a job waits for at a time; its row lists them until they are terminal
 
 
 class CompleteJob(NamedTuple):
-    """A worker's success report; result and usage are JSON."""
+    """Finish a run successfully; result and usage are JSON."""
 
     id: str
     fence: int
@@ -37,9 +37,9 @@ class CompleteJob(NamedTuple):
 
 
 class FailJob(NamedTuple):
-    """A worker's failure report; error is JSON with message, kind and details.
+    """Finish a run with a failure; error is JSON with message, kind and details.
 
-    A final one may leave a result too, JSON as well: what there is to keep of a run that did not succeed.
+    A failure that is not retryable may also store a partial result, as JSON.
     """
 
     id: str
@@ -54,7 +54,7 @@ class FailJob(NamedTuple):
 
 
 class ReleaseJob(NamedTuple):
-    """A worker hands the job back on purpose: now, at a time, after a delay, or when named children have ended."""
+    """Release a job: due immediately, at a time, after a delay, or when the listed children are terminal."""
 
     id: str
     fence: int
@@ -67,7 +67,7 @@ class ReleaseJob(NamedTuple):
 
 
 class AcknowledgeCancel(NamedTuple):
-    """A worker has stopped because a cancel was requested."""
+    """Acknowledge a cancellation: the worker has stopped its run."""
 
     id: str
     fence: int
@@ -76,7 +76,7 @@ class AcknowledgeCancel(NamedTuple):
 
 
 class CancelJob(NamedTuple):
-    """Somebody wants the job stopped: at once unless it runs, and then by request or by force."""
+    """Cancel a job: immediately unless it runs; a running job gets a cancellation request unless `force` is set."""
 
     id: str
     actor: str
@@ -86,7 +86,7 @@ class CancelJob(NamedTuple):
 
 
 class RevokeLease(NamedTuple):
-    """Somebody ends a lease now, as if it had expired; with `below` only one whose fence is lower."""
+    """End a lease immediately, as if it had expired; with `below`, only if its fence is lower."""
 
     id: str
     actor: str
@@ -96,27 +96,27 @@ class RevokeLease(NamedTuple):
 
 
 class ExpireLease(NamedTuple):
-    """The clock says that a lease, or a gate, has run out."""
+    """Expire the lease, or the approval, of a job if it is overdue."""
 
     id: str
     verb: Verb = Verb.EXPIRE
 
 
 class EnforceDeadline(NamedTuple):
-    """The clock says that a job may no longer start."""
+    """Cancel or fail a waiting job if its deadline has passed."""
 
     id: str
     verb: Verb = Verb.PASS_DEADLINE
 
 
 Finish = CompleteJob | FailJob | ReleaseJob | AcknowledgeCancel
-WorkerCommand = Finish | RequestApproval  # whatever a worker ends its grant with
+WorkerCommand = Finish | RequestApproval  # every command that ends a worker's lease
 Command = WorkerCommand | CancelJob | RevokeLease | ExpireLease | EnforceDeadline | EditJob
-STOPS: Final = (CancelJob, RevokeLease)  # orders that a running job must hear of before its next heartbeat
+STOPS: Final = (CancelJob, RevokeLease)  # commands that a worker must learn of before its next heartbeat
 
 
 def decide(order: Command, job: JobState, *, now: int, chance: float) -> Transition | NoChange | Error:
-    """What the order does to a job in this standing; chance is a random number in [0, 1)."""
+    """Return the effect of a command on a job in this state; chance is a random number in [0, 1)."""
     match order:
         case CompleteJob() | FailJob() | ReleaseJob() | AcknowledgeCancel() | RequestApproval():
             if not holds(job, order.fence, order.worker):
@@ -144,16 +144,16 @@ def decide(order: Command, job: JobState, *, now: int, chance: float) -> Transit
 
 
 def holds(job: JobState, fence: int, worker: str) -> bool:
-    """Whether this worker's grant is the current one."""
+    """Return whether this worker holds the current lease."""
     return job.status is Status.RUNNING and fence in (job.fence, ANY_FENCE) and job.worker == worker
 
 
 def result_of_repeat(
     ended: HistoryRow | None, verb: Verb | None, job_id: str, fence: int, worker: str
 ) -> Receipt | Error:
-    """What to say to a worker whose grant is over: the row that ended it decides.
+    """Return the result for a worker whose lease has ended, from the history row that ended it.
 
-    The same verb again gets the same receipt; verb None means a heartbeat or checkpoint.
+    A repeated operation gets its first receipt; verb None means a heartbeat or checkpoint.
     """
     if ended is None or not ended.ended_by_worker or ended.actor != principal.worker(worker):
         return LeaseLost(job_id, fence)
@@ -165,7 +165,7 @@ def result_of_repeat(
 
 
 def receipt_of(row: HistoryRow) -> Receipt:
-    """The receipt a history row stands for."""
+    """Return the receipt of the operation that wrote a history row."""
     facts = json_text.loads(row.metadata) if row.metadata else {}
     run_at = facts.get("run_at")
     return Receipt(
@@ -265,7 +265,7 @@ def _try_again(job: JobState, verb: Verb, actor: str, reason: str | None, error:
 
 
 def _timed_out(job: JobState, lease_expires_at: int) -> bool:
-    """Whether a lease lasted until its run's time was up; who fell silent before was lost, however late it is seen."""
+    """Return whether the run reached its timeout, as opposed to losing its worker earlier."""
     if job.timeout_seconds is None or job.run_started_at is None:
         return False
     return job.run_started_at + round(job.timeout_seconds * SECOND) <= lease_expires_at + 1  # databases round too

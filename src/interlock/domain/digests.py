@@ -1,7 +1,7 @@
-"""SHA-256 digests of what a transition was about, the same bytes on every engine.
+"""SHA-256 digests of the data of a transition, identical on every engine.
 
-A row of history carries them in its metadata, so that its hash covers them. A text is digested as it is stored;
-what consists of several values is digested as the fields of a history row are: `length:text`, or `-` for null.
+A history row stores them in its metadata, so that its hash covers them. A text is digested as stored. Several values
+are digested like the fields of a history row: `length:text`, or `-` for null.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from interlock.domain.job import NewJob
 
 
 class Options(NamedTuple):
-    """What a job was created with beside its payload, or edited to since, in the order of the digest."""
+    """The options of a job, as created or last edited, in digest order."""
 
     type: str
     priority: int
@@ -44,7 +44,7 @@ class Options(NamedTuple):
 
 
 class StepFields(NamedTuple):
-    """A saved step, as far as its digest covers it."""
+    """The fields of a saved step that its digest covers."""
 
     seq: int
     name: str
@@ -57,17 +57,17 @@ class StepFields(NamedTuple):
 
 
 def of_text(text: str) -> str:
-    """The digest of one stored text: a payload, a result, a usage or an error."""
+    """Return the digest of one stored text: a payload, result, usage or error."""
     return sha256(text.encode()).hexdigest()
 
 
 def of_fields(*values: object) -> str:
-    """The digest of several values."""
+    """Return the digest of several values."""
     return sha256(fields(*values)).hexdigest()
 
 
 def of_options(options: Options) -> str:
-    """Durations are digested in microseconds, lists as the fields of their items."""
+    """Return the digest of options, with durations in microseconds and lists encoded as fields."""
     o = options
     return of_fields(
         o.type, o.priority, o.deadline, _micros(o.timeout_seconds), o.max_attempts, o.backoff,
@@ -79,8 +79,8 @@ def of_options(options: Options) -> str:
 
 
 def of_creation(job: NewJob, progress: Mapping[str, str | None] | None = None) -> str:
-    """The metadata of the row that creates a job, which may begin with the progress of another."""
-    # By slices, and the options of jobs that differ only in payload once: this is done for every job.
+    """Return the metadata of the row that creates a job; a redriven job may start with progress of another."""
+    # Hot path of every enqueue: slices instead of names, and cached digests for jobs that differ only in payload.
     given = (job[1], job[3], *job[6:_FAULT])
     options = _digest_options(given) if job.idempotency_key or job.parent_id else _options_once(given)
     payload = sha256(job.payload.encode()).hexdigest()
@@ -98,13 +98,13 @@ _options_once = lru_cache(1024)(_digest_options)
 
 
 def of_result(result: str | None, summary: str | None, usage: str | None) -> dict[str, str | None]:
-    """The digests of what a job ended with."""
+    """Return the digests of the result, summary and usage that are present."""
     texts = {"result": result, "summary": summary, "usage": usage}
     return {name: of_text(text) for name, text in texts.items() if text is not None}
 
 
 def of_steps(steps: Iterable[StepFields]) -> str | None:
-    """The digest of some steps in their order; None of none."""
+    """Return the digest of steps in order, or None if there are none."""
     parts = [fields(*step) for step in steps]
     return sha256(b"".join(parts)).hexdigest() if parts else None
 
@@ -113,7 +113,7 @@ def of_request(
     id: str, fence: int, prompt: str, details: str | None, risk: str | None, schema: str | None, digest: str,
     required: int, on_deny: str, opened_by: str, opened_at: int, expires_at: int, name: str | None, occurrence: int,
 ) -> str:  # fmt: skip
-    """The digest of what approvers are asked."""
+    """Return the digest of an approval request."""
     return of_fields(
         id, fence, prompt, details, risk, schema, digest, required, on_deny, opened_by, opened_at, expires_at, name,
         occurrence,
@@ -124,23 +124,23 @@ def of_decision(
     status: str, closed_by: str | None, comment: str | None, data: str | None,
     votes: Iterable[tuple[str, str, str | None, int]],
 ) -> str:  # fmt: skip
-    """The digest of how an approval was closed: with voter, decision, comment and time of each vote, by time, voter."""
+    """Return the digest of a closed approval; each vote is (voter, decision, comment, time), by time, then voter."""
     return of_fields(status, closed_by, comment, data, *(value for vote in votes for value in vote))
 
 
 def merge(metadata: str | None, digests: Mapping[str, str | None]) -> str | None:
-    """Metadata with the digests behind what is there; a null digest says that there is no such value any more."""
+    """Append digests to metadata; a null digest means that the value no longer exists."""
     if not digests:
         return metadata
     if len(digests) == 1 and metadata is None and (only := digests.get("result")) is not None:
-        return f'{{"digests":{{"result":"{only}"}}}}'  # as most completions have it
+        return f'{{"digests":{{"result":"{only}"}}}}'  # the common case of a completion
     each = [f'"{name}":null' if d is None else f'"{name}":"{d}"' for name, d in sorted(digests.items())]
     text = f'"digests":{{{",".join(each)}}}}}'
     return "{" + text if metadata is None or metadata == "{}" else metadata[:-1] + "," + text
 
 
 def carried(metadata: str | None) -> dict[str, str | None]:
-    """The digests that a row of history carries."""
+    """Return the digests in the metadata of a history row."""
     if metadata is None or '"digests":' not in metadata:
         return {}
     try:
@@ -160,7 +160,7 @@ def _listed(values: Sequence[str]) -> str:
 
 
 class Kept(NamedTuple):
-    """The digests of what the database has of one job now; those of steps and approvals by fence."""
+    """The digests of the current rows of one job; those of steps and approvals are keyed by fence."""
 
     values: Mapping[str, str | None]
     checkpoint_at: int | None

@@ -1,4 +1,4 @@
-"""Changing a job that waits for a worker."""
+"""Edits of a job that waits for a worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from interlock.errors import AlreadyFinished, Error, Invalid, NotEditable, Preco
 
 
 class EditJob(NamedTuple):
-    """Somebody changes a waiting job; None leaves a field as it is."""
+    """Edit a waiting job; None leaves a field unchanged."""
 
     id: str
     actor: str
@@ -21,12 +21,12 @@ class EditJob(NamedTuple):
     max_attempts: int | None = None
     tags: tuple[str, ...] | None = None
     expected_version: int | None = None
-    due_now: bool = False  # never later than it is due already: that would cost the job its order
+    due_now: bool = False  # only moves run_at earlier: a later one would cost the job its position
     verb: Verb = Verb.EDIT
 
 
 def edit(order: EditJob, job: JobState, now: int) -> Transition | NoChange | Error:
-    """The job with what was asked for, or why not; what is so already leaves no trace."""
+    """Return the transition of an edit, or why it is rejected; an edit without effect is NoChange."""
     if order.expected_version is not None and order.expected_version != job.version:
         return PreconditionFailed(job.id, order.expected_version, job.version)
     if job.status in TERMINAL:

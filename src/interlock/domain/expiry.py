@@ -1,4 +1,4 @@
-"""What the clock alone does to a job that waits: its deadline, and the expiry of its gate."""
+"""Time-based transitions of a waiting job: its deadline, and the expiry of its approval."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SWEEP: Final = principal.system("sweep")
 
 
 def pass_deadline(job: JobState, now: int) -> Transition | NoChange:
-    """A job that has not started by its deadline never will; a run under way is not touched."""
+    """Cancel or fail a job that has not started by its deadline; a running job is not affected."""
     if job.deadline is None or job.deadline > now:
         return NoChange()
     if job.status is Status.QUEUED:
@@ -27,7 +27,7 @@ def pass_deadline(job: JobState, now: int) -> Transition | NoChange:
 
 
 def expire_approval(job: JobState, now: int) -> Transition | NoChange:
-    """A job whose gate nobody decided in time has failed."""
+    """Fail a job whose approval expired before a decision."""
     if (
         job.status is not Status.WAITING_FOR_APPROVAL
         or job.approval_expires_at is None

@@ -1,4 +1,4 @@
-"""Why a job does not run: the clauses that hold it back, the one that decides first."""
+"""Why a job does not run: all reasons, the decisive one first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SEEN: Final = f"in the last {LATELY_SECONDS:.0f} s"
 
 
 class ReasonCode(StrEnum):
-    """What can keep a job from running, in the order in which it decides."""
+    """Reasons why a job does not run, in order of precedence."""
 
     ENDED = "ended"
     RUNNING = "running"
@@ -34,7 +34,7 @@ class ReasonCode(StrEnum):
 
 
 class JobSnapshot(NamedTuple):
-    """A job and what is around it, read in one snapshot. Fields of a gate, a pause or a line are None without one."""
+    """A job and its approval, pause, agent and workers, read in one snapshot; fields that do not apply are None."""
 
     now: int
     id: str
@@ -70,7 +70,7 @@ class JobSnapshot(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """One clause that holds, as a stable code, a sentence and its facts; times are RFC 3339."""
+    """One reason: a stable code, a message and its details; times are RFC 3339."""
 
     clause: ReasonCode
     message: str
@@ -81,7 +81,7 @@ class Reason(NamedTuple):
 
 
 class Why(NamedTuple):
-    """The clause that decides, and those that would still hold if it were lifted."""
+    """The decisive reason, and those that would remain without it."""
 
     reason: Reason
     also: tuple[Reason, ...]
@@ -91,12 +91,12 @@ class Why(NamedTuple):
         return self.reason.clause
 
     def to_dict(self) -> dict[str, Any]:
-        """As the API and the command line show it."""
+        """Serialize for the API and the command line."""
         return self.reason.to_dict() | {"also": [reason.to_dict() for reason in self.also]}
 
 
 def explain(job: JobSnapshot) -> Why:
-    """Why a job does not run now. It is ready when a worker that fits would be granted it."""
+    """Return why a job does not run now. It is ready if an eligible worker could claim it."""
     first, *others = _reasons(job)
     return Why(first, tuple(others))
 
@@ -116,7 +116,7 @@ def _reasons(job: JobSnapshot) -> Iterator[Reason]:
 
 
 def _final(job: JobSnapshot) -> Reason | None:
-    """What leaves no question open: the job has ended, runs, or will be ended as soon as somebody looks."""
+    """Return the reason that excludes all others: the job is terminal, running, or past its deadline."""
     if job.status in TERMINAL:
         return _ended(job)
     if job.status is Status.RUNNING:
@@ -197,7 +197,7 @@ def _pause(job: JobSnapshot) -> Reason | None:
 
 
 def _concurrency(job: JobSnapshot) -> Reason | None:
-    """A job that is not due, or waits for something else, has not joined the line yet."""
+    """Return the reason of a due job without a concurrency slot; other waiting jobs do not compete for one yet."""
     if not job.blocked or job.run_at > job.now:
         return None
     agent = f"agent {job.agent_kind}/{job.agent_id}"
@@ -217,7 +217,7 @@ def _concurrency(job: JobSnapshot) -> Reason | None:
 
 
 def _worker(job: JobSnapshot) -> Reason:
-    """Workers are sieved need by need: the first need after which nobody is left is the clause."""
+    """Filter the workers by one requirement after another; the first that leaves no worker is the reason."""
     asks = [(ask, workers) for workers in job.eligible_workers for ask in workers.asks]
     here = sum(workers.size for workers in job.eligible_workers)
     none = f"no worker seen {_SEEN}"

@@ -1,4 +1,4 @@
-"""Shortened IDs: they are time-ordered, so only their ends tell two of them apart."""
+"""Shortened IDs. IDs are time-ordered, so only their ends distinguish them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DIGITS: Final = frozenset("0123456789abcdef")
 
 
 def id_end(text: str) -> str | None:
-    """The end of an ID as IDs are written, or None if the text has fewer than 8 digits or cannot be one."""
+    """Return the canonical end of an ID, or None if the text has fewer than 8 digits or cannot be one."""
     digits = text.strip().lower().replace("-", "")
     if not MIN_END <= len(digits) <= _LENGTH or not _DIGITS.issuperset(digits):
         return None
@@ -24,6 +24,6 @@ def id_end(text: str) -> str | None:
 
 
 def is_shortened(text: str) -> bool:
-    """Whether the text can be the end of an ID, and is not a whole one."""
+    """Return whether the text can be the end of an ID, but not a complete ID."""
     end = id_end(text)
     return end is not None and len(end.replace("-", "")) < _LENGTH

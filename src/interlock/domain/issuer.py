@@ -1,4 +1,4 @@
-"""An outside issuer of credentials: what of its tokens counts, and what it means here."""
+"""External JWT issuers: which of their tokens are accepted, and how claims map to principals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from interlock.domain.json_text import is_visible_name
 from interlock.domain.principal import ROLES
 from interlock.errors import Invalid
 
-# What signs with a private key, and the type of key that does; a shared secret would let this server sign too.
+# Asymmetric algorithms and their key types only: with a shared secret this server could sign tokens too.
 ALGORITHMS: Final[Mapping[str, str]] = {
     **{f"{family}{size}": "RSA" for family in ("RS", "PS") for size in (256, 384, 512)},
     **{f"ES{size}": "EC" for size in (256, 384, 512)},
@@ -24,7 +24,7 @@ Path = tuple[str, ...]
 
 
 class JwtClaims(NamedTuple):
-    """Where in a token each thing stands: the names to follow from its outermost object on."""
+    """Paths of the claims in a token, from its outermost object."""
 
     tenant: Path = ("tenant",)
     roles: Path = ("roles",)
@@ -35,7 +35,7 @@ class JwtClaims(NamedTuple):
 
 
 class Issuer(NamedTuple):
-    """One issuer that is trusted, for exactly what is said here."""
+    """A trusted issuer and the tokens that are accepted from it."""
 
     issuer: str
     audience: frozenset[str]
@@ -51,7 +51,7 @@ class Issuer(NamedTuple):
 
     @property
     def discovery_uri(self) -> str | None:
-        """Where the issuer itself says where its keys are, if the settings do not."""
+        """The discovery document of the issuer, if the settings contain no keys."""
         return None if self.has_keys else self.issuer.removesuffix("/") + DISCOVERY
 
     @property
@@ -59,25 +59,25 @@ class Issuer(NamedTuple):
         return self.jwks_uri is not None or self.jwks is not None
 
     def discovered(self, document: object) -> str:
-        """The address of the keys, by the issuer's own document; one of somebody else is not believed."""
+        """Return the JWKS address in the discovery document; a document of another issuer is rejected."""
         found = document if isinstance(document, Mapping) else {}
         if found.get("issuer") != self.issuer:
             raise Invalid("this is the document of another issuer", pointer="/issuer")
         return _address(found.get("jwks_uri"), "jwks_uri", loopback=urlsplit(self.issuer).hostname in LOOPBACK)
 
     def actor(self, subject: str) -> str:
-        """How history names a caller of this issuer."""
+        """Return the history actor for a subject of this issuer."""
         return subject if self.name is None else f"{self.name}/{subject}"
 
     def roles_of(self, words: Sequence[str]) -> frozenset[str]:
-        """What the issuer's words mean here; a word without a meaning gives nothing."""
+        """Map the issuer's role names to roles; unknown names are ignored."""
         if self.roles is None:
             return ROLES.intersection(words)
         return frozenset(self.roles[word] for word in words if word in self.roles)
 
 
 def issuers(tables: Sequence[Mapping[str, Any]]) -> tuple[Issuer, ...]:
-    """Issuers as the settings name them, or Invalid with the place of what is wrong."""
+    """Return the issuers of the settings, or raise Invalid with a pointer to the error."""
     found = []
     for i, table in enumerate(tables):
         try:
@@ -88,7 +88,7 @@ def issuers(tables: Sequence[Mapping[str, Any]]) -> tuple[Issuer, ...]:
     if len({one.issuer for one in found}) < len(found):
         raise Invalid("an issuer is named twice", pointer="/issuers")
     if len(found) > 1 and len({one.name for one in found} - {None}) < len(found):
-        # The same subject of two issuers is two people, and history must tell them apart.
+        # The same subject at two issuers is two principals; history must distinguish them.
         raise Invalid("with several issuers each needs a distinct name", pointer="/issuers")
     return tuple(found)
 
@@ -139,7 +139,7 @@ def _keys(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_discoverable(issuer: str) -> None:
-    """An issuer can tell where its keys are only if its name is an address."""
+    """Reject an issuer whose name is not a URL: discovery needs one."""
     try:
         _address(issuer, "issuer")
     except Invalid:
@@ -149,7 +149,7 @@ def _check_discoverable(issuer: str) -> None:
 
 
 def _address(value: object, what: str, *, loopback: bool = True) -> str:
-    """An address that keys may come from: https, or plain http on one's own machine."""
+    """Return an address that keys may be fetched from: https, or plain http on the loopback interface."""
     text = _text(value, what)
     try:
         address = urlsplit(text)
@@ -210,7 +210,7 @@ def _text(value: object, what: str) -> str:
 
 
 def _texts(value: object, what: str, *, empty: bool = False) -> frozenset[str]:
-    """One text or a list of them; where empty is allowed, an empty text stands for an absent one."""
+    """Return one text or a list as a set; with `empty`, an empty text stands for an absent one."""
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, list) or not given or not all(isinstance(one, str) and (one or empty) for one in given):
         raise Invalid(f"an issuer needs {what}: a text, or a list of texts", pointer=f"/{what}")

@@ -1,4 +1,4 @@
-"""The job record, what is told about it, and the values that go in and out of the verbs.
+"""The job record, and the inputs and results of operations on it.
 
 Times are whole microseconds since 1970, UTC. Fields named as JSON hold exact JSON text.
 """
@@ -15,12 +15,12 @@ from interlock.errors import Error
 MAX_ATTEMPTS: Final = 100
 DEFAULT_MAX_ATTEMPTS: Final = 3
 MAX_RELEASES: Final = 1000
-# Whatever fence this worker holds, for protocols that know no fences; no grant has it, and nobody gets it by mistake.
+# Matches any fence of the worker, for protocols without fences. No lease has this value.
 ANY_FENCE: Final = -(2**62)
 
 
 class Job(NamedTuple):
-    """A job as it is now. In lists payload, result, checkpoint and error details stay behind (None)."""
+    """The current state of a job. In lists payload, result, checkpoint and error details are None."""
 
     tenant: str
     id: str
@@ -72,7 +72,7 @@ class Job(NamedTuple):
     started_at: int | None
     run_started_at: int | None
     finished_at: int | None
-    blocked: bool  # has no place in the line of its agent
+    blocked: bool  # has no concurrency slot of its agent
 
     def location(self, now: int) -> Location:
         return locate(self.status, run_at=self.run_at, now=now, awaits=bool(self.awaiting), blocked=self.blocked)
@@ -83,7 +83,7 @@ class Job(NamedTuple):
 
 
 class NewJob(NamedTuple):
-    """A job to be enqueued, checked and complete."""
+    """A validated job to enqueue."""
 
     id: str
     type: str
@@ -111,13 +111,13 @@ class NewJob(NamedTuple):
     redrive_of: str | None = None
     created_by: str = "user:local"
     requested_by: str | None = None
-    fault: Error | None = None  # why it is refused, unless its key answers with a job that is there
+    fault: Error | None = None  # why it is rejected, unless its idempotency key matches an existing job
 
     def created(self, tenant: str, enqueued: Enqueued) -> Job | None:
-        """The job as it is right after its enqueue; None where only the database can tell."""
+        """Return the job as enqueued, or None if only the database knows its state."""
         if enqueued.at is None or self.agent_kind is not None or self.delay_seconds is not None:
             return None
-        # In the order of the fields: to name each of them costs more than all the rest of an enqueue.
+        # Positional, because keyword arguments would cost more than the rest of an enqueue.
         return Job._make((
             tenant, self.id, enqueued.seq, self.type, Status.QUEUED, self.priority, self.payload, self.headers,
             self.traceparent, self.tags, None, None, self.affinity_key, self.repository, self.requires,
@@ -129,23 +129,23 @@ class NewJob(NamedTuple):
 
 
 class Enqueued(NamedTuple):
-    """The answer to an enqueue: which job it is, and whether it was there before."""
+    """The result of an enqueue: the job, and whether it already existed."""
 
     id: str
     seq: int
     replayed: bool
-    at: int | None = None  # when a new job was added
+    at: int | None = None  # when a new job was enqueued
 
 
 class Added(NamedTuple):
-    """A job that somebody asked for, as it stands, and whether it was there before."""
+    """An enqueued job in its current state, and whether it already existed."""
 
     job: Job
     replayed: bool
 
 
 class Checkpoint(NamedTuple):
-    """Progress saved by the current holder, newer than what is there."""
+    """A checkpoint to save by the lease holder; its `seq` must be newer than the stored one."""
 
     id: str
     fence: int
@@ -156,7 +156,7 @@ class Checkpoint(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """A sign of life; without lease_seconds the lease is extended by its own length."""
+    """Extend a lease; without lease_seconds, by its original duration."""
 
     id: str
     fence: int
@@ -167,7 +167,7 @@ class Heartbeat(NamedTuple):
 
 
 class HeartbeatReply(NamedTuple):
-    """The answer to a heartbeat: how long the lease holds, and whether somebody wants the work stopped."""
+    """The reply to a heartbeat: the lease expiry, and whether cancellation was requested or the queue is paused."""
 
     id: str
     lease_expires_at: int
@@ -177,7 +177,7 @@ class HeartbeatReply(NamedTuple):
 
 
 class LeaseState(NamedTuple):
-    """Who holds a job, and whether its cancellation was requested; no worker if it is not running."""
+    """The lease holder of a job, and whether cancellation was requested; no worker if it is not running."""
 
     id: str
     fence: int
@@ -186,7 +186,7 @@ class LeaseState(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """What a change did to a job, read from the history row it wrote."""
+    """The result of a transition, read from its history row."""
 
     id: str
     fence: int
@@ -198,7 +198,7 @@ class Receipt(NamedTuple):
 
 
 class HistoryRow(NamedTuple):
-    """One transition, as the database wrote it."""
+    """One transition, as stored."""
 
     job_id: str
     version: int
@@ -219,13 +219,13 @@ class HistoryRow(NamedTuple):
 
 
 class Rejected(NamedTuple):
-    """One item of a batch that was not done, and why."""
+    """One rejected item of a batch."""
 
     error: Error
 
 
 class Filter(NamedTuple):
-    """Which jobs a list shows."""
+    """A filter and page of jobs."""
 
     statuses: tuple[Status, ...] = ()
     type: str | None = None

@@ -1,4 +1,4 @@
-"""The guard over JSON text sent by users: it is judged here once and then kept byte for byte."""
+"""Validation of JSON text from users. It is checked here once and then stored byte for byte."""
 
 import json
 import math
@@ -21,17 +21,17 @@ _SPACE = " \t\n\r"
 _SPACES = re.compile(f"[{_SPACE}]*")
 _POINTER_MAX = 1000
 
-# What an ordinary reader of JSON may not hold: a number of many digits, or with an exponent of three or more.
+# Numbers that may exceed an int or a float: 300 or more digits, or an exponent of three or more digits.
 _LARGE_NUMBER = re.compile(r"\d{300}|[eE][+-]?\d{3}")
 
 _WIDE = Context(Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _REPLACEMENT = "\ufffd"
-# For the flattened text of a well-formed document only: there every backslash starts an escape and four hex
-# digits follow each "u", so whether an escape stands alone can be told from its two neighbours.
+# Only for the flattened text of a well-formed document: every backslash starts an escape and four hex digits follow
+# each "u", so the two neighbors of an escape show whether it is half of a pair.
 _LONE_ESCAPE = re.compile(r"\\u[dD](?:[89abAB]..(?!\\u[dD][c-fC-F])|[c-fC-F]..(?<!\\u[dD][89abAB]..\\u[dD][c-fC-F]..))")
-# For flattened text too: there a quote always opens or closes a string.
+# Only for flattened text, where a quote always opens or closes a string.
 _TOKEN = re.compile(r'"[^"]*"|[\[\]{},]|[^\s"\[\]{},:]+')
 
 # Brackets become steps (2 for an opening one, 0 for a closing one), quotes stay, the rest is deleted.
@@ -40,9 +40,9 @@ _NO_STEP = bytes(set(range(256)) - set(b'[{]}"'))
 
 NAME_RULE = "1 to 200 visible characters, and neither . nor .."
 _NO_NAME = frozenset({"Cc", "Cs", "Zl", "Zp"})
-# What has no width, or turns the text around it: two names could look alike, or like what they are not.
+# Zero-width and bidirectional control characters: with them, two different names could look the same.
 _DECEIVING = re.compile("[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
-# Of a path: every client takes these for steps, so nothing could be called by them.
+# HTTP clients resolve these path segments, so a resource with such a name would be unreachable.
 _NO_SEGMENT = frozenset({".", ".."})
 _UNSEEN = frozenset({"Cf", "Co", "Cn", "Zs"})
 
@@ -50,17 +50,17 @@ _Path = list[str | int | None]
 
 
 class _Rejected(ValueError):
-    """A value that the JSON module reads but this module does not take."""
+    """A value that the `json` module accepts and this module rejects."""
 
 
 def _pairs(pairs: list[tuple[str, object]]) -> None:
-    """Refuse an object in which two keys are equal."""
+    """Reject an object with duplicate keys."""
     if len(dict(pairs)) != len(pairs):
         raise _Rejected
 
 
 def _sanitizable_pairs(pairs: list[tuple[str, object]]) -> None:
-    """Refuse an object in which two keys are equal, unless mending can have made them so."""
+    """Reject an object with duplicate keys, unless sanitizing may have caused them."""
     if len(dict(pairs)) == len(pairs):
         return
     seen: set[str] = set()
@@ -71,11 +71,11 @@ def _sanitizable_pairs(pairs: list[tuple[str, object]]) -> None:
 
 
 def _constant(name: str) -> NoReturn:
-    """Refuse NaN and the infinities, which are not JSON."""
+    """Reject NaN and the infinities, which are not JSON."""
     raise _Rejected
 
 
-# Only the verdict is wanted: objects are freed while the text is read, and numbers, which may have any size, stay text.
+# Validate only: discard objects while parsing, and keep numbers as text because they may have any size.
 _STRICT = json.JSONDecoder(object_pairs_hook=_pairs, parse_int=str, parse_float=str, parse_constant=_constant)
 _SANITIZABLE = json.JSONDecoder(
     object_pairs_hook=_sanitizable_pairs, parse_int=str, parse_float=str, parse_constant=_constant
@@ -84,7 +84,7 @@ _SYNTAX = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 
 
 def check(text: str | bytes, *, what: str, limit: int) -> str:
-    """Return the very same text, or raise because it is too large, not JSON or not the same everywhere."""
+    """Return the text unchanged, or raise if it is too large, not JSON, or ambiguous across parsers."""
     known, odd = _read(text, what, limit)
     _judge(known, what, lone=True)
     if odd or _has_lone_escape(known):
@@ -93,18 +93,18 @@ def check(text: str | bytes, *, what: str, limit: int) -> str:
 
 
 def measured(text: bytes, *, what: str, limit: int) -> str:
-    """Return the text, or raise because it is too large; as a part of a text that was checked it is sound."""
+    """Return the text, or raise if it is too large; it must be part of a text that was already checked."""
     if len(text) > limit:
         raise TooLarge(what, len(text), limit)
     return text.decode()
 
 
 def sanitize(text: str | bytes, *, what: str, limit: int) -> tuple[str, bool]:
-    """Check like `check`, but replace lone surrogates by U+FFFD and tell whether there were any."""
-    # Keys are compared as sent: those that only mending makes equal all stay in the text, in their order, and
-    # most readers take the last. Refusing would lose a finish, and renaming would change more than surrogates
-    # and could push the text over its limit; as it is, each replacement has the size of what it replaces. A text
-    # that was mended may be mended again on its way, so equal keys are let through where they hold a replacement.
+    """Like `check`, but replace lone surrogates with U+FFFD and return whether there were any."""
+    # Keys that become equal only by sanitizing all stay in the text, in order; most parsers use the last one.
+    # Rejecting them would lose a finish. Renaming them would change more than surrogates and could exceed the limit,
+    # while a replacement has the size of what it replaces. A sanitized text may be sanitized again (client, then
+    # server), so duplicate keys are accepted if they contain a replacement character.
     known, odd = _read(text, what, limit, sanitizes=True)
     _judge(known, what, lone=False)
     sanitized = odd
@@ -120,7 +120,7 @@ def sanitize(text: str | bytes, *, what: str, limit: int) -> tuple[str, bool]:
 
 
 def sanitize_text(value: str) -> tuple[str, bool]:
-    """Replace the lone surrogates of a plain string by U+FFFD and tell whether there were any."""
+    """Replace lone surrogates in a plain string with U+FFFD and return whether there were any."""
     if value.isascii():
         return value, False
     sanitized, times = _SURROGATE.subn(_REPLACEMENT, value)
@@ -128,7 +128,7 @@ def sanitize_text(value: str) -> tuple[str, bool]:
 
 
 def loads(text: str | bytes) -> Any:
-    """The value of a JSON text that was checked: a number that neither an int nor a float can hold is a Decimal."""
+    """Parse a checked JSON text; a number that exceeds both int and float becomes a Decimal."""
     text = text if isinstance(text, str) else text.decode()
     if _LARGE_NUMBER.search(text) is None:
         return json.loads(text)
@@ -136,7 +136,7 @@ def loads(text: str | bytes) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """JSON text of plain values; an integer may have more digits than Python writes by itself."""
+    """Serialize plain values; integers may have more digits than Python's int-to-str limit allows."""
     match value:
         case dict():
             return "{" + ",".join(f"{json.dumps(key)}:{dumps(part)}" for key, part in value.items()) + "}"
@@ -148,7 +148,7 @@ def dumps(value: Any) -> str:
 
 
 def _whole(digits: str) -> int | Decimal:
-    # Python converts no more digits than this (unless it is told otherwise): it takes quadratic time.
+    # Python limits the digits it converts, because the conversion takes quadratic time; the limit is configurable.
     most = sys.get_int_max_str_digits()
     return int(digits) if not most or len(digits) <= most else Decimal(digits)
 
@@ -159,12 +159,12 @@ def _real(digits: str) -> float | Decimal:
         return value
     try:
         return Decimal(digits)
-    except InvalidOperation:  # an exponent that not even a Decimal has
+    except InvalidOperation:  # the exponent exceeds even that of a Decimal
         return Decimal(value).next_toward(0, _WIDE)
 
 
 def members(text: str) -> Iterator[tuple[str, str]]:
-    """The members of an object that is known to be well-formed: each name, and its value as the text it has."""
+    """Yield the members of a well-formed object: each name, and its value as unparsed text."""
     at = after_space(text, 0)
     if text[at] != "{":
         raise ValueError("this is not an object")
@@ -180,28 +180,28 @@ def members(text: str) -> Iterator[tuple[str, str]]:
 
 
 def after_space(text: str, at: int) -> int:
-    """Where a text goes on after whatever space it has at a place."""
+    """Return the position after the whitespace at `at`."""
     found = _SPACES.match(text, at)
     return at if found is None else found.end()
 
 
 def is_visible_name(value: str, *, limit: int = 200) -> bool:
-    """Tell whether a string can serve as a name: short, on one line, not padded, and seen as what it is."""
+    """Return whether a string is a valid name: short, on one line, not padded, without deceptive characters."""
     return 1 <= len(value) <= limit and _is_visible(value)
 
 
 def is_blank(value: str) -> bool:
-    """Tell whether a text shows nothing: it is empty, or all space, controls and characters without a width."""
+    """Return whether a text is empty or has only whitespace, control and zero-width characters."""
     return all(c.isspace() or unicodedata.category(c) in _UNSEEN or unicodedata.category(c) == "Cc" for c in value)
 
 
-@lru_cache(1024)  # most requests name the same few types and workers
+@lru_cache(1024)  # most requests use the same few types and workers
 def _is_visible(value: str) -> bool:
     if value != value.strip():
         return False
     if value.isascii():
         return value.isprintable() and value not in _NO_SEGMENT
-    # Joiners and the like are part of real names, so they are only refused where nothing else is there.
+    # Joiners and similar characters occur in real names, so reject them only if the name has no other characters.
     if _DECEIVING.search(value):
         return False
     categories = set(map(unicodedata.category, value))
@@ -209,7 +209,7 @@ def _is_visible(value: str) -> bool:
 
 
 def _read(text: str | bytes, what: str, limit: int, *, sanitizes: bool = False) -> tuple[str, bool]:
-    """Return the text as a string and whether it has raw surrogates, having measured it in UTF-8."""
+    """Check the size in UTF-8, then return the text as a string and whether it has raw surrogates."""
     odd = False
     if isinstance(text, bytes) or text.isascii():
         size = len(text)
@@ -229,7 +229,7 @@ def _read(text: str | bytes, what: str, limit: int, *, sanitizes: bool = False) 
 
 
 def _decoded(data: bytes, what: str, *, sanitizes: bool) -> tuple[str, bool]:
-    """Return the bytes as a string and whether it has surrogates, which are no UTF-8 and only stay to be mended."""
+    """Return the bytes as a string and whether it has surrogates; those are invalid UTF-8, accepted if `sanitizes`."""
     try:
         return data.decode(), False
     except UnicodeDecodeError as error:
@@ -240,8 +240,8 @@ def _decoded(data: bytes, what: str, *, sanitizes: bool) -> tuple[str, bool]:
 
 
 def _judge(text: str, what: str, *, lone: bool) -> None:
-    """Refuse everything but surrogates; `lone` tells whether those are refused too, rather than mended."""
-    # Depth 65 takes 65 brackets of each kind, so most texts need no count and few others a closer look.
+    """Reject invalid JSON; with `lone`, use the strict rules of `check` instead of those of `sanitize`."""
+    # Depth 65 needs 65 opening and 65 closing brackets, so most texts are too short and need no count.
     if len(text) > 2 * MAX_DEPTH and text.count("[") + text.count("{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
         raise Malformed(f"{what} is nested deeper than {MAX_DEPTH} levels")
     body = text.strip(_SPACE)
@@ -255,14 +255,14 @@ def _judge(text: str, what: str, *, lone: bool) -> None:
 
 
 def _flatten(text: str) -> str:
-    """Blank out escaped backslashes and quotes, with every other character staying at its place."""
-    # A run of backslashes starts at an escape, hence replacing pairs from the left meets whole escapes only.
+    """Blank out escaped backslashes and quotes without moving other characters."""
+    # A run of backslashes starts with an escape, so replacing pairs from the left matches complete escapes only.
     return text.replace("\\\\", "__").replace('\\"', "__") if "\\" in text else text
 
 
 def _depth(text: str) -> int:
     """Return how deep the brackets outside strings nest, at least up to the first syntax error."""
-    # Neighbouring quotes hold nothing that counts between them, and taking both away keeps the parity.
+    # Adjacent quotes have no brackets between them, and removing both keeps the parity.
     steps = _flatten(text).encode(errors="surrogatepass").translate(_STEPS, _NO_STEP).replace(b'""', b"")
     if b'"' in steps:
         steps = b"".join(steps.split(b'"')[::2])
@@ -270,18 +270,18 @@ def _depth(text: str) -> int:
 
 
 def _has_lone_escape(text: str) -> bool:
-    """Tell whether a well-formed text has an escape of a surrogate that is not half of a pair."""
+    """Return whether a well-formed text has an escaped surrogate that is not half of a pair."""
     return "\\" in text and ("\\ud" in text or "\\uD" in text) and _LONE_ESCAPE.search(_flatten(text)) is not None
 
 
 def _explain(text: str, what: str, *, lone: bool) -> Malformed | Invalid:
-    """Return the error for a refused text: its syntax error, or else the first offence and where it is."""
+    """Return the error for a rejected text: its syntax error, or else the first violation and its location."""
     try:
         _SYNTAX.decode(text)
     except json.JSONDecodeError as error:
         return Malformed(f"{what} is not JSON: {error}")
-    # One step and one set per open container: the key or the index it is at (None: a key comes next), and the
-    # keys it had so far (None: an array).
+    # Per open container: `path` has its current key or index (None: a key comes next), and `keys` has the keys seen
+    # so far (None: an array).
     path: _Path = []
     keys: list[set[str] | None] = []
     for match in _TOKEN.finditer(_flatten(text)):
@@ -310,14 +310,14 @@ def _explain(text: str, what: str, *, lone: bool) -> Malformed | Invalid:
 
 
 def _at(kind: type[Malformed | Invalid], message: str, path: _Path) -> Malformed | Invalid:
-    """Return an error that names its place, or the nearest container when keys make the pointer too long."""
+    """Return an error with its location, or the nearest container if keys make the pointer too long."""
     pointer = ""
     for step in path:
-        # The pointer goes into an answer, which has to be UTF-8 itself.
+        # The pointer becomes part of a response, which must be valid UTF-8.
         part, _ = sanitize_text("/" + str(step).replace("~", "~0").replace("/", "~1"))
         if len(pointer) + len(part) > _POINTER_MAX:
             break
         pointer += part
-    # The message may end up in a terminal or a log, where raw control characters of a key would do harm.
+    # The message may be printed to a terminal or a log, where raw control characters of a key are dangerous.
     position = pointer if pointer.isprintable() else json.dumps(pointer)
     return kind(f"{message} at {position or 'the top'}", pointer=pointer)

@@ -1,4 +1,4 @@
-"""The statuses of a job and every legal move between them: the one table all guards are held equal to."""
+"""The statuses of a job and all legal transitions: the reference for the checks of every engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Status(StrEnum):
 
 
 class Verb(StrEnum):
-    """What moved a job; kept in its history."""
+    """The operation of a transition, as recorded in the history."""
 
     ENQUEUE = "enqueue"
     CLAIM = "claim"
@@ -36,7 +36,7 @@ class Verb(StrEnum):
 
 
 class Location(StrEnum):
-    """Where a job is found, derived from its status, its time and what it waits for."""
+    """The location of a job, derived from its status, its due time and what it waits for."""
 
     READY = "ready"
     DELAYED = "delayed"
@@ -49,7 +49,7 @@ class Location(StrEnum):
 TERMINAL: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED})
 CLAIMABLE: Final = frozenset({Status.QUEUED, Status.RETRY})
 
-# The verbs by which a worker itself ends its grant; any other end means that the lease was taken away.
+# Operations by which a worker ends its own lease; after any other operation the worker has lost it.
 FINISHES: Final = frozenset({Verb.COMPLETE, Verb.FAIL, Verb.RELEASE, Verb.REQUEST_APPROVAL, Verb.CANCEL_ACK})
 
 EDGES: Final[dict[tuple[Status | None, Status], frozenset[Verb]]] = {
@@ -78,12 +78,12 @@ EDGES: Final[dict[tuple[Status | None, Status], frozenset[Verb]]] = {
 
 
 def is_legal(origin: Status | None, target: Status) -> bool:
-    """Whether a job may move from one status to another; from None it is born."""
+    """Return whether a transition is legal; `origin` None means that the job is created."""
     return (origin, target) in EDGES
 
 
 def locate(status: Status, *, run_at: int, now: int, awaits: bool, blocked: bool = False) -> Location:
-    """Where a job with these facts is found."""
+    """Return the location of a job."""
     match status:
         case Status.RUNNING:
             return Location.IN_PROGRESS

@@ -1,4 +1,4 @@
-"""What operators do to jobs beyond a single move: do them again, stop whole trees, delete what is old."""
+"""Operations beyond a single transition: redrive, cancel trees of jobs, prune."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ CHECKPOINT: Final = "checkpoint"
 
 
 class Action(StrEnum):
-    """What can be done to many jobs at once."""
+    """Bulk operations on jobs."""
 
     CANCEL = "cancel"
     REDRIVE = "redrive"
 
 
 class Needs(NamedTuple):
-    """What a worker must be allowed and able to do to get a job."""
+    """The repository and capabilities that a job needs from its worker."""
 
     repository: str | None = None
     requires: tuple[str, ...] = ()
 
 
 class Overrides(NamedTuple):
-    """What a redriven job has otherwise than the job it does again; None leaves a field as it was."""
+    """Fields in which a redriven job differs from the original; None keeps a field."""
 
     priority: int | None = None
     run_at: int | None = None
@@ -43,10 +43,10 @@ NO_OVERRIDES: Final = Overrides()
 
 
 class Redrive(NamedTuple):
-    """Somebody wants an ended job done again, by a new one.
+    """Create a new job from a terminal one.
 
-    `origin` says where it begins: at the start, at the checkpoint, or after a step of that name. With `once` a job that
-    was redriven before is not redriven again: the answer is the job that came of it.
+    `origin` is where the new job starts: the start, the checkpoint, or after the step of that name. With `once`, a job
+    that was already redriven returns its existing successor.
     """
 
     id: str
@@ -60,17 +60,17 @@ class Redrive(NamedTuple):
 
     @property
     def changes_work(self) -> bool:
-        """Whether there is something new that the type of the job has a say in."""
+        """Whether an override must be validated against the type of the job."""
         return self.overrides.payload is not None or self.overrides.needs is not None
 
     @property
     def step(self) -> str | None:
-        """The step after which the new job begins, if one is named."""
+        """The step after which the new job starts, or None."""
         return None if self.origin in (START, CHECKPOINT) else self.origin
 
 
 class Past(NamedTuple):
-    """A job as its redrive sees it, held as it is; the last fields tell what there is to go on from."""
+    """The locked original of a redrive; the last fields are what the new job can start from."""
 
     id: str
     status: Status
@@ -97,7 +97,7 @@ class Past(NamedTuple):
 
 
 class Child(NamedTuple):
-    """A job under another, and whether it still has to be told to stop."""
+    """A child of a job in a tree, and whether it still needs a cancellation request."""
 
     id: str
     parent_id: str
@@ -107,9 +107,9 @@ class Child(NamedTuple):
 
 
 class PruneCommand(NamedTuple):
-    """Delete what ended before the cutoff, at most `most` of so many jobs after a place in the order of arrival."""
+    """Delete jobs that finished before `cutoff`: at most `most` of the next `step` jobs after `after_seq`."""
 
-    id: str  # of the row that tells of it
+    id: str  # of the prune record
     actor: str
     cutoff: int
     after_seq: int
@@ -119,7 +119,7 @@ class PruneCommand(NamedTuple):
 
 
 class PrunedStep(NamedTuple):
-    """What one step of a prune did, and where the next begins; none is needed at the end."""
+    """The result of one step of a prune; the next step starts after `last_seq` unless `at_end`."""
 
     deleted: int
     last_seq: int
@@ -127,7 +127,7 @@ class PrunedStep(NamedTuple):
 
 
 class Prune(NamedTuple):
-    """What is kept of jobs that were deleted: how many, by whom, and a hash over the ends of their histories."""
+    """The record of deleted jobs: how many, by whom, and a hash over their chain heads."""
 
     id: str
     at: int
@@ -140,7 +140,7 @@ class Prune(NamedTuple):
 
 
 def redriven(order: Redrive, past: Past, *, under_parent: bool) -> NewJob | Error:
-    """The job that does an ended one again, due now unless said otherwise; why not, if it cannot be done."""
+    """Return the new job of a redrive, by default due immediately, or why it is rejected."""
     if past.status not in TERMINAL:
         return NotTerminal(past.id, past.status)
     if order.origin == CHECKPOINT and not past.has_checkpoint:

@@ -1,4 +1,4 @@
-"""The audit log: what operators did to a tenant, one chained row for each operation. No row has a secret."""
+"""The audit log: one hash-chained row per operator operation in a tenant. Rows contain no secrets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from interlock.domain.webhook import NewSubscription
 
 
 class Entry(NamedTuple):
-    """An operation to be recorded; details are JSON text."""
+    """An operation to record; details are JSON text."""
 
     actor: str
     action: str
@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 
 
 class LogRow(NamedTuple):
-    """A row of the audit log, numbered from 1 without a gap."""
+    """A row of the audit log, numbered from 1 without gaps."""
 
     seq: int
     actor: str
@@ -41,18 +41,18 @@ class LogRow(NamedTuple):
 def log_hash(
     previous: bytes | None, tenant: str, seq: int, actor: str, action: str, object: str, details: str | None, at: int
 ) -> bytes:
-    """SHA-256 over the hash before, or the tenant for the first row, and every field as length:text."""
+    """Return the SHA-256 of the previous hash (the tenant for the first row) and every field as length:text."""
     first = fields(tenant) if previous is None else previous
     return sha256(first + fields(seq, actor, action, object, details, at)).digest()
 
 
 def bad_row(tenant: str, rows: Sequence[LogRow], before: LogRow | None) -> str | None:
-    """The first of these rows, which follow `before`, that does not fit."""
+    """Return the first invalid row, or None; the rows follow `before`."""
     for row in rows:
         if row.seq != (1 if before is None else before.seq + 1):
             return f"{tenant} audit log row {row.seq}: a row is missing before this one"
         if bytes(row.hash) != log_hash(None if before is None else bytes(before.hash), tenant, *row[:-1]):
-            return f"{tenant} audit log row {row.seq}: the hash does not fit the row and the one before"
+            return f"{tenant} audit log row {row.seq}: the hash does not match the row and the previous one"
         before = row
     return None
 
@@ -66,7 +66,7 @@ def resume(actor: str, type: str) -> Entry:
 
 
 def set_type(actor: str, type: JobType) -> Entry:
-    """A schema may be long: its digest stands for it."""
+    """Record the digest of the schema, which may be long."""
     schema = None if type.schema is None else of_text(type.schema)
     defaults = json.loads(type.defaults.to_text() or "{}")
     return _entry(actor, "type.set", type.name, schema_sha256=schema, requires=list(type.requires), defaults=defaults)
@@ -100,7 +100,7 @@ def revoke_token(actor: str, id: str) -> Entry:
 
 
 def subscribe(new: NewSubscription) -> Entry:
-    """Of the URL only where it leads: the rest may be a credential."""
+    """Record only the host of the URL: the rest may contain a credential."""
     return _entry(
         new.created_by, "subscription.create", new.id, host=urlsplit(new.url).hostname, events=list(new.events),
         types=new.types, mode=str(new.mode), group_id=new.group_id, expires_in_seconds=new.expires_in_seconds,
@@ -116,7 +116,7 @@ def renew(actor: str, id: str, expires_in_seconds: float | None) -> Entry:
 
 
 def rotate(actor: str, id: str | None, keep_seconds: float) -> Entry:
-    """A new secret of a subscription, or of the webhooks that jobs bring themselves."""
+    """Record a new secret of a subscription, or of the webhooks of jobs if `id` is None."""
     return _entry(actor, "secret.rotate", "jobs" if id is None else id, keep_seconds=keep_seconds)
 
 

@@ -1,4 +1,4 @@
-"""Who may claim what: a worker's policy, what one claim asks for, and when a job fits."""
+"""Claim policy: what a worker may claim, what one claim requests, and which jobs match."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ ANY = "*"
 DEFAULT_LEASE_SECONDS = 60.0
 MAX_LEASE_SECONDS = 3600.0
 MAX_NAMES: Final = 1000
-MAX_NEED_BYTES: Final = 1800  # what an index of either engine can hold, beside the longest name of a tenant
+MAX_NEED_BYTES: Final = 1800  # the index limit of both engines, minus the longest tenant name
 
 
 class Policy(NamedTuple):
-    """What a worker's credential allows; None means any, and an absent list of capabilities means none.
+    """What a worker's credential may claim; None means any, while absent capabilities mean none.
 
-    A job that names no repository is only for a worker that may have any.
+    A job without a repository can be claimed only by a worker that is not restricted to repositories.
     """
 
     types: Names | None = None
@@ -29,7 +29,7 @@ class Policy(NamedTuple):
 
 
 class ClaimFilter(NamedTuple):
-    """One request for work, already narrowed to what the worker's policy allows."""
+    """The filter of one claim, already narrowed to the worker's policy."""
 
     worker: str
     types: Names | None = None
@@ -37,12 +37,12 @@ class ClaimFilter(NamedTuple):
     capabilities: Names = frozenset()
     affinity_keys: Names | None = frozenset()
     limit: int = 1
-    lease_seconds: float | None = None  # None: what the type says, else DEFAULT_LEASE_SECONDS
+    lease_seconds: float | None = None  # None: the default of the type, else DEFAULT_LEASE_SECONDS
     claim_id: str | None = None
 
 
 def narrow(ask: ClaimFilter, policy: Policy) -> ClaimFilter:
-    """The ask cut down to the policy: a claim narrows, never widens."""
+    """Intersect a claim with the policy: a claim can narrow it, never widen it."""
     return ask._replace(
         types=_within(ask.types, policy.types),
         repositories=_within(ask.repositories, policy.repositories),
@@ -53,7 +53,7 @@ def narrow(ask: ClaimFilter, policy: Policy) -> ClaimFilter:
 def fits(
     ask: ClaimFilter, *, type: str, requires: Iterable[str], repository: str | None, affinity_key: str | None
 ) -> bool:
-    """Whether this ask may be given a job with these needs."""
+    """Return whether this claim matches a job with these requirements."""
     return (
         (ask.types is None or type in ask.types)
         and ask.capabilities.issuperset(requires)
@@ -63,8 +63,8 @@ def fits(
 
 
 def names(values: Iterable[str], *, what: str) -> tuple[str, ...]:
-    """Trimmed, visible, unique names in sorted order, or Invalid."""
-    if isinstance(values, str):  # which would be taken apart into its letters
+    """Return the names trimmed and sorted, or raise Invalid if one is not visible or not unique."""
+    if isinstance(values, str):  # iterating over it would yield its characters
         raise Invalid(f"{what} is a list of names, not {values!r}", pointer=f"/{what}")
     cleaned: set[str] = set()
     for value in values:
@@ -82,7 +82,7 @@ def names(values: Iterable[str], *, what: str) -> tuple[str, ...]:
 def check_needs(
     type: str, requires: Sequence[str], repository: str | None = None, affinity_key: str | None = None
 ) -> None:
-    """Refuse needs that are together too long for a job to be found by them."""
+    """Reject requirements that are too long to be indexed together."""
     size = sum(
         len(name.encode()) + 8 for name in (*requires, *requires[:1], type, repository or "", affinity_key or "")
     )
@@ -94,16 +94,17 @@ def check_needs(
 
 
 def repository(value: str) -> str:
-    """The one spelling under which a repository is stored and matched; case counts, nothing is a prefix."""
+    """Return the canonical name of a repository. It is case-sensitive and matched exactly, not by prefix."""
     name = unicodedata.normalize("NFC", value.strip()).rstrip("/").removesuffix(".git").rstrip("/")
-    # org/repo.git.git is no spelling of org/repo, and org/repo.git already is: what is left has no spelling of its own.
+    # Only one .git suffix is removed. A name that still ends in .git (org/repo.git.git) would be ambiguous with
+    # org/repo.git, which is another spelling of org/repo.
     if not is_visible_name(name) or name.endswith(".git"):
         raise Invalid(f"{value!r} is not the name of a repository", pointer="/repository")
     return name
 
 
 def any_or(values: Sequence[str] | None, *, what: str) -> Names | None:
-    """A list of names as a filter; none given, or * among them, means any, an empty list none."""
+    """Return a list of names as a filter: no list, or a list with *, means any; an empty list means none."""
     if values is None:
         return None
     given = frozenset(names(values, what=what))

@@ -1,4 +1,4 @@
-"""Who acts: the caller behind a request, and the name history keeps of them."""
+"""Principals: authenticated callers and their actor names in the history."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ DEFAULT_TENANT: Final = "default"
 
 
 class Principal(NamedTuple):
-    """A caller: whose tenant they belong to, what they may do, and how history names them.
+    """An authenticated caller: its tenant, its roles and its actor name in the history.
 
-    A worker's credential also says which worker this is. Without a policy nothing narrows what they claim.
+    The credential of a worker also names the worker. Without a policy, claims are not restricted.
     """
 
     tenant: str
@@ -22,24 +22,24 @@ class Principal(NamedTuple):
     roles: frozenset[str]
     worker: str | None = None
     policy: Policy | None = None
-    unchecked: bool = False  # auth is off: nobody knows who this is, and nothing is kept from them
-    subject: str | None = None  # whom an issuer names behind a worker: the actor they are with another of its tokens
+    unchecked: bool = False  # authentication is off: the caller is unknown and may do everything
+    subject: str | None = None  # the issuer's subject behind a worker, which is the actor of its other tokens
 
     def may(self, role: str) -> bool:
         return role in self.roles
 
     def need(self, role: str) -> None:
-        """Refuse a caller who lacks a role."""
+        """Reject a caller without the role."""
         if role not in self.roles:
             raise Forbidden(f"this needs the role {role}")
 
     @property
     def asks_as(self) -> str:
-        """Who asks when a gate is opened, and therefore cannot answer, also with another credential."""
+        """The actor that requests an approval, and therefore cannot decide it, even with another credential."""
         return self.actor if self.subject is None else self.subject
 
     def works_as(self, asked: str | None) -> str:
-        """The name under which a caller works: their credential's own, or that plus /instance; any if it names none."""
+        """Return the worker name to use: that of the credential, optionally with /instance; any if it has none."""
         if self.worker is None:
             if asked is None:
                 raise Invalid("worker is missing: name the worker", pointer="/worker")
@@ -52,7 +52,7 @@ class Principal(NamedTuple):
         raise Forbidden(f"this credential belongs to worker {self.worker}")
 
     def narrowed(self, ask: ClaimFilter) -> ClaimFilter:
-        """An ask cut down to what the credential allows."""
+        """Narrow a claim to what the credential allows."""
         return ask if self.policy is None else narrow(ask, self.policy)
 
 
@@ -77,5 +77,5 @@ def system(task: str) -> str:
 
 
 def local(tenant: str = DEFAULT_TENANT) -> Principal:
-    """The caller of an embedded engine, who may do everything."""
+    """Return the principal of an embedded engine, which may do everything."""
     return Principal(tenant, user("local"), ROLES, unchecked=True)

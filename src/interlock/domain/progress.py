@@ -1,4 +1,4 @@
-"""What a worker leaves behind while a job runs: steps that are not done twice, and events that people read.
+"""Progress of a running job: saved steps, whose results a replay reuses, and events.
 
 Times are whole microseconds since 1970, UTC. Fields named as JSON hold exact JSON text.
 """
@@ -17,7 +17,7 @@ LARGEST_OCCURRENCE: Final = 2**31 - 1
 
 
 class Level(StrEnum):
-    """How much an event matters."""
+    """The severity of an event."""
 
     INFO = "info"
     WARN = "warn"
@@ -25,9 +25,9 @@ class Level(StrEnum):
 
 
 def fitted(message: str, payload: str | None, limit: int) -> str:
-    """The message of an event cut to the room that its payload leaves, so that none is lost.
+    """Truncate the message of an event to the space that its payload leaves, so that the event is not rejected.
 
-    A message of up to an eighth of the limit is never cut: a payload that leaves too little room for it is too large.
+    A message of up to an eighth of the limit is never truncated: the payload is too large if it leaves less space.
     """
     raw = message.encode(errors="surrogatepass")
     room = limit if payload is None else limit - len(payload.encode())
@@ -42,7 +42,7 @@ _CUT: Final = "…"
 
 
 class Step(NamedTuple):
-    """The result of a named part of a run, to be kept by the current holder of the job; the first one wins."""
+    """A step result to save, by the lease holder of the job; the first result of a step wins."""
 
     id: str
     fence: int
@@ -55,7 +55,7 @@ class Step(NamedTuple):
 
 
 class StepRow(NamedTuple):
-    """A step as it was kept; `seq` counts the steps of its job."""
+    """A saved step; `seq` counts the steps of its job."""
 
     job_id: str
     seq: int
@@ -69,18 +69,18 @@ class StepRow(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A message about the progress of a job; the same id again adds nothing."""
+    """A progress message of a job; a repeated `id` is ignored."""
 
     id: str
     level: Level
     message: str
     payload: str | None = None  # JSON
     sanitized: bool = False
-    at: int | None = None  # when the worker recorded it, kept within its lease; None: when it arrives
+    at: int | None = None  # when the worker recorded it, clamped to its lease; None: when it arrives
 
 
 class Report(NamedTuple):
-    """Events told by the current holder of a job."""
+    """Events to append, from the lease holder of a job."""
 
     id: str
     fence: int
@@ -89,7 +89,7 @@ class Report(NamedTuple):
 
 
 class EventAppend(Protocol):
-    """Whatever carries events under a grant: a report or a heartbeat."""
+    """A request of a lease holder that carries events: a report or a heartbeat."""
 
     @property
     def id(self) -> str: ...
@@ -102,7 +102,7 @@ class EventAppend(Protocol):
 
 
 class EventRow(NamedTuple):
-    """An event as it was kept; `seq` counts the events of its job, in the order they arrived."""
+    """A stored event; `seq` counts the events of its job in order of arrival."""
 
     job_id: str
     seq: int
@@ -116,9 +116,9 @@ class EventRow(NamedTuple):
 
 
 class FeedPosition(NamedTuple):
-    """A place in the feed of all events of a tenant: everything up to it has been seen.
+    """A position in the event feed of a tenant: the reader has received everything up to it.
 
-    `turn` orders the transactions that wrote; `epoch` is raised by a restore, after which turns may start again.
+    `commit_seq` orders the transactions that wrote events. A restore may reset it, and therefore raises `epoch`.
     """
 
     epoch: int
@@ -131,7 +131,7 @@ class FeedPosition(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The place that a client was given as text; Invalid if it is none of ours."""
+        """Parse a feed position that a client received as text, or raise Invalid."""
         try:
             epoch, commit_seq, job_id, seq = text.split(".")
             position = cls(_number(epoch), _number(commit_seq), str(UUID(job_id)), _number(seq))
@@ -141,7 +141,7 @@ class FeedPosition(NamedTuple):
 
 
 class FeedEvent(NamedTuple):
-    """One event of the feed and the place to go on from."""
+    """One event of the feed and the position to continue from."""
 
     position: FeedPosition
     event: EventRow

@@ -1,4 +1,4 @@
-"""What is known beforehand of types and agents, and how many jobs of a type are where."""
+"""Registered types and agents, and statistics of queues."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Defaults(NamedTuple):
     priority: int | None = None
 
     def over(self, other: Defaults) -> Defaults:
-        """These, and where they say nothing the others."""
+        """Return these defaults, with unset fields from the other ones."""
         if self is NO_DEFAULTS:
             return other
         given = {name: value for name, value in self._asdict().items() if value is not None}
         return other._replace(**given)
 
     def to_text(self) -> str | None:
-        """What is said, as the JSON text that is stored; None where nothing is."""
+        """Serialize the fields that are set, as stored; None if no field is set."""
         given = {name: value for name, value in self._asdict().items() if value is not None}
         return json.dumps(given, separators=(",", ":")) if given else None
 
@@ -37,7 +37,7 @@ NO_DEFAULTS = Defaults()
 
 
 class JobType(NamedTuple):
-    """A registered type: what its payload must look like, what its workers must be able to do, and defaults."""
+    """A registered type: the schema of its payload, the required capabilities of its workers, and defaults."""
 
     name: str
     schema: str | None = None  # JSON Schema of the payload, as JSON
@@ -48,7 +48,7 @@ class JobType(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """Whom jobs are for; with a limit its jobs stand in a line."""
+    """An entity that jobs run for, with defaults and an optional concurrency limit."""
 
     kind: str
     id: str
@@ -61,16 +61,16 @@ class Agent(NamedTuple):
 
 
 class Registry(NamedTuple):
-    """The types of a tenant, as of a version that an enqueue is held against."""
+    """The types of a tenant and their version; an enqueue checks that the version is still current."""
 
     version: int
     types: Mapping[str, JobType]
 
 
 class Minute(NamedTuple):
-    """How the jobs of one type moved within a minute; minute 0 is all the time before the last hour.
+    """Counters of one type for one minute; minute 0 is all the time before the last hour.
 
-    `waiting` and `running` are by how many they became more or fewer; a failed try counts as failed, as in the rates.
+    `waiting` and `running` are net changes. `failed` counts failed attempts, as in the rates.
     """
 
     type: str
@@ -83,7 +83,7 @@ class Minute(NamedTuple):
 
 
 class QueueStats(NamedTuple):
-    """How many jobs of one type are where, and how they move."""
+    """Job counts of one type by location, and rates per minute."""
 
     type: str
     ready: int = 0

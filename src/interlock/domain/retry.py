@@ -1,4 +1,4 @@
-"""When a job is tried again, and whether."""
+"""Backoff: the delay before the next attempt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS: Final = ("fixed", "linear", "exponential", "full_jitter", "equal_jitter")
 
 
 class Backoff(NamedTuple):
-    """How the delay before another try grows with the attempts."""
+    """A policy for how the delay before a retry grows with the attempts."""
 
     kind: str = "full_jitter"
     base_seconds: float = 1.0
@@ -24,7 +24,7 @@ class Backoff(NamedTuple):
     multiplier: float = 2.0
 
     def delay(self, attempt: int, chance: float) -> int:
-        """Microseconds to wait after this attempt failed; chance is a random number in [0, 1)."""
+        """Return the microseconds to wait after this attempt failed; chance is a random number in [0, 1)."""
         if self.kind == "fixed":
             seconds = self.base_seconds
         elif self.kind == "linear":
@@ -42,7 +42,7 @@ class Backoff(NamedTuple):
         return max(round(seconds * SECOND), SHORTEST_DELAY)
 
     def to_text(self) -> str:
-        """The policy as the JSON text that is stored with a job."""
+        """Serialize the policy as stored with a job."""
         return json.dumps(self._asdict(), separators=(",", ":"))
 
     @classmethod
@@ -50,7 +50,7 @@ class Backoff(NamedTuple):
         return cls(**json.loads(text))
 
     def check(self) -> Backoff:
-        """Itself, or Invalid that names the field at fault."""
+        """Return the policy itself, or raise Invalid with a pointer to the field."""
         if self.kind not in KINDS:
             raise Invalid(f"backoff kind {self.kind!r} is none of {', '.join(KINDS)}", pointer="/backoff/kind")
         for name, low, high in (("base_seconds", 0, 86_400), ("max_seconds", 0, 30 * 86_400), ("multiplier", 1, 100)):
@@ -64,12 +64,12 @@ DEFAULT_BACKOFF: Final = Backoff()
 
 
 def after_failure(backoff: Backoff, attempt: int, chance: float, retry_after_seconds: float | None) -> int:
-    """Microseconds until the next try; what the provider said beats the policy."""
+    """Return the microseconds until the next attempt; an explicit retry_after_seconds overrides the backoff policy."""
     if retry_after_seconds is None:
         return backoff.delay(attempt, chance)
     return max(round(retry_after_seconds * SECOND), SHORTEST_DELAY)
 
 
 def after_expiry(delay_seconds: float | None) -> int:
-    """Microseconds until the next try after a lease ran out; none unless the job asks for some."""
+    """Return the microseconds until the next attempt after a lease expired; 0 unless the job sets a delay."""
     return round((delay_seconds or 0.0) * SECOND)

@@ -1,4 +1,4 @@
-"""Which of several databases a tenant's jobs live on, and what an id tells of where its job was born."""
+"""Placement of tenants on shards, and the shard number that every ID contains."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Placement(NamedTuple):
 
     @property
     def unsettled(self) -> bool:
-        """Whether the answer may be another one in a moment."""
+        """Whether the placement may change at any moment, so that it must not be cached."""
         return self.phase == COPYING
 
 
@@ -44,7 +44,7 @@ CLEARING: Final = "clearing"
 
 
 def shard_of_id(id: str) -> int:
-    """The number of the shard that an id was made on: ten bits after the variant of the UUID. A hint, no more."""
+    """Return the number of the shard that created an ID: the ten bits after the UUID variant. Only a hint."""
     return int(id[19:22], 16) & (MAX_SHARDS - 1)
 
 
@@ -55,6 +55,6 @@ def first_shard(tenant: str, shards: Sequence[str]) -> str:
 
 
 def next_number(after: int, shard: int) -> int:
-    """The first number above another that only this shard gives out: numbers of shards never meet."""
+    """Return the next number above `after` that belongs to this shard: shards never issue the same number."""
     number = after // MAX_SHARDS * MAX_SHARDS + shard
     return number if number > after else number + MAX_SHARDS

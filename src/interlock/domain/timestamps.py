@@ -1,4 +1,4 @@
-"""Moments: whole microseconds since 1970 inside, RFC 3339 wherever they are told."""
+"""Timestamps: integer microseconds since 1970 internally, RFC 3339 in all output."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@lru_cache(maxsize=4096)  # what is shown together mostly happened together
+@lru_cache(maxsize=4096)  # jobs of one response often share timestamps
 def when(micros: int) -> str:
-    """RFC 3339 in UTC, with microseconds."""
+    """Format as RFC 3339 in UTC, with microseconds."""
     return (EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def micros(moment: datetime) -> int:
-    """A time with an offset as microseconds since 1970."""
+    """Convert a time with an offset to microseconds since 1970."""
     return (moment - EPOCH) // timedelta(microseconds=1)

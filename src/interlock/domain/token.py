@@ -1,4 +1,4 @@
-"""Bearer tokens: the shape of their text, what may stand in one, and whom it lets in."""
+"""Bearer tokens: their format, their valid roles and restrictions, and the principals they authenticate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OTHER: Final = re.compile(r"[a-z]{2,8}_[0-9a-f]{48}")
 
 
 class NewToken(NamedTuple):
-    """A token about to be kept: everything but its text, of which only the hash is known here."""
+    """A token to store: the hash of its text, never the text itself."""
 
     id: str
     hash: bytes
@@ -46,7 +46,7 @@ class NewToken(NamedTuple):
 
 
 class Token(NamedTuple):
-    """A token as it is kept and shown, which is without its text; None for types or repositories means any."""
+    """A stored token, without its text; None for types or repositories means any."""
 
     tenant: str
     id: str
@@ -68,7 +68,7 @@ class Token(NamedTuple):
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
     def principal(self) -> Principal:
-        """The caller this token lets in; one that may work and names no worker works under the token's own id."""
+        """Return the principal of this token; a `work` token without a worker ID uses the token ID as worker name."""
         actor = principal.token(self.id) if self.worker_id is None else principal.worker(self.worker_id)
         worker = self.worker_id or (self.id if "work" in self.roles else None)
         allowed = Policy(_set(self.types), _set(self.repositories), frozenset(self.capabilities))
@@ -76,19 +76,19 @@ class Token(NamedTuple):
 
 
 class TokenUse(NamedTuple):
-    """What a store knows of a token that somebody showed: the hash it is kept under, and the time there."""
+    """A stored token that a caller presented, its stored hash, and the time of the database."""
 
     token: Token
     hash: bytes
     now: int
 
     def admits(self, hash: bytes) -> bool:
-        """Whether the text with this hash lets its bearer in now."""
+        """Return whether a text with this hash authenticates its bearer now."""
         return hmac.compare_digest(self.hash, hash) and self.token.lives(self.now)
 
 
 def spell(secret: bytes) -> str:
-    """The text of a token: a prefix to find it by, 256 bits, and a checksum that tells a slip from a guess."""
+    """Return the text of a token: a prefix for secret scanners, 256 bits, and a checksum that detects typos."""
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"a token is made of {SECRET_BYTES} random bytes")
     body = PREFIX + _base62(int.from_bytes(secret), _SECRET_DIGITS)
@@ -96,7 +96,7 @@ def spell(secret: bytes) -> str:
 
 
 def is_whole(text: str) -> bool:
-    """Whether a text can be a token at all: nothing cut, added or mistyped, in the case it was made with."""
+    """Return whether a text is a well-formed token: not truncated, extended or mistyped; case-sensitive."""
     return _OTHER.fullmatch(text) is not None or (
         len(text) == LENGTH
         and text.isascii()
@@ -106,17 +106,17 @@ def is_whole(text: str) -> bool:
 
 
 def is_own(text: str) -> bool:
-    """Whether a credential claims to be a token of this service, as opposed to a JWT."""
+    """Return whether a credential has the prefix of a token of this service, as opposed to a JWT."""
     return _OTHER_PREFIX.match(text) is not None
 
 
 def fingerprint(text: str) -> bytes:
-    """SHA-256 of a token's text: all that is ever kept of it."""
+    """Return the SHA-256 of a token's text, the only form in which it is stored."""
     return hashlib.sha256(text.encode()).digest()
 
 
 def roles(values: Iterable[str], *, worker_id: str | None) -> tuple[str, ...]:
-    """Roles that may stand together, in sorted order, or Invalid."""
+    """Return the roles sorted, or raise Invalid if they cannot be combined."""
     given = policy.names(values, what="roles")
     if not given:
         raise Invalid("a token needs at least one role", pointer="/roles")
@@ -126,13 +126,13 @@ def roles(values: Iterable[str], *, worker_id: str | None) -> tuple[str, ...]:
         if worker_id is not None:
             raise Invalid("a worker's token needs the role work", pointer="/roles")
     elif excess := sorted(set(given) - WORKER_ROLES):
-        # With more than these it could decide about what it asks for, if only by a token that it makes itself.
+        # With more roles a worker could decide its own approvals, if only through a token that it creates.
         raise Invalid(f"a token that may work may also produce and read, but not {excess[0]}", pointer="/roles")
     return given
 
 
 def worker_id(value: str | None) -> str | None:
-    """The name of a worker; without a slash, as one separates it from the instance in a claim."""
+    """Return a worker name without a slash, which separates it from the instance in a claim."""
     if value is None:
         return None
     name = value.strip()
@@ -154,7 +154,7 @@ def repositories(values: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def capabilities(values: Sequence[str] | None) -> tuple[str, ...]:
-    """What a worker can do; absent means nothing, and there is no way to say everything."""
+    """Return the capabilities of a worker; absent means none, and there is no wildcard."""
     if values is not None and ANY in values:
         raise Invalid("capabilities are named one by one; there is no *", pointer="/capabilities")
     return policy.names(values or (), what="capabilities")

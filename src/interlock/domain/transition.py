@@ -1,4 +1,4 @@
-"""What a decision looks at, and what comes out of it."""
+"""The job state that `decide` reads, and the transition that it returns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from interlock.domain.timestamps import when
 
 
 class JobState(NamedTuple):
-    """The part of a job that decisions look at."""
+    """The locked columns of a job that decisions read."""
 
     id: str
     status: Status
@@ -38,7 +38,7 @@ class JobState(NamedTuple):
 
 
 class EditedFields(NamedTuple):
-    """What can be edited of a job, as it is to be."""
+    """The new values of all editable fields of a job."""
 
     priority: int
     run_at: int
@@ -48,10 +48,10 @@ class EditedFields(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """A decided move; None leaves a field as it is."""
+    """A decided transition; None leaves a field unchanged."""
 
     id: str
-    version: int  # the one it was decided on
+    version: int  # the version of the job that the decision read
     status: Status
     verb: Verb
     actor: str
@@ -68,16 +68,16 @@ class Transition(NamedTuple):
     result_summary: str | None = None
     usage: str | None = None  # JSON
     sanitized: bool = False
-    approval_id: str | None = None  # the gate it is to wait for; any other change leaves the gate
+    approval_id: str | None = None  # the approval to wait for; every other transition clears it
     edited: EditedFields | None = None
 
 
 class NoChange(NamedTuple):
-    """Nothing to do: the job already is as the order wants it, or the clock was wrong."""
+    """No transition: the job already is in the requested state, or it is not overdue."""
 
 
 def error_text(message: str, kind: str) -> str:
-    """An error of our own making, as stored."""
+    """Return an error of Interlock itself, as stored."""
     return json.dumps({"message": message, "kind": kind}, separators=(",", ":"))
 
 
@@ -98,7 +98,7 @@ def transition(
     cancel_reason: str | None = None,
     sanitized: bool = False,
 ) -> Transition:
-    """A change whose metadata is the facts, with the error in front as it was reported; times are told as text."""
+    """Return a transition whose metadata is the error, as reported, then the facts; times are encoded as RFC 3339."""
     parts = [] if error is None else [f'"error":{error}']
     if facts:
         encoded = {

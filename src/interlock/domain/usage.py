@@ -1,4 +1,4 @@
-"""What a job has used up: kept among its steps by runs that brought no result, so that nothing spent is forgotten."""
+"""Resource usage of a job. A run without a result saves its usage as a step, so that later runs can add it up."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from interlock.domain import json_text
 from interlock.domain.progress import StepRow
 from interlock.errors import Invalid
 
-USAGE: Final = "interlock.usage"  # the name under which runs keep it
-LARGEST: Final = 8 * 1024  # bytes of JSON: it stands in every list of jobs
+USAGE: Final = "interlock.usage"  # the name of the steps that hold it
+LARGEST: Final = 8 * 1024  # bytes of JSON: every list of jobs contains it
 MAX_NAME_LENGTH: Final = 200
 
 
 def sanitized(given: str) -> tuple[str, bool]:
-    """What a worker says its job has used up, fit to be kept, and whether odd text in it was replaced."""
+    """Validate the usage that a worker reported; return it and whether invalid Unicode in it was replaced."""
     kept, changed = json_text.sanitize(given, what="usage", limit=LARGEST)
     amounts = json_text.loads(kept)
     if not isinstance(amounts, dict):
@@ -31,22 +31,29 @@ def sanitized(given: str) -> tuple[str, bool]:
 
 
 def is_name(value: str) -> bool:
-    """Whether something used up can be called so; a finish is not refused for odd text."""
+    """Return whether a usage name is valid. Only its length is checked: invalid Unicode must not reject a finish."""
     return 1 <= len(value) <= MAX_NAME_LENGTH
 
 
 def is_amount(value: Any) -> bool:
-    """Whether something can have been used up, and be summed."""
+    """Return whether a value is a valid amount that can be summed."""
     return type(value) in (int, float) and 0 <= value <= sys.float_info.max
 
 
 def kept_by(job_id: str, *, is_repeated: bool) -> str:
-    """Whose usage a step holds: a redriven job has steps of another, and what was told beside steps is told again."""
+    """Return the `function` value that marks whose usage a step holds.
+
+    It contains the job ID because a redriven job copies the steps of another job. With `is_repeated`, a replay reports
+    the same usage again, so earlier reports must not be added to later ones.
+    """
     return f"{'retold' if is_repeated else 'run'} {job_id}"
 
 
 def summed(job_id: str, steps: Iterable[StepRow], *, has_ended: bool) -> dict[str, float]:
-    """What the runs of a job have used up; of what every run tells again the last telling, if no run follows."""
+    """Return the total usage of a job's runs.
+
+    Repeated usage counts only in its last report, and only after the job has ended: another run would report it again.
+    """
     counted: list[str] = []
     last: str | None = None
     for step in steps:
@@ -60,7 +67,7 @@ def summed(job_id: str, steps: Iterable[StepRow], *, has_ended: bool) -> dict[st
 
 
 def together(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Amounts of the same name as one."""
+    """Sum amounts by name."""
     sums: defaultdict[str, float] = defaultdict(int)
     for some in amounts:
         for name, amount in some.items():
@@ -69,7 +76,7 @@ def together(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _amounts(kept: str) -> dict[str, float]:
-    """What can be summed of a JSON text: any worker may keep a step of this name, with anything in it."""
+    """Return the valid amounts in a JSON text: any worker can save a step of this name with any content."""
     found = json_text.loads(kept)
     named = found.items() if isinstance(found, dict) else ()
     return {name: amount for name, amount in named if is_name(name) and is_amount(amount)}

@@ -1,4 +1,4 @@
-"""Webhooks as values: who listens to what, what is told and how it is signed, and what becomes of a failed try."""
+"""Webhook values: subscriptions, deliveries, signatures, and the retry schedule of deliveries."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ SECRET_PREFIX: Final = "whsec_"
 SECRET_BYTES: Final = 32
 TOLERANCE_SECONDS: Final = 300
 
-# After the first try; the last one is about two days after it.
+# Delays between attempts; the last attempt is about two days after the first.
 DELAYS_SECONDS: Final = (5, 30, 120, 600, 1800, 7200, 18_000, 36_000, 50_400, 50_400)
 JITTER: Final = 0.2
 MAX_RETRY_AFTER_SECONDS: Final = 3600.0
 GONE: Final = 410
-MAX_SUBSCRIPTIONS: Final = 200  # that have not ended: each is looked at whenever a job moves
-MAX_KEPT: Final = 1000  # with those that have: they are kept for a while, so that they can be renewed
+MAX_SUBSCRIPTIONS: Final = 200  # active ones: every transition checks each of them
+MAX_KEPT: Final = 1000  # including disabled ones, which are kept for a while so that they can be renewed
 
 
 class Mode(StrEnum):
-    """Whether every subscription gets an event, or one of its group in turn."""
+    """Delivery to every subscription, or to one of its group, round-robin."""
 
     BROADCAST = "broadcast"
     GROUP = "group"
 
 
 class DeliveryStatus(StrEnum):
-    """Not tried yet, told, to be tried again, given up."""
+    """The status of a delivery: not attempted, delivered, to be retried, or given up."""
 
     PENDING = "pending"
     DELIVERED = "delivered"
@@ -49,7 +49,7 @@ class DeliveryStatus(StrEnum):
 
 
 class NewSubscription(NamedTuple):
-    """A subscription to be made, checked and complete."""
+    """A validated subscription to create."""
 
     id: str
     url: str
@@ -66,12 +66,12 @@ class NewSubscription(NamedTuple):
 
     @property
     def channel(self) -> str:
-        """Its own queue of deliveries, or that of its group."""
+        """The delivery queue of the subscription, or of its group."""
         return f"group:{self.group_id}" if self.mode is Mode.GROUP else f"subscription:{self.id}"
 
 
 class Subscription(NamedTuple):
-    """A webhook listener as it is shown; its secret is not."""
+    """A stored subscription, without its secret."""
 
     id: str
     url: str
@@ -88,19 +88,19 @@ class Subscription(NamedTuple):
     created_by: str
 
     def is_active(self, now: int) -> bool:
-        """Whether events are still put on their way to it."""
+        """Return whether new events are delivered to it."""
         return self.ended_at is None and (self.expires_at is None or self.expires_at > now)
 
 
 class Subscribed(NamedTuple):
-    """The answer to a subscribe: what there is now, and whether it was there before."""
+    """The result of a subscribe: the subscription, and whether it already existed."""
 
     subscription: Subscription
     replayed: bool
 
 
 class Delivery(NamedTuple):
-    """One event on its way to one receiver, as operators see it."""
+    """One event for one subscription or job webhook, with the status of its attempts."""
 
     id: str
     event: str
@@ -118,7 +118,7 @@ class Delivery(NamedTuple):
 
 
 class Dispatch(NamedTuple):
-    """A delivery in the hands of a sender, who proves by `grab` that it still is."""
+    """A delivery claimed by a sender; `grab` is the fencing token of that claim."""
 
     id: str
     grab: int
@@ -143,7 +143,7 @@ class Dispatch(NamedTuple):
 
 
 class WebhookResponse(NamedTuple):
-    """What came back from a receiver: a status code, or the reason why there is none."""
+    """The response of a receiver: a status code, or the reason why there is none."""
 
     status_code: int | None = None
     error: str | None = None
@@ -151,7 +151,7 @@ class WebhookResponse(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What becomes of a delivery after a try."""
+    """The status of a delivery after an attempt."""
 
     status: DeliveryStatus
     delay_seconds: float | None = None
@@ -159,7 +159,7 @@ class Outcome(NamedTuple):
 
 
 class DeliveryResult(NamedTuple):
-    """The end of a try, as it is written down."""
+    """The result of an attempt, as stored."""
 
     id: str
     grab: int
@@ -169,14 +169,14 @@ class DeliveryResult(NamedTuple):
 
 
 class Channel(NamedTuple):
-    """A queue of deliveries with something due, found across tenants."""
+    """A delivery queue with due deliveries; found across tenants."""
 
     tenant: str
     channel: str
 
 
 class DeliveryFilter(NamedTuple):
-    """Which deliveries a list shows."""
+    """A filter and page of deliveries."""
 
     subscription_id: str | None = None
     job_id: str | None = None
@@ -191,7 +191,7 @@ def too_many_subscriptions() -> Invalid:
 
 
 def check_events(events: Sequence[str]) -> tuple[str, ...]:
-    """The events listened to, each named once."""
+    """Return the event names, or raise Invalid for an unknown or repeated one."""
     for i, event in enumerate(events):
         if event not in EVENTS:
             raise Invalid(f"{event!r} is not an event; there are {', '.join(EVENTS)}", pointer=f"/events/{i}")
@@ -201,7 +201,7 @@ def check_events(events: Sequence[str]) -> tuple[str, ...]:
 
 
 def body(dispatch: Dispatch, timestamp: str) -> bytes:
-    """The text that is sent. A receiver may get it again under the same id, so it depends on nothing that changes."""
+    """Return the body to send. It must not depend on mutable state: a retry sends the same body with the same ID."""
     agent = None if dispatch.agent_kind is None else {"kind": dispatch.agent_kind, "id": dispatch.agent_id}
     data: dict[str, Any] = {
         "job_id": dispatch.job_id,
@@ -222,18 +222,18 @@ def body(dispatch: Dispatch, timestamp: str) -> bytes:
 
 
 def secret_of(key: bytes) -> str:
-    """A signing key as people copy it."""
+    """Encode a signing key as a secret for users."""
     return SECRET_PREFIX + base64.b64encode(key).decode()
 
 
 def sign(secret: str, id: str, seconds: int, content: bytes) -> str:
-    """The signature of one message by one secret, over id, time and body."""
+    """Return the signature over ID, timestamp and body."""
     key = base64.b64decode(secret.removeprefix(SECRET_PREFIX))
     return "v1," + base64.b64encode(hmac.digest(key, f"{id}.{seconds}.".encode() + content, sha256)).decode()
 
 
 def headers(secrets: Sequence[str], id: str, seconds: int, content: bytes) -> dict[str, str]:
-    """What goes with a message; one signature for each secret that is active."""
+    """Return the headers of a message, with one signature per active secret."""
     return {
         "content-type": "application/json",
         "webhook-id": id,
@@ -243,7 +243,7 @@ def headers(secrets: Sequence[str], id: str, seconds: int, content: bytes) -> di
 
 
 def verify(secret: str, headers: Mapping[str, str], content: bytes, *, now_seconds: float) -> bool:
-    """For receivers: whether a message is ours and at most five minutes off; compares in constant time."""
+    """Return whether a received message is authentic and at most five minutes off, in constant time."""
     lower = {name.lower(): value for name, value in headers.items()}
     id, sent, given = (lower.get(f"webhook-{name}", "") for name in ("id", "timestamp", "signature"))
     if not (id and sent.isascii() and sent.isdigit() and len(sent) <= 12):
@@ -258,7 +258,7 @@ def verify(secret: str, headers: Mapping[str, str], content: bytes, *, now_secon
 
 
 def outcome(attempts: int, reply: WebhookResponse, chance: float) -> Outcome:
-    """What becomes of a delivery that was tried `attempts` times before this reply; chance is from 0 to 1."""
+    """Return the outcome of an attempt that followed `attempts` earlier ones; chance is a random number from 0 to 1."""
     if reply.status_code is not None and 200 <= reply.status_code < 300:
         return Outcome(DeliveryStatus.DELIVERED)
     if reply.status_code == GONE:
@@ -271,7 +271,7 @@ def outcome(attempts: int, reply: WebhookResponse, chance: float) -> Outcome:
 
 
 def fault_of(reply: WebhookResponse) -> str | None:
-    """Why a try failed, in a word of ours: nothing that a receiver says is repeated."""
+    """Return why an attempt failed, as a fixed code: text from the receiver is untrusted and not stored."""
     code = reply.status_code
     if code is None or reply.error is not None:
         return reply.error

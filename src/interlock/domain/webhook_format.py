@@ -1,4 +1,4 @@
-"""Formats of webhooks: ours, or one of a protocol adapter, which is named before the scheme of a stored URL."""
+"""Webhook formats: the standard one, or that of a protocol adapter, stored as a prefix of the URL scheme."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _NAMED: Final = re.compile(r"([a-z]+)\+(https?://.*)", re.DOTALL)
 
 
 def address(dialect: str, url: str) -> str:
-    """A URL as it is stored."""
+    """Return the stored form of a URL."""
     return url if dialect == STANDARD else f"{dialect}+{url}"
 
 
 def format_of(address: str) -> tuple[str, str]:
-    """The format that a stored address names, and the URL itself."""
+    """Return the format and the URL of a stored address."""
     named = _NAMED.fullmatch(address)
     return (STANDARD, address) if named is None else (named[1], named[2])

@@ -1,7 +1,7 @@
-"""Where a webhook may go: one spelling for a URL, and our own table of the addresses that are public.
+"""Allowed webhook destinations: canonical URLs and a table of public addresses.
 
-The table is ours because the standard library's says "global" of multicast, NAT64, 6to4 and site-local addresses, and
-differs between versions.
+The standard library's `is_global` is not used: it includes multicast, NAT64, 6to4 and site-local addresses, and differs
+between versions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NOT_PUBLIC_4: Final = tuple(
             "10.0.0.0/8",  # private
             "100.64.0.0/10",  # carrier-grade NAT
             "127.0.0.0/8",  # loopback
-            "168.63.129.16/32",  # a cloud's own services, on a public address
+            "168.63.129.16/32",  # Azure platform services, on a public address
             "169.254.0.0/16",  # link-local, metadata services
             "172.16.0.0/12",  # private
             "192.0.0.0/24",  # protocol assignments
@@ -49,7 +49,7 @@ _NOT_PUBLIC_4: Final = tuple(
         ),
     )
 )
-# Whatever is not global unicast (unspecified, loopback, mapped, NAT64, local, multicast) lies outside this block.
+# All other addresses (unspecified, loopback, mapped, NAT64, local, multicast) lie outside this block.
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
 _NOT_PUBLIC_6: Final = tuple(
     map(
@@ -57,7 +57,7 @@ _NOT_PUBLIC_6: Final = tuple(
         (
             "2001::/23",  # protocol assignments, Teredo among them
             "2001:db8::/32",  # documentation
-            "2002::/16",  # 6to4: any IPv4 address in disguise
+            "2002::/16",  # 6to4: embeds any IPv4 address
             "3fff::/20",  # documentation
         ),
     )
@@ -65,7 +65,7 @@ _NOT_PUBLIC_6: Final = tuple(
 
 
 class Destination(NamedTuple):
-    """A URL taken apart; host is a lower-case name or an address in its one spelling, without brackets."""
+    """A parsed URL; host is a lower-case name or an address in canonical form, without brackets."""
 
     scheme: str
     host: str
@@ -74,7 +74,7 @@ class Destination(NamedTuple):
 
     @property
     def address(self) -> Address | None:
-        """The address, where the host is one and needs no resolver."""
+        """The host as an IP address, or None if it is a name."""
         try:
             return ip_address(self.host)
         except ValueError:
@@ -82,13 +82,13 @@ class Destination(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """What the Host header says."""
+        """The value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 def parse(url: str, field: str = "url") -> Destination:
-    """The parts of a URL that has one reading only; anything that two parsers could read differently is refused."""
+    """Parse a URL, or raise Invalid if two parsers could interpret it differently."""
 
     def refuse(why: str) -> Invalid:
         return Invalid(f"{field} {why}", pointer=f"/{field}")
@@ -118,7 +118,7 @@ def parse(url: str, field: str = "url") -> Destination:
 
 
 def _is_host(host: str) -> bool:
-    """Resolvers take 127.1, 0x7f000001 and many more for addresses; we take the one usual spelling."""
+    """Return whether a host is canonical. Resolvers also accept 127.1, 0x7f000001 and others as addresses."""
     if ":" in host or _ENDS_IN_A_NUMBER.search(host):
         try:
             return str(ip_address(host)) == host and "%" not in host
@@ -128,7 +128,7 @@ def _is_host(host: str) -> bool:
 
 
 def is_public(address: str | Address) -> bool:
-    """Whether an address belongs to the public network, by our own table; text that is no address does not."""
+    """Return whether an address is public according to the tables above; False for text that is not an address."""
     try:
         address = ip_address(address)
     except ValueError:
@@ -141,14 +141,14 @@ def is_public(address: str | Address) -> bool:
 
 
 class Allowance(NamedTuple):
-    """What an operator lets webhooks reach besides the public network; port None means any."""
+    """Destinations that an operator allows in addition to the public network; port None means any."""
 
     hosts: frozenset[tuple[str, int | None]] = frozenset()
     networks: tuple[tuple[Network, int | None], ...] = ()
 
     @classmethod
     def of(cls, entries: Iterable[str]) -> Allowance:
-        """From settings: addresses, networks and host names, each with or without :port."""
+        """Parse settings: addresses, networks and host names, each with or without :port."""
         hosts, networks = set(), []
         for entry in entries:
             host, port = _entry(entry.strip())
@@ -163,7 +163,7 @@ class Allowance(NamedTuple):
         return cls(frozenset(hosts), tuple(networks))
 
     def fault(self, destination: Destination) -> str | None:
-        """Why nothing may be sent there, as far as the URL alone tells; None if nothing speaks against it."""
+        """Return why a destination is not allowed, judged by the URL alone, or None."""
         host, port, address = destination.host, destination.port, destination.address
         if self._names(destination) or (address is not None and self._reaches(address, port)):
             return None
@@ -178,7 +178,7 @@ class Allowance(NamedTuple):
         return None
 
     def permits(self, destination: Destination, address: str) -> bool:
-        """Whether a connection to this address, which the host resolved to, may be made."""
+        """Return whether a connection to this address, which the host resolved to, is allowed."""
         if self._names(destination) or is_public(address):
             return True
         try:
@@ -194,7 +194,7 @@ class Allowance(NamedTuple):
 
 
 def admitted(url: str, allowance: Allowance, field: str = "url") -> Destination:
-    """The destination behind a URL, or a refusal that names the field."""
+    """Return the destination of a URL, or raise Invalid with the field."""
     destination = parse(url, field)
     if why := allowance.fault(destination):
         raise Invalid(f"{field} {why}", pointer=f"/{field}")
@@ -202,7 +202,7 @@ def admitted(url: str, allowance: Allowance, field: str = "url") -> Destination:
 
 
 def _entry(text: str) -> tuple[str, int | None]:
-    """[::1]:80, ::1, 10.0.0.0/8, 127.0.0.1:8000 or hooks.example:8443 as host and port."""
+    """Split [::1]:80, ::1, 10.0.0.0/8, 127.0.0.1:8000 or hooks.example:8443 into host and port."""
     bracketed = re.fullmatch(r"\[([^\]]*)\](?::(\d{1,5}))?", text)
     plain = re.fullmatch(r"([^:]*)(?::(\d{1,5}))?", text)
     if found := bracketed or plain:

@@ -1,4 +1,4 @@
-"""Workers as they show themselves by asking for work. What is kept of them explains; nothing depends on it."""
+"""Worker presence, recorded when workers poll. It is only diagnostic: no decision depends on it."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ from typing import Final, NamedTuple
 
 from interlock.domain.policy import ClaimFilter, Names
 
-# A worker counts as there for this long after it asked, and for as long as it holds a lease that has not run out.
+# A worker counts as present for this long after it polled, and while it holds a lease that has not expired.
 LATELY_SECONDS: Final = 60.0
 
 
 class WorkerSeen(NamedTuple):
-    """A worker that has just asked for work, and everything it has asked for lately."""
+    """A worker that has just polled, and all its recent claim filters."""
 
     worker: str
     asks: tuple[ClaimFilter, ...]
 
 
 class Presence(NamedTuple):
-    """A worker as it was last seen, and what it runs now; one that only leases tell of was never seen asking."""
+    """A worker, when it last polled and what it runs now; the times are None if only its leases are known."""
 
     name: str
     asks: tuple[ClaimFilter, ...]
     first_seen_at: int | None
     last_seen_at: int | None
     running: int
-    job_ids: Sequence[str]  # the first of them
+    job_ids: Sequence[str]  # only the first ones
 
 
 class EligibleWorkers(NamedTuple):
-    """Workers that are there and ask for the same."""
+    """Present workers with the same claim filters."""
 
     asks: tuple[ClaimFilter, ...]
-    names: tuple[str, ...]  # some of them, the last seen first
+    names: tuple[str, ...]  # some of them, most recently seen first
     size: int
     last_seen_at: int
 
 
 def wanted(ask: ClaimFilter) -> ClaimFilter:
-    """What an ask says of jobs, without who asks, how many and for how long."""
+    """Return the filter of a claim without its worker, limit and lease duration."""
     return ClaimFilter("", ask.types, ask.repositories, ask.capabilities, ask.affinity_keys)
 
 
 def filters_to_text(asks: Iterable[ClaimFilter]) -> str:
-    """Asks as JSON; the same asks always give the same text."""
+    """Serialize claim filters; equal filters always give the same text."""
     return json.dumps(sorted((filter_to_dict(ask) for ask in asks), key=json.dumps), separators=(",", ":"))
 
 
@@ -60,7 +60,7 @@ def filters_from_text(text: str) -> tuple[ClaimFilter, ...]:
 
 
 def filter_to_dict(ask: ClaimFilter) -> dict[str, list[str] | None]:
-    """What an ask says of jobs, as JSON shows it; null means any."""
+    """Serialize a claim filter; null means any."""
     return {
         "types": _list(ask.types),
         "repositories": _list(ask.repositories),

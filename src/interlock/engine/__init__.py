@@ -1,1 +1,1 @@
-"""The only place that changes state: one module per actor, over any store."""
+"""The only layer that changes state: one module per actor, on top of any store."""

@@ -1,4 +1,4 @@
-"""Approvers: gates that jobs open, and the people who decide about them."""
+"""Approvals that jobs request, and the approvers who decide them."""
 
 from __future__ import annotations
 
@@ -35,46 +35,46 @@ from interlock.wire import Limits
 MAX_PAGE_SIZE: Final = 200
 SHORTEST_EXPIRY_SECONDS: Final = 1.0
 LINK_PREFIX: Final = "ilg_"
-RESUMED_VERSION: Final = 5  # enqueue, claim, open, decide, claim: no job that was decided about has less
+RESUMED_VERSION: Final = 5  # enqueue, claim, request, decide, claim: a decided job has at least this version
 
 
 Decided = list[Approval]  # of one job, oldest first
 
 
 class RequestedApproval(NamedTuple):
-    """What opening a gate did."""
+    """The result of requesting an approval."""
 
     receipt: Receipt
     approval: Approval
-    token: str | None = None  # only with auth off; else it is for people, and minted by one of them
+    token: str | None = None  # only with auth off; otherwise an approver creates the link
 
 
 class ApprovalLink(NamedTuple):
-    """A new link token; its text is shown here and never again."""
+    """A new approval link; its token is shown only once."""
 
     approval: Approval
     token: str
 
 
 class Approvals:
-    """What is asked of people, and what they answer."""
+    """Requests, decisions and links of approvals."""
 
     def __init__(self, store: Store, limits: Limits) -> None:
         self._store = store
         self._limits = limits
 
     async def open(self, who: Principal, order: RequestApproval, *, link: bool = True) -> RequestedApproval:
-        """Let a job wait for a decision; the same grant again gets the same receipt and gate.
+        """Suspend a job until a decision; a repeated call under the same lease returns the same receipt and approval.
 
-        Where the answer carries a link token, a repeated call gets a new one: the text of the first is kept nowhere.
-        Without `link` it carries none, whoever asks.
+        If the result carries a link token, a repeated call returns a new one, because only the hash of the first is
+        stored. With `link=False` the result never carries a token.
         """
         checked = await self._checked(who, order)
         receipt = answered((await self._store.carry_out(who.tenant, [checked]))[0])
         opened_here = ApprovalFilter(job_id=checked.id, fence=checked.fence, limit=1)
         (approval,) = await self._store.find_approvals(who.tenant, opened_here)
         if link and who.unchecked and approval.required == 1 and approval.status is ApprovalStatus.OPEN:
-            with suppress(Conflict, Gone):  # somebody was quicker: then nobody needs a link
+            with suppress(Conflict, Gone):  # already decided or expired: the link is useless
                 minted = await self.create_link(who, approval.id)
                 return RequestedApproval(receipt, minted.approval, minted.token)
         return RequestedApproval(receipt, approval)
@@ -86,17 +86,17 @@ class Approvals:
         return approval
 
     async def list(self, tenant: str, filter: ApprovalFilter) -> list[Approval]:
-        """Newest first."""
+        """List approvals, newest first."""
         wire.whole(filter.limit, "limit", 1, MAX_PAGE_SIZE)
         return await self._store.find_approvals(tenant, filter)
 
     async def decisions(self, tenant: str, jobs: Sequence[Job]) -> dict[str, Decided]:
-        """What was decided about each of these jobs, just claimed; where there can be nothing, none is looked up."""
+        """Return the decisions for each of these claimed jobs; skip the query if none of them can have one."""
         again = [job.id for job in jobs if job.version >= RESUMED_VERSION]
         return await self._store.decisions(tenant, again) if again else {}
 
     async def create_link(self, who: Principal, approval_id: str) -> ApprovalLink:
-        """A link token that decides about one gate; the one before is void."""
+        """Create a link token for one approval; it replaces the previous token."""
         _may_approve(who)
         token = LINK_PREFIX + secrets.token_urlsafe(32)
         (answer,) = await self._store.create_link(
@@ -114,7 +114,7 @@ class Approvals:
         data: str | bytes | None = None,
         digest: str | None = None,
     ) -> Approval:
-        """Vote as oneself; the same vote again answers the same."""
+        """Vote as the caller; repeating the same vote returns the same result."""
         _may_approve(who)
         approval = await self.get(who.tenant, approval_id)
         return await self._vote(approval, CastVote(approval.id, who.actor, decision, comment, digest=digest), data)
@@ -129,7 +129,7 @@ class Approvals:
         digest: str | None = None,
         who: Principal | None = None,
     ) -> Approval:
-        """Decide as the bearer of a link; a call that also comes with a working credential is refused."""
+        """Decide as the bearer of a link; reject a call that also carries a credential with the work role."""
         if who is not None and who.may("work") and not who.unchecked:
             raise Forbidden("a credential that works cannot approve")
         approval = await self.of_token(token)
@@ -138,7 +138,7 @@ class Approvals:
         return await self._vote(approval, vote, data)
 
     async def of_token(self, token: str) -> Approval:
-        """The gate that a link is about; looking at it decides nothing."""
+        """Return the approval that a link belongs to, without deciding it."""
         found = await self._store.approval_of_token(_hash(token))
         if found is None:
             raise NotFound("", what="approval")
@@ -153,7 +153,7 @@ class Approvals:
         return answered(answer)
 
     async def _checked(self, who: Principal, order: RequestApproval) -> RequestApproval:
-        """The order within all limits; like any report of a worker it is never refused for odd characters."""
+        """Check the command against all limits; sanitize invalid Unicode instead of rejecting it."""
         id, worker = wire.job_id(order.id), wire.name(order.worker, "worker")
         prompt = wire.remark(order.prompt, "prompt")
         if prompt is None or not prompt.strip():
@@ -185,7 +185,7 @@ class Approvals:
         )
 
     def _sanitized(self, order: RequestApproval, id: str, worker: str) -> Checkpoint | None:
-        """The checkpoint that comes along; it is saved under the very grant that asks."""
+        """Return the sanitized checkpoint of the command; it is saved under the lease that requests the approval."""
         if order.checkpoint is None:
             return None
         sent = order.checkpoint

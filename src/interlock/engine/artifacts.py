@@ -1,4 +1,4 @@
-"""Files: what a worker adds to its job, what everybody may read, and the collecting of bytes that are nobody's."""
+"""Artifacts: uploads by workers, downloads, and garbage collection of orphaned objects."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ BATCH_SIZE: Final = 100
 COLLECT_BATCH_SIZE: Final = 500
 COLLECT_EVERY_SECONDS: Final = 60.0
 MAX_NAME_LENGTH: Final = 200
-MAX_NAME_BYTES: Final = 1800  # what an index of PostgreSQL can hold, beside the longest name of a tenant
+MAX_NAME_BYTES: Final = 1800  # fits into a PostgreSQL index entry next to the longest tenant name
 LARGEST_FENCE: Final = 2**63 - 1
 
 
 class Stream(AsyncIterator[bytes]):
-    """Bytes of which the first piece is there already; to be closed if they are not read to their end."""
+    """A byte stream whose first chunk is already read; close it if you do not read it to the end."""
 
     def __init__(self, first: bytes | None, rest: AsyncGenerator[bytes, None]) -> None:
         self._first, self._rest = first, rest
@@ -51,7 +51,7 @@ class Stream(AsyncIterator[bytes]):
 
 
 class Download(NamedTuple):
-    """An artifact and its bytes, from start up to end; partial if that is the range that was wanted."""
+    """An artifact and its bytes from start to end; `partial` if a range was requested."""
 
     artifact: Artifact
     start: int
@@ -68,7 +68,7 @@ class _Incoming(NamedTuple):
 
 
 class Artifacts:
-    """Named files and links of jobs; a file is seen when all its bytes are safe, and not before."""
+    """Named files and links of jobs; a file becomes visible only after all its bytes are durable."""
 
     def __init__(self, store: Store, objects: Objects | None, limits: Limits) -> None:
         self._store = store
@@ -88,9 +88,9 @@ class Artifacts:
         sha256: str | None = None,
         max_name_length: int = MAX_NAME_LENGTH,
     ) -> Artifact:
-        """Stream a file in; the same name replaces what was there.
+        """Stream a file in; an existing artifact with the same name is replaced.
 
-        An announced size or hash (hex) must prove true. Of an upload that does not come to its end nothing is seen.
+        A declared size or SHA-256 (hex) must match. An upload that does not complete leaves nothing visible.
         """
         holder = _checked(holder)
         if max_name_length == MAX_NAME_LENGTH:
@@ -104,9 +104,9 @@ class Artifacts:
     async def attach(
         self, tenant: str, holder: Holder, things: Sequence[File | Link], *, any_url: bool = False
     ) -> list[Artifact]:
-        """Add several small files and links at once: all of them, or none.
+        """Add several small files and links atomically.
 
-        With `any_url` the URLs of links are stored as they are: relative, of any scheme and length.
+        With `any_url`, store link URLs unchanged: relative, of any scheme and length.
         """
         holder = _checked(holder)
         if len(things) > BATCH_SIZE:
@@ -127,7 +127,7 @@ class Artifacts:
         return (await self._write_parts(tenant, _checked(holder), [self._checked_part(thing)]))[0]
 
     async def link(self, tenant: str, holder: Holder, name: str, url: str) -> Artifact:
-        """Keep the address of something elsewhere under a name; it is never fetched."""
+        """Store a URL under a name; it is never fetched."""
         return await self.add(tenant, holder, Link(name, url))
 
     async def get(self, tenant: str, job_id: str, artifact_id: str) -> Artifact:
@@ -138,7 +138,7 @@ class Artifacts:
         return found
 
     async def home(self, tenant: str, artifact_id: str) -> str:
-        """The job that an artifact belongs to."""
+        """Return the job that an artifact belongs to."""
         found = await self._store.artifact_home(tenant, _artifact_id(artifact_id))
         if found is None:
             raise NotFound(artifact_id, what="artifact")
@@ -147,7 +147,7 @@ class Artifacts:
     async def list(
         self, tenant: str, job_id: str, *, before: tuple[int, str] | None = None, limit: int = 50
     ) -> list[Artifact]:
-        """Newest first; go on with the time and id of the last one."""
+        """List artifacts, newest first; `before` is the time and ID of the last one on the previous page."""
         wire.whole(limit, "limit", 1, MAX_PAGE_SIZE)
         id = wire.job_id(job_id)
         found = await self._store.artifacts(tenant, id, before=before, limit=limit)
@@ -156,9 +156,9 @@ class Artifacts:
         return found
 
     async def read(self, tenant: str, job_id: str, artifact_id: str, *, wanted: str | None = None) -> Download:
-        """The bytes of a file, or one range of them as a Range header asks for it.
+        """Return the bytes of a file, or the one range that a Range header requests.
 
-        A whole file is compared with its hash on the way: of a damaged one the last piece is not handed out.
+        A full download is verified against its hash: if the file is damaged, the last chunk is withheld.
         """
         found = await self.get(tenant, job_id, artifact_id)
         if found.key is None or found.size is None:
@@ -166,12 +166,12 @@ class Artifacts:
         part = rules.span(wanted, found.size)
         start, end = part or (0, found.size)
         pieces = self._verified(found, start, end)
-        # The first piece is read now, so that a missing file is an error and not an answer that breaks off.
+        # Read the first chunk now, so that a missing file raises an error instead of breaking off a started response.
         first = await anext(pieces, None)
         return Download(found, start, end, Stream(first, pieces), partial=part is not None)
 
     async def collect_orphans(self, limit: int = COLLECT_BATCH_SIZE) -> int:
-        """Delete bytes that are nobody's, once they are due; may be run by anybody, at any time, twice."""
+        """Delete orphaned objects that are due; safe to run concurrently and repeatedly."""
         if self._objects is None:
             return 0
         by_tenant: dict[str, list[str]] = defaultdict(list)
@@ -180,7 +180,7 @@ class Artifacts:
         return sum([await self._collect(self._objects, tenant, keys) for tenant, keys in by_tenant.items()])
 
     async def collect_aside(self) -> None:
-        """Collect without keeping the caller waiting: deleting from a bucket may take its time."""
+        """Collect orphans in the background, because deleting from a bucket can be slow."""
         if self._collecting is None or self._collecting.done():
             self._collecting = asyncio.create_task(self._collect_all())
 
@@ -220,7 +220,7 @@ class Artifacts:
     async def _write(
         self, tenant: str, holder: Holder, files: Sequence[_Incoming], links: Sequence[Link]
     ) -> Sequence[Artifact]:
-        """Note the keys, write the bytes, and only then show everything, in one transaction."""
+        """Record the keys, write the bytes, then publish all artifacts in one transaction."""
         quota = self._limits.artifacts_of_tenant
         new = [NewArtifact(*holder, wire.new_id(), link.name, url=link.url) for link in links]
         keys = [secrets.token_hex(16) for _ in files]
@@ -239,14 +239,14 @@ class Artifacts:
             encoded = await self._store.show_artifacts(tenant, new, quota=quota, whole=True)
             return [answered(artifact) for artifact in encoded]
         except BaseException:
-            # Harmless where the artifact is shown after all: its key is then no longer among the orphans.
+            # Harmless if the artifact was published after all: its key is then no longer an orphan.
             if keys:
                 with contextlib.suppress(Error):
                     await self._store.abandon_objects(tenant, keys)
             raise
 
     async def _verified(self, artifact: Artifact, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """The pieces of a file, each handed out only when the next is there or the whole has proved right."""
+        """Yield the chunks of a file; withhold the last one until the hash of the whole file matches."""
         assert artifact.key is not None
         whole = (start, end) == (0, artifact.size)
         sum_of_all = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""Auditors: all of history, verified or handed out in bounded pieces."""
+"""Audit: verify and export history in bounded parts."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ MAX_LOG_ROWS: Final = 1_000
 
 
 class Audit:
-    """What proves what happened, read piece by piece so that it may be of any size."""
+    """Verification and export of history, read in parts so that its size does not matter."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def verify_part(self, tenant: str, *, after: str | None = None, jobs: int | None = None) -> VerifiedPart:
-        """Recompute the chains of so many jobs, from where the part before has ended."""
+        """Verify the chains of up to `jobs` jobs, starting after the previous part."""
         most = BATCH_SIZE if jobs is None else wire.whole(jobs, "jobs", 1, BATCH_SIZE)
         return await self._store.verify_part(tenant, after=after, jobs=most)
 
     async def verify_all_tenants(self) -> AsyncIterator[VerifiedPart]:
-        """The same for every tenant, one part after another; what a part is bounded by, memory is."""
+        """Verify all tenants, one part at a time to bound memory."""
         for tenant in await self._store.tenants():
             part = await self.verify_part(tenant)
             yield part
@@ -36,11 +36,11 @@ class Audit:
                 yield part
 
     async def log(self, tenant: str, *, after: int = 0, limit: int = 50) -> list[LogRow]:
-        """What operators did, oldest first, from the row after a number on."""
+        """List operator actions after a row number, oldest first."""
         return await self._store.log(tenant, after=after, limit=wire.whole(limit, "limit", 1, MAX_LOG_ROWS))
 
     async def export(self, tenant: str, *, after: int = 0) -> AsyncIterator[list[HistoryExport]]:
-        """Every history of a tenant in the order of arrival, some jobs at a time."""
+        """Yield every history of a tenant in order of arrival, a few jobs at a time."""
         while page := await self._store.histories(tenant, after=after, jobs=EXPORT_BATCH_SIZE):
             yield page
             after = page[-1].seq

@@ -1,4 +1,4 @@
-"""Waiting for jobs to end: one reader for everybody who waits, however many they are."""
+"""Waiting for jobs to reach a terminal status: one reader serves all waiters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def first_of(*events: asyncio.Event | None, seconds: float) -> None:
 
 
 class Completion:
-    """Who waits for which job; the store is asked for all of them together."""
+    """Waiters by job; one query per poll covers all of them."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -42,7 +42,7 @@ class Completion:
     async def ended(
         self, tenant: str, job_id: str, *, wait_seconds: float = 0.0, enough: asyncio.Event | None = None
     ) -> Job:
-        """The job when it has ended, or as it is when the time is up or `enough` is set."""
+        """Return the job once it is terminal, or its current state when the time is up or `enough` is set."""
         wire.seconds(wait_seconds, "wait_seconds", 0, MAX_WAIT_SECONDS)
         job_id = wire.job_id(job_id)
         job = await self._job(tenant, job_id)
@@ -74,7 +74,7 @@ class Completion:
         return job
 
     async def _look(self) -> None:
-        """Look for as long as somebody waits."""
+        """Poll as long as there are waiters."""
         try:
             while self._waiting:
                 await asyncio.sleep(LOOK_EVERY_SECONDS)
@@ -82,8 +82,8 @@ class Completion:
                     await self._look_once()
                 except Fatal:
                     raise
-                except Exception:  # perhaps a driver's
-                    continue  # the store will be back; until then everybody waits on
+                except Exception:  # possibly a driver exception
+                    continue  # the store is unavailable: keep waiting and retry
         finally:
             self._looking = None
 

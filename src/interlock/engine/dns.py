@@ -1,4 +1,4 @@
-"""Names looked up by the resolver of the system, which cannot be told to stop: no owner takes it from others."""
+"""DNS lookups with the system resolver, which cannot be cancelled: each owner has its own thread limit."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ RESOLVERS_OF_ONE: Final = 4
 
 
 class Dns:
-    """Threads apart from all others, and of those a few for each owner.
+    """A dedicated thread pool with a few threads per owner.
 
-    A lookup that hangs keeps its thread after whoever asked has given up, and for so long it counts.
+    A hanging lookup counts against its owner until its thread returns, even after the caller has timed out.
     """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(RESOLVERS, "interlock-resolver")
-        self._rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # while somebody looks up
+        self._rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # kept only during lookups
 
     async def addresses(self, host: str, port: int, *, owner: str) -> Sequence[str]:
-        """Where a name leads, once one of the owner's threads is free."""
+        """Resolve a name to addresses once one of the owner's threads is free."""
         room = self._rooms.setdefault(owner, asyncio.Semaphore(RESOLVERS_OF_ONE))
         loop = asyncio.get_running_loop()
 
         def free(_: object) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop may have ended before a thread that hangs
+            with contextlib.suppress(RuntimeError):  # the loop may have closed before a hanging thread returned
                 loop.call_soon_threadsafe(room.release)
 
         await room.acquire()

@@ -1,4 +1,4 @@
-"""The engine: every actor's verbs over one store."""
+"""The engine: the operations of every actor on one store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from interlock.wire import LIMITS, Limits
 
 
 class Engine:
-    """One store and what each actor may do with it."""
+    """One store and the operations that each actor may perform on it."""
 
     def __init__(
         self,

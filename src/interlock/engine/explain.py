@@ -1,4 +1,4 @@
-"""Why a job does not run, asked by whoever looks at it."""
+"""Why a job does not run."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from interlock.storage.contract import Store
 
 
 class Explainer:
-    """The clauses that keep jobs from running."""
+    """Explanations of why jobs do not run."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def of(self, tenant: str, job_id: str) -> Why:
-        """The clause that decides, from one snapshot of the job and what is around it."""
+        """Return the reason that decides, from one snapshot of the job and its surroundings."""
         found = await self._store.job_snapshot(tenant, wire.job_id(job_id))
         if found is None:
             raise NotFound(job_id)

@@ -20,7 +20,7 @@ from interlock.wire import JobRequest, Limits
 
 
 class Jobs:
-    """What is asked of jobs from outside their runs."""
+    """Operations on jobs from outside their runs."""
 
     def __init__(self, store: Store, limits: Limits, registers: TypeRegistry) -> None:
         self._store = store
@@ -35,9 +35,9 @@ class Jobs:
         traceparent: str | None = None,
         webhook_format: str = STANDARD,
     ) -> Enqueued:
-        """Add one job; the same idempotency key with the same body answers the job that is there.
+        """Enqueue one job; the same idempotency key with the same body returns the existing job.
 
-        The trace of the call goes along where the request names none; it is no part of what must be the same.
+        The caller's traceparent is used if the request has none; it is not part of the idempotency comparison.
         """
         (answer,) = await self._registers.enqueue(
             who,
@@ -57,11 +57,11 @@ class Jobs:
         within: object = None,
         traceparent: str | None = None,
     ) -> list[Enqueued]:
-        """Add all jobs or none, with `within` inside a transaction of the caller's; a refusal names the item."""
+        """Enqueue all jobs or none; `within` is the caller's open transaction. An error names the rejected item."""
         return [one.enqueued for one in await self._enqueue_whole(who, requests, traceparent, within=within)]
 
     async def add(self, who: Principal, request: JobRequest, *, traceparent: str | None = None) -> Added:
-        """Enqueue one job whose text was judged as a whole before, and show it."""
+        """Enqueue one job whose text is already validated, and return it."""
         now = 0 if request.deadline is None else await self._store.now()
         (answer,) = await self._registers.enqueue(
             who, [request], whole=False, now=now, traceparent=traceparent, judged=True
@@ -72,7 +72,7 @@ class Jobs:
     async def add_batch(
         self, who: Principal, requests: Sequence[JobRequest], *, traceparent: str | None = None
     ) -> list[Added]:
-        """Enqueue all jobs or none, whose text was judged as a whole before, and show them."""
+        """Enqueue all jobs or none, with text that is already validated, and return them."""
         return await self._with_jobs(who.tenant, await self._enqueue_whole(who, requests, traceparent, judged=True))
 
     async def _enqueue_whole(
@@ -100,14 +100,14 @@ class Jobs:
         return [answer for answer in answers if isinstance(answer, Accepted)]
 
     async def _with_jobs(self, tenant: str, accepted: Sequence[Accepted]) -> list[Added]:
-        """The jobs as they are; only what cannot be known without looking is looked up."""
+        """Return the current jobs; query only those whose state is not known."""
         jobs = [new.created(tenant, enqueued) for new, enqueued in accepted]
         unknown = list({enqueued.id: None for (_, enqueued), job in zip(accepted, jobs, strict=True) if job is None})
         found = dict(zip(unknown, await self._store.get(tenant, unknown), strict=True)) if unknown else {}
         added = []
         for (_, enqueued), job in zip(accepted, jobs, strict=True):
             found_job = job or found[enqueued.id]
-            if found_job is None:  # pruned since, or its transaction is not over
+            if found_job is None:  # pruned since, or its transaction has not committed
                 raise NotFound(enqueued.id)
             added.append(Added(found_job, enqueued.replayed))
         return added
@@ -125,7 +125,7 @@ class Jobs:
         tags: Sequence[str] | None = None,
         expected_version: int | None = None,
     ) -> Receipt:
-        """Change a job that waits for a worker; None leaves a field as it is."""
+        """Change a job that is waiting for a worker; None leaves a field unchanged."""
         if deadline is not None and drop_deadline:
             raise Invalid("give a deadline or drop it, not both", pointer="/deadline")
         order = EditJob(
@@ -142,16 +142,16 @@ class Jobs:
         return await self._order(who, order)
 
     async def run_now(self, who: Principal, job_id: str) -> Receipt:
-        """Make a queued or retrying job due; one that is due already keeps its order."""
+        """Make a queued or retrying job due; a job that is already due keeps its order."""
         return await self._order(who, EditJob(id=wire.job_id(job_id), actor=who.actor, due_now=True))
 
     async def cancel(self, who: Principal, job_id: str, *, reason: str | None = None, force: bool = False) -> Receipt:
-        """Stop a job: at once unless it runs, then by request, or by force."""
+        """Cancel a job: immediately unless it is running; a running one by request, or immediately with `force`."""
         order = CancelJob(wire.job_id(job_id), who.actor, wire.remark(reason, "reason"), force)
         return await self._order(who, order)
 
     async def revoke(self, who: Principal, job_id: str, *, reason: str | None = None) -> Receipt:
-        """End a lease now, as if it had expired: the one that is held now, should the call have to be repeated."""
+        """End the current lease as if it had expired; a repeated call revokes the lease that is current then."""
         (job,) = await self._store.get(who.tenant, [wire.job_id(job_id)])
         if job is None:
             raise NotFound(job_id)
@@ -171,7 +171,7 @@ class Jobs:
         )
 
     async def _known_type(self, tenant: str, type: str) -> str:
-        """The type, if it is registered or has had a job; a misspelled one must not seem to be paused."""
+        """Return the type if it is registered or has had a job; a misspelled type must not appear to be paused."""
         if not await self._store.stats(tenant, wire.name(type, "type")):
             raise NotFound(type, what="queue", hint=NO_QUEUE)
         return type
@@ -181,12 +181,12 @@ class Jobs:
         return answered(answer)
 
     async def _now(self, requests: Sequence[JobRequest]) -> int:
-        """The store's clock, asked only where a rule looks at it."""
+        """Return the store's clock; skip the call if no rule needs it."""
         return await self._store.now() if any(request.deadline is not None for request in requests) else 0
 
 
 def _named(error: Error, item: str) -> Error:
-    """The refusal of one item of a batch, which says which one it is."""
+    """Add the index of the batch item to its error."""
     if isinstance(error, Invalid):
         return error.within(item)
     error.pointer = item

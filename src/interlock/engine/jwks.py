@@ -1,4 +1,4 @@
-"""An issuer's public keys: fetched seldom, kept while the issuer is away, dropped when it drops them."""
+"""An issuer's public keys: cached, kept while the issuer is unavailable, removed when the issuer removes them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Fetch = Callable[[str], Awaitable[bytes]]
 
 FETCH_SECONDS: Final = 5.0
 BETWEEN_FETCHES_SECONDS: Final = 30.0
-LOOK_AGAIN_SECONDS: Final = 150.0  # then the keys are fetched again while they go on being used
-LOOK_FIRST_SECONDS: Final = 300.0  # then they are fetched again before they are used
+LOOK_AGAIN_SECONDS: Final = 150.0  # then refresh in the background
+LOOK_FIRST_SECONDS: Final = 300.0  # then refresh before use
 LAST_GOOD_SECONDS: Final = 86_400.0
 LARGEST_DOCUMENT: Final = 256 * 1024
 MAX_KEYS: Final = 100
@@ -34,7 +34,7 @@ _Keys = Mapping[tuple[str, str], Key]
 
 
 class KeyRing:
-    """The keys of one issuer by their id and type; nothing that a token says makes it look anywhere else."""
+    """The keys of one issuer by ID and type; nothing in a token can change where they are fetched from."""
 
     def __init__(self, issuer: Issuer, fetch: Fetch, ticks: Callable[[], float]) -> None:
         self._issuer = issuer
@@ -46,7 +46,7 @@ class KeyRing:
         self._fetching: asyncio.Task[None] | None = None
 
     async def find(self, kid: str, algorithm: str) -> Key | None:
-        """The key with this id, if it is one for this algorithm."""
+        """Return the key with this ID if it suits this algorithm."""
         if self._issuer.jwks is None:
             await self._keep_fresh(kid, algorithm)
         key = self._get(kid, algorithm)
@@ -69,12 +69,12 @@ class KeyRing:
         if known and age < LOOK_AGAIN_SECONDS:
             return
         fetching = self._start_fetching(now)
-        # While the issuer is away its last good keys serve without a wait.
+        # While the issuer is unavailable, use its last valid keys without waiting.
         if fetching is not None and not (known and (age < LOOK_FIRST_SECONDS or self._failing)):
             await asyncio.shield(fetching)
 
     def _start_fetching(self, now: float) -> asyncio.Task[None] | None:
-        """The fetch under way, or a new one unless the last began a moment ago, however many ask."""
+        """Return the fetch in progress, or start one unless the last started moments ago (shared by all callers)."""
         if self._fetching is None and now - self._tried_at >= BETWEEN_FETCHES_SECONDS:
             self._tried_at = now
             self._fetching = asyncio.create_task(self._fetch_keys(now))
@@ -85,7 +85,7 @@ class KeyRing:
             async with asyncio.timeout(FETCH_SECONDS):
                 self._keys = read_keys(await self._document(await self._address(), "key set"))
         except Exception as error:
-            # Whatever an issuer answers, or does not, is no reason to stop trusting what it said before.
+            # An invalid or missing response does not invalidate the keys fetched before.
             self._failing = True
             log.warning(
                 "no keys from issuer %s (%s); the last good ones stay", self._issuer.issuer, type(error).__name__
@@ -97,7 +97,7 @@ class KeyRing:
             self._fetching = None
 
     async def _address(self) -> str:
-        """Where the keys are; an issuer that says so itself is asked every time, for it may move them."""
+        """Return the URL of the keys; repeat OIDC discovery every time, because the issuer may move them."""
         discovery_uri = self._issuer.discovery_uri
         if discovery_uri is not None:
             return self._issuer.discovered(await self._document(discovery_uri, "discovery document"))
@@ -109,7 +109,7 @@ class KeyRing:
 
 
 def _given_keys(issuer: Issuer) -> _Keys:
-    """The keys that the settings hold, where they hold any."""
+    """Return the keys from the settings, if any."""
     try:
         return {} if issuer.jwks is None else read_keys(issuer.jwks)
     except ValueError as error:
@@ -117,7 +117,7 @@ def _given_keys(issuer: Issuer) -> _Keys:
 
 
 def read_keys(key_set: object) -> _Keys:
-    """The keys of a set that can verify a signature; a set without any, unless it is empty, is no key set."""
+    """Return the signature keys of a JWKS; reject a non-empty set without any."""
     listed = key_set.get("keys") if isinstance(key_set, Mapping) else None
     if not isinstance(listed, list) or len(listed) > MAX_KEYS:
         raise ValueError("this is not a key set")
@@ -131,13 +131,13 @@ def read_keys(key_set: object) -> _Keys:
 
 
 def _verifying_key(entry: Any) -> Key | None:
-    """A public key for signatures, or None for whatever else an issuer lists."""
+    """Return the public signature key, or None for any other entry."""
     if not isinstance(entry, Mapping) or entry.get("kty") not in ALGORITHMS.values():
         return None
     if not isinstance(entry.get("kid"), str) or entry.get("use", "sig") != "sig":
         return None
     try:
-        with warnings.catch_warnings(action="error"):  # what the library warns about is too weak
+        with warnings.catch_warnings(action="error"):  # the library warns about keys that are too weak
             key = jwk.import_key(dict(entry))
             key.check_key_op("verify")
     except Exception:

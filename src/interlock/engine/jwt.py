@@ -1,4 +1,4 @@
-"""Credentials of outside issuers: a signed token is checked in full, then its claims say who calls."""
+"""JWTs of external issuers: verify the token completely, then map its claims to a principal."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ MAX_KID_LENGTH: Final = 200
 MAX_SUBJECT_LENGTH: Final = 255
 LEEWAY_SECONDS: Final = 60
 
-_COMPACT: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")  # signed: three parts, all there
+_COMPACT: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")  # JWS: three non-empty parts
 _USED: Final = frozenset({"alg", "kid", "typ"})
 _IGNORED: Final = frozenset(
     {"jku", "x5u", "jwk", "x5c", "x5t", "x5t#S256"}
-)  # where keys come from is not for a token to say
+)  # a token must not choose where keys come from
 
 
 class _Rejected(Exception):
-    """Why a token does not count: for the log, never for whoever sent it."""
+    """Why a token was rejected: for the log, never for the sender."""
 
 
 class Issuers:
-    """The issuers that are trusted, and nobody else."""
+    """The trusted issuers."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Issuers:
         self._trusted = {one.issuer: (one, KeyRing(one, fetch, ticks), _registry(one)) for one in issuers}
 
     async def authenticate(self, credential: str) -> Principal:
-        """The caller behind a token, or Unauthenticated whatever is wrong with it."""
+        """Return the principal of a token; raise Unauthenticated for any fault."""
         with _one_error_for_callers():
             if len(credential) > LARGEST_TOKEN or not credential.isascii():
                 raise _Rejected("it is too large, or no token at all")
@@ -71,7 +71,7 @@ class Issuers:
             return caller
 
     async def claims(self, credential: str) -> Mapping[str, Any]:
-        """What a good token says, for those who read its claims in a way of their own; else Unauthenticated."""
+        """Return the claims of a valid token, for adapters that interpret them; raise Unauthenticated otherwise."""
         with _one_error_for_callers():
             if len(credential) > LARGEST_TOKEN or not credential.isascii():
                 raise _Rejected("it is too large, or no token at all")
@@ -83,7 +83,7 @@ class Issuers:
             await keys.close()
 
     async def _caller(self, credential: str) -> tuple[Principal, float]:
-        """Who a token lets in, and for how much longer."""
+        """Return the principal of a token and its remaining lifetime."""
         claims, issuer, seconds_left = await self._verified(credential)
         try:
             return _principal(claims, issuer), seconds_left
@@ -91,7 +91,7 @@ class Issuers:
             raise _Rejected(f"issuer {issuer.issuer}: invalid roles: {error}") from None
 
     async def _verified(self, credential: str) -> tuple[dict[str, Any], Issuer, float]:
-        """What a token says, whose it is, and for how much longer it counts."""
+        """Return the claims of a token, its issuer and its remaining lifetime."""
         parts = _COMPACT.fullmatch(credential)
         if parts is None:
             raise _Rejected("it is not three parts of a signed token")
@@ -112,7 +112,7 @@ class Issuers:
 
 @contextlib.contextmanager
 def _one_error_for_callers() -> Iterator[None]:
-    """Whatever is wrong with a token, whoever sent it hears the same."""
+    """Raise the same error for every fault, so that the sender learns nothing from it."""
     try:
         yield
         return
@@ -124,7 +124,7 @@ def _one_error_for_callers() -> Iterator[None]:
 
 
 def _registry(issuer: Issuer) -> JWSRegistry:
-    """What may be in the headers was checked before; only the size of the whole counts."""
+    """Build a registry that limits only the total size; headers are checked before."""
     registry = JWSRegistry(algorithms=sorted(issuer.algorithms), strict_check_header=False)
     registry.max_header_length = registry.max_signature_length = LARGEST_TOKEN
     return registry
@@ -142,7 +142,7 @@ def _object(part: str) -> dict[str, Any]:
 
 
 def _checked_header(header: Mapping[str, Any], issuer: Issuer) -> tuple[str, str]:
-    """The algorithm and the id of the key, if nothing in the header asks for what is not done here."""
+    """Return the algorithm and key ID; reject a header that requires unsupported features."""
     if not header.keys() <= _USED | _IGNORED:
         raise _Rejected("its header has a parameter that is not understood")
     algorithm, kid = _str(header.get("alg")), _str(header.get("kid"))
@@ -156,7 +156,7 @@ def _checked_header(header: Mapping[str, Any], issuer: Issuer) -> tuple[str, str
 
 
 def _check_claims(claims: Mapping[str, Any], issuer: Issuer, now: float) -> float:
-    """For how many more seconds a token for this audience counts."""
+    """Return the remaining lifetime in seconds of a token for this audience."""
     audience = claims.get("aud")
     if issuer.audience.isdisjoint(audience if _is_list(audience) else [_str(audience)]):
         raise _Rejected("audience mismatch")
@@ -173,7 +173,7 @@ def _check_claims(claims: Mapping[str, Any], issuer: Issuer, now: float) -> floa
 
 
 def _moment(claims: Mapping[str, Any], name: str) -> int | None:
-    """A time in whole seconds since 1970; a claim that is there but is no such time is refused."""
+    """Return a claim in whole seconds since 1970; reject any other value."""
     if name not in claims:
         return None
     value = claims[name]
@@ -216,7 +216,7 @@ def _at(claims: Mapping[str, Any], path: Path) -> Any:
 
 
 def _words(value: Any) -> list[str]:
-    """A list of words, or one text of them as in `scope`; none if there is nothing."""
+    """Return a list of words, or split a space-separated string as in `scope`; empty if absent."""
     if value is None:
         return []
     if isinstance(value, str):
@@ -234,7 +234,7 @@ def _names(claims: Mapping[str, Any], path: Path) -> list[str] | None:
 
 
 def _str(value: Any) -> str:
-    """The value if it is a text, else the empty one, which is never good for anything."""
+    """Return the value if it is a string, else the empty string, which never matches."""
     return value if isinstance(value, str) else ""
 
 

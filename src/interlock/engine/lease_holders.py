@@ -1,4 +1,4 @@
-"""To whom a fence was granted, for workers that do not repeat their name."""
+"""Lookup of the lease holder of a fence, for workers that do not send their name."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _WORKER = "worker:"
 
 
 class LeaseHolders:
-    """Finds the worker of a grant, also after it has ended."""
+    """Finds the worker of a lease, even after the lease has ended."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def of(self, tenant: str, job_id: str, fence: int) -> str | None:
-        """The name under which a job was claimed with this fence, or None if it never was."""
+        """Return the worker that claimed the job with this fence, or None."""
         id = wire.job_id(job_id)
         (job,) = await self._store.get(tenant, [id])
         if job is None:

@@ -1,4 +1,4 @@
-"""Workers: claim, stay alive, save progress, finish."""
+"""Workers: claim, heartbeat, save progress, finish."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from interlock.storage.contract import Store, cancels_of
 from interlock.wire import Limits
 
 POLL_SECONDS: Final = 0.5
-# Of hints in quick succession that led to nothing, as the work was for others, the first are followed at once.
+# Other workers may win the race for a job. Follow this many unsuccessful hints immediately, then pause.
 FOLLOW_BATCH_SIZE: Final = 4
 SHORTEST_PAUSE_SECONDS: Final = 0.005
 MAX_PAUSE_SECONDS: Final = 0.1
@@ -34,7 +34,7 @@ OrderedTypes = Callable[[], Awaitable[Sequence[Names]]]
 
 
 class Leases:
-    """What a worker does with jobs; every call carries the fence of its grant."""
+    """Worker operations on leased jobs; every call carries the fence of its lease."""
 
     def __init__(self, store: Store, limits: Limits, *, noticed: Callable[[str, ClaimFilter], None]) -> None:
         self._store = store
@@ -52,14 +52,14 @@ class Leases:
         in_order: OrderedTypes | None = None,
         max_lease: float | None = None,
     ) -> list[Job]:
-        """Up to ask.limit jobs; with wait_seconds, wait that long for the first, or until `enough` is set.
+        """Claim up to ask.limit jobs; with wait_seconds, wait that long for the first, or until `enough` is set.
 
-        `in_order` returns sets of types, called once for every look: jobs of the first set come before those of the
-        next, whatever their priorities. It takes the place of the types of the ask. `max_lease` takes the place of the
-        limit on leases.
+        `in_order` returns sets of types and is called before every attempt to claim: jobs of the first set come before
+        those of the next, regardless of priority. It replaces the types of `ask`. `max_lease` replaces the limit on
+        leases.
 
-        Whoever may lose interest sets `enough` instead of cancelling: that could leave jobs granted to nobody. A worker
-        of this process may ask for `most` at once, whatever the limit of a request is.
+        To stop waiting, set `enough` instead of cancelling the call, which could leave leased jobs without a worker. A
+        worker in this process may claim up to `most` jobs, regardless of the request limit.
         """
         self._check(ask, most or self._limits.claim, max_lease)
         wire.seconds(wait_seconds, "wait_seconds", 0, MAX_WAIT_SECONDS)
@@ -92,14 +92,14 @@ class Leases:
         return jobs
 
     async def heartbeat(self, tenant: str, heartbeat: Heartbeat, *, max_lease: float | None = None) -> HeartbeatReply:
-        """Extend a lease, with the checkpoint and the events that came along; tells of cancel requests and pauses."""
+        """Extend a lease and save the checkpoint and events sent with it; report cancel requests and pauses."""
         (answer,) = await self.heartbeats(tenant, [heartbeat], max_lease=max_lease)
         return answered(answer)
 
     async def heartbeats(
         self, tenant: str, heartbeats: Sequence[Heartbeat], *, max_lease: float | None = None
     ) -> list[HeartbeatReply | Rejected]:
-        """Many signs of life at once, each with its own answer."""
+        """Process several heartbeats, each with its own result."""
         wire.check_batch(heartbeats, self._limits)
         check = partial(self._checked_heartbeat, max_lease=max_lease or self._limits.lease_seconds)
         return await each(heartbeats, check, lambda good: self._store.heartbeat(tenant, good))
@@ -113,10 +113,10 @@ class Leases:
         wait_seconds: float = 0.0,
         enough: asyncio.Event | None = None,
     ) -> list[str]:
-        """IDs of jobs that this worker must stop: cancellation was requested, or the lease with this fence has ended.
+        """List jobs that this worker must stop: cancellation was requested, or the lease with this fence ended.
 
         With wait_seconds, wait that long for the first, or until `enough` is set. A hint arrives with each request;
-        the look at intervals is for hints that were lost.
+        polling covers hints that were lost.
         """
         wire.check_batch(leases, self._limits)
         wire.seconds(wait_seconds, "wait_seconds", 0, MAX_WAIT_SECONDS)
@@ -134,7 +134,7 @@ class Leases:
     async def _hint(
         self, tenant: str, changed: asyncio.Event | None, enough: asyncio.Event | None, seconds: float
     ) -> None:
-        """Wait for the event; to watch again keeps a SQLite store looking at what other processes write."""
+        """Wait for the event; repeated watching keeps a SQLite store polling for writes of other processes."""
         until = asyncio.get_running_loop().time() + seconds
         while (left := until - asyncio.get_running_loop().time()) > 0:
             await first_of(changed, enough, seconds=min(left, WATCH_AGAIN_SECONDS))
@@ -143,7 +143,7 @@ class Leases:
             self._store.watch(cancels_of(tenant))
 
     async def checkpoint(self, tenant: str, checkpoint: Checkpoint) -> int:
-        """Save progress under the current fence; the number must rise."""
+        """Save progress under the current fence; the sequence number must rise."""
         (answer,) = await self._store.checkpoint(tenant, [self._sanitized(checkpoint)])
         return answered(answer)
 
@@ -160,7 +160,7 @@ class Leases:
         return await self._finished(tenant, order)
 
     async def finishes(self, tenant: str, orders: Sequence[Finish]) -> list[Receipt | Rejected]:
-        """Many finishes at once, each with its own answer."""
+        """Process several finishes, each with its own result."""
         wire.check_batch(orders, self._limits)
         return await each(orders, self._checked_finish, lambda good: self._store.carry_out(tenant, good))
 
@@ -190,7 +190,7 @@ class Leases:
         return checkpoint._replace(id=id, worker=worker, data=data, sanitized=checkpoint.sanitized or changed)
 
     def _checked_finish(self, order: Finish) -> Finish:
-        """The order with its text mended: a finish is refused for its size or its numbers, never for odd characters."""
+        """Sanitize the text of the command; reject it only for its size or numbers, never for invalid Unicode."""
         id, worker = wire.job_id(order.id), wire.name(order.worker, "worker")
         match order:
             case CompleteJob():
@@ -236,7 +236,7 @@ def _must_stop(state: LeaseState, fence: int, is_own: Callable[[str], bool]) -> 
 
 
 def _pause(in_vain: int, took: float) -> float:
-    """How long to leave a queue alone that was looked at so often in vain; longer where looking takes long."""
+    """Return how long to pause after this many unsuccessful attempts; longer if an attempt takes long."""
     if in_vain < FOLLOW_BATCH_SIZE:
         return 0.0
     usual = min(SHORTEST_PAUSE_SECONDS * (1 << min(in_vain - FOLLOW_BATCH_SIZE, 10)), MAX_PAUSE_SECONDS)

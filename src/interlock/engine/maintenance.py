@@ -1,6 +1,6 @@
-"""What the clock does: expired leases and gates, timeouts, passed deadlines, old claims.
+"""Maintenance: expire leases, approvals, timeouts and deadlines; delete old claim results.
 
-There is no leader. Every chore is bounded, fenced and harmless when another process does it at the same time.
+There is no leader. Every task is bounded, fenced and safe to run in several processes concurrently.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ BATCH_SIZE: Final = 500
 CLAIMS_KEPT_SECONDS: Final = 3600.0
 LOOSE_COUNTS: Final = 64
 MAX_FOLDINGS: Final = 100
-JOBS_PER_BLOCK: Final = 256  # the jobs that a list of something rare reads at a time
+JOBS_PER_BLOCK: Final = 256  # jobs that a list with a rare filter reads at a time
 MAX_STEPS: Final = 40
 
 
 class MaintenanceTask(NamedTuple):
-    """Something to be done again and again: bounded, and harmless when another process does it too."""
+    """A periodic background task: bounded, and safe to run in several processes concurrently."""
 
     name: str
     every_seconds: float
@@ -36,7 +36,7 @@ class MaintenanceTask(NamedTuple):
 
 
 class SweepCounts(NamedTuple):
-    """How many jobs a sweep moved."""
+    """How many jobs a sweep changed."""
 
     leases: int
     deadlines: int
@@ -44,9 +44,10 @@ class SweepCounts(NamedTuple):
 
 
 async def repeat_until_empty(step: Callable[[], Awaitable[int]]) -> int:
-    """Repeat a bounded step until it finds nothing, within reason; how much it found in all.
+    """Repeat a bounded step until it finds nothing or reaches a limit; return the total found.
 
-    A step that takes less than it might is not the last: it may be divided among shards, one of which has all there is.
+    A step that returns less than its limit is not the last: the limit may be divided among shards, and one shard may
+    have all the work.
     """
     done = 0
     for _ in range(MAX_STEPS):
@@ -58,22 +59,22 @@ async def repeat_until_empty(step: Callable[[], Awaitable[int]]) -> int:
 
 
 class Maintenance:
-    """The chores of the clock, run once or again and again."""
+    """The maintenance tasks, run once or periodically."""
 
     def __init__(self, store: Store, more: Sequence[MaintenanceTask] = ()) -> None:
         self._store = store
         self._task: asyncio.Task[None] | None = None
         self.tasks = [
             MaintenanceTask("sweep", TICK_SECONDS, self.sweep),
-            MaintenanceTask("lines", TICK_SECONDS, lambda: store.fill_slots(BATCH_SIZE)),
+            MaintenanceTask("slots", TICK_SECONDS, lambda: store.fill_slots(BATCH_SIZE)),
             MaintenanceTask("counts", 10.0, self.fold_counts),
-            MaintenanceTask("stretches", 5.0, self.index_job_blocks),
+            MaintenanceTask("job_blocks", 5.0, self.index_job_blocks),
             MaintenanceTask("claims", 60.0, self.forget_claims),
             *more,
         ]
 
     async def sweep(self) -> SweepCounts:
-        """End what the clock has ended, until nothing is due."""
+        """Expire leases, approvals and deadlines until nothing is due."""
         return SweepCounts(
             await self._until_none_due(self._store.due_leases, ExpireLease),
             await self._until_none_due(self._store.due_deadlines, EnforceDeadline),
@@ -81,13 +82,13 @@ class Maintenance:
         )
 
     async def fold_counts(self) -> None:
-        """Sum up what was counted; a busy tenant has more than one folding takes."""
+        """Fold counter deltas; repeat, because a busy tenant has more than one pass folds."""
         for _ in range(MAX_FOLDINGS):
             if not await self._store.fold_counters(LOOSE_COUNTS, BATCH_SIZE):
                 return
 
     async def index_job_blocks(self) -> None:
-        """Note where lists find what is rare, until nothing is left to note."""
+        """Index job blocks until none is left, so that lists find rare terms."""
         for _ in range(MAX_FOLDINGS):
             if not await self._store.index_job_blocks(JOBS_PER_BLOCK, BATCH_SIZE):
                 return
@@ -96,7 +97,7 @@ class Maintenance:
         return await repeat_until_empty(lambda: self._store.forget_claims(CLAIMS_KEPT_SECONDS, BATCH_SIZE))
 
     def start(self) -> None:
-        """Do the chores in the background until stopped."""
+        """Run the tasks in the background until stopped."""
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
@@ -107,7 +108,7 @@ class Maintenance:
             self._task = None
 
     async def _run(self) -> None:
-        """Each chore at its own pace: one that takes long holds up no other."""
+        """Run each task at its own interval; a slow task does not delay the others."""
         async with asyncio.TaskGroup() as group:
             for task in self.tasks:
                 group.create_task(self._repeat(task))
@@ -118,7 +119,7 @@ class Maintenance:
             await asyncio.sleep(task.every_seconds)
 
     async def _do(self, task: MaintenanceTask) -> None:
-        """One chore that fails stops no other, and is done again when its time comes."""
+        """Run one task; a failure does not affect other tasks, and the task runs again at its next interval."""
         try:
             await task.run()
         except Fatal:
@@ -142,13 +143,13 @@ class Maintenance:
         return moved
 
     async def _carry_out(self, tenant: str, orders: Sequence[Command]) -> int:
-        """One bad row never stops the rest: a batch that fails is taken apart."""
+        """Execute a batch; if it fails, execute its commands one by one, so that a bad row does not block others."""
         try:
             answers = await self._store.carry_out(tenant, orders)
             return sum(not isinstance(answer, Rejected) for answer in answers)
         except (Fatal, asyncio.CancelledError):
             raise
-        except TenantMoved as error:  # it was waited for already: not again for each of its jobs
+        except TenantMoved as error:  # the call already waited for the move: do not wait for each job
             log.warning("cannot change %d jobs, retrying: %s", len(orders), error)
             return 0
         except Exception:

@@ -1,4 +1,4 @@
-"""What this process has done since it began, for whoever watches it: a store in front of a store that counts."""
+"""Counters of this process, collected by a wrapper around the store."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from interlock.storage.contract import NO_TERMS, Outbox, Store, Terms
 
 @runtime_checkable
 class Merging(Protocol):
-    """A store that shares commits among callers, and knows how well."""
+    """A store that merges calls into batches and counts them."""
 
     def shared(self) -> Mapping[str, tuple[int, int]]:
-        """By verb: calls to the store below, and how many single calls went into them."""
+        """By operation: calls to the wrapped store, and how many single calls they contain."""
         ...
 
 
 class EngineMetrics:
-    """Only ever rising; no tenant and no job is told."""
+    """Monotonic counters, without labels for tenants or jobs."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._merging = store if isinstance(store, Merging) else None
         self.enqueued = 0
         self.claimed = 0
-        self.ordered: Counter[tuple[str, str]] = Counter()  # by verb and the status it led to
-        self.refused: Counter[tuple[str, str]] = Counter()  # by verb and code
-        self.delivered: Counter[str] = Counter()  # tries, by what became of the delivery
+        self.ordered: Counter[tuple[str, str]] = Counter()  # by operation and resulting status
+        self.refused: Counter[tuple[str, str]] = Counter()  # by operation and error code
+        self.delivered: Counter[str] = Counter()  # attempts, by outcome of the delivery
 
     @property
     def moved(self) -> Counter[tuple[str, str]]:
-        """By verb and the status it led to, whether somebody ordered it or a claim found it due."""
+        """By operation and resulting status, including transitions that a claim found due."""
         return self.ordered + self._store.expired
 
     @property
     def expired_leases(self) -> int:
-        """Leases that ran out; a gate that expires fails its job, which a lease never does."""
+        """Expired leases; `failed` is excluded: an expired approval fails its job, an expired lease never does."""
         return sum(n for (verb, status), n in self.moved.items() if verb == Verb.EXPIRE and status != Status.FAILED)
 
     @property
@@ -51,7 +51,7 @@ class EngineMetrics:
 
 
 def counted(store: Store, counts: EngineMetrics) -> Store:
-    """The same store, with what it does counted."""
+    """Wrap the store to count its operations."""
     return cast(Store, _Counted(store, counts))
 
 
@@ -61,7 +61,7 @@ class _Counted:
         self.outbox = cast(Outbox, _CountedOutbox(store.outbox, counts))
 
     def __getattr__(self, name: str) -> Any:
-        """Everything that is not counted is the store's own."""
+        """Pass everything that is not counted to the wrapped store."""
         return getattr(self._store, name)
 
     async def enqueue(

@@ -1,4 +1,4 @@
-"""Operators: do jobs again, stop whole trees of them, act on many at once."""
+"""Operators: redrive jobs, cancel trees of jobs, and run bulk actions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from interlock.storage.contract import RegistryChanged, Store
 from interlock.wire import MAX_DELAY_SECONDS, Limits
 
 BATCH_SIZE: Final = 1000
-MAX_PAGES: Final = 100  # of a thousand jobs each: with many that are done already, a call ends before it takes long
+MAX_PAGES: Final = 100  # of a thousand jobs each: bounds a call that finds many jobs already done
 FAMILY_BATCH_SIZE: Final = 500
 TRIES: Final = 20
 LIVE: Final = tuple(status for status in Status if status not in TERMINAL)
@@ -32,16 +32,16 @@ ENDED: Final = tuple(status for status in Status if status in TERMINAL)
 
 
 class Cascade(NamedTuple):
-    """What a cancel did to a job, and how many under it were cancelled or asked to stop."""
+    """The result of cancelling a job, and how many descendants were cancelled or have a pending cancel request."""
 
     receipt: Receipt
     descendants: int
 
 
 class Bulk(NamedTuple):
-    """What became of many jobs: how many fitted, how many were done, and whether there are more like them.
+    """The result of a bulk action: how many jobs matched, how many were changed, and whether there are more.
 
-    `before_seq` is where a filter goes on; `refused` names those that were not done, and why. `ids` matched.
+    `before_seq` is where a filter resumes; `refused` lists rejected jobs and why; `ids` are the jobs that matched.
     """
 
     matched: int
@@ -53,7 +53,7 @@ class Bulk(NamedTuple):
 
 
 class Operations:
-    """What operators do to jobs beyond a single move."""
+    """Operator actions beyond a single transition."""
 
     def __init__(
         self,
@@ -86,9 +86,9 @@ class Operations:
         needs: Needs | None = None,
         idempotency_key: str | None = None,
     ) -> Enqueued:
-        """Do an ended job again by a new one: from the start, from its checkpoint, or after a step; due now.
+        """Redrive a terminal job as a new one, due now: from the start, from its checkpoint, or after a step.
 
-        None leaves a field as it was. The same key with the same wishes answers the job that is there.
+        None leaves a field unchanged. The same idempotency key with the same arguments returns the existing job.
         """
         who.need("operate")
         if run_at is not None and delay_seconds is not None:
@@ -115,9 +115,10 @@ class Operations:
     async def cancel_tree(
         self, who: Principal, job_id: str, *, reason: str | None = None, force: bool = False
     ) -> Cascade:
-        """Stop a job and every job under it, however deep; called again it goes on where it was cut short.
+        """Cancel a job and all its descendants; a repeated call resumes where the previous one stopped.
 
-        A job takes no more children once it is cancelled or asked to stop, so each level is closed before it is read.
+        A job accepts no more children once it is cancelled or its cancellation is requested, so each level is closed
+        before it is read.
         """
         id, remark = wire.job_id(job_id), wire.remark(reason, "reason")
         (answer,) = await self._store.carry_out(who.tenant, [CancelJob(id, who.actor, remark, force)])
@@ -150,10 +151,10 @@ class Operations:
         reason: str | None = None,
         force: bool = False,
     ) -> Bulk:
-        """Cancel or redrive the jobs named or found, newest first; what cannot be done stops no other.
+        """Cancel or redrive the jobs that are listed or match, newest first; a rejected job does not stop the rest.
 
-        What is so already is passed over: a job that was asked to stop, or was redriven before. So the same call may be
-        repeated, and goes on where it ended; or from `before_seq`, which does not pass over them again.
+        Skip jobs whose cancellation is already requested or that are already redriven. So the same call can be repeated
+        and resumes where it stopped, or from `before_seq`, which avoids reading the skipped jobs again.
         """
         who.need("operate")
         wire.whole(limit, "limit", 1, BATCH_SIZE)
@@ -184,7 +185,7 @@ class Operations:
         return Bulk(len(found), done, more, before_seq, tuple(refused), tuple(job.id for job in found))
 
     async def _redrive(self, tenant: str, orders: Sequence[Redrive]) -> list[Enqueued | Rejected]:
-        """Redrive against the registry as it is; only what is new about a job is checked anew."""
+        """Redrive against the current registry; validate only the changed fields of a job."""
         for _ in range(TRIES):
             registry = await self._store.registry(tenant)
             checked: list[Redrive | Error] = list(orders)
@@ -207,7 +208,7 @@ class Operations:
         raise Invalid("the registry of types changes faster than a job can be checked against it; try again")
 
     async def _checked(self, order: Redrive, job: Job, type: JobType | None) -> Redrive | Error:
-        """The order as its type has it; why not, if what is new does not fit."""
+        """Return the command with the type's values, or the error if a changed field is not valid for the type."""
         if type is None and self._strict_types:
             return UnknownType(job.type)
         payload, needs = order.overrides.payload, order.overrides.needs
@@ -223,7 +224,7 @@ class Operations:
         return order._replace(overrides=order.overrides._replace(needs=needs._replace(requires=requires)))
 
     async def _descendants(self, tenant: str, job_id: str) -> AsyncIterator[list[Child]]:
-        """Every job under a job, a bounded number at a time; each is yielded before its own children are read."""
+        """Yield all descendants of a job in bounded batches; each batch is yielded before its children are read."""
         waiting: list[tuple[Sequence[str], tuple[str, int] | None]] = [((job_id,), None)]
         while waiting:
             parents, after = waiting.pop()
@@ -262,7 +263,7 @@ class Operations:
     async def _found(
         self, tenant: str, action: Action, filter: Filter, limit: int, force: bool
     ) -> tuple[list[Job], list[tuple[str, Error]], int | None]:
-        """Up to `limit` jobs that fit and have something left to do, and where to go on if there may be more."""
+        """Return up to `limit` matching jobs that the action would change, and where to resume if there are more."""
         wanted = LIVE if action is Action.CANCEL else ENDED
         statuses = tuple(status for status in filter.statuses or wanted if status in wanted)
         found: list[Job] = []

@@ -1,7 +1,7 @@
-"""The way out: every request to a place that a caller named goes through one resolver, one judge and one deadline.
+"""Outbound HTTP: every request to a caller-supplied URL goes through one resolver, one address check, one deadline.
 
-The address that was judged is the one that is connected to; the name is kept for the Host header and for TLS. There are
-no proxies, no redirects, no cookies, and no connection is used twice.
+The client connects to the address that was checked; the name is used for the Host header and for TLS. There are no
+proxies, redirects or cookies, and no connection is reused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from interlock.errors import Invalid, Unavailable
 DEADLINE_SECONDS: Final = 10.0
 ANSWER_BYTES: Final = 4 * 1024
 DOCUMENT_BYTES: Final = 256 * 1024
-OURS: Final = ""  # the owner of names that the settings say; no tenant has this name
+OURS: Final = ""  # the owner of names from the settings; no tenant has this name
 MAX_ADDRESSES: Final = 3
 USER_AGENT: Final = "interlock-webhooks"
 
@@ -32,11 +32,11 @@ _STAGES: Final = {"connection.connect_tcp.complete": "connected", "http11.send_r
 
 
 class Unreachable(Exception):
-    """No answer came; why, in a word that says nothing of what is behind the address."""
+    """No response arrived; the reason is one word that reveals nothing about the address."""
 
 
 class OutboundResponse(NamedTuple):
-    """What came back, cut off at the limit and not decoded."""
+    """A response, truncated at the limit and not decoded."""
 
     status_code: int
     headers: Mapping[str, str]
@@ -45,7 +45,7 @@ class OutboundResponse(NamedTuple):
 
 
 class OutboundClient:
-    """What the engine may reach of the world, for as long as it takes and no longer."""
+    """HTTP client with an address check and a deadline for every request."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class OutboundClient:
         self._lookups = Dns()
 
     async def admit(self, url: str, field: str = "url", *, owner: str = OURS) -> None:
-        """Refuse a URL that leads where nothing may be sent; a name that nobody knows yet is fine."""
+        """Reject a URL that resolves to a forbidden address; a name that does not resolve yet is accepted."""
         destination = admitted(url, self._allowance, field)
         try:
             async with asyncio.timeout(self._deadline):
@@ -76,7 +76,7 @@ class OutboundClient:
     async def post(
         self, url: str, headers: Mapping[str, str], content: bytes, at: Stage | None = None, *, owner: str = OURS
     ) -> WebhookResponse:
-        """Send and tell how it was taken; whatever goes wrong is part of the reply."""
+        """Send a POST and return its outcome; errors are part of the result."""
         try:
             answer = await self._request("POST", url, headers, content, ANSWER_BYTES, at, owner)
         except Unreachable as error:
@@ -84,7 +84,7 @@ class OutboundClient:
         return WebhookResponse(answer.status_code, retry_after_seconds=_seconds(answer.headers.get("retry-after", "")))
 
     async def fetch(self, url: str, *, limit: int = DOCUMENT_BYTES) -> bytes:
-        """A small document, whole; anything but 200 is no document."""
+        """Return a small document completely; any status but 200 is an error."""
         try:
             answer = await self._request("GET", url, {"accept": "application/json"}, None, limit)
         except Unreachable as error:
@@ -116,7 +116,7 @@ class OutboundClient:
             raise Unreachable("destination_refused") from None
         await self._wire()
         try:
-            # One deadline for everything: a receiver that sends a byte now and then meets every shorter one.
+            # One deadline for the whole request: a receiver that sends a byte now and then never hits a read timeout.
             async with asyncio.timeout(self._deadline):
                 addresses = await self._addresses(destination, owner)
                 for i, address in enumerate(addresses, 1):
@@ -134,7 +134,7 @@ class OutboundClient:
         raise Unreachable("cannot_resolve")
 
     async def _addresses(self, destination: Destination, owner: str) -> Sequence[str]:
-        """Where a name leads; one address that is not public spoils all, whichever would be used."""
+        """Resolve a name; reject it if any address is not public, even if another one would be used."""
         if destination.address is not None:
             addresses: Sequence[str] = [destination.host]
         else:
@@ -183,10 +183,10 @@ class OutboundClient:
         return OutboundResponse(response.status_code, response.headers, body[:limit], len(body) <= limit)
 
     async def _wire(self) -> httpx2.AsyncHTTPTransport:
-        """A bare transport: unlike a client it keeps no cookies, follows nothing and reads no environment."""
+        """Return a bare transport: unlike a client it has no cookies or redirects and ignores the environment."""
         async with self._making:
             if self._transport is None:
-                # Reading the certificates of the system takes a while, and must not hold up the loop.
+                # Loading the system certificates is slow and would block the event loop.
                 tls = self._tls if self._tls is not None else await asyncio.to_thread(ssl.create_default_context)
                 self._transport = httpx2.AsyncHTTPTransport(
                     verify=tls,
@@ -211,5 +211,5 @@ def _tracer(at: Stage) -> Callable[[str, Any], Awaitable[None]]:
 
 
 def _seconds(text: str) -> float | None:
-    """A Retry-After in seconds; dates are not worth a parser."""
+    """Parse a Retry-After in seconds; dates are ignored."""
     return float(text) if text.isascii() and text.isdigit() and len(text) < 9 else None

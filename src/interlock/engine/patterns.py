@@ -1,7 +1,7 @@
-"""How much work a regular expression makes for each byte of a text, worked out from the pattern alone.
+"""Cost bound of a regular expression per byte of input, computed from the pattern alone.
 
 The engine of jsonschema-rs takes linear time: for each byte it advances every part of the pattern that the text so far
-may have reached. This module bounds how many parts that can be: for `^[a-z]{1,63}$` one and its neighbours, for
+may have reached. This module bounds how many parts that can be: for `^[a-z]{1,63}$` one and its neighbors, for
 `.{0,3000}z` all 3,001, since a match can begin anywhere.
 """
 
@@ -37,11 +37,11 @@ class _Part(NamedTuple):
 
 
 class _Unclear(Exception):
-    """Syntax that this module does not read."""
+    """Syntax that this module does not parse."""
 
 
 def work(pattern: str) -> float:
-    """How many parts of the pattern can be active at once, at most."""
+    """Return the maximum number of parts of the pattern that can be active at the same time."""
     try:
         whole = _Reader(pattern).all()
     except _Unclear:
@@ -54,13 +54,13 @@ class _Reader:
         self._pattern = pattern
         self._at = 0
         self._depth = 0
-        self._lines = False
+        self._multiline = False
 
     def all(self) -> _Part:
         whole = self._alternatives()
         if self._at < len(self._pattern):
             raise _Unclear
-        return whole._replace(anchored=whole.anchored and not self._lines)
+        return whole._replace(anchored=whole.anchored and not self._multiline)
 
     def _alternatives(self) -> _Part:
         choices = [self._sequence()]
@@ -109,7 +109,7 @@ class _Reader:
             flags = (opening[1] or "").replace("u", "")
             if "x" in flags or len(flags) > 8:
                 raise _Unclear
-            self._lines = self._lines or "m" in flags
+            self._multiline = self._multiline or "m" in flags
             self._at = opening.end()
             if opening[2] == ")":
                 return _Part(1, 0, 0, 1)
@@ -151,13 +151,13 @@ def _times(part: _Part, least: float, most: float) -> _Part:
     copies = max(least, 1.0) if math.isinf(most) else max(most, least, 1.0)
     size = 1 + part.size * copies
     low, high = part.low * least, (part.high * most if part.high and most else 0.0)
-    # Each copy of a part of one length ends where the next begins, so that only one of them is active at a time.
+    # Copies of a fixed-length part end where the next begins, so only one of them is active at a time.
     steady = part.low == part.high > 0
     return _Part(size, low, high, min(size, 1 + part.active) if steady else size)
 
 
 def _joined(parts: list[_Part]) -> _Part:
-    """Parts one after the other: after one of varying length, a part can be entered at several places."""
+    """Concatenate parts: after one of varying length, a part can be entered at several positions."""
     size = low = high = active = 0.0
     positions = 1.0
     run_size = run_active = 0.0

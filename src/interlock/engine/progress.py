@@ -1,4 +1,4 @@
-"""What workers leave behind while a job runs, and everybody who wants to see it: steps and events."""
+"""Progress of running jobs: steps and events, and readers that follow them."""
 
 from __future__ import annotations
 
@@ -40,30 +40,30 @@ T = TypeVar("T")
 
 
 class Progress:
-    """Steps and events: written under the fence of a grant, read by anybody of the tenant."""
+    """Steps and events: written under the fence of a lease, readable by the whole tenant."""
 
     def __init__(self, store: Store, limits: Limits) -> None:
         self._store = store
         self._limits = limits
 
     async def save_step(self, tenant: str, step: Step) -> StepRow:
-        """Keep the result of a step; of one name and occurrence the first stays, and is the answer."""
+        """Save the result of a step; the first result of a name and occurrence is kept and returned."""
         (answer,) = await self.save_steps(tenant, [step])
         return answered(answer)
 
     async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Rejected]:
-        """Many steps at once, each with its own answer."""
+        """Save several steps, each with its own result."""
         wire.check_batch(steps, self._limits)
         return await each(steps, self._sanitized_step, lambda good: self._store.save_steps(tenant, good))
 
     async def steps(self, tenant: str, job_id: str, *, after: int = 0, limit: int = MAX_PAGE_SIZE) -> list[StepRow]:
-        """The steps of a job after a number, oldest first."""
+        """List the steps of a job after a number, oldest first."""
         id = _page_of(job_id, after, limit)
         (found,) = await self._store.steps(tenant, [id], after=after, limit=limit)
         return found or await self._nothing(tenant, id)
 
     async def steps_of(self, tenant: str, job_ids: Sequence[str]) -> list[list[StepRow]]:
-        """All steps of jobs just claimed: their workers have to know what not to do again."""
+        """Return all steps of claimed jobs, so that their workers can replay them."""
         found = await self._store.steps(tenant, job_ids, limit=MAX_PAGE_SIZE)
         for id, steps in zip(job_ids, found, strict=True):
             more = steps
@@ -73,9 +73,9 @@ class Progress:
         return found
 
     async def add_events(self, tenant: str, report: Report, *, max_bytes: int | None = None) -> tuple[int, ...]:
-        """Tell of progress; the numbers the events have got, those told before the ones they had.
+        """Add events and return their numbers; an event that already exists keeps its number.
 
-        `max_bytes` takes the place of the limit on the size of an event.
+        `max_bytes` replaces the limit on the size of an event.
         """
         (answer,) = await self.reports(tenant, [report], max_bytes=max_bytes)
         return answered(answer)
@@ -83,7 +83,7 @@ class Progress:
     async def reports(
         self, tenant: str, reports: Sequence[Report], *, max_bytes: int | None = None
     ) -> list[tuple[int, ...] | Rejected]:
-        """Events of many jobs at once, each report with its own answer."""
+        """Add events of several jobs, each report with its own result."""
         wire.check_batch(reports, self._limits)
         limits = self._limits if max_bytes is None else msgspec.structs.replace(self._limits, event=max_bytes)
         check = partial(self._sanitized_report, limits=limits)
@@ -92,28 +92,28 @@ class Progress:
     async def events(
         self, tenant: str, job_id: str, *, after: int = 0, since: int | None = None, limit: int = MAX_PAGE_SIZE
     ) -> list[EventRow]:
-        """The events of a job after a number, and if a time is given later than that, oldest first."""
+        """List the events of a job after a number and, if given, later than a time, oldest first."""
         id = _page_of(job_id, after, limit)
         found = await self._store.events(tenant, id, after=after, since=since, limit=limit)
         return found or await self._nothing(tenant, id)
 
     async def feed(self, tenant: str, after: FeedPosition, *, limit: int = MAX_PAGE_SIZE) -> list[FeedEvent]:
-        """The events of all jobs after a place: those of one job in their order, none left out."""
+        """List the events of all jobs after a position: those of one job in order, without gaps."""
         wire.whole(limit, "limit", 1, MAX_PAGE_SIZE)
         return await self._store.feed(tenant, after, limit=limit)
 
     async def feed_end(self, tenant: str) -> FeedPosition:
-        """The place before whatever is told from now on."""
+        """Return the position before all future events."""
         return await self._store.feed_end(tenant)
 
     async def tail(self, tenant: str, job_id: str, *, after: int = 0) -> AsyncIterator[list[EventRow]]:
-        """Pages of a job's events as they are told, until it has ended; an empty one when it has long been quiet."""
+        """Yield pages of a job's events as they arrive until it is terminal; an empty page after a long silence."""
         id = _page_of(job_id, after, MAX_PAGE_SIZE)
         seen = after
 
         async def look() -> list[EventRow] | None:
             nonlocal seen
-            ended = await self._store.has_ended(tenant, id)  # before the events: none can be told after it
+            ended = await self._store.has_ended(tenant, id)  # before the events: none can follow the end
             if ended is None:
                 raise NotFound(id)
             page = await self._store.events(tenant, id, after=seen, limit=MAX_PAGE_SIZE)
@@ -125,7 +125,7 @@ class Progress:
             yield page
 
     async def follow(self, tenant: str, after: FeedPosition) -> AsyncIterator[list[FeedEvent]]:
-        """Pages of the feed as it grows, without end; an empty one when it has long been quiet."""
+        """Yield pages of the feed indefinitely as it grows; an empty page after a long silence."""
         seen = after
 
         async def look() -> list[FeedEvent] | None:
@@ -139,7 +139,7 @@ class Progress:
             yield page
 
     async def _prepared(self, look: Callable[[], Awaitable[list[T] | None]]) -> AsyncIterator[list[T]]:
-        """Look whenever something was told here, and every now and then for what was told elsewhere; None ends it."""
+        """Read when this process adds events, and poll for those of other processes; None ends the iteration."""
         clock = asyncio.get_running_loop().time
         heard = clock()
         while True:
@@ -154,16 +154,16 @@ class Progress:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(POLL_SECONDS):
                         await results.wait()
-                        await asyncio.sleep(GATHER_SECONDS)  # where much is told, fewer and fuller pages
+                        await asyncio.sleep(GATHER_SECONDS)  # under load, fewer and fuller pages
 
     async def _nothing(self, tenant: str, job_id: str) -> list[T]:
-        """An empty page, if there is such a job at all."""
+        """Return an empty page if the job exists."""
         if await self._store.has_ended(tenant, job_id) is None:
             raise NotFound(job_id)
         return []
 
     def _sanitized_step(self, step: Step) -> Step:
-        """The step with its result mended: it is refused for its size or its numbers, never for odd characters."""
+        """Sanitize the result of a step; reject it only for its size or numbers, never for invalid Unicode."""
         wire.whole(step.fence, "fence", 0, LARGEST_NUMBER)
         wire.whole(step.occurrence, "occurrence", 0, LARGEST_OCCURRENCE)
         result, sanitized = json_text.sanitize(step.result, what="result", limit=self._limits.step)
@@ -186,13 +186,13 @@ class Progress:
 
 
 def sanitized_events(events: Sequence[Event], limits: Limits) -> tuple[Event, ...]:
-    """Events fit to be kept, as many as a batch may have."""
+    """Sanitize events, up to the batch limit."""
     wire.whole(len(events), "events", 0, limits.batch)
     return tuple(_sanitized_event(event, f"/events/{i}", limits.event) for i, event in enumerate(events))
 
 
 def _sanitized_event(event: Event, pointer: str, limit: int) -> Event:
-    """The event with its text mended, and its message cut where it is too long."""
+    """Sanitize the text of an event and truncate its message at the limit."""
     try:
         id, level = str(UUID(event.id)), Level(event.level)
     except (ValueError, TypeError, AttributeError):

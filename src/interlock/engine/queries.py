@@ -16,7 +16,7 @@ NO_QUEUE = "the type is not registered and never had a job"
 
 
 class Queries:
-    """What can be seen without changing anything."""
+    """Read-only operations."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -28,7 +28,7 @@ class Queries:
         return job
 
     async def some(self, tenant: str, job_ids: Sequence[str]) -> list[Job]:
-        """Several jobs by id, in that order."""
+        """Return several jobs by ID, in that order."""
         found = await self._store.get(tenant, job_ids)
         for job_id, job in zip(job_ids, found, strict=True):
             if job is None:
@@ -36,7 +36,7 @@ class Queries:
         return [job for job in found if job is not None]
 
     async def jobs(self, tenant: str, filter: Filter) -> list[Job]:
-        """Newest first, without payloads."""
+        """List jobs, newest first, without payloads."""
         if not 1 <= filter.limit <= MAX_PAGE_SIZE:
             raise Invalid(f"limit must be from 1 to {MAX_PAGE_SIZE}", pointer="/limit")
         return await self._store.find(tenant, filter)
@@ -56,21 +56,21 @@ class Queries:
 
     async def queues(self, tenant: str, *, after: str = "", limit: int | None = None) -> list[QueueStats]:
         """Return the job counts of each type, by type, as of one moment; `after` and `limit` select a page."""
-        if limit is not None and not 1 <= limit <= MAX_PAGE_SIZE + 1:  # one more tells whether a page is the last
+        if limit is not None and not 1 <= limit <= MAX_PAGE_SIZE + 1:  # one extra row shows whether a page is the last
             raise Invalid(f"limit must be from 1 to {MAX_PAGE_SIZE}", pointer="/limit")
         found = sorted(await self._store.stats(tenant), key=lambda one: one.type)
         return [one for one in found if one.type > after][:limit]
 
     async def redriven(self, tenant: str, job_ids: Sequence[str]) -> set[str]:
-        """Return those jobs that were redriven."""
+        """Return the IDs of those jobs that were redriven."""
         return await self._store.redriven(tenant, job_ids) if job_ids else set()
 
     async def dead_letters(self, tenant: str, *, limit: int) -> list[str]:
-        """Return the ids of dead letters that need attention, newest first: a redriven one does not."""
+        """Return the IDs of dead-letter jobs that need attention, newest first; redriven jobs do not."""
         return await self._store.dead_letters(tenant, limit=limit)
 
     async def minutes(self, tenant: str) -> list[Minute]:
-        """What moved within the last hour, by type and minute."""
+        """Return the transitions of the last hour, by type and minute."""
         return await self._store.minutes(tenant)
 
     async def queue(self, tenant: str, type: str) -> QueueStats:
@@ -83,20 +83,20 @@ class Queries:
         return await self._store.verify(tenant)
 
     async def head(self, tenant: str | None = None) -> str:
-        """One hash over the ends of a tenant's chains; that over everybody's is for whoever has the database."""
+        """Return one hash over a tenant's chain heads; all tenants only for an operator with database access."""
         return await self._store.head(tenant)
 
     async def now(self) -> int:
         return await self._store.now()
 
     async def unreachable(self) -> dict[str, str]:
-        """The shards that do not answer, by name, and why."""
+        """Return unreachable shards by name, with the reason."""
         return await self._store.unreachable()
 
     async def signing_key(self) -> bytes:
-        """What the servers of this database seal cookies and cursors with; nobody else may see it."""
+        """Return the key with which the servers of this database sign cookies and cursors; keep it secret."""
         return await self._store.signing_key()
 
     async def fitness(self) -> Fitness:
-        """Whether the database can be worked on."""
+        """Return whether the database is ready for use."""
         return await self._store.fitness()

@@ -1,4 +1,4 @@
-"""Types and agents: what is known beforehand, and what that means for a new job."""
+"""Registered types and agents, and validation of new jobs against them."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from interlock.wire import JobRequest, Limits
 TRIES: Final = 20
 MAX_PAGE_SIZE: Final = 200
 MAX_AGENTS: Final = 10_000
-MAX_HOLD_SECONDS: Final = 0.01  # of the event loop, while a batch is checked
+MAX_HOLD_SECONDS: Final = 0.01  # of the event loop, while a batch is validated
 
 
 class Accepted(NamedTuple):
-    """A request that was taken: the job it became, and what the store said of it."""
+    """An accepted request: its job and the result of the store."""
 
     new: NewJob
     enqueued: Enqueued
 
 
 class TypeRegistry:
-    """What may be registered, and every enqueue, since each is checked against it."""
+    """Registration of types and agents, and every enqueue, because each is validated against them."""
 
     def __init__(
         self, store: Store, limits: Limits, *, strict_types: bool = False, implicit_agents: bool = True
@@ -44,7 +44,7 @@ class TypeRegistry:
         self._known: dict[str, _TypeCache] = {}
         self._new_job_shard = (
             store.new_job_shard
-        )  # found once: the way through the layers of a store costs more than it
+        )  # cached: the lookup through the store's layers costs more than the call
 
     async def enqueue(
         self,
@@ -58,9 +58,9 @@ class TypeRegistry:
         within: object = None,
         judged: bool = False,
     ) -> list[Accepted | Rejected]:
-        """Check the requests against the registry as it is, and add them; a fault of one is its own answer.
+        """Validate the requests against the current registry and enqueue them; each item has its own result.
 
-        With `judged` the text of the payloads was found sound as part of a whole, and only its size is looked at.
+        With `judged`, the payload text is already validated as part of a larger document; only its size is checked.
         """
         refused = False
         for _ in range(TRIES):
@@ -75,7 +75,7 @@ class TypeRegistry:
             jobs = await self._new_jobs(who.tenant, checked)
             good = [job for job in jobs if isinstance(job, NewJob)]
             faulty = len(good) < len(jobs) or any(job.fault is not None for job in good)
-            if faulty and not refused:  # nothing is refused by what the registry was a while ago
+            if faulty and not refused:  # reject nothing because of a stale registry
                 refused = True
                 continue
             if not good or (whole and len(good) < len(jobs)):
@@ -105,7 +105,7 @@ class TypeRegistry:
         requires: Sequence[str] = (),
         defaults: Mapping[str, Any] | None = None,
     ) -> JobType:
-        """Register a type or change it; schema is JSON text."""
+        """Register or update a type; the schema is JSON text."""
         if schema is not None:
             await schemas.register(schema)
         type = JobType(
@@ -137,7 +137,7 @@ class TypeRegistry:
         backoff: Mapping[str, Any] | None = None,
         defaults: Mapping[str, Any] | None = None,
     ) -> Agent:
-        """Register an agent or change it; a new limit acts at once, a lower one as its jobs end."""
+        """Register or update an agent; a lower limit takes effect as its jobs finish."""
         if max_concurrency is not None:
             wire.whole(max_concurrency, "max_concurrency", 1, 1_000_000)
         given = wire.defaults(defaults, self._limits)
@@ -147,12 +147,12 @@ class TypeRegistry:
         return await self._store.set_agent(who.tenant, agent, actor=who.actor)
 
     async def agents(self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 50) -> list[Agent]:
-        """By kind and id, from one on."""
+        """List agents by kind and ID, starting after `after`."""
         wire.whole(limit, "limit", 1, MAX_PAGE_SIZE)
         return await self._store.agents(tenant, after, limit)
 
     async def stalled_agents(self, tenant: str, *, limit: int = 50) -> list[Agent]:
-        """Strict agents all of whose slots are held by jobs that wait, by kind and id."""
+        """List strict agents whose slots are all held by waiting jobs, by kind and ID."""
         wire.whole(limit, "limit", 1, MAX_PAGE_SIZE)
         return await self._store.stalled_agents(tenant, limit=limit)
 
@@ -163,7 +163,7 @@ class TypeRegistry:
         return found[kind, id]
 
     async def delete_agent(self, who: Principal, kind: str, id: str) -> None:
-        """Forget an agent that has no unfinished jobs."""
+        """Delete an agent that has no unfinished jobs."""
         if not await self._store.delete_agent(who.tenant, kind, id, actor=who.actor):
             raise NotFound(f"{kind}/{id}", what="agent")
 
@@ -172,7 +172,7 @@ class TypeRegistry:
         return known
 
     async def _new_jobs(self, tenant: str, jobs: Sequence[NewJob | Error]) -> list[NewJob | Error]:
-        """The same jobs, with ids that name the shard they go to."""
+        """Return the same jobs with IDs that encode their target shard."""
         types = {job.type for job in jobs if isinstance(job, NewJob)}
         requests = {type: shard for type in types if (shard := await self._new_job_shard(tenant, type))}
         if not requests:
@@ -211,13 +211,13 @@ class TypeRegistry:
 
 
 def _only_known(request: JobRequest, error: Error) -> NewJob | None:
-    """A request that is refused unless the same one was taken under its key before: then it is only repeated."""
+    """Return a job for an invalid request only if it may repeat an accepted one with the same idempotency key."""
     key = request.idempotency_key
     if key is None or not is_visible_name(key) or not is_visible_name(request.type):
         return None
     try:
         digest = wire.body_sha256(request)
-    except (TypeError, ValueError, RecursionError):  # what cannot be said in JSON was never taken
+    except (TypeError, ValueError, RecursionError):  # not serializable as JSON, so never accepted
         return None
     return NewJob(wire.new_id(), request.type, idempotency_key=key, body_sha256=digest, fault=error)
 
@@ -227,16 +227,16 @@ def _accepted(new: NewJob, enqueued: Enqueued | Rejected) -> Accepted | Rejected
 
 
 class _TypeCache:
-    """One tenant's registry as this process knows it; an enqueue under an old version is refused and done again."""
+    """A tenant's registry as cached by this process; an enqueue with a stale version is rejected and retried."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
         self._agents: dict[tuple[str, str], Defaults] = {}
 
     async def meet_agents(self, store: Store, tenant: str, requests: Sequence[JobRequest]) -> None:
-        """Look up the defaults of agents not met yet."""
+        """Load the defaults of agents that are not cached yet."""
         named = {(r.agent.kind, r.agent.id) for r in requests if r.agent is not None}
-        # What cannot be a name is refused with its request; the database is not even asked for it.
+        # An invalid name is rejected with its request; skip the query for it.
         new = {name for name in named if all(map(is_visible_name, name))} - self._agents.keys()
         if not new:
             return

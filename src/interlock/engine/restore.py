@@ -1,4 +1,4 @@
-"""After a restore: whoever worked before it must not go on, and no fence of theirs may come again."""
+"""After a restore: end the leases of workers from before it, and never issue their fences again."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from interlock.storage.contract import Store
 BATCH_SIZE: Final = 500
 REASON: Final = "the database was restored"
 
-# Epochs follow the calendar, so that a backup that is restored twice does not get the same one twice. In these steps
-# a fence stays below 2^53, which every JSON reader can hold, for forty years.
+# Epochs follow the calendar, so that restoring a backup twice does not produce the same epoch twice. With this step, a
+# fence stays below 2^53, the largest integer that every JSON reader supports, for forty years.
 CALENDAR_START: Final = 1_767_225_600 * SECOND  # 2026-01-01
 CALENDAR_STEP: Final = 600 * SECOND
 
 
 class Restored(NamedTuple):
-    """The epoch from now on, and how many leases were ended."""
+    """The new epoch, and how many leases were ended."""
 
     epoch: int
     revoked: int
 
 
 class Restore:
-    """What is to be done with a database that has come back from a backup."""
+    """Operations on a database that was restored from a backup."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def restored(self, who: Principal) -> Restored:
-        """Raise the epoch and end every lease from before, whoever's it is; called again it does the same again."""
+        """Raise the epoch and end every earlier lease of all tenants; a repeated call does the same."""
         who.need("admin")
         now = await self._store.now()
         epoch = await self._store.raise_epoch(max((now - CALENDAR_START) // CALENDAR_STEP, 0))
@@ -45,7 +45,7 @@ class Restore:
         return Restored(epoch, revoked)
 
     async def _revoke_all(self, tenant: str, *, below: int) -> int:
-        """The line is drawn by the fence: a lease that was granted since is left alone."""
+        """End leases with a fence below `below`; a lease issued since the restore is kept."""
         revoked = 0
         page = Filter(statuses=(Status.RUNNING,), limit=BATCH_SIZE)
         while jobs := await self._store.find(tenant, page):

@@ -1,4 +1,4 @@
-"""Turning the answers to items into values or exceptions."""
+"""Conversion of item results into values or exceptions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ A = TypeVar("A")
 
 
 def answered(answer: T | Rejected) -> T:
-    """The answer itself; a refusal is raised."""
+    """Return the result; raise it if it is a rejection."""
     if isinstance(answer, Rejected):
         raise answer.error
     return answer
@@ -22,7 +22,7 @@ def answered(answer: T | Rejected) -> T:
 async def each(
     items: Sequence[T], check: Callable[[T], T], verb: Callable[[Sequence[T]], Awaitable[Sequence[A | Rejected]]]
 ) -> list[A | Rejected]:
-    """The verb over all items that pass the check; an item that does not is refused alone, at its place."""
+    """Call the operation with all items that pass the check; an item that fails is rejected alone, in its position."""
     good: list[T] = []
     refused: dict[int, Rejected] = {}
     for i, item in enumerate(items):

@@ -1,4 +1,4 @@
-"""Cleanup: deleting jobs that ended long ago, when somebody asks or as the settings say."""
+"""Retention: delete old terminal jobs, on request or as configured."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXTEND_EVERY_SECONDS: Final = 600.0
 
 
 class Pruned(NamedTuple):
-    """How many jobs were deleted, and whether some that should be may be left; they come after `last_seq`."""
+    """How many jobs were deleted, and whether more may be left; they come after `last_seq`."""
 
     deleted: int
     more: bool
@@ -34,7 +34,7 @@ class Pruned(NamedTuple):
 
 
 class Retention:
-    """How long ended jobs are kept; without days of its own it deletes only when asked."""
+    """Retention of terminal jobs; without a configured number of days it deletes only on request."""
 
     def __init__(self, store: Store, days: float | None = None) -> None:
         self._store = store
@@ -44,7 +44,7 @@ class Retention:
     async def prune(
         self, who: Principal, days: float, *, limit: int = BATCH_SIZE, dry_run: bool = False, after_seq: int = 0
     ) -> Pruned:
-        """Delete jobs that ended more than so many days ago with all they own, in steps, until `limit` are gone.
+        """Delete jobs that ended more than `days` ago with all their data, in steps, up to `limit` jobs.
 
         A dry run only counts them.
         """
@@ -54,11 +54,11 @@ class Retention:
         return await self._prune(who.tenant, who.actor, cutoff, limit, dry_run, after_seq)
 
     async def prunes(self, tenant: str, *, limit: int = 50) -> list[Prune]:
-        """What was deleted, newest first."""
+        """List prunes, newest first."""
         return await self._store.prunes(tenant, limit=wire.whole(limit, "limit", 1, 200))
 
     async def retain(self) -> int:
-        """Delete what has been kept long enough, for everybody; how many that were."""
+        """Delete expired data of all tenants; return the number of jobs."""
         if self._days is None:
             return 0
         cutoff = await self._store.now() - round(self._days * DAY)
@@ -67,7 +67,7 @@ class Retention:
         for tenant in await self._store.tenants():
             try:
                 deleted += (await self._prune(tenant, principal.system("retention"), cutoff)).deleted
-            except Unavailable as error:  # of one shard, or of a tenant on its way to another: nobody else waits for it
+            except Unavailable as error:  # one shard is down or one tenant is being moved: continue with the others
                 if not isinstance(error, TenantMoved) and not await self._store.unreachable():
                     raise
                 log.warning("cannot prune tenant %r, retrying: %s", tenant, error)
@@ -76,14 +76,14 @@ class Retention:
         return deleted
 
     async def forget_tokens(self) -> int:
-        """Delete tokens that ended as long ago as jobs are kept; how many that were."""
+        """Delete tokens that ended longer ago than the retention period; return the number."""
         if self._days is None:
             return 0
         seconds = self._days * DAY / SECOND
         return await repeat_until_empty(lambda: self._store.forget_tokens(seconds, STEP))
 
     async def retain_aside(self) -> None:
-        """Retain without keeping the caller waiting: the first time there may be a lot to delete."""
+        """Apply retention in the background, because the first run may have much to delete."""
         if self._days is not None and (self._retaining is None or self._retaining.done()):
             self._retaining = asyncio.create_task(self._retain())
 

@@ -1,4 +1,4 @@
-"""How much work a JSON Schema makes: its parts may refer to each other in ways that hardly come to an end."""
+"""Cost bound of a JSON Schema: references between its parts can multiply the work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OF_ITEMS: Final = ("additionalItems", "unevaluatedItems", "contains")
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 _ANCHORS: Final = ("$anchor", "$dynamicAnchor")
 
-# In units of ten nanoseconds, as measured with jsonschema-rs; most rules take one.
+# In units of 10 ns, measured with jsonschema-rs; most rules take one.
 _COMPARED: Final = 15
 _PER_ITEM: Final = 15
 _FORMAT: Final = 15
@@ -34,7 +34,7 @@ _PLAIN: Final = range(-(2**53), 2**53)
 
 
 class Load(NamedTuple):
-    """What rules cost: all of them together for each value, and their patterns for each byte of a text."""
+    """The cost of rules: their sum for each value, and of their patterns for each byte of a string."""
 
     rules: float
     by_value: float
@@ -49,7 +49,7 @@ class Texts(NamedTuple):
 
 
 class SchemaCost:
-    """What a schema may cost, known before anything is spent."""
+    """The cost of a schema, known before validation starts."""
 
     def __init__(self, root: Any, *, extreme: bool = False) -> None:
         self._root = root
@@ -59,10 +59,10 @@ class SchemaCost:
         self._own: dict[int, tuple[float, float, float]] = {}
         self._subschemas: dict[int, list[Any]] = {}
         self.load = self._sum(root, 0)
-        """The load of all rules with every reference written out; None if there is no end to that."""
+        """The load of all rules with every reference expanded; None if that never ends."""
 
     def cost(self, value: Any, most: float, *, extreme: bool) -> float:
-        """What it costs to compare a value and all it holds, at worst; beyond `most` it is not worked out exactly."""
+        """Return the worst-case cost of validating a value with all it contains; beyond `most` it is not exact."""
         known: dict[tuple[int, int], float] = {}
         sizes: dict[int, int] = {}
 
@@ -76,7 +76,7 @@ class SchemaCost:
             if depth >= DEEPEST or len(known) > MAX_STEPS:
                 return most + 1
             if kept:
-                known[key] = most + 1  # until it is known: whoever comes back here goes round in a circle
+                known[key] = most + 1  # placeholder that detects cycles
             total, by_byte, by_key = self._weigh(schema)
             total *= times
             if extreme and part is None:
@@ -99,12 +99,12 @@ class SchemaCost:
         return count(self._root, part, times, 0)
 
     def _sum(self, schema: Any, depth: int) -> Load | None:
-        """The load of a part with all it refers to; None where that leads back or too deep."""
+        """Return the load of a part with all it refers to; None for a cycle or if it is nested too deeply."""
         if not isinstance(schema, Mapping):
             return Load(1, 1, 0)
         if id(schema) in self._loads:
             return self._loads[id(schema)]
-        self._loads[id(schema)] = None  # until it is known: whoever comes back here goes round in a circle
+        self._loads[id(schema)] = None  # placeholder that detects cycles
         if schema is not self._root and isinstance(schema.get("$id"), str):
             raise Invalid("a subschema has an $id: not supported", pointer="/schema")
         own, by_byte, by_key = self._weigh(schema)
@@ -113,14 +113,14 @@ class SchemaCost:
         for child in self._children(schema):
             load = None if depth >= DEEPEST else self._sum(child, depth + 1)
             if load is None:
-                endless = True  # the others are looked at all the same: a reference to nowhere is an error
+                endless = True  # check the others as well: a dangling reference is an error
             else:
                 rules, by_value, by_byte = rules + load.rules, by_value + load.by_value, by_byte + load.by_byte
         self._loads[id(schema)] = None if endless else Load(rules, by_value, by_byte)
         return self._loads[id(schema)]
 
     def _weigh(self, schema: Mapping[str, Any]) -> tuple[float, float, float]:
-        """What a rule costs by itself: for each value, each byte of a string, and each byte of the keys."""
+        """Return what a rule costs by itself: for each value, each byte of a string, and each byte of the keys."""
         if id(schema) in self._own:
             return self._own[id(schema)]
         own = 2.0 + len(schema) + 2 * len(_values(schema.get("properties"))) + 2 * len(_list(schema.get("required")))
@@ -157,7 +157,7 @@ class SchemaCost:
                 yield schema[name]
 
     def _same(self, schema: Mapping[str, Any]) -> list[Any]:
-        """The parts that apply to the very value the whole applies to."""
+        """Return the parts that apply to the same value as the whole."""
         if id(schema) not in self._subschemas:
             self._subschemas[id(schema)] = list(self._beside(schema))
         return self._subschemas[id(schema)]
@@ -175,7 +175,7 @@ class SchemaCost:
             yield from _values(schema.get(name))
 
     def _applied(self, schema: Mapping[str, Any], value: Any, times: int) -> Iterator[tuple[Any, Any, int]]:
-        """Which parts apply to what, and how many times: plain values are alike, strings but for their length."""
+        """Yield which parts apply to which value, and how often; scalars count as equal, strings by length."""
         for part in self._same(schema):
             yield part, value, times
         if isinstance(value, dict):
@@ -195,7 +195,7 @@ class SchemaCost:
             yield from _each(_ones(schema, ("items", *_OF_ITEMS)), value)
 
     def _referred(self, reference: str) -> Any:
-        """The place within the schema that a reference means; there is no other."""
+        """Resolve a reference within the schema; no other reference is allowed."""
         own = self._root.get("$id") if isinstance(self._root, Mapping) else None
         fragment = unquote(reference.removeprefix(own.removesuffix("#") if isinstance(own, str) else ""))
         try:
@@ -262,7 +262,7 @@ def _bytes(value: str) -> int:
 
 
 def size(value: Any, known: dict[int, int] | None = None) -> int:
-    """How many values there are in a value, itself and its keys among them, long strings by their length."""
+    """Count the values in a value, including itself and its keys; long strings count by their length."""
     known = {} if known is None else known
     if isinstance(value, str):
         return 1 + len(value) // 64
@@ -275,5 +275,5 @@ def size(value: Any, known: dict[int, int] | None = None) -> int:
 
 
 def _is_usual(number: Any) -> bool:
-    """Whether a number is neither so large nor so small that to divide by it takes hundreds of digits."""
+    """Return whether a number is small enough in magnitude to divide by it without hundreds of digits."""
     return isinstance(number, (int, float)) and (number == 0 or -12 < math.log10(abs(number)) < 15)

@@ -1,4 +1,4 @@
-"""JSON Schemas that users register: compiled once, never fetching anything, never running for long."""
+"""JSON Schemas that users register: compiled once, without remote references, with bounded validation time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from interlock.engine.schema_cost import SchemaCost, size
 from interlock.errors import FieldError, Invalid
 
 MAX_FAULTS: Final = 20
-LIGHT_LENGTH: Final = 16 * 1024  # compiled, a schema takes some thirty times as much as its text
+LIGHT_LENGTH: Final = 16 * 1024  # a compiled schema takes about thirty times the memory of its text
 LIGHT_BYTES: Final = 1024 * 1024
 HEAVY_BYTES: Final = 6 * 1024 * 1024
 MAX_LIGHT: Final = 256
@@ -25,16 +25,16 @@ MAX_HEAVY: Final = 16
 MAX_PATTERNS: Final = 500
 MAX_PATTERNS_LENGTH: Final = 32 * 1024
 
-# What a comparison may cost, in units of ten nanoseconds: at most, and where it does not leave the event loop for it.
+# The cost of a validation in units of 10 ns: the maximum, and the limit for running it on the event loop.
 MAX_COST: Final = 3_000_000
 COST_ON_LOOP: Final = 100_000
 LENGTH_ON_LOOP: Final = 32 * 1024
-# To explain is much dearer than to judge: every fault carries copies of the value and of the rule that it broke.
+# An explanation costs much more than a yes or no: every error carries copies of the value and of the violated rule.
 MAX_RULES_EXPLAINED: Final = 20_000  # rules times values
 MAX_EXPLAINED: Final = 5_000_000  # rules times bytes
 MAX_COMPARED: Final = 50_000_000  # bytes of the schema times bytes of the text
 
-# Numbers that take bignum arithmetic; where one stands within a string no harm is done.
+# Numbers that require bignum arithmetic; a match inside a string is harmless.
 _EXTREME: Final = re.compile(r"\d{40}|\d[eE][+-]?\d{2}")
 _NOT_ZERO: Final = re.compile(r"-?[0.]*[1-9]")
 _MAX_DIGITS: Final = 200
@@ -47,7 +47,7 @@ _ADVICE: Final = (
 
 
 class Compiled(NamedTuple):
-    """A schema that is ready to judge."""
+    """A compiled schema."""
 
     validator: jsonschema_rs.Validator
     effort: SchemaCost
@@ -60,7 +60,7 @@ _lock: Final = Lock()
 
 
 async def register(schema: str) -> None:
-    """Reject JSON text that is not a JSON Schema, or one that takes too much to compile."""
+    """Reject JSON text that is not a JSON Schema, or one that costs too much to compile."""
     if len(schema) <= 1024 and '"pattern' not in schema:
         compiled(schema)
     else:
@@ -68,7 +68,7 @@ async def register(schema: str) -> None:
 
 
 def compiled(schema: str) -> Compiled:
-    """A schema, which is JSON text; one that is none is Invalid."""
+    """Compile a schema from JSON text; raise Invalid if it is not a schema."""
     known = _known(schema)
     if known is not None:
         return known
@@ -97,10 +97,10 @@ def _known(schema: str) -> Compiled | None:
 
 
 def _made(schema: str, room: int) -> Compiled:
-    """A schema whose patterns share this much memory: a few letters of one can stand for megabytes."""
+    """Compile a schema whose patterns share this memory limit: a short pattern can expand to megabytes."""
     try:
         parsed, extreme = _value(schema)
-        if isinstance(parsed, str):  # which would be taken for the text of a schema
+        if isinstance(parsed, str):  # the library would parse it as the text of a schema
             raise TypeError("a string is none")
         number, length = _patterns(parsed)
         if number > MAX_PATTERNS or length > MAX_PATTERNS_LENGTH:
@@ -116,7 +116,7 @@ def _made(schema: str, room: int) -> Compiled:
 
 
 def _patterns(schema: Any) -> tuple[int, int]:
-    """How many patterns there are at most, and how long they are together."""
+    """Return an upper bound on the number of patterns, and their total length."""
     found: list[str] = []
     waiting = [schema]
     while waiting:
@@ -133,7 +133,7 @@ def _patterns(schema: Any) -> tuple[int, int]:
 
 
 async def check(schema: str, text: str, *, what: str) -> None:
-    """Reject a JSON text that the schema does not allow, without ever holding the event loop for long."""
+    """Reject a JSON text that violates the schema, without blocking the event loop for long."""
     known = _known(schema)
     if known is not None and len(text) <= LENGTH_ON_LOOP and _at_most(known, text) <= COST_ON_LOOP:
         judge(schema, text, what=what)
@@ -142,7 +142,7 @@ async def check(schema: str, text: str, *, what: str) -> None:
 
 
 def judge(schema: str, text: str, *, what: str) -> None:
-    """Reject a JSON text that the schema does not allow, naming the places at fault where that is not too dear."""
+    """Reject a JSON text that violates the schema; list the violations unless that is too expensive."""
     known = compiled(schema)
     value, extreme = _value(text)
     cost = _at_most(known, text)
@@ -168,7 +168,7 @@ def judge(schema: str, text: str, *, what: str) -> None:
 
 
 def fits(schema: str, text: str) -> bool:
-    """Whether the schema allows a JSON text."""
+    """Return whether a JSON text is valid against the schema."""
     try:
         judge(schema, text, what="value")
     except Invalid:
@@ -177,7 +177,7 @@ def fits(schema: str, text: str) -> bool:
 
 
 def _at_most(known: Compiled, text: str) -> float:
-    """What a comparison costs at most, from the length of the text and the number of its values."""
+    """Return an upper bound on the validation cost, from the length of the text and the number of its values."""
     load = known.effort.load
     if load is None:
         return float("inf")
@@ -186,19 +186,19 @@ def _at_most(known: Compiled, text: str) -> float:
 
 
 def _value(text: str) -> tuple[Any, bool]:
-    """The value of a JSON text to be compared, and whether it has numbers of many digits."""
+    """Parse a JSON text for validation; also return whether it has numbers with many digits."""
     if _EXTREME.search(text) is None:
         return json.loads(text), False
     return json.loads(text, parse_int=_whole, parse_float=_decimal), True
 
 
 def _whole(digits: str) -> int:
-    """An integer; of one beyond all bounds the first and the last digits, which is as large for every purpose."""
+    """Parse an integer; shorten a huge one to its first and last digits, which validates the same."""
     return int(digits if len(digits) <= 2 * _MAX_DIGITS else digits[:_MAX_DIGITS] + digits[-_MAX_DIGITS:])
 
 
 def _decimal(digits: str) -> Decimal | float:
-    """A number; where no double can hold it, one that is as large, or as small, for every purpose."""
+    """Parse a number; replace one outside the range of a double by one that validates the same."""
     value = float(digits)
     if math.isfinite(value) and (value or not _NOT_ZERO.match(digits)):
         return value

@@ -1,4 +1,4 @@
-"""Who may: bearer tokens, and the caller behind any credential."""
+"""Authentication: bearer tokens, and the principal of any credential."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from interlock.errors import Error, NotFound, Unauthenticated
 from interlock.storage.contract import Store
 from interlock.wire import TokenRequest
 
-if TYPE_CHECKING:  # it loads a cryptography library, which only those who use it should wait for
+if TYPE_CHECKING:  # loads a cryptography library: only for those who use it
     from interlock.engine.jwt import Issuers
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ MAX_PAGE_SIZE: Final = 200
 
 
 class CreatedToken(NamedTuple):
-    """A new token, and its text: the only time it is shown."""
+    """A new token and its secret, which is shown only once."""
 
     token: Token
     text: str
@@ -41,7 +41,7 @@ class CreatedToken(NamedTuple):
 
 
 class Trust(NamedTuple):
-    """Whose credentials count: tokens made here, and those of outside issuers."""
+    """Accepted credentials: own tokens, and those of external issuers."""
 
     own: bool = True
     issuers: Issuers | None = None
@@ -61,7 +61,7 @@ class _Asking(NamedTuple):
 
 
 class Tokens:
-    """Tokens are made, listed and revoked by admins; every caller is known by theirs."""
+    """Token management for admins, and authentication of every caller."""
 
     def __init__(self, store: Store, trust: Trust = OWN, *, ticks: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -73,23 +73,23 @@ class Tokens:
         self._noting: dict[str, asyncio.Task[None]] = {}
 
     async def create(self, who: Principal, request: TokenRequest, *, prefix: str | None = None) -> CreatedToken:
-        """Make a token for the caller's tenant; its text is in this answer and nowhere else."""
+        """Create a token for the caller's tenant; its secret is only in this result."""
         who.need("admin")
         text = _spelled() if prefix is None else prefix + secrets.token_hex(24)
         (answer,) = await self._store.create_tokens(who.tenant, [_new(request, text, who.actor)])
         return CreatedToken(answered(answer), text)
 
     async def list(self, who: Principal, *, before: str | None = None, limit: int = 50) -> list[Token]:
-        """Newest first, from the one after `before` on, with those that have ended."""
+        """List tokens, newest first, starting after `before`; includes revoked and expired ones."""
         who.need("admin")
         wire.whole(limit, "limit", 1, MAX_PAGE_SIZE)
         after = None if before is None else wire.job_id(before, "before")
         return await self._store.tokens(who.tenant, before=after, limit=limit)
 
     async def revoke(self, who: Principal, token_id: str, *, of_worker: bool = False) -> Token:
-        """End a token for good, everywhere within a second; again, it answers the same.
+        """Revoke a token permanently, effective everywhere within a second; a repeated call returns the same.
 
-        With `of_worker` one that is no worker's is as good as unknown.
+        With `of_worker`, treat a token that is not a worker token as unknown.
         """
         who.need("admin")
         try:
@@ -101,7 +101,7 @@ class Tokens:
         return answered(answer)
 
     async def authenticate(self, credential: str) -> Principal:
-        """The caller behind a bearer credential; whatever is wrong with one, the refusal is the same."""
+        """Return the principal of a bearer credential; every fault raises the same error."""
         if self._trust.own and shape.is_own(credential):
             principal = await self._bearer(credential)
         elif self._trust.issuers is not None:
@@ -113,7 +113,7 @@ class Tokens:
         return principal
 
     async def close(self) -> None:
-        """Finish noting what was used."""
+        """Finish recording the last use of tokens."""
         tasks = [*self._noting.values(), *(asking.answer for asking in self._asking.values())]
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._trust.issuers is not None:
@@ -130,7 +130,7 @@ class Tokens:
             return None
         asking = self._asking.get(hash)
         if asking is None or now >= asking.until:
-            # Callers who come while the database is being asked share its answer, but never an old one.
+            # Concurrent callers share one query and its result, but never a stale one.
             asking = _Asking(asyncio.create_task(self._ask(hash, now)), now + FRESH_SECONDS)
             self._asking[hash] = asking
             asking.answer.add_done_callback(lambda task: self._asked(hash, task))
@@ -154,10 +154,10 @@ class Tokens:
         if (asking := self._asking.get(hash)) is not None and asking.answer is task:
             del self._asking[hash]
         if not task.cancelled():
-            task.exception()  # whoever waited has it; nobody may be waiting any more
+            task.exception()  # retrieve it: the waiters may be gone
 
     def _note_use(self, seen: TokenUse) -> None:
-        """Write down now and then that a token is in use, without making its bearer wait."""
+        """Record the use of a token from time to time, in the background."""
         token, now = seen.token, seen.now
         stale = token.last_used_at is None or now - token.last_used_at >= NOTE_USE_EVERY_SECONDS * SECOND
         if stale and token.id not in self._noting:

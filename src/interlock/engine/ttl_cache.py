@@ -1,11 +1,11 @@
-"""A memory that is small and short: answers that may be given again without asking."""
+"""A small cache with short lifetimes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
-# A revoked credential is refused everywhere within a second: this long an answer may be old, the rest is for the way.
+# A revoked credential must be rejected everywhere within a second: this is the cache lifetime, the rest is latency.
 FRESH_SECONDS: Final = 0.75
 MAX_REMEMBERED: Final = 10_000
 
@@ -14,7 +14,7 @@ V = TypeVar("V")
 
 
 class TtlCache(Generic[K, V]):
-    """A bounded map whose entries each end at a time of their own; when it is full, the oldest entry makes room."""
+    """A bounded map with an expiry per entry; when it is full, it evicts the oldest entry."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -1,4 +1,4 @@
-"""Bytes on their way in: counted, hashed, and stopped when they are too many, too slow, or not what was announced."""
+"""Upload stream: counted, hashed, and aborted when it is too large, too slow, or differs from its declaration."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Final
 from interlock.domain.artifact import STALLED_SECONDS, UPLOAD_SECONDS
 from interlock.errors import Invalid, TooLarge, Unavailable
 
-PIECE: Final = 256 * 1024  # hashed at one go; small enough not to hold up the loop
+PIECE: Final = 256 * 1024  # hashed in one call; small enough not to block the event loop
 
 
 class UploadReader:
-    """One upload. Its size and digest are true once the stream has come to its end."""
+    """One upload. Its size and digest are valid once the stream has ended."""
 
     def __init__(self, limit: int, *, size: int | None = None, sha256: bytes | None = None) -> None:
         if size is not None and size < 0:
@@ -31,13 +31,13 @@ class UploadReader:
         return self._hash.digest()
 
     async def of(self, chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-        """The same bytes in pieces, with all that has to be true of them checked."""
+        """Yield the same bytes in chunks, checking all limits and declared values."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + UPLOAD_SECONDS
         source = aiter(chunks)
         while True:
             try:
-                # Inside the stream, so that whoever writes it hears of the end by an error and tidies up.
+                # Raise inside the stream, so that its consumer sees the error and cleans up.
                 async with asyncio.timeout_at(min(deadline, loop.time() + STALLED_SECONDS)):
                     chunk = await anext(source)
             except StopAsyncIteration:

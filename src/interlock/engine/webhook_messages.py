@@ -1,4 +1,4 @@
-"""Webhook messages: what a delivery contains, and the outcome of a reply, in the format of its receiver."""
+"""Webhook messages: the content of a delivery and the outcome of a response, in the receiver's format."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Message(NamedTuple):
 
 
 class Reads(Protocol):
-    """What a format may read from the store."""
+    """The store methods that a format may use."""
 
     async def get(self, tenant: str, job_ids: Sequence[str]) -> list[Job | None]: ...
     async def stats(self, tenant: str, type: str | None = None) -> list[QueueStats]: ...
@@ -35,22 +35,22 @@ class Reads(Protocol):
 
 
 class WebhookFormat(Protocol):
-    """A format of webhooks other than ours."""
+    """A webhook format other than the standard one."""
 
     async def message(self, store: Reads, tenant: str, dispatch: Dispatch, now: float) -> Message:
-        """The message for a delivery that is sent now, in seconds since 1970."""
+        """Build the message for a delivery sent now, in seconds since 1970."""
         ...
 
 
 class Messages:
-    """Builds the messages of deliveries; a format that is not installed is replaced by ours."""
+    """Message builder; falls back to the standard format if a format is not installed."""
 
     def __init__(self, store: Store, formats: Mapping[str, WebhookFormat]) -> None:
         self._store = store
         self._formats = formats
 
     async def of(self, tenant: str, dispatch: Dispatch, now: float) -> Message:
-        """The message for a delivery that is sent now, in seconds since 1970."""
+        """Build the message for a delivery sent now, in seconds since 1970."""
         if (other := self._formats.get(format_of(dispatch.url)[0])) is not None:
             return await other.message(self._store, tenant, dispatch, now)
         content = webhook.body(dispatch, wire.when(dispatch.at))

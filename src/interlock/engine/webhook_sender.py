@@ -1,7 +1,7 @@
-"""Delivers what is in the outbox, at least once, and to everybody in their turn.
+"""Delivery of the outbox, at least once, fair between tenants and channels.
 
-There is no leader: a delivery that is taken is due again after its lease, so what a dead sender held comes back by
-itself.
+There is no leader: a claimed delivery is due again after its lease, so the deliveries of a crashed sender are retried
+by another.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from interlock.storage.contract import Store
 log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.25
-LEASE_SECONDS: Final = 30.0  # longer than the deadline of a request and the time to write down its end
+LEASE_SECONDS: Final = 30.0  # longer than the request deadline plus the time to record the result
 LOOK_AT_CHANNELS: Final = 1000
 HOST_IS_BUSY_SECONDS: Final = 1.0
 LAST_WORDS_SECONDS: Final = 2.0
 
-# What a sender passes on the way of one delivery; tests stop it at each.
+# The stages of one delivery; tests stop the sender at each.
 STAGES: Final = ("taken", "connected", "sent", "answered", "settled")
 
 
 class Pace(NamedTuple):
-    """How many deliveries may be under way at once: in all, of one tenant, to one host, of one channel."""
+    """Limits on deliveries in flight: in total, per tenant, per host and per channel."""
 
     total: int = 64
     tenant: int = 16
@@ -45,7 +45,7 @@ class Pace(NamedTuple):
 
 
 class Sender:
-    """Sends once or again and again; any number of processes may do so."""
+    """Sends due deliveries once or continuously; any number of processes may do so."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Sender:
             self._loop = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Take no more; what is under way gets a moment, and what is left comes back after its lease."""
+        """Stop claiming; give deliveries in flight a moment, the rest is due again after its lease."""
         if self._loop is not None:
             self._loop.cancel()
             await asyncio.gather(self._loop, return_exceptions=True)
@@ -92,9 +92,9 @@ class Sender:
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def deliver_due(self) -> int:
-        """Deliver until nothing is due and nothing under way; how many were tried."""
+        """Deliver until nothing is due or in flight; return the number of attempts."""
         tried = 0
-        while (taken := await self._send_round()) or self._under_way:
+        while (taken := await self._send_batch()) or self._under_way:
             tried += taken
             if self._under_way:
                 await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
@@ -106,14 +106,14 @@ class Sender:
             self._landed.clear()
             taken = 0
             try:
-                taken = await self._send_round()
+                taken = await self._send_batch()
                 if troubled:
                     log.info("webhooks are sent again")
                 troubled = False
             except Fatal:
                 log.critical("webhooks stop: the storage is broken", exc_info=True)
                 raise
-            except Exception as error:  # whatever it was: this task is the only one that sends
+            except Exception as error:  # any error: this is the only task that sends
                 if not troubled:
                     log.warning(
                         "cannot read webhook outbox, retrying: %s",
@@ -126,8 +126,8 @@ class Sender:
                     async with asyncio.timeout(POLL_SECONDS):
                         await self._landed.wait()
 
-    async def _send_round(self) -> int:
-        """Take what there is room for and set it on its way; how many."""
+    async def _send_batch(self) -> int:
+        """Claim as many deliveries as the limits allow and start them; return the number."""
         if len(self._under_way) >= self._pace.total:
             return 0
         self._passes += 1
@@ -143,7 +143,7 @@ class Sender:
         return taken
 
     def _share_out(self, due: Sequence[Channel]) -> dict[str, list[tuple[str, int]]]:
-        """How many to take of each channel: one each, turn by turn, whoever was served longest ago first."""
+        """Return how many to claim per channel: round-robin, least recently served first."""
         seen: Counter[str] = Counter()
         ranked = []
         for channel in due:
@@ -203,5 +203,5 @@ class Sender:
 def _host(url: str) -> str:
     try:
         return webhook_url.parse(url).host
-    except Invalid:  # put there by somebody else than us; the way out refuses it
+    except Invalid:  # not written by this program; the HTTP client rejects it
         return url

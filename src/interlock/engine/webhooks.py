@@ -1,4 +1,4 @@
-"""The outside: who wants to be told of what, and what became of telling them."""
+"""Webhook subscriptions and deliveries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SWEEP_EVERY_SECONDS: Final = 60.0
 
 
 class SubscriptionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A subscription as somebody asks for it; absent types, or a star, mean all."""
+    """A requested subscription; absent types, or a star, mean all."""
 
     url: str
     events: list[str]
@@ -43,7 +43,7 @@ class SubscriptionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
 
 
 class Created(NamedTuple):
-    """A subscription with its secret, which is shown this once; a replay has none to show."""
+    """A subscription with its secret, which is shown only once; None if the call was replayed."""
 
     subscription: Subscription
     secret: str | None
@@ -51,7 +51,7 @@ class Created(NamedTuple):
 
 
 def subscription_request(values: Mapping[str, Any]) -> SubscriptionRequest:
-    """A request from Python values."""
+    """Build a request from Python values."""
     try:
         return msgspec.convert(dict(values), SubscriptionRequest)
     except msgspec.ValidationError as error:
@@ -59,7 +59,7 @@ def subscription_request(values: Mapping[str, Any]) -> SubscriptionRequest:
 
 
 class Webhooks:
-    """Subscriptions and deliveries of one tenant, for those who operate it."""
+    """Subscriptions and deliveries of one tenant, for its operators."""
 
     def __init__(self, store: Store, outside: OutboundClient) -> None:
         self._outbox = store.outbox
@@ -67,7 +67,7 @@ class Webhooks:
         self._outside = outside
 
     async def subscribe(self, who: Principal, request: SubscriptionRequest) -> Created:
-        """Listen to events; the same key with the same request answers what is there."""
+        """Create a subscription; the same idempotency key with the same request returns the existing one."""
         who.need("operate")
         secret = _new_secret()
         new = _checked(request, secret, who.actor)
@@ -76,7 +76,7 @@ class Webhooks:
         return Created(subscription, None if replayed else secret, replayed)
 
     async def subscriptions(self, who: Principal, *, before: str | None = None, limit: int = 50) -> list[Subscription]:
-        """Newest first."""
+        """List subscriptions, newest first."""
         who.need("operate")
         before = None if before is None else wire.job_id(before, "before")
         return await self._outbox.subscriptions(who.tenant, before=before, limit=_page(limit))
@@ -86,24 +86,24 @@ class Webhooks:
         return _found(await self._outbox.subscription(who.tenant, _id(id)), id)
 
     async def unsubscribe(self, who: Principal, id: str) -> None:
-        """Listen no more; what was on its way is dropped."""
+        """Delete a subscription and its pending deliveries."""
         who.need("operate")
         if not await self._outbox.unsubscribe(who.tenant, _id(id), actor=who.actor):
             raise NotFound(id, what="subscription")
 
     async def renew(self, who: Principal, id: str, *, expires_in_seconds: float | None = None) -> Subscription:
-        """Go on listening, for so long or without end; also after it had ended."""
+        """Extend a subscription, for a time or indefinitely; re-enable a disabled one."""
         who.need("operate")
         life = wire.seconds(expires_in_seconds, "expires_in_seconds", 1, MAX_LIFE_SECONDS)
         return _found(await self._outbox.renew(who.tenant, _id(id), life, actor=who.actor), id)
 
     async def rotate(self, who: Principal, id: str, *, keep_seconds: float = OLD_SECRET_SECONDS) -> str:
-        """A new secret, shown this once; the last one signs too until keep_seconds have passed."""
+        """Create a new secret, shown only once; the previous one signs as well for keep_seconds."""
         who.need("operate")
         return await self._rotate(who, _id(id), keep_seconds)
 
     async def rotate_job_secret(self, who: Principal, *, keep_seconds: float = OLD_SECRET_SECONDS) -> str:
-        """A new secret for the webhooks that jobs bring themselves, shown this once."""
+        """Create a new secret for the webhooks of individual jobs, shown only once."""
         who.need("operate")
         return await self._rotate(who, None, keep_seconds)
 
@@ -115,7 +115,7 @@ class Webhooks:
         return secret
 
     async def call_for_work(self, who: Principal, request: SubscriptionRequest, webhook_format: str) -> Subscription:
-        """Let a worker be told when there is work for it; the same request again goes on with what is there."""
+        """Notify a worker of available jobs; the same request again renews the existing subscription."""
         who.need("work")
         await self._outside.admit(request.url, owner=who.tenant)
         url = address(webhook_format, request.url)
@@ -130,7 +130,7 @@ class Webhooks:
         return _found(await self._outbox.renew(who.tenant, subscription.id, new.expires_in_seconds), subscription.id)
 
     async def keep_calling(self, who: Principal, id: str, webhook_format: str, *, seconds: float) -> Subscription:
-        """Go on telling a worker of work, if it is still being told; others do not know of its subscription."""
+        """Extend a worker's active subscription; other callers cannot see it."""
         who.need("work")
         life = wire.seconds(seconds, "expires_in_seconds", 1, MAX_LIFE_SECONDS)
         found = _found(await self._outbox.subscription(who.tenant, _id(id)), id)
@@ -140,7 +140,7 @@ class Webhooks:
         return _found(await self._outbox.renew(who.tenant, found.id, life), id)
 
     async def deliveries(self, who: Principal, filter: DeliveryFilter) -> list[Delivery]:
-        """Newest first: of a subscription (in a group, of the group), of a job, or all."""
+        """List deliveries, newest first: of a subscription (or its group), of a job, or all."""
         who.need("operate")
         _page(filter.limit)
         if filter.subscription_id is not None:
@@ -152,7 +152,10 @@ class Webhooks:
         return await self._outbox.deliveries(who.tenant, filter)
 
     async def redeliver(self, who: Principal, id: str, *, subscription_id: str | None = None) -> Delivery:
-        """Send a delivery again, whatever became of it, with the same id and body; one that a subscription lists."""
+        """Send a delivery again with the same ID and body, whether it succeeded or not.
+
+        With `subscription_id`, only if the deliveries of that subscription include it.
+        """
         who.need("operate")
         id = _id(id, what="delivery")
         if subscription_id is not None:
@@ -165,7 +168,7 @@ class Webhooks:
         return found
 
     async def sweep_subscriptions(self) -> int:
-        """Delete what ended a day ago, and deliveries settled a week ago; for upkeep."""
+        """Delete subscriptions that ended a day ago and deliveries completed a week ago; a maintenance task."""
         expired = await repeat_until_empty(lambda: self._outbox.sweep_subscriptions(ENDED_KEPT_SECONDS, BATCH_SIZE))
         return expired + await repeat_until_empty(
             lambda: self._outbox.forget_deliveries(DELIVERIES_KEPT_SECONDS, BATCH_SIZE)
@@ -173,7 +176,7 @@ class Webhooks:
 
 
 def subscription_to_dict(subscription: Subscription, *, now: int) -> dict[str, Any]:
-    """A subscription as the API shows it; its secret is no part of it."""
+    """Encode a subscription for the API, without its secret."""
     encoded = subscription._asdict()
     for field in ("expires_at", "ended_at", "created_at"):
         if encoded[field] is not None:
@@ -183,7 +186,7 @@ def subscription_to_dict(subscription: Subscription, *, now: int) -> dict[str, A
 
 
 def delivery_to_dict(delivery: Delivery) -> dict[str, Any]:
-    """A delivery as the API shows it."""
+    """Encode a delivery for the API."""
     encoded = delivery._asdict()
     for field in ("created_at", "next_try_at", "last_tried_at", "settled_at"):
         if encoded[field] is not None:
@@ -219,9 +222,10 @@ def _checked(request: SubscriptionRequest, secret: str, actor: str) -> NewSubscr
 
 
 def _sent(request: SubscriptionRequest, *, life: bool = True) -> bytes:
-    """What of a request must be the same for it to be the same: all but its key, and where said its life.
+    """Encode what is compared for a repeated idempotency key: all but the key and, without `life`, the lifetime.
 
-    Whatever was left out is told as its default, so that it does not matter who fills it in: a caller or a server.
+    Absent members are encoded as their defaults, so that it does not matter whether the caller or the server fills them
+    in.
     """
     seconds = request.expires_in_seconds if life else None
     same = msgspec.structs.asdict(request) | {
@@ -234,7 +238,7 @@ def _sent(request: SubscriptionRequest, *, life: bool = True) -> bytes:
 
 
 def _id(id: str, *, what: str = "subscription") -> str:
-    """The one spelling of an id; what cannot be one is like an unknown one."""
+    """Normalize an ID; treat an invalid one as unknown."""
     try:
         return wire.job_id(id)
     except NotFound:

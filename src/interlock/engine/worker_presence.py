@@ -1,6 +1,6 @@
-"""Who is there to work: noticed whenever a worker asks, written down beside the claims, and shown to people.
+"""Worker presence: recorded when a worker polls, written in the background, and shown to operators.
 
-Liveness never depends on this. A note that is lost costs nothing but an explanation.
+Leases never depend on it. A lost record only makes an explanation less precise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LAST_NOTES_SECONDS: Final = 1.0
 
 
 class _SeenFilters:
-    """What this process knows of one worker: what it asked for and when, and when that was last written down."""
+    """What this process knows of one worker: its last filter, when it polled, and when that was last written."""
 
     def __init__(self) -> None:
         self.asks: dict[ClaimFilter, float] = {}
@@ -45,7 +45,7 @@ class _SeenFilters:
 
 
 class Workers:
-    """The workers that ask for jobs, as far as anybody has to know."""
+    """Workers that poll for jobs, for display only."""
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -91,11 +91,11 @@ class Workers:
         return await self._store.workers(tenant, after=after, limit=limit, within_seconds=within_seconds)
 
     async def forget(self) -> int:
-        """Forget who has not been here for a day and holds nothing."""
+        """Delete workers that did not poll for a day and hold no lease."""
         return await repeat_until_empty(lambda: self._store.forget_workers(KEPT_SECONDS, FORGET_BATCH_SIZE))
 
     async def stop(self) -> None:
-        """Give the notes that are under way a moment to reach the store."""
+        """Give writes in progress a moment to reach the store."""
         if (writing := self._writing) is not None:
             await asyncio.wait([writing], timeout=LAST_NOTES_SECONDS)
             writing.cancel()
@@ -115,5 +115,5 @@ class Workers:
     async def _keep(self, tenant: str, seen_workers: list[WorkerSeen]) -> None:
         try:
             await self._store.note_workers(tenant, seen_workers)
-        except Exception as error:  # whoever claims meets the same fault, and says so
+        except Exception as error:  # the claim itself hits the same error and reports it
             log.debug("%d workers of %s were not noted: %s", len(seen_workers), tenant, error)

@@ -1,4 +1,4 @@
-"""Named claims: one whose answer was lost is asked for again by its name, and a name is used again when it is free."""
+"""Claim IDs: a claim whose response was lost is repeated with its ID, and free IDs are reused."""
 
 from __future__ import annotations
 

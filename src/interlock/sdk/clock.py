@@ -1,4 +1,4 @@
-"""The time of the database, as a worker can know it whatever its own clock says."""
+"""The database's time as known to a worker, independent of the worker's own clock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class ServerClock:
-    """The greatest lower bound of the database's time: never after it, never before an answer that was seen."""
+    """The greatest known lower bound of the database's time: never ahead of it, never behind a received response."""
 
     def __init__(self, started_at: int | None, received: int | None = None) -> None:
         """Start from when the lease began, in microseconds, and the monotonic nanosecond when its claim came back."""

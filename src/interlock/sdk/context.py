@@ -59,7 +59,7 @@ class Context:
         self._loop = loop
         self._threads = threads
         self._memory = StepReplay(lease.job.id, lease.steps, lease.approvals)
-        # Where earlier code may have begun, that code is gone on with.
+        # A job that an earlier version of the code may have started continues with that code path.
         self._is_new = lease.job.started_at == lease.job.run_started_at and not lease.steps and not lease.job.checkpoint
         self._patches: dict[str, bool] = {}
         self._unsaved: list[str] = []
@@ -113,7 +113,7 @@ class Context:
         """Save one progress value, replacing the previous one; a later run reads it from `saved`."""
         data = serialization.encode(value)
         await self.keep_patches()
-        async with self._saving:  # one after another: each must be newer than the one before
+        async with self._saving:  # one at a time: each seq must be higher than the last
             checkpoint = Checkpoint(*self._holder(), self._checkpoint_seq + 1, data)
             await self._insist(lambda: self._client.checkpoint(checkpoint))
             self._checkpoint_seq += 1
@@ -256,7 +256,7 @@ class Context:
     def take_events(self) -> tuple[Event, ...]:
         """Take the events since the last call, at most as many as one call may carry."""
         taken = tuple(self._events[:BATCH_SIZE])
-        del self._events[: len(taken)]  # in place: a blocking task goes on telling from its thread meanwhile
+        del self._events[: len(taken)]  # in place: a synchronous task may add events from its thread meanwhile
         return taken
 
     def give_back(self, events: Sequence[Event]) -> None:
@@ -303,7 +303,7 @@ class Context:
         kwargs: Mapping[str, Any],
         number: int | None = None,
     ) -> JobRequest:
-        """The key makes a child the same in every run; a task enqueued with a key of its own keeps it."""
+        """Build the request of a child. Its key is the same in every run; an explicit idempotency key is kept."""
         fields = {"parent_id": self.id}
         if name is None:
             self._children += 1
@@ -328,10 +328,10 @@ class Context:
     async def _found_again(
         self, task: Task[..., Any], requests: Sequence[JobRequest], error: IdempotencyKeyReuse
     ) -> list[Enqueued]:
-        """The children of an earlier run, whatever they were called with, and new ones where there was none."""
+        """Return the children of an earlier run, whose arguments may differ, and enqueue the missing ones."""
         earlier = {job.idempotency_key: job for job in await self._insist(lambda: self._client.children(self.id))}
         if not any(child_request.idempotency_key in earlier for child_request in requests):
-            raise error  # the key is the caller's own, and belongs to a job that is no child of this one
+            raise error  # the key was set by the caller and belongs to a job that is not a child of this one
         for child_request in requests:
             known = earlier.get(child_request.idempotency_key)
             if known is not None and known.type != child_request.type:
@@ -353,9 +353,9 @@ class Context:
             await self._insist(partial(self._client.add_events, [report]))
 
     async def _insist(self, call: Callable[[], Awaitable[R]], *, most_unsure: int | None = None) -> R:
-        """The answer, however long the queue is away: each of these calls may be repeated.
+        """Repeat the call until the queue is available; every call made this way is idempotent.
 
-        What costs much to repeat is given up when its outcome has been unknown that many times.
+        With `most_unsure`, give up once the outcome has been unknown that many times: the call is expensive to repeat.
         """
         pause, unsure = FIRST_PAUSE_SECONDS, 0
         while True:
@@ -403,16 +403,16 @@ class Child(JobHandle[R]):
 
 
 def _check_step(name: object, function: object) -> None:
-    """Refuse what is easily written in place of a step, and names under which the SDK keeps something itself."""
+    """Reject common mistakes in a step call, and names reserved for the SDK."""
     if inspect.iscoroutine(function):
-        function.close()  # nobody will await it
+        function.close()  # it is never awaited
     if not isinstance(name, str) or not callable(function):
         raise TypeError("step takes a name, a function and its arguments, not a call: step('search', search, topic)")
     check_name(name, "a step")
 
 
 def _text(message: object) -> str:
-    """The message of an event: an exception is its text, or its name if it has none."""
+    """Return the message of an event: an exception becomes its text, or its name if it has none."""
     text = str(message)
     if not is_blank(text):
         return text
@@ -422,7 +422,7 @@ def _text(message: object) -> str:
 
 
 def _payload_text(payload: Mapping[str, Any]) -> str:
-    """The payload of an event. It is meant for people: what is no JSON is described, what is too large left out."""
+    """Encode the payload of an event for human readers: use `repr` where JSON fails, and leave out large payloads."""
     try:
         results = serialization.encode(payload)
     except (TypeError, ValueError, OverflowError, RecursionError):
@@ -433,7 +433,7 @@ def _payload_text(payload: Mapping[str, Any]) -> str:
 
 
 def _returned_by(function: Callable[..., Any]) -> Any:
-    """The type a function says it returns, if JSON can be read as that."""
+    """Return the declared return type of a function, if JSON can be decoded as it."""
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     try:

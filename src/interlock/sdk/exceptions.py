@@ -1,4 +1,4 @@
-"""What a task raises to say how its run ends, and what the SDK raises to say how a job has ended."""
+"""Exceptions that a task raises to end its run, and those that the SDK raises for the outcome of a job."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class StepMismatch(Error):
 
 
 def _ahead(span: float | timedelta | None, longest: float) -> float | None:
-    """A time to wait as seconds: what is over already is now, for a provider's clock may be behind ours."""
+    """Return a delay in seconds. A past time means now: the clock of a provider may be behind ours."""
     seconds = in_seconds(span)
     if seconds is not None and math.isnan(seconds):
         raise ValueError("a duration must be a finite number of seconds or a timedelta")

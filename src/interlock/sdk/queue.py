@@ -44,8 +44,8 @@ class Item:
         self.payload: Any = serialization.decode(job.payload)
         self.attempt = job.attempt
         self.is_settled = False
-        self.is_lost = False  # the lease was lost: somebody else may have it
-        self.is_unwanted = False  # somebody asked for it to be cancelled
+        self.is_lost = False  # the lease was lost: another consumer may have the job
+        self.is_unwanted = False  # cancellation was requested
         self.holder = (job.id, job.fence, job.worker or "")
         self._queue = queue
         self._claim = claim
@@ -110,7 +110,7 @@ class Popped:
         if error is None:
             await item.ack()
             return
-        with contextlib.suppress(Error):  # what the block raised says more
+        with contextlib.suppress(Error):  # the exception of the block is more useful
             if isinstance(error, Exception):
                 await item.nack(str(error) or type(error).__name__, kind=type(error).__name__)
             else:
@@ -132,7 +132,7 @@ class Queue:
         lease_seconds = in_seconds(lease) or 0.0
         self.type = type
         self._app = app
-        # Without capabilities nothing is popped that asks for some, and nothing that is bound to an affinity key.
+        # Without capabilities, skip items that require one or have an affinity key.
         self._ask = ClaimFilter(
             name or f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}",
             types=frozenset({type}),
@@ -141,7 +141,7 @@ class Queue:
         self._heartbeat_seconds = min(lease_seconds / 3, MAX_HEARTBEAT_SECONDS)
         self._keepers: WeakKeyDictionary[asyncio.AbstractEventLoop, _Keeper] = WeakKeyDictionary()
         self._claims = ClaimIds()
-        self._unsure: list[ClaimFilter] = []  # claims whose answer was not heard
+        self._unsure: list[ClaimFilter] = []  # claims whose response was lost
 
     async def push(self, payload: Any, **options: Unpack[Options]) -> str:
         """Add a value; the id of its job."""
@@ -165,7 +165,7 @@ class Queue:
 
     async def pop_many(self, limit: int, *, wait: float | timedelta | None = 0.0) -> list[Item]:
         """Return up to `limit` due items, at most 100, as soon as there is one."""
-        if not 1 <= limit <= MAX_POPPED:  # the same wherever the queue is: a worker beside its store may take more
+        if not 1 <= limit <= MAX_POPPED:  # same limit for every client: a local client would accept more
             raise Invalid(f"limit must be from 1 to {MAX_POPPED}", pointer="/limit")
         client = await self.client()
         client.start_maintenance()
@@ -206,7 +206,7 @@ class Queue:
         try:
             leases = await client.claim(ask, wait_seconds=wait_seconds)
         except asyncio.CancelledError:
-            with contextlib.suppress(Exception):  # then the next pop gives it back
+            with contextlib.suppress(Exception):  # the next pop releases it
                 await self._give_back(client, ask)
             raise
         except Exception:
@@ -216,7 +216,7 @@ class Queue:
         return [self._hold(client, lease, claim) for lease in leases]
 
     async def _give_back(self, client: Client, ask: ClaimFilter) -> None:
-        """What a claim was granted though nobody heard of it goes back; asked under its name for nothing, it tells."""
+        """Release the jobs of a claim whose response was lost. Repeating it without types leases nothing new."""
         try:
             leases = await client.claim(ask._replace(types=frozenset(), limit=1))
             if leases:
@@ -240,7 +240,7 @@ class Queue:
 
 
 class _Keeper:
-    """Signs of life for the items of one event loop, in one call, for as long as somebody has them."""
+    """Sends heartbeats for the items of one event loop, in one call, while the program references them."""
 
     def __init__(self, client: Client, every_seconds: float) -> None:
         self.client = client
@@ -261,10 +261,10 @@ class _Keeper:
             except Fatal:
                 return
             except Exception:  # perhaps a driver's
-                continue  # whoever settles an item hears of it; until then the next beat may get through
+                continue  # settling an item raises the error; until then the next heartbeat may succeed
 
     async def _once(self) -> None:
-        """Nothing here outlives the call: between two beats only their owners hold the items."""
+        """Send one heartbeat for each item. Between calls only their owners hold references to the items."""
         items = [item for item in self._leased if not (item.is_settled or item.is_lost)]
         self._leased = WeakSet(items)
         for start in range(0, len(items), BATCH_SIZE):

@@ -84,7 +84,7 @@ def _is_readable(type: Any) -> bool:
 
 
 def _parts(info: object) -> Iterator[msgspec.inspect.Type]:
-    """A type and all that it is made of, each once."""
+    """Yield a type and all types it contains, each once."""
     left, seen = [info], set()
     while left:
         one = left.pop()
@@ -115,7 +115,7 @@ def schema(type: Any) -> dict[str, Any]:
 
 
 def _widened(node: Any, flags: Sequence[dict[str, Any]]) -> Any:
-    """What msgspec's own schema would refuse though it is written so: parts of a second, and flags together."""
+    """Widen msgspec's schema to accept what msgspec itself writes: fractional seconds and combined flags."""
     if isinstance(node, list):
         return [_widened(one, flags) for one in node]
     if not isinstance(node, dict):
@@ -152,7 +152,7 @@ def _to_plain_and_back(value: object) -> object:
     try:
         again = kind.model_validate(plain)
     except ValueError:
-        return plain  # whoever reads it as this model says what is wrong with it, and where
+        return plain  # decoding it as this model will report what is wrong, and where
     if (place := _altered(value, again, kind.__name__)) is not None:
         raise Altered(
             f"{place} cannot be sent unchanged: secrets are masked, excluded fields are dropped and some types change "
@@ -162,7 +162,7 @@ def _to_plain_and_back(value: object) -> object:
 
 
 def _altered(sent: Any, read: Any, place: str) -> str | None:
-    """The first place where two values differ; private attributes are nobody else's, and a tuple is a list in JSON."""
+    """Return the first path where two values differ; ignore private attributes and treat tuples as lists."""
     parts: Iterator[tuple[Any, Any, str]]
     fields = getattr(type(sent), "model_fields", None)
     if fields is not None and type(sent) is type(read):
@@ -197,5 +197,5 @@ def _model_schema(wanted: Any) -> dict[str, Any]:
     if describe is None:
         return anything
     described: dict[str, Any] = describe()
-    # Definitions are looked up at the root of a document, which this is not: what needs them is left open.
+    # References to definitions resolve only at the root of a document, so a schema that has them accepts anything.
     return anything if "$defs" in described else described

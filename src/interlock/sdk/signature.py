@@ -79,7 +79,7 @@ class Signature:
         return serialization.schema(self._struct)
 
     def _closer(self, error: Invalid, payload: str | None) -> Invalid:
-        """The same error, or the one that says that nothing is wrong but an argument too many."""
+        """Return the same error, or `UnknownArgument` if an extra argument is the only problem."""
         try:
             self._decode_known(payload or "{}")
         except msgspec.MsgspecError:
@@ -91,7 +91,7 @@ class Signature:
             return self._decode(payload)
         except msgspec.ValidationError as error:
             raise serialization.as_invalid(error, self.name) from None
-        except msgspec.DecodeError:  # whatever else is wrong with a text is refused where it is written or stored
+        except msgspec.DecodeError:  # any other invalid text is rejected when it is encoded or stored
             raise Invalid(f"{self.name}: text contains a lone surrogate", pointer="/payload") from None
 
 

@@ -1,4 +1,4 @@
-"""Blocking twins of asynchronous verbs: the same verb, run on a loop in the background while the caller waits."""
+"""Synchronous versions of async methods: the same method, run on a background event loop while the caller waits."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def request_fields(options: Options) -> dict[str, Any]:
 
 
 def _check_lease(lease: Any) -> None:
-    """A lease that no claim or heartbeat would get is refused here, for there it would cost the job."""
+    """Reject an invalid lease at declaration; rejected by a claim or heartbeat, it would cost the job."""
     seconds = in_seconds(lease)
     if seconds is None:
         return
@@ -206,7 +206,7 @@ def _check_lease(lease: Any) -> None:
 
 
 def _shaped(option: str, value: Any, shape: Any) -> Any:
-    """The value of an option as a request has it; what a server would refuse is refused here, wherever the jobs are."""
+    """Convert an option to its form in a request. Reject what a server would reject, also without a server."""
     match option:
         case "timeout" | "expiry_delay" | "delay":
             value = in_seconds(value)

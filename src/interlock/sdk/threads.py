@@ -64,7 +64,7 @@ class Threads:
                 error = RuntimeError(f"the task raised {type(stray).__name__}")
             except BaseException as raised:
                 error = raised
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the event loop is closed and nothing awaits the result
                 call.loop.call_soon_threadsafe(self._deliver, call.answer, result, error)
 
     def _deliver(self, answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

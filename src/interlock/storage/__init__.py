@@ -1,1 +1,1 @@
-"""Durable homes for jobs: one contract, two engines."""
+"""Storage of jobs: one contract, two engines."""

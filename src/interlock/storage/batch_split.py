@@ -1,4 +1,4 @@
-"""Several items for one job in one batch take effect one after another."""
+"""Batches with several items for one job: the items take effect one after another."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class _ForAJob(Protocol):
 
 
 def are_distinct(items: Sequence[_ForAJob]) -> bool:
-    """Whether no job comes twice, as nearly always."""
+    """Return whether no job occurs twice, the usual case."""
     return len({*map(id_of, items)}) == len(items)
 
 
 def split_by_job(items: Sequence[_ForAJob]) -> Iterator[list[int]]:
-    """The positions of the items, split so that no job comes twice in one turn; each job's items keep their order."""
+    """Yield the positions of the items in batches without a repeated job; each job's items keep their order."""
     waiting = list(range(len(items)))
     if waiting and are_distinct(items):
         yield waiting

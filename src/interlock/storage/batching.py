@@ -1,4 +1,4 @@
-"""A store in front of a store: concurrent single calls of one verb and tenant share a commit."""
+"""A store wrapper that merges concurrent single calls of one operation and tenant into one commit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_ITEMS: Final = 1000
 
 
 def batched(store: Store) -> Store:
-    """The same store, with single calls merged; batches go straight through."""
+    """Wrap a store so that single calls are merged; batches are passed through."""
     return cast(Store, _Batched(store))
 
 
@@ -51,7 +51,7 @@ class _Batched:
         )
 
     def shared(self) -> dict[str, tuple[int, int]]:
-        """By verb: calls to the store below, and how many single calls went into them."""
+        """By operation: calls to the wrapped store, and how many single calls they contain."""
         merging = {
             "enqueue": self._enqueue,
             "claim": self._claim,
@@ -62,7 +62,7 @@ class _Batched:
         return {verb: (one.batches, one.items) for verb, one in cast(dict[str, Any], merging).items()}
 
     def __getattr__(self, name: str) -> Any:
-        """Everything that is not merged is the store's own."""
+        """Pass everything that is not merged to the wrapped store."""
         return getattr(self._store, name)
 
     async def enqueue(
@@ -78,7 +78,7 @@ class _Batched:
         return await self._store.claim(tenant, ask, claimants=claimants)
 
     async def _claim_together(self, key: tuple[str, ClaimFilter], asks: Sequence[ClaimFilter]) -> list[list[Job]]:
-        """One claim for asks with equal filters, whoever makes them; each gets what was granted to its worker."""
+        """Merge claims with equal filters into one, across workers; each caller gets the jobs leased to its worker."""
         tenant, (first, *others) = key[0], asks
         if not others:
             return [await self._store.claim(tenant, first)]
@@ -100,7 +100,7 @@ class _Batched:
         return await self._store.checkpoint(tenant, checkpoints)
 
     async def carry_out(self, tenant: str, orders: Sequence[Command]) -> list[Receipt | Rejected]:
-        """Only what a worker says of its own grant is merged: it may be said again, should a merged call fail."""
+        """Merge only finishes: they are idempotent, so they can be repeated one by one if a merged call fails."""
         if len(orders) == 1 and isinstance(orders[0], Finish):
             return [await self._finish((tenant, orders[0].verb), orders[0])]
         return await self._store.carry_out(tenant, orders)

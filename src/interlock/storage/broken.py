@@ -1,4 +1,4 @@
-"""Rows that break a rule of the database: what fails because of one is done for each job alone."""
+"""Rows that violate a database rule: a batch that fails because of one is executed job by job."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from interlock.errors import BrokenJob
 
 log = logging.getLogger(__name__)
 
-# What reading a row that no verb could have written leads to; text that cannot be encoded comes from a caller.
+# Errors from reading a row that no operation could have written. UnicodeError is not one: such text comes from a
+# caller.
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AssertionError, ArithmeticError)
 
 
 def unreadable(error: Exception) -> bool:
-    """Whether an error of ours may come from a row that breaks a rule."""
+    """Return whether an error may come from a row that violates a rule."""
     return isinstance(error, _UNREADABLE) and not isinstance(error, UnicodeError)
 
 
 def refused(job_id: str, error: Exception) -> Rejected:
-    """The answer for a job whose row does not let itself be changed."""
+    """Return the rejection for a job whose row cannot be changed."""
     log.warning("job %s breaks a rule of the database (%s); run interlock doctor", job_id, error)
     return Rejected(BrokenJob(job_id))

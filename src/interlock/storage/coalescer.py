@@ -1,6 +1,7 @@
-"""Concurrent single calls of one verb become one batch while the previous one is under way.
+"""Merging of concurrent single calls: calls that arrive while a batch is in flight form the next batch.
 
-No timer: an idle call goes out at once, a busy one shares the next commit. Nothing here knows about jobs.
+There is no timer: when idle, a call is sent immediately; under load, it shares the next commit. Nothing here knows
+about jobs.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final, Generic, TypeVar
 
 from interlock.storage.commit_window import CommitWindow
 
-RESULTS_PER_LOOP_PASS: Final = 4  # of a round: the first are on their way while others are still being told
+RESULTS_PER_LOOP_PASS: Final = 4  # callers start sending their response while others still wait for a result
 
 K = TypeVar("K", bound=Hashable)
 I = TypeVar("I")  # noqa: E741 - an item
@@ -20,10 +21,10 @@ A = TypeVar("A")
 
 
 class Coalescer(Generic[K, I, A]):
-    """Merges calls with an equal key. Each item gets its own answer.
+    """Merges calls with an equal key. Each item gets its own result.
 
-    If a merged call fails, its items run again one by one; a caller that goes away cancels nobody else. With `rounds`
-    its batches go out together with those of others.
+    If a merged call fails, its items are retried one by one; a cancelled caller does not cancel the others. With a
+    `window`, batches of several operations are sent together.
     """
 
     def __init__(

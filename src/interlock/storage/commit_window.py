@@ -1,20 +1,20 @@
-"""When merged calls go out to a store with one writer: all verbs together, in as few commits as there can be."""
+"""Timing of merged calls to a store with one writer: all operations together, in as few commits as possible."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Final
 
-QUIET_PASSES: Final = 2  # what one turn of the loop reads gets here in the next
+QUIET_PASSES: Final = 2  # a request read in one pass of the loop arrives here in the next
 MAX_PASSES: Final = 12
-MAX_SECONDS: Final = 0.02  # where turns are long
+MAX_SECONDS: Final = 0.02  # if passes are slow
 
 
 class CommitWindow:
-    """Lets calls out in rounds: the next begins when the last is back and nobody new has come for a moment.
+    """Sends calls in batches: the next starts when the last has returned and no new call has arrived for a moment.
 
-    Whoever the last round has answered mostly comes again within that moment, which is counted in turns of the loop,
-    not in time, and bounded in both. Where nothing is under way and nobody else comes, a call goes out at once.
+    Callers of the last batch usually call again within that moment, which is counted in passes of the event loop, not
+    in time, and bounded in both. If nothing is in flight and no other call arrives, a call is sent immediately.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class CommitWindow:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> None:
-        if self._loop is not (loop := asyncio.get_running_loop()):  # what another one left behind never comes back
+        if self._loop is not (loop := asyncio.get_running_loop()):  # the calls of a closed loop never return
             self._loop, self._out, self._next = loop, 0, None
         if self._next is None:
             self._next = asyncio.Event()
@@ -45,7 +45,7 @@ class CommitWindow:
         loop.call_soon(self._look, loop, self.came, 1, 1)
 
     def _look(self, loop: asyncio.AbstractEventLoop, came: int, quiet: int, passes: int) -> None:
-        """Begin the round, or look again in the next turn."""
+        """Start the batch, or check again in the next pass."""
         if came != self.came:
             quiet = 0
         if quiet < QUIET_PASSES and passes < MAX_PASSES and loop.time() < self._until:

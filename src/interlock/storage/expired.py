@@ -1,4 +1,4 @@
-"""What claims end on their way: the leases and deadlines that they find run out before anybody else does."""
+"""Counts of leases and deadlines that a claim expired before selecting jobs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from interlock.domain.decide import Command
 from interlock.domain.job import Receipt, Rejected
 
-ExpiredCounts = Counter[tuple[str, str]]  # by verb and the status it led to
+ExpiredCounts = Counter[tuple[str, str]]  # by operation and resulting status
 
 
 def count_expired(orders: Iterable[Command], answers: Sequence[Receipt | Rejected]) -> ExpiredCounts:
-    """What became of the orders that were carried out."""
+    """Count the commands that were executed."""
     return Counter(
         (order.verb.value, answer.status.value)
         for order, answer in zip(orders, answers, strict=True)

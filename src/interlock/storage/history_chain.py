@@ -1,4 +1,4 @@
-"""Checking chains of history rows as they are read, one job after another."""
+"""Verification of history chains while they are read, one job after another."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ENDS_BATCH_SIZE: Final = 2_000
 VERIFIED_BATCH_SIZE: Final = 1_000
 LOG_ROWS_AT_ONCE: Final = 1_000
 
-Ends = Sequence[tuple[str, bytes]]  # the last hash of the history of each job, by job
+Ends = Sequence[tuple[str, bytes]]  # the chain head of each job
 
 
 def verify(rows: Iterable[tuple[Any, ...]], kept: Mapping[str, Kept] | None = None) -> ChainVerification:
-    """Walk rows ordered by tenant, job and version; the last three columns are the job's own version, status and head.
+    """Verify rows ordered by tenant, job and version; the last three columns are the job's version, status and head.
 
-    With `kept`, by job, the digests of the rows are compared with what the database has of their job now.
+    With `kept`, by job, compare the digests of the rows with the job's current data in the database.
     """
     jobs = count = 0
     bad: str | None = None
@@ -40,7 +40,7 @@ def verify(rows: Iterable[tuple[Any, ...]], kept: Mapping[str, Kept] | None = No
 async def verify_all(
     tenants: Iterable[str], part_of: Callable[[str, str | None], Awaitable[VerifiedPart]]
 ) -> ChainVerification:
-    """All chains of these tenants, part by part."""
+    """Verify all chains of these tenants, part by part."""
     verdict = ChainVerification(0, 0, None)
     for tenant in tenants:
         after: str | None = None
@@ -55,19 +55,19 @@ async def verify_all(
 
 
 def part(tenant: str, verdict: ChainVerification, bare: Sequence[str], next: str | None) -> VerifiedPart:
-    """What is told of some chains; bare names a job that has none."""
+    """Build the result for some chains; `bare` lists jobs without a chain."""
     bad = verdict.first_bad or (f"{tenant} {bare[0]}: the job has no history" if bare else None)
     return VerifiedPart(verdict.jobs, verdict.rows, bad, next)
 
 
 class ReadLog(Protocol):
-    """How rows of an audit log are read."""
+    """A reader of audit log rows."""
 
     def __call__(self, tenant: str, *, after: int = 0, limit: int) -> Awaitable[list[LogRow]]: ...
 
 
 async def with_log(tenant: str, part: VerifiedPart, read: ReadLog) -> VerifiedPart:
-    """The last part of an audit, with the audit log."""
+    """Add the audit log to the last part of an audit."""
     if part.next is not None or part.first_bad is not None:
         return part
     before: LogRow | None = None
@@ -100,21 +100,21 @@ def _bad_row(row: tuple[Any, ...], before: tuple[Any, ...] | None) -> str | None
     if row[3] != (None if before is None else before[4]):
         return f"{where}: it does not start from the status the row before ended in"
     if bytes(row[12]) != history_hash(None if before is None else bytes(before[12]), *row[:12]):
-        return f"{where}: the hash does not fit the row and the one before"
+        return f"{where}: the hash does not match the row and the previous one"
     return None
 
 
 def _bad_end(row: tuple[Any, ...]) -> str | None:
     where = _where(row)
     if row[13] != row[2] or row[14] != row[4]:
-        return f"{where}: the job says version {row[13]}, {row[14]}; its history ends in {row[4]}"
+        return f"{where}: the job has version {row[13]}, {row[14]}, but its history ends in {row[4]}"
     if bytes(row[15]) != bytes(row[12]):
         return f"{where}: the head of the job is the hash of another row; rows after this one are missing"
     return None
 
 
 def _bad_content(chain: Sequence[tuple[Any, ...]], kept: Kept) -> str | None:
-    """The first row whose digests are not those of what the database has."""
+    """Return the first row whose digests do not match the data in the database."""
     newest: dict[str, tuple[str | None, tuple[Any, ...]]] = {}
     steps, requests, decisions = dict(kept.steps), dict(kept.requests), dict(kept.decisions)
     for row in chain:
@@ -154,11 +154,11 @@ def _where(row: tuple[Any, ...]) -> str:
 
 
 def _differs(row: tuple[Any, ...], name: str) -> str:
-    return f"{_where(row)}: the digest of {name} does not fit: the {name} was changed after this transition"
+    return f"{_where(row)}: the digest of {name} does not match: the {name} was changed after this transition"
 
 
 class Head:
-    """One hash over the last hash of every chain, added piece by piece, ordered by tenant and job."""
+    """One hash over all chain heads, updated incrementally, ordered by tenant and job."""
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
@@ -172,7 +172,7 @@ class Head:
 
 
 def head(ends: Iterable[tuple[str, str, bytes]]) -> str:
-    """The head of all these chains."""
+    """Return the head of all these chains."""
     whole = Head()
     whole.add(ends)
     return str(whole)
@@ -183,9 +183,9 @@ async def head_of(
     ends: Callable[[str, str, int], Awaitable[Ends]],
     log_end: Callable[[str], Awaitable[bytes | None]],
 ) -> str:
-    """The head of all chains of these tenants and of their audit logs, which come behind the chains of each.
+    """Return the head over all chains of these tenants; each tenant's audit log follows its chains.
 
-    They are read some at a time, since there may be any number of them.
+    Chain heads are read in pages, because their number is unbounded.
     """
     whole = Head()
     for tenant in sorted(tenants):

@@ -1,4 +1,4 @@
-"""Numbered migrations: the same names on every engine, applied once, in order, and never altered afterwards."""
+"""Numbered migrations: the same names on every engine, applied once, in order, and never changed afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Migration(NamedTuple):
 
 
 def migrations(package: str) -> list[Migration]:
-    """Every migration of one engine, oldest first."""
+    """Return every migration of one engine, oldest first."""
     found = [
         Migration(int(file.name[:4]), file.name.removesuffix(".sql"), file.read_text())
         for file in (files(package) / "migrations").iterdir()
@@ -32,7 +32,7 @@ def migrations(package: str) -> list[Migration]:
 
 
 def pending(known: Sequence[Migration], applied: dict[int, str]) -> list[Migration]:
-    """What is still to be applied; applied maps numbers to checksums. Refuses a database this program does not know."""
+    """Return the migrations to apply; `applied` maps numbers to checksums. Reject unknown or changed ones."""
     for number, checksum in applied.items():
         ours = next((m for m in known if m.number == number), None)
         if ours is None:
@@ -46,12 +46,12 @@ def pending(known: Sequence[Migration], applied: dict[int, str]) -> list[Migrati
     return [m for m in known if m.number not in applied]
 
 
-@cache  # as of the start of the process: whoever replaces the files under it replaces the process later
+@cache  # read once: an upgrade replaces the files before it restarts the process
 def known_migrations(package: str) -> Mapping[int, str]:
-    """The names of the migrations that this program was written for, by number."""
+    """Return the names of the migrations that this program was written for, by number."""
     return {m.number: m.name for m in migrations(package)}
 
 
 def lacking(package: str, applied: Collection[int]) -> str | None:
-    """The first migration that a database in use lacks; one that has got newer ones since is fine."""
+    """Return the first migration that a database lacks; newer ones than this program knows are fine."""
     return next((name for number, name in known_migrations(package).items() if number not in applied), None)

@@ -1,4 +1,4 @@
-"""What `interlock doctor` tries out and undoes: a limited agent, its jobs, an edit, claims, and their ends."""
+"""The test run of `interlock doctor`, which is rolled back: a limited agent, its jobs, an edit, claims and finishes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ASK: Final = ClaimFilter("doctor", limit=5)
 
 
 def jobs() -> list[NewJob]:
-    """Two jobs of one agent, which may run one at a time."""
+    """Create two jobs of one agent with a concurrency limit of one."""
     return [NewJob(str(uuid4()), "doctor", agent_kind=AGENT.kind, agent_id=AGENT.id) for _ in range(2)]
 
 
@@ -33,7 +33,7 @@ def complete(job: Job) -> CompleteJob:
 
 
 def judge(step: str, answers: object, expected: int) -> None:
-    """Raise where a step did not do what it was asked."""
+    """Raise if a step did not have the expected result."""
     good = [a for a in answers if isinstance(a, (Enqueued, Receipt, Job))] if isinstance(answers, list) else []
     if len(good) != expected:
         raise ValueError(f"{step} did {len(good)} of {expected}: {answers}")

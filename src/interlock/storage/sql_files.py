@@ -1,4 +1,4 @@
-"""Named SQL statements, read from the .sql files beside an engine."""
+"""Named SQL statements from the .sql files next to an engine."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ LIST_COLUMNS: Final = ", ".join(f"null AS {f}" if f in LEFT_OUT_OF_LISTS else f"
 
 
 def load(package: str, file: str) -> dict[str, str]:
-    """The statements of one file by name; {job} and {list} stand for the columns of job_view v, whole or as listed.
+    """Return the statements of one file by name; {job} and {list} expand to the full or listed columns of job_view v.
 
-    Without comments and on one line, as whoever looks a statement up in a cache reads all of it.
+    Comments and line breaks are removed, because statement caches compare the whole text.
     """
     statements: dict[str, str] = {}
     for part in (files(package) / file).read_text().split(MARK)[1:]:

@@ -1,4 +1,4 @@
-"""A hint that something may have become claimable."""
+"""A hint that a job may have become claimable."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ ALL_TENANTS: Final = None
 
 
 class Wakeup:
-    """Wakes everybody who took an event before it was fired; nobody can miss it by waiting a moment too late.
+    """Wakes all waiters that got an event before it fired, so that a late wait misses nothing.
 
-    Who waits says for whom, a tenant mostly, and is not woken for others; an event that nobody holds is forgotten.
+    Waiters register per tenant or other key and are not woken for others; events without a waiter are dropped.
     """
 
     def __init__(self) -> None:
@@ -21,11 +21,11 @@ class Wakeup:
         self._hearers: list[Callable[[str | None], None]] = []
 
     def event(self, whose: str | None = ALL_TENANTS) -> asyncio.Event:
-        """Set when the signal is fired the next time, for them or for everybody."""
+        """Return the event that the next `fire` sets, for this key or for all."""
         return self._next.setdefault(whose, asyncio.Event())
 
     def hear(self, hearer: Callable[[str | None], None]) -> None:
-        """Call somebody with whom it is for, whenever the signal is fired."""
+        """Call `hearer` with the key whenever `fire` is called."""
         self._hearers.append(hearer)
 
     def fire(self, whose: str | None = ALL_TENANTS) -> None:

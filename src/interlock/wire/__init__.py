@@ -1,4 +1,4 @@
-"""JSON and Python on one side, the values of the domain on the other; limits are checked here."""
+"""Conversion and validation between JSON or Python values and domain values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ when: Final = timestamps.when
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest values taken, in bytes unless said otherwise."""
+    """Limits of values, in bytes unless the name has another unit; `batch` and `claim` are counts."""
 
     payload: int = 256 * 1024
     result: int = 256 * 1024
@@ -51,14 +51,14 @@ LIMITS: Final = Limits()
 
 
 class AgentName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whom a job is for."""
+    """The agent that a job runs for."""
 
     kind: str
     id: str
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A job as a producer asks for it. Payload is JSON text, kept byte for byte."""
+    """A request to enqueue a job. Payload is JSON text, stored byte for byte."""
 
     type: str
     payload: msgspec.Raw = msgspec.Raw(b"{}")
@@ -83,11 +83,11 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     requested_by: str | None = None
 
 
-_PLAIN: Final = msgspec.structs.astuple(JobRequest(type=""))[2:]  # says nothing beyond type and payload
+_PLAIN: Final = msgspec.structs.astuple(JobRequest(type=""))[2:]  # a request with only type and payload
 
 
 class TokenRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A bearer token as somebody asks for it; absent types and repositories mean any, absent capabilities none."""
+    """A request to create a token. Without types or repositories any is allowed; without capabilities none is."""
 
     roles: list[str]
     description: str | None = None
@@ -100,7 +100,7 @@ class TokenRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def job_request(values: Mapping[str, Any]) -> JobRequest:
-    """A request from Python values; payload may be any JSON-like value."""
+    """Build a request from Python values; payload may be any JSON-like value."""
     fields = dict(values)
     if "payload" in fields:
         fields["payload"] = msgspec.Raw(encode_json(fields["payload"], what="payload"))
@@ -122,7 +122,7 @@ def new_job(
     shard: int = 0,
     judged: bool = False,
 ) -> NewJob:
-    """The request checked and complete, with an id of its own; what it leaves open comes from the defaults."""
+    """Validate a request and return a new job with an ID; fields that it does not set come from the defaults."""
     payload = (json_text.measured if judged else json_text.check)(
         bytes(request.payload), what="payload", limit=limits.payload
     )
@@ -173,7 +173,7 @@ def new_job(
 
 
 def defaults(values: Mapping[str, Any] | None, limits: Limits = LIMITS) -> Defaults:
-    """What jobs of a type or an agent get where they say nothing, checked like a job's own fields."""
+    """Validate the defaults of a type or agent, with the same rules as the fields of a job."""
     try:
         given = msgspec.convert(dict(values or {}), _Defaults)
     except msgspec.ValidationError as error:
@@ -200,7 +200,7 @@ class _Defaults(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def backoff(value: Mapping[str, Any] | None) -> str | None:
-    """How a job is tried again, checked, as the JSON text that is stored with it."""
+    """Validate a backoff policy and return it as the stored JSON text."""
     if value is None:
         return None
     if unknown := sorted(value.keys() - set(Backoff._fields)):
@@ -209,33 +209,33 @@ def backoff(value: Mapping[str, Any] | None) -> str | None:
 
 
 def tags(values: Sequence[str]) -> tuple[str, ...]:
-    """The tags of a job, which every list shows with it."""
+    """Validate tags. Their total size is limited because every list of jobs contains them."""
     given = policy.names(values, what="tags")
     if (size := sum(len(tag.encode()) for tag in given)) > TAGS_BYTES:
-        raise Invalid(f"tags have {size} bytes; at most {TAGS_BYTES} are taken", pointer="/tags")
+        raise Invalid(f"tags are {size} bytes: the limit is {TAGS_BYTES}", pointer="/tags")
     return given
 
 
 def needs(type: str, requires: Sequence[str]) -> tuple[str, ...]:
-    """What every job of a type requires."""
+    """Validate the capabilities that every job of a type requires."""
     given = policy.names(requires, what="requires")
     policy.check_needs(type, given)
     return given
 
 
 def body_sha256(request: JobRequest) -> bytes:
-    """SHA-256 of the fields as sent, the key itself apart."""
+    """Return the SHA-256 of the fields as sent, without the idempotency key."""
     return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(request, idempotency_key=None))).digest()
 
 
 def new_id(shard: int = 0) -> str:
-    """A UUIDv7; the ten bits after its variant name the shard it was born on."""
+    """Return a UUIDv7 whose ten bits after the variant are the number of the shard that created it."""
     json_text = str(uuid_utils.uuid7())
     return f"{json_text[:19]}{8 | shard >> 8:x}{shard & 0xFF:02x}{json_text[22:]}"
 
 
 def job_id(value: str, field: str = "id") -> str:
-    """The one spelling of an id. What cannot be one is like an unknown job, or an invalid field of a request."""
+    """Return the canonical form of an ID. A malformed one raises NotFound, or Invalid in a field of a request."""
     try:
         return str(uuid_utils.UUID(value))
     except (ValueError, TypeError, AttributeError):
@@ -245,18 +245,18 @@ def job_id(value: str, field: str = "id") -> str:
 
 
 def encode_json(value: object, *, what: str) -> bytes:
-    """Python values as JSON; what JSON cannot say is Invalid."""
+    """Serialize Python values, or raise Invalid for values that JSON cannot represent."""
     try:
         try:
             return msgspec.json.encode(value)
-        except ValueError:  # an integer of more digits than Python writes by itself
+        except ValueError:  # an integer that exceeds Python's int-to-str limit
             return json_text.dumps(msgspec.to_builtins(value, str_keys=True)).encode()
     except (TypeError, ValueError, RecursionError, UnicodeEncodeError) as error:
         raise Invalid(f"{what} cannot be written as JSON: {error}", pointer=f"/{what}") from None
 
 
 def json_object(text_: str, *, what: str) -> dict[str, Any]:
-    """A JSON object that a person typed."""
+    """Parse a JSON object from the command line or a form."""
     try:
         return msgspec.json.decode(text_, type=dict[str, Any])
     except msgspec.MsgspecError as error:
@@ -266,9 +266,9 @@ def json_object(text_: str, *, what: str) -> dict[str, Any]:
 def error_body(
     message: str, *, kind: str | None = None, details: object = None, limit: int = LIMITS.error
 ) -> tuple[str, bool]:
-    """What a worker says went wrong, as stored; odd text is mended, and a message is cut to the room that is left.
+    """Return the error of a worker as stored and whether it was sanitized; truncate the message to the limit.
 
-    A message of up to an eighth of the limit is never cut: details that leave too little room for it are too large.
+    A message of up to an eighth of the limit is never truncated: details are too large if they leave less space.
     """
     plain, sanitized = json_text.sanitize_text(message)
     room = limit - len(limited_error("", kind=kind, details=details))
@@ -278,7 +278,7 @@ def error_body(
 
 
 def limited_error(message: str, *, kind: str | None = None, details: object = None) -> bytes:
-    """What went wrong as it was said, whatever its size."""
+    """Serialize an error of any size."""
     body: dict[str, object] = {"message": message}
     if kind is not None:
         body["kind"] = json_text.sanitize_text(kind)[0][:200]
@@ -288,7 +288,7 @@ def limited_error(message: str, *, kind: str | None = None, details: object = No
 
 
 def _cut(message: str, room: int) -> str:
-    """As much of a text as so many bytes of JSON hold, with a mark where it ends early."""
+    """Truncate a text to `room` bytes of JSON, with an ellipsis if it was longer."""
 
     def size(length: int) -> int:
         return len(encode_json(message[:length], what="error")) - 2
@@ -300,7 +300,7 @@ def _cut(message: str, room: int) -> str:
 
 
 def remark(value: str | None, field: str) -> str | None:
-    """Free text that people read: odd characters are mended, never refused; only its size is."""
+    """Sanitize free text. Invalid characters are replaced; only text that is too long is rejected."""
     if value is None:
         return None
     sanitized = json_text.sanitize_text(value)[0].replace("\x00", "\ufffd")
@@ -330,7 +330,7 @@ def seconds(value: float | None, field: str, low: float, high: float) -> float |
 
 
 def instant(value: datetime | None, field: str) -> int | None:
-    """A time with an offset as microseconds since 1970."""
+    """Convert a time with an offset to microseconds since 1970."""
     if value is None:
         return None
     if value.tzinfo is None:
@@ -342,16 +342,16 @@ def instant(value: datetime | None, field: str) -> int | None:
 
 
 def invalid(error: msgspec.ValidationError) -> Invalid:
-    """What msgspec says of a request, with its path as a JSON pointer."""
+    """Convert a validation error of msgspec, with its path as a JSON pointer."""
     message, _, path = str(error).partition(" - at `$")
-    # It does not say which entry of a map it means, only `[...]`: then the map itself is pointed at.
+    # For an entry of a map, msgspec reports only `[...]`, so the pointer refers to the map itself.
     path = path.rstrip("`").partition("[...]")[0].strip(".")
     pointer = "/" + path.replace(".", "/").replace("[", "/").replace("]", "") if path else ""
     return Invalid(message, pointer=pointer.replace("//", "/"))
 
 
 def log_to_dict(row: LogRow) -> dict[str, Any]:
-    """A row of the audit log as the API shows it."""
+    """Serialize a row of the audit log."""
     return {
         "seq": row.seq,
         "actor": row.actor,
@@ -364,7 +364,7 @@ def log_to_dict(row: LogRow) -> dict[str, Any]:
 
 
 def history_to_dict(row: HistoryRow) -> dict[str, Any]:
-    """A history row as the API shows it."""
+    """Serialize a history row."""
     return {
         "version": row.version,
         "from": row.from_status,
@@ -381,7 +381,7 @@ def history_to_dict(row: HistoryRow) -> dict[str, Any]:
 
 
 def error_to_dict(error: Error) -> dict[str, Any]:
-    """What an error says to a program."""
+    """Serialize an error."""
     encoded: dict[str, Any] = {"code": error.code, "detail": str(error)}
     if isinstance(error, Invalid) and error.pointer:
         encoded["errors"] = [{"pointer": p, "code": error.code, "message": message} for p, message in error.faults]
@@ -395,7 +395,7 @@ def _headers(value: Mapping[str, str] | None, limits: Limits) -> str | None:
 
 
 def _first(*values: T | None) -> T:
-    """The first value that was said; the last one may be None as well."""
+    """Return the first value that is not None, or the last value."""
     return next((value for value in values if value is not None), values[-1])  # type: ignore[return-value]
 
 

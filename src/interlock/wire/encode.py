@@ -1,4 +1,4 @@
-"""Values of the domain as programs see them: the same shapes in the API and on the command line."""
+"""Serialization of domain values, shared by the API and the command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_LISTED: Final = frozenset({"payload", "checkpoint", "result", "error", "awai
 
 
 class JobBody(msgspec.Struct, gc=False):
-    """A job as programs see it; its text is written straight from here, many times a second."""
+    """A job as returned by the API."""
 
     id: str
     seq: int
@@ -75,13 +75,13 @@ class JobBody(msgspec.Struct, gc=False):
 
 
 class EnqueuedJobBody(JobBody, gc=False):
-    """A job of a batch, and whether it was there before."""
+    """A job of a batch, and whether it already existed."""
 
     replayed: bool
 
 
 class LeasedJobBody(JobBody, gc=False):
-    """A job that was just claimed, with what is known of its earlier runs."""
+    """A claimed job with the steps and approvals of its earlier runs."""
 
     steps: Sequence[Mapping[str, Any]]
     approval: Mapping[str, Any] | None
@@ -89,9 +89,9 @@ class LeasedJobBody(JobBody, gc=False):
 
 
 def job_fields(job: Job, *, now: int) -> tuple[Any, ...]:
-    """The fields of a job in the order they are shown; JSON text stays as it is."""
-    # There are hundreds of jobs in an answer: to look up fifty names of each, or to call a function for each field,
-    # takes longer than all the rest.
+    """Return the fields of a job in the order of `JobBody`; JSON text is not parsed."""
+    # A response may contain hundreds of jobs. Attribute access or a function call per field would take longer than
+    # the rest of the serialization.
     (
         tenant, id, seq, type, status, priority, payload, headers, traceparent, tags, agent_kind, agent_id,
         affinity_key, repository, requires, idempotency_key, webhook, parent_id, redrive_of, created_by, requested_by,
@@ -132,12 +132,12 @@ def job_fields(job: Job, *, now: int) -> tuple[Any, ...]:
 
 
 def job_to_dict(job: Job, *, now: int) -> dict[str, Any]:
-    """A job for whoever adds to it before it is shown."""
+    """Serialize a job as a dictionary that the caller can extend."""
     return dict(zip(JobBody.__struct_fields__, job_fields(job, now=now), strict=True))
 
 
 def listed_job_to_dict(job: Job, *, now: int) -> dict[str, Any]:
-    """A job of a list, without what lists do not read; a null would say that the job has none."""
+    """Serialize a job of a list. Omit the fields that lists do not load: null would mean that they have no value."""
     return {name: value for name, value in job_to_dict(job, now=now).items() if name not in NOT_LISTED}
 
 
@@ -180,7 +180,7 @@ def type_to_dict(type: JobType) -> dict[str, Any]:
 
 
 def defaults_to_dict(defaults: Defaults) -> dict[str, Any]:
-    """Only what is said."""
+    """Serialize the fields that are set."""
     given: dict[str, Any] = {name: value for name, value in defaults._asdict().items() if value is not None}
     if defaults.backoff is not None:
         given["backoff"] = Raw(defaults.backoff.encode())
@@ -188,7 +188,7 @@ def defaults_to_dict(defaults: Defaults) -> dict[str, Any]:
 
 
 def artifact_to_dict(artifact: Artifact) -> dict[str, Any]:
-    """A file or link of a job, without the key of its bytes; the URL of a file is the path that serves it."""
+    """Serialize an artifact without its object key; the URL of a file is its download path."""
     return {
         "id": artifact.id,
         "job_id": artifact.job_id,
@@ -202,7 +202,7 @@ def artifact_to_dict(artifact: Artifact) -> dict[str, Any]:
 
 
 def stats_to_dict(stats: QueueStats, *, now: int) -> dict[str, Any]:
-    """The counts flat; ages in seconds."""
+    """Serialize queue statistics, with ages in seconds."""
     encoded = stats._asdict()
     oldest = encoded.pop("oldest_ready_at")
     return encoded | {
@@ -213,7 +213,7 @@ def stats_to_dict(stats: QueueStats, *, now: int) -> dict[str, Any]:
 
 
 def token_to_dict(token: Token) -> dict[str, Any]:
-    """A token as the API shows it, without its text."""
+    """Serialize a token, which never includes its text."""
     encoded = token._asdict()
     for field in ("created_at", "expires_at", "last_used_at", "revoked_at"):
         if encoded[field] is not None:

@@ -1,4 +1,4 @@
-"""Approvals as programs see them: JSON text stays as it is, and of a link token nothing is shown but who made it."""
+"""Serialization of approvals. JSON text is not parsed, and link tokens are never included."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from interlock.domain.approval import Approval, Vote
 
 
 def approval(found: Approval) -> dict[str, Any]:
-    """A gate for those who may decide it."""
+    """Serialize an approval for approvers."""
     return {
         "id": found.id,
         "job_id": found.job_id,
@@ -39,7 +39,7 @@ def approval(found: Approval) -> dict[str, Any]:
 
 
 def decision(found: Approval) -> dict[str, Any]:
-    """A decided gate for the worker that goes on; who decided is not its business."""
+    """Serialize a decision for the worker that resumes the job, without the identity of the approvers."""
     return {
         "id": found.id,
         "name": found.name,

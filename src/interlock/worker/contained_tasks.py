@@ -1,4 +1,4 @@
-"""Tasks that a run starts beside itself: `sys.exit()` in one is an error of that run, not the end of the worker."""
+"""Asyncio tasks started by a run: `sys.exit()` in one of them fails the run and does not stop the worker."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _in_a_run: ContextVar[bool] = ContextVar("interlock_in_a_run", default=False)
 
 
 def mark_run() -> None:
-    """Say that the running task, and whatever is started from it, belongs to a run."""
+    """Mark the running asyncio task, and every task started from it, as part of a run."""
     _in_a_run.set(True)
 
 
 @contextmanager
 def contained(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Contain what runs start on the loop, which otherwise stops when a task of it ends by SystemExit."""
+    """Contain tasks that runs start on the loop; otherwise a SystemExit in one of them stops the loop."""
     before = loop.get_task_factory()
     make: Callable[..., Any] = _plain if before is None else before
 
@@ -38,13 +38,13 @@ def _plain(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> a
 
 
 class _Contained(Coroutine[Any, Any, Any]):
-    """A coroutine whose SystemExit comes in a group: that is no exit to an event loop, and still no Exception."""
+    """A coroutine that wraps SystemExit in a group, which does not stop the event loop and is not an Exception."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._coroutine = coroutine
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._coroutine, name)  # its name and frames, for whoever looks at the task
+        return getattr(self._coroutine, name)  # its name and frames, for debuggers
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self._coroutine.__await__()

@@ -1,4 +1,4 @@
-"""One job → how its run ended, as a value: what is to be reported, or None if there is nothing left to say."""
+"""Runs one job and returns its finish, or None if there is nothing to report."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from interlock.worker.run import Run, StopReason
 MAX_TRACEBACK_LENGTH: Final = 6000
 UNKNOWN_ARGUMENT: Final = "unknown_argument"
 MAX_DEPLOY_SECONDS: Final = 3600.0
-ROLE_DELAY_SECONDS: Final = 300.0  # until an operator has perhaps given the worker another token
-DEPLOY_SECONDS: Final = 30.0  # until another worker has perhaps got the job, or this one been replaced
+ROLE_DELAY_SECONDS: Final = 300.0  # time for an operator to replace the worker's token
+DEPLOY_SECONDS: Final = 30.0  # time for a newer worker to claim the job, or for a deployment
 
 
 def execute(run: Run, threads: Threads) -> Coroutine[Any, Any, Finish | None]:
-    """Run the task; whatever it does, the answer is how the job goes on."""
+    """Run the task and return the finish of the job, regardless of how the task ends."""
     return _traced(run, threads) if tracing.is_on() else _execute(run, threads)
 
 
 async def _traced(run: Run, threads: Threads) -> Finish | None:
-    """The same within a span that hangs under the enqueuer's."""
+    """The same in a span that is a child of the enqueuer's."""
     job = run.job
     results = {"interlock.job.id": job.id, "interlock.job.type": job.type, "interlock.job.attempt": job.attempt}
     with tracing.span(f"run {job.type}", "consumer", parent=job.traceparent, attributes=results) as span:
@@ -50,7 +50,7 @@ async def _traced(run: Run, threads: Threads) -> Finish | None:
 async def _execute(run: Run, threads: Threads) -> Finish | None:
     order = await _ended(run, threads)
     if run.context is not None and order is not None and type(order) is not CompleteJob:
-        with contextlib.suppress(Error):  # the end of a run matters more than what it has used up
+        with contextlib.suppress(Error):  # the finish of a run matters more than its usage
             await run.context.keep_patches()
             await run.context.keep_usage()
     return order
@@ -59,7 +59,7 @@ async def _execute(run: Run, threads: Threads) -> Finish | None:
 async def _ended(run: Run, threads: Threads) -> Finish | None:
     try:
         arguments = run.task.signature.unpack(run.job.payload)
-    except UnknownArgument as error:  # perhaps of a newer version of the task, which another worker has
+    except UnknownArgument as error:  # possibly from a newer version of the task
         return failure(run, str(error), kind=UNKNOWN_ARGUMENT, retry_after_seconds=DEPLOY_SECONDS)
     except Error as error:
         return failure(run, str(error), kind="invalid_payload", retryable=False)
@@ -70,25 +70,25 @@ async def _ended(run: Run, threads: Threads) -> Finish | None:
             result = await run.task.function(**arguments)
         else:
             result = await _in_thread(run, threads, arguments)
-            if isawaitable(result):  # a plain function around an asynchronous one
+            if isawaitable(result):  # a plain function that returns an awaitable
                 result = await result
     except asyncio.CancelledError:
         if run.ending is None and _is_cancelled_from_outside():
-            raise  # not one run is stopped, the whole worker is
+            raise  # the whole worker is stopped, not this run
         return stopped(run)
     except Suspended as suspended:
         return _suspended(run, suspended)
     except BaseExceptionGroup as group:
         return _raised_together(run, group)
     except GeneratorExit:
-        raise  # a coroutine that is closed must not go on; the worker tells whether the task raised it
+        raise  # a closed coroutine must not continue; the worker checks whether the task itself raised this
     except BaseException as error:
         return _raised(run, error)
     return _returned(run, result)
 
 
 def stopped(run: Run) -> Finish | None:
-    """How a run that was stopped from outside ends."""
+    """Return the finish of a run that was stopped from outside."""
     match run.ending:
         case StopReason.LOST:
             return None
@@ -98,7 +98,7 @@ def stopped(run: Run) -> Finish | None:
             return Released(*run.holder, reason="worker shut down")
         case StopReason.TIMED_OUT:
             message = f"the run exceeded its timeout of {run.job.timeout_seconds} s"
-            # As if the lease had run out, which it does at the same moment.
+            # Same delay as after a lease expiry, which happens at the same moment.
             return failure(run, message, kind="timeout", retry_after_seconds=run.job.expiry_delay_seconds or 0.0)
         case None:
             return failure(run, "the task cancelled itself", kind="CancelledError")
@@ -113,7 +113,7 @@ def failure(
     retryable: bool = True,
     retry_after_seconds: float | None = None,
 ) -> Failed:
-    """A report of failure that is never refused: details that are too large or no JSON are left out."""
+    """Return a failure that is never rejected: details that are too large or not JSON are left out."""
     try:
         error, sanitized = error_body(message, kind=kind, details=details)
     except Error:
@@ -122,7 +122,7 @@ def failure(
 
 
 def in_place_of(refused: CompleteJob | Released, run: Run, error: Error) -> Failed:
-    """What is reported when a result cannot be stored, for good since it would be the same again, or a release made."""
+    """Return the failure for a rejected result or release. A result is not retried: it would be rejected again."""
     if isinstance(refused, Released):
         kind = error.code if isinstance(error, WouldDeadlock) else "invalid_release"
         return failure(run, f"the release was rejected: {error}", kind=kind)
@@ -157,16 +157,16 @@ def _suspended(run: Run, suspended: Suspended) -> Finish | None:
             run_at = None if until is None else int(until.timestamp() * SECOND)
             return Released(*run.holder, suspended.reason, run_at, suspended.after_seconds)
         case AwaitsChildren(children=children):
-            # What is left is met by the next run, which waits for it then.
+            # The next run finds the remaining children and waits for them.
             return Released(*run.holder, "waiting for children", children=children[:MAX_CHILDREN])
         case AwaitsApproval():
-            return None  # opening the gate has ended the grant
+            return None  # requesting the approval has ended the lease
         case _:
             return Released(*run.holder, _message(suspended))
 
 
 def _raised_together(run: Run, group: BaseExceptionGroup[BaseException]) -> Finish | None:
-    """A task group wraps what is raised in it: what suspends a run does so from there too, and one error is itself."""
+    """Unwrap a task group: a suspension inside it suspends the run, and a single error counts as itself."""
     raised = list(_leaves(group))
     if raised and all(isinstance(one, Forbidden) for one in raised):
         return _raised(run, raised[0])
@@ -174,7 +174,7 @@ def _raised_together(run: Run, group: BaseExceptionGroup[BaseException]) -> Fini
         return _raised(run, raised[0] if len(raised) == 1 else group)
     children = [child for one in raised if isinstance(one, AwaitsChildren) for child in one.children]
     others = [one for one in raised if isinstance(one, Suspended) and not isinstance(one, AwaitsChildren)]
-    # A gate has ended the grant, whatever else was wanted; then a release, which is for a reason; then the children.
+    # An approval request has already ended the lease; next come releases, which have a reason; then children.
     others.sort(key=lambda one: not isinstance(one, AwaitsApproval))
     return _suspended(run, others[0] if others else AwaitsChildren(list(dict.fromkeys(children))))
 
@@ -200,7 +200,7 @@ def _raised(run: Run, error: BaseException) -> Finish | None:
         case Forbidden():
             return _not_permitted(run, error)
         case StepMismatch():
-            # Each time twice as long: the code has to be fixed and deployed before the attempts are spent.
+            # Doubles each time, so that a fix can be deployed before the attempts are used up.
             wait = min(DEPLOY_SECONDS * 2 ** (run.job.attempt - 1), MAX_DEPLOY_SECONDS)
             return failure(run, str(error), kind=error.code, retry_after_seconds=wait)
     kind = type(error).__name__
@@ -209,13 +209,13 @@ def _raised(run: Run, error: BaseException) -> Finish | None:
 
 
 def _not_permitted(run: Run, error: Forbidden) -> Finish:
-    """The credential of the worker lacks a role: another run fails until it is replaced, so no attempt is spent."""
+    """Release the job without using an attempt: every run fails until the worker's credential has the role."""
     run.trouble = f"the token of this worker does not allow what the task does: {error}"
     return Released(*run.holder, run.trouble, None, ROLE_DELAY_SECONDS)
 
 
 def _message(error: BaseException) -> str:
-    """What an error says, or its name if it says nothing or cannot even be printed."""
+    """Return the text of an error, or its class name if the text is empty or cannot be printed."""
     try:
         return str(error) or type(error).__name__
     except BaseException:

@@ -1,4 +1,4 @@
-"""Signs of life for everything a worker holds, in one call, well before any lease runs out."""
+"""Heartbeats for all leases of a worker, in one call, well before any lease expires."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLOCKED_SECONDS: Final = 1.0
 
 
 class HeartbeatLoop:
-    """Beats until it is stopped; a cancel request and the loss of a lease reach the run with the next beat."""
+    """Sends heartbeats until stopped. Cancellation and lease loss reach a run with the next reply."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class HeartbeatLoop:
         self._heartbeat_body = asyncio.Lock()
 
     async def heartbeat(self) -> None:
-        """Forever."""
+        """Send heartbeats until cancelled."""
         clock = asyncio.get_running_loop().time
         while True:
             due = clock() + self._every_seconds
@@ -56,11 +56,11 @@ class HeartbeatLoop:
                 await self._reconnect.wait(error)
 
     async def check(self, runs: Sequence[Run]) -> None:
-        """Send heartbeats for some runs now: the replies tell which of them must stop, and why."""
+        """Send heartbeats for some runs now; the replies contain which of them must stop, and why."""
         await self._heartbeat_for(runs)
 
     async def at_rest(self) -> None:
-        """Until the beat under way is answered: what it tells of a run must come before the report of its end."""
+        """Wait for the reply to a heartbeat in flight: its result must be known before its runs are finished."""
         async with self._heartbeat_body:
             pass
 
@@ -88,14 +88,14 @@ class HeartbeatLoop:
         for run, answer in zip(runs, answers, strict=True):
             if not self._took(run, answer):
                 odd.append(run)
-        if odd:  # what was wrong with a beat, its events or its length of lease, must not cost the lease
+        if odd:  # retry without events and lease duration: an error in them must not cost the lease
             for run, answer in zip(
                 odd, await self._client.heartbeats([Heartbeat(*run.holder) for run in odd]), strict=True
             ):
                 self._took(run, answer)
 
     def _took(self, run: Run, answer: HeartbeatReply | Rejected) -> bool:
-        """Hand on what a beat has told of a run; False if it was refused although the lease may still be ours."""
+        """Apply the reply to a run; return False if the heartbeat was rejected but the lease may still be valid."""
         if not isinstance(answer, Rejected):
             if answer.cancel_requested:
                 self._stop(run, StopReason.CANCELLED)

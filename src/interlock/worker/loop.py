@@ -1,4 +1,4 @@
-"""The worker: claim → run → report, until it is told to stop."""
+"""The worker: claim, run and finish jobs until it is stopped."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ MAX_UNREPORTED: Final = 2000
 POLL_SECONDS: Final = 20.0
 MAX_HEARTBEAT_SECONDS: Final = 5.0
 STARTING_UP: Final = "57P03"
-HOPELESS: Final = (Invalid, Unauthenticated, Forbidden)  # asking again would not make it any better
+HOPELESS: Final = (Invalid, Unauthenticated, Forbidden)  # repeating the claim would not help
 LEAST_STEP_THREADS: Final = 32
 SIGN_OFF_SECONDS: Final = 1.0
-LAST_WORDS_SECONDS: Final = 5.0  # for tasks to clean up after they were interrupted, and for the last reports
+LAST_WORDS_SECONDS: Final = 5.0  # for interrupted tasks to clean up, and for the last finishes
 
 
 class Worker:
@@ -81,7 +81,7 @@ class Worker:
         self._log: Any = logger(worker=self.name)
         self._stopping = self._at_once = False
         self._changed = asyncio.Event()
-        self._asking: asyncio.Task[Any] | None = None  # what a stop need not wait for
+        self._asking: asyncio.Task[Any] | None = None  # a stop cancels it
         self._client: Client
         self._heart: HeartbeatLoop
         self._reporter: Reporter
@@ -112,7 +112,7 @@ class Worker:
             self._asking.cancel()
 
     async def _reach(self, *, patiently: bool) -> Client | None:
-        """The client, however late the queue comes; None if the worker is stopped before that."""
+        """Connect to the queue, retrying if `patiently`; return None if the worker is stopped first."""
         reconnect = Reconnect(self._log, "connecting")
         while not self._stopping:
             self._asking = connecting = asyncio.create_task(self._app.client())
@@ -139,7 +139,7 @@ class Worker:
                 raise
             return
         except (Unavailable, Unauthenticated, Forbidden):
-            return  # the first claim says so, or waits until the server is back
+            return  # the first claim raises the error, or waits until the server is back
         finally:
             self._asking = None
         if roles is None:
@@ -168,7 +168,7 @@ class Worker:
         self._leased_runs: dict[tuple[str, int], Run] = {}
         self._waiting: deque[Run] = deque()
         self._running = self._runs = 0
-        self._unsure: ClaimFilter | None = None  # a claim whose answer was not heard
+        self._unsure: ClaimFilter | None = None  # a claim whose response was lost
         self._claims = ClaimIds()
         self._fault: BaseException | None = None
 
@@ -180,7 +180,7 @@ class Worker:
             while once and self._leased_runs and not self._stopping:
                 await self._change()
         finally:
-            # Also when this task is cancelled: what is held must be given back before anything else happens.
+            # Release leases even when cancelled; otherwise no worker can claim the jobs until the leases expire.
             self._stopping = True
             winding_down = asyncio.create_task(self._wind_down())
             try:
@@ -199,7 +199,7 @@ class Worker:
 
     async def _work(self, *, drain: bool, once: bool) -> None:
         reconnect = Reconnect(self._log, "claiming")
-        was_reached = not (drain or once)  # one that ends by itself waits for no server that was never there
+        was_reached = not (drain or once)  # with drain or once, do not wait for a server that was never reachable
         while not self._stopping:
             room = self._concurrency + self._prefetch - self._running - len(self._waiting)
             if (
@@ -239,7 +239,7 @@ class Worker:
                 await (self._change() if self._leased_runs else self._reporter.flushed())
 
     async def _claim(self, limit: int, wait_seconds: float) -> int:
-        """Claim under a name, so that a claim whose answer was lost can be asked for again; how many came."""
+        """Claim with an ID, so that a claim whose response was lost can be repeated; return the number of jobs."""
         ask = self._unsure
         if ask is None:
             ask = self._unsure = self._ask._replace(limit=limit, claim_id=self._claims.name())
@@ -278,13 +278,13 @@ class Worker:
         try:
             order = await execute(run, self._threads)
         except asyncio.CancelledError:
-            await asyncio.sleep(0)  # if everything is cancelled, as at the end of a loop, the worker hears of it too
+            await asyncio.sleep(0)  # on shutdown of the event loop, let the cancellation of the worker arrive too
             order = ReleaseJob(*run.holder, reason="worker shut down") if self._stopping else stopped(run)
         except GeneratorExit:
             if not run.is_at_work():
                 raise
             order = failure(run, "the task raised GeneratorExit", kind="GeneratorExit")
-        except Exception as error:  # not the task's, which are values: our own
+        except Exception as error:  # a bug in the worker: errors of tasks are values
             self._log.exception("run failed in the worker", job=run.job.id)
             order = failure(run, str(error), kind="worker_error")
         finally:
@@ -295,7 +295,7 @@ class Worker:
                 self._reporter.report(run, order)
             if run.abandoned is None:
                 self._free_slot()
-            else:  # the thread still works, so its place is not free
+            else:  # the thread still runs, so its slot is not free
                 run.abandoned.add_done_callback(partial(self._thread_returned, self._threads))
 
     def _stop_run(self, run: Run, ending: StopReason) -> None:
@@ -327,7 +327,7 @@ class Worker:
 
     def _thread_returned(self, threads: Threads, thread: asyncio.Future[Any]) -> None:
         if not thread.cancelled():
-            thread.exception()  # nobody else will look at it
+            thread.exception()  # retrieve it, or asyncio logs it as never retrieved
         if threads is self._threads:  # and not those of an earlier run()
             self._free_slot()
 
@@ -335,17 +335,17 @@ class Worker:
         run.claim.settle()
 
     def _break(self, error: BaseException) -> None:
-        """The storage can no longer be trusted: stop at once, touch nothing."""
+        """Stop immediately and write nothing more: the storage can no longer be trusted."""
         self._fault = self._fault or error
         self.stop(now=True)
 
     async def _change(self) -> None:
-        """Until a run has ended or the worker is told to stop."""
+        """Wait until a run has ended or the worker is stopped."""
         self._changed.clear()
         await self._changed.wait()
 
     async def _wind_down(self) -> None:
-        """Lose nothing: hand back what was not started, wait for what runs, then interrupt it and hand it back too."""
+        """Release jobs that have not started, wait for running ones, then interrupt and release those too."""
         self._stopping = True
         recovering = asyncio.create_task(self._recover())
         for run in list(self._waiting):
@@ -360,7 +360,7 @@ class Worker:
             async with asyncio.timeout(LAST_WORDS_SECONDS):
                 while self._leased_runs:
                     await self._change()
-        for run in list(self._leased_runs.values()):  # it would not be interrupted
+        for run in list(self._leased_runs.values()):  # a task that did not react to its interruption
             self._let_go(run)
             self._reporter.report(run, ReleaseJob(*run.holder, reason="worker shut down"))
         with contextlib.suppress(TimeoutError):
@@ -379,10 +379,10 @@ class Worker:
                     await self._client.claim(self._ask._replace(types=frozenset(), limit=1))
 
     async def _recover(self) -> None:
-        """What a claim that was interrupted may have been granted goes back."""
+        """Release the jobs of a claim that was interrupted."""
         reconnect = Reconnect(self._log, "recovering a claim")
         while self._unsure is not None and self._fault is None:
-            ask = self._unsure._replace(types=frozenset(), limit=1)  # grants nothing new
+            ask = self._unsure._replace(types=frozenset(), limit=1)  # leases nothing new
             try:
                 leases = await self._client.claim(ask)
             except Fatal as error:
@@ -391,7 +391,7 @@ class Worker:
             except HOPELESS as error:
                 self._log.error("interrupted claim not released, leases will expire", error=str(error))
                 return
-            except Exception as error:  # perhaps a driver's
+            except Exception as error:  # possibly a driver error
                 await reconnect.wait(error)
                 continue
             self._unsure = None
@@ -411,25 +411,25 @@ def _chosen(app: App, types: Iterable[str] | None) -> dict[str, Any]:
 
 
 def _may_pass(error: Unavailable) -> bool:
-    """Whether waiting may help: nobody listens there yet, or PostgreSQL is just starting; not a wrong password."""
+    """Return whether waiting may help: the connection was refused or PostgreSQL is starting, not a wrong password."""
     cause = error.__cause__
     return isinstance(cause, OSError) or getattr(cause, "sqlstate", None) == STARTING_UP
 
 
 def _at_least(what: str, value: N, least: int) -> N:
-    if not value >= least:  # so that what is no number is refused too
+    if not value >= least:  # written so that NaN fails too
         raise ValueError(f"{what} is {value}: expected at least {least}")
     return value
 
 
 def _shortest_lease(tasks: Iterable[Any], lease_seconds: float) -> float:
-    """A beat asks for the lease of its task, where that has one, and all runs beat together."""
+    """Return the shortest lease: all runs send heartbeats together, and each asks for its task's lease."""
     asked: list[float] = [task.lease_seconds for task in tasks if task.lease_seconds is not None]
     return _at_least("lease", min([lease_seconds, *asked]), 1)
 
 
 def _interval(heartbeat_seconds: float | None, lease_seconds: float) -> float:
-    """A lost beat must not cost the lease, so there is room for two."""
+    """Return the heartbeat interval: less than half of the lease, so that one lost heartbeat does not lose it."""
     if heartbeat_seconds is None:
         return min(lease_seconds / 3, MAX_HEARTBEAT_SECONDS)
     if not 0 < heartbeat_seconds < lease_seconds / 2:

@@ -1,4 +1,4 @@
-"""Waiting out a lost database: ever longer pauses, and a log that says it once, not at every try."""
+"""Waiting for a lost database: growing pauses, and one log line instead of one per attempt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOG_AGAIN_SECONDS: Final = 60.0
 
 
 class Reconnect:
-    """The patience of one loop that must not give up."""
+    """Retry pauses and logging of one loop that must not give up."""
 
     def __init__(self, log: Any, doing: str) -> None:
         self._log = log
@@ -22,7 +22,7 @@ class Reconnect:
         self._logged_at: float | None = None
 
     async def wait(self, error: Exception) -> None:
-        """After a failed try."""
+        """Pause after a failed attempt."""
         now = time.monotonic()
         if self._logged_at is None or now - self._logged_at >= LOG_AGAIN_SECONDS:
             self._logged_at = now
@@ -31,7 +31,7 @@ class Reconnect:
         self._pause = min(self._pause * 2, MAX_PAUSE_SECONDS)
 
     def rest(self) -> None:
-        """After a try that worked."""
+        """Reset after a successful attempt."""
         if self._logged_at is not None:
             self._log.info("queue reachable again", doing=self._doing)
             self._logged_at = None

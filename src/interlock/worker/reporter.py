@@ -1,4 +1,4 @@
-"""Reports of how runs ended: gathered while the last batch is under way, repeated until they are answered."""
+"""Finishes of runs: collected while the previous batch is in flight, repeated until the server responds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Ended = tuple[Run, Finish]
 
 
 class Reporter:
-    """No timer: an idle report goes out at once, a busy one shares the next call."""
+    """Sends finishes without a timer: immediately when idle, otherwise in the next batch."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Reporter:
 
     @property
     def backlog(self) -> int:
-        """How many reports have no answer yet."""
+        """The number of finishes without a response."""
         return len(self._waiting) + self._under_way
 
     def report(self, run: Run, order: Finish) -> None:
@@ -73,12 +73,12 @@ class Reporter:
             self._sending = asyncio.create_task(self._send_all())
 
     async def flushed(self) -> None:
-        """Until everything reported so far has its answer."""
+        """Wait until every finish reported so far has a response."""
         while self._sending is not None:
             await asyncio.wait([self._sending])
 
     async def give_up(self) -> int:
-        """Stop trying; how many reports were never answered."""
+        """Stop retrying; return the number of finishes without a response."""
         left = self.backlog
         if self._sending is not None:
             self._sending.cancel()
@@ -105,10 +105,10 @@ class Reporter:
             raise
         except Exception:
             if len(batch) == 1:
-                # Never settled: the name of its claim would bring back the same job, again and again.
+                # Do not settle it: its claim ID would return the same job repeatedly.
                 self._log.exception("finish failed", job=batch[0][0].job.id)
                 return
-            for one in batch:  # so that what is wrong with one harms no other
+            for one in batch:  # so that one invalid finish does not affect the others
                 await self._send([one])
             return
         for (run, order), answer in zip(batch, answers, strict=True):
@@ -119,7 +119,7 @@ class Reporter:
                 self._note(run, order, answer)
 
     async def _insist(self, verb: Callable[[T], Awaitable[A]], items: T) -> A:
-        """The answer, however long the queue is away: every report may be repeated."""
+        """Repeat the call until the queue is available; every finish is idempotent."""
         for tries in count(1):
             try:
                 answer = await verb(items)
@@ -127,7 +127,7 @@ class Reporter:
                 await self._reconnect.wait(error)
             except Error:
                 raise
-            except Exception as error:  # perhaps a driver's, of a database that is coming back
+            except Exception as error:  # possibly an error of the driver while the database restarts
                 if tries == ODD_TRIES:
                     raise
                 await self._reconnect.wait(error)
@@ -137,7 +137,7 @@ class Reporter:
         raise AssertionError
 
     async def _send_events(self, runs: Sequence[Run]) -> None:
-        """What tasks have told at the last moment; while the queue is away it is tried as often as the report is."""
+        """Send the last events of the runs, retrying as long as for the finishes themselves."""
         if any(run.sending_events for run in runs):
             await self._heart.at_rest()
         while results := [
@@ -148,7 +148,7 @@ class Reporter:
                 answers = await self._insist(self._client.add_events, reports)
             except Fatal:
                 raise
-            except Exception:  # the end of a run matters more than what it told
+            except Exception:  # the finish of a run matters more than its events
                 self._log.exception("events not delivered", jobs=[run.job.id for run, _ in results])
                 return
             for (run, _), answer in zip(results, answers, strict=True):
@@ -156,7 +156,7 @@ class Reporter:
                     self._log.warning("events rejected", job=run.job.id, error=str(answer.error))
 
     async def _as_artifact(self, run: Run, order: CompleteJob, error: TooLarge) -> Finish:
-        """A result that is too large to be stored with the job, as an artifact that the result names."""
+        """Store a result that is too large for the job as an artifact, and return a result that names it."""
         content = (order.result or "").encode(errors="backslashreplace")
         file = File(LARGE_RESULT, content, "application/json")
 
@@ -193,7 +193,7 @@ class Reporter:
             self._log.error("finish rejected", job=run.job.id, fence=run.job.fence, error=str(error))
 
     def _note(self, run: Run, order: Finish, receipt: Receipt) -> None:
-        """One line for each run. A worker may end thousands a second: what nobody reads is not put together."""
+        """Log one line per run. Build it only if it is logged: a worker may finish thousands of runs per second."""
         if run.trouble is None and not self._log.isEnabledFor(logging.INFO):
             return
         facts: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""One grant in the hands of a worker, from its claim to its report."""
+"""One lease of a worker, from claim to finish."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from interlock.sdk.tasks import Task
 
 
 class StopReason(IntEnum):
-    """Why a run is stopped from outside; a later reason replaces an earlier one only if it weighs more."""
+    """Why a run is stopped from outside; a later reason replaces an earlier one only if it ranks higher."""
 
     CANCELLED = 1
     TIMED_OUT = 2
@@ -24,7 +24,7 @@ class StopReason(IntEnum):
 
 
 class Run:
-    """A job that this worker holds."""
+    """A leased job of this worker."""
 
     __slots__ = (
         "abandoned",
@@ -58,25 +58,25 @@ class Run:
         self.handle: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.started_at: float | None = None  # by the clock of the event loop
-        self.seconds: float | None = None  # how long it took
-        self.trouble: str | None = None  # what an operator has to repair before a later run can succeed
-        self.sending_events = False  # a heartbeat with events of this run is under way
-        self.abandoned: asyncio.Future[Any] | None = None  # a thread that goes on although its run has ended
+        self.seconds: float | None = None  # duration of the run
+        self.trouble: str | None = None  # why later runs cannot succeed until an operator acts
+        self.sending_events = False  # a heartbeat with events of this run is in flight
+        self.abandoned: asyncio.Future[Any] | None = None  # a thread that continues although its run has ended
 
     def heartbeat(self) -> Heartbeat:
-        """A sign of life, with what the task has told since the last one."""
+        """Return a heartbeat with the events that the task has emitted since the last one."""
         events = self.context.take_events() if self.context is not None else ()
         return Heartbeat(*self.holder, self.task.lease_seconds, None, events)
 
     def is_at_work(self) -> bool:
-        """Whether this run itself is what runs now, and not whoever throws its coroutine away."""
+        """Return whether this run is the current asyncio task, as opposed to a caller that closes its coroutine."""
         try:
             return asyncio.current_task() is self.handle
-        except RuntimeError:  # no loop runs
+        except RuntimeError:  # no running event loop
             return False
 
     def stop(self, ending: StopReason) -> None:
-        """Interrupt the run; a thread cannot be, but is told to stop and is no longer waited for, save on a cancel."""
+        """Interrupt the run. A thread only gets a flag and is abandoned, except on a cancel, which waits for it."""
         if self.ending is not None and self.ending >= ending:
             return
         self.ending = ending

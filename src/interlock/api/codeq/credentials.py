@@ -95,7 +95,7 @@ async def _first(providers: Sequence[Provider], credential: str) -> CodeqClaims 
 
 
 def issuer_table(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate the settings of a `jwks` provider into those of our own issuers."""
+    """Translate the settings of a `jwks` provider into the format of Interlock's issuers."""
     if unknown := sorted(table.keys() - {"type", "jwksUrl", "jwks", "issuer", "audience"}):
         raise Invalid(f"unknown setting {unknown[0]!r} of a jwks provider", pointer=f"/{unknown[0]}")
     known = {"issuer": "issuer", "audience": "audience", "jwksUrl": "jwks_uri", "jwks": "jwks"}

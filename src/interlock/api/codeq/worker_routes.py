@@ -263,7 +263,7 @@ class _Claim:
 
     @property
     def in_order(self) -> OrderedTypes | None:
-        """What a claim that waits looks for, read again for every look."""
+        """Return the types of a waiting claim, read again for every poll."""
         return None if self.ask.types is None else self._refreshed
 
     async def _refreshed(self) -> Sequence[Names]:

@@ -1,4 +1,4 @@
-"""What tools are made of: requests of the native API, answered in this process or by a server."""
+"""Requests of MCP tools to the native API, served in this process or by a server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from interlock.api.routes import JSON, Route
 from interlock.api.service import Service, Trail
 from interlock.wire import new_id
 
-CLIENT_GONE: Final = 499  # whoever asked has gone
+CLIENT_GONE: Final = 499  # the client disconnected
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +28,11 @@ class ApiRequest:
     body: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     wait_seconds: float = 0.0
-    repeatable: bool = True  # whether it may be sent again when nobody knows what became of it
+    repeatable: bool = True  # whether it may be resent when the outcome is unknown
 
 
 class ApiResponse(NamedTuple):
-    """What the native API says to it; a refusal is a problem document."""
+    """The response of the native API; errors are problem documents."""
 
     status: int
     headers: Mapping[str, str]
@@ -48,13 +48,13 @@ def refused(error: Exception) -> ApiResponse:
 
 
 class Api(Protocol):
-    """The native API, wherever it is."""
+    """The native API, in this process or on a server."""
 
     async def ask(self, ask: ApiRequest) -> ApiResponse: ...
 
 
 class InProcessApi:
-    """The native API of this process, for one caller; what was begun is brought to its end, whoever has left."""
+    """The native API in this process, for one caller. A started request completes even if the caller disconnects."""
 
     def __init__(self, service: Service, *, headers: Mapping[str, str] | None = None, peer: str = "") -> None:
         self._service = service
@@ -63,7 +63,7 @@ class InProcessApi:
         self._under_way: set[asyncio.Task[ApiResponse]] = set()
 
     async def ask(self, ask: ApiRequest) -> ApiResponse:
-        """The answer. Whoever is cancelled here counts as gone: a claim that waits for them hands back what it gets."""
+        """Return the response. Cancellation counts as a disconnect: a waiting claim then releases the jobs it gets."""
         gone = asyncio.Event()
         answering = asyncio.create_task(self._answer(ask, gone))
         self._under_way.add(answering)
@@ -75,7 +75,7 @@ class InProcessApi:
             raise
 
     async def settled(self) -> None:
-        """Nothing is under way any more."""
+        """Wait until no request is in progress."""
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def _answer(self, ask: ApiRequest, gone: asyncio.Event) -> ApiResponse:
@@ -111,12 +111,12 @@ class InProcessApi:
 
 
 def encoded_query(query: Sequence[tuple[str, str]]) -> str:
-    """Parameters as they stand in an address; what is no text cannot be meant."""
+    """Encode query parameters; invalid Unicode is replaced, because no valid value contains it."""
     return urlencode(query, errors="replace")
 
 
 class _Collected:
-    """An answer as it is sent."""
+    """Collects a response as it is sent."""
 
     def __init__(self) -> None:
         self.status = CLIENT_GONE

@@ -19,16 +19,16 @@ Fields = dict[str, str]  # JSON text by name
 
 
 class Message(NamedTuple):
-    """A message of a client, as far as it has to be known before it is answered."""
+    """A message of a client, parsed as far as needed before the library handles it."""
 
-    text: str  # to be read by the library, which would round numbers and stumble over odd text
+    text: str  # for the library, which would round large numbers and fail on invalid Unicode
     method: str | None = None
     id: str | None = None  # JSON text
-    cancels: str | None = None  # the id of the request that is not waited for any more
+    cancels: str | None = None  # the ID of the cancelled request
 
 
 def message(text: str) -> Message:
-    """What a client says, with the arguments of a call sealed; what is no single message is left to the library."""
+    """Parse a client message and seal the arguments of a call. Anything but a single message is left to the library."""
     try:
         given = members(text)
         method = json.loads(given.get("method", "null"))
@@ -61,7 +61,7 @@ def together(fields: Mapping[str, str]) -> str:
 
 
 def members(text: str) -> Fields:
-    """The text of every member of an object; a name that comes twice is refused."""
+    """Return the text of every member of an object; reject duplicate names."""
     _, end = _READER.raw_decode(text, after_space(text, 0))
     if after_space(text, end) != len(text):
         raise ValueError("there is more than one value")
@@ -82,7 +82,7 @@ def scalar(fields: Fields, name: str) -> str | None:
 
 
 def path_part(fields: Fields, name: str) -> str:
-    """A value that has its place in a path, where it must not mean another path."""
+    """Return a path parameter; reject values that would change the path."""
     value, _ = sanitize_text(scalar(fields, name) or "")
     if not value:
         raise Invalid(f"{name} is missing", pointer=f"/{name}")

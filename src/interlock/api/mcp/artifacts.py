@@ -1,4 +1,4 @@
-"""The tool that reads artifacts: a list, or a part of one file in a form that fits into an answer."""
+"""The tool that reads artifacts: a list, or part of one file in a form that fits into a response."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCHEMA: Final = taking(
 
 
 async def get(native: Api, fields: Fields) -> ApiResponse:
-    """The artifacts of a job, or as much as was asked of one of them."""
+    """Return the artifacts of a job, or the requested part of one of them."""
     if unknown := [name for name in fields if name not in SCHEMA["properties"]]:
         raise Invalid(f"unknown field {unknown[0]!r}", pointer=f"/{unknown[0]}")
     job_id = path_part(fields, "job_id")

@@ -48,7 +48,7 @@ class McpEndpoint(Endpoint):
             headers = trail.headers
             who = await self._caller(scope, headers, trail)
             given = await self._message(headers, receive, trail)
-            with trail.seat.parked():  # what is done for it takes a seat of its own
+            with trail.seat.parked():  # the API request below is counted separately
                 await self._converse(scope, headers, who, given, receive, sending)
         except Disconnected:
             trail.status = 499
@@ -119,7 +119,7 @@ async def _answer(server: Any, scope: Any, given: Message, sending: _Sending) ->
         for text in texts:
             return {"type": "http.request", "body": text, "more_body": False}
         await waits.wait()
-        raise Disconnected  # never: whoever leaves ends this task
+        raise Disconnected  # unreachable: a disconnect cancels this task
 
     manager = StreamableHTTPSessionManager(
         server, stateless=True, json_response=True, max_request_body_size=len(text) + 1
@@ -138,7 +138,7 @@ def _key(who: Principal, session: str, id: str) -> Key:
 
 
 class _Sending:
-    """An answer on its way: how far it is, and what its head says besides."""
+    """A response being sent: its progress and its extra headers."""
 
     def __init__(self, send: Any) -> None:
         self._send = send
@@ -156,7 +156,7 @@ class _Sending:
         await self._send(message)
 
     async def cancelled(self, id: str | None) -> None:
-        """The end of a request that its client has taken back; nobody reads it, but HTTP wants an answer."""
+        """Send a response to a request that its client cancelled: HTTP requires one, although the client ignores it."""
         if self.has_begun:
             return
         error = {"code": CANCELLED, "message": "the request was cancelled"}

@@ -10,7 +10,7 @@ from interlock.api.routes import Route
 
 REF: Final = "#/components/schemas/"
 
-# One meaning for one name, whichever tool takes it.
+# Shared by all tools: an argument has the same meaning in each.
 DESCRIPTIONS: Final[Mapping[str, str]] = {
     "affinity_key": "only a worker that names this key gets the job",
     "affinity_keys": "affinity keys that this worker accepts; * for any",

@@ -1,4 +1,4 @@
-"""The tools as a server of the official library, for one caller, whatever carries the messages."""
+"""The tools as a server of the official MCP library, for one caller and any transport."""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ from interlock.api.mcp.api_client import Api
 from interlock.api.mcp.arguments import CANCELLED, message
 from interlock.api.mcp.server import server_for
 
-LAST_ANSWERS_SECONDS: Final = 30.0  # for what is under way when the input ends
+LAST_ANSWERS_SECONDS: Final = 30.0  # for open requests when the input ends
 READ_BYTES: Final = 64 * 1024
 
 
 async def serve(native: Api, roles: frozenset[str], stop: asyncio.Event) -> None:
-    """Answer until the input ends or it is time to stop, and then what came before; the event tells of both."""
+    """Serve until the input ends, which sets `stop`, or until `stop` is set; then answer the requests still open."""
     server = server_for(native, roles)
     open_requests = OpenRequests()
     lines: Any = StdinReader(sys.stdin.fileno(), open_requests, stop)
@@ -33,14 +33,14 @@ async def serve(native: Api, roles: frozenset[str], stop: asyncio.Event) -> None
 
 
 class OpenRequests:
-    """The requests that have no answer yet."""
+    """The requests without a response."""
 
     def __init__(self) -> None:
         self._ids: set[int | str] = set()
         self._all_answered = asyncio.Event()
 
     def hear(self, text: str) -> None:
-        """Note what is asked or taken back, as the library will read it: what it cannot read gets no answer."""
+        """Record a request or its cancellation as the library will read it; unreadable messages get no response."""
         try:
             given = types.jsonrpc_message_adapter.validate_json(text, by_name=False)
         except ValueError:
@@ -51,7 +51,7 @@ class OpenRequests:
             self.ends((given.params or {}).get("requestId"))
 
     def ends(self, id: Any) -> None:
-        """Forget a request that was answered or taken back; an id that is none was never noted."""
+        """Remove a request that was answered or cancelled; unknown IDs are ignored."""
         with contextlib.suppress(TypeError):
             self._ids.discard(id)
         if not self._ids:
@@ -64,7 +64,7 @@ class OpenRequests:
 
 
 class StdinReader:
-    """The lines of a client. They are read by a thread that nobody has to wait for when it is time to stop."""
+    """Lines from the client, read by a daemon thread, because a blocked read must not delay shutdown."""
 
     def __init__(self, fd: int, open_requests: OpenRequests, stop: asyncio.Event) -> None:
         self._fd = fd
@@ -81,7 +81,7 @@ class StdinReader:
                     asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
                 asyncio.run_coroutine_threadsafe(lines.put(None), loop).result()
             except (RuntimeError, asyncio.CancelledError):
-                return  # the loop has ended, and so does everything
+                return  # the event loop has ended
 
         threading.Thread(target=read, name="interlock-mcp-input", daemon=True).start()
         while (line := await self._next(lines)) is not None:
@@ -94,7 +94,7 @@ class StdinReader:
                 await self._open.answered()
 
     async def _next(self, lines: asyncio.Queue[bytes | None]) -> bytes | None:
-        """The next line; None if there is none, or if it is time to stop."""
+        """Return the next line; None at the end of the input or on shutdown."""
         coming, stopping = asyncio.create_task(lines.get()), asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({coming, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -105,7 +105,7 @@ class StdinReader:
 
 
 def _lines(fd: int) -> Iterator[bytes]:
-    """Without a buffer of the interpreter, which could not end while a thread is in there."""
+    """Read without the interpreter's buffer: its lock would block interpreter exit while the thread is reading."""
     rest = b""
     while piece := os.read(fd, READ_BYTES):
         *whole, rest = (rest + piece).split(b"\n")
@@ -115,7 +115,7 @@ def _lines(fd: int) -> Iterator[bytes]:
 
 
 class _Answers:
-    """The way to the client, on which every answer is seen."""
+    """The stream to the client; it records which requests have been answered."""
 
     def __init__(self, stream: Any, open_requests: OpenRequests) -> None:
         self._stream = stream

@@ -37,7 +37,7 @@ class Tool:
         return bool(roles & self.roles) and not roles & self.never_with
 
     def check(self, roles: frozenset[str]) -> None:
-        """Refuse whoever has not got the roles for it, or has one that does not go with it."""
+        """Reject callers without a required role, or with a role that excludes this tool."""
         if wrong := sorted(roles & self.never_with):
             raise Forbidden(f"{self.name} is not available to credentials with the role {' or '.join(wrong)}")
         if not roles & self.roles:
@@ -45,7 +45,7 @@ class Tool:
 
 
 def route_of(handler: Handler) -> Route:
-    """The route that a function of the native API serves."""
+    """Return the route that a handler of the native API serves."""
     return next(route for route in routes() if route.handler is handler)
 
 
@@ -67,7 +67,7 @@ def path_names(route: Route) -> list[str]:
 
 
 def _wait_seconds(fields: Fields) -> float:
-    """How long the answer may be kept waiting; whether it is a number at all is judged elsewhere."""
+    """Return how long the response may take; the route validates the value itself."""
     try:
         return min(max(float(fields.get("wait_seconds", "0")), 0.0), 60.0)
     except ValueError:
@@ -75,7 +75,7 @@ def _wait_seconds(fields: Fields) -> float:
 
 
 def _plain(handler: Handler, *, key: str | None = None) -> Act:
-    """A tool that is one request; with a key, it is the key that makes it safe to send it twice."""
+    """Return a tool that sends one request; if `key` is given, it is that argument that makes a resend safe."""
     route = route_of(handler)
 
     async def act(native: Api, fields: Fields) -> ApiResponse:
@@ -93,7 +93,7 @@ async def _enqueue(native: Api, fields: Fields) -> ApiResponse:
 
 
 async def _request_approval(native: Api, fields: Fields) -> ApiResponse:
-    """A link token is for people; an agent that had one could answer itself."""
+    """Request an approval without a link: with one, an agent could approve its own request."""
     asked = request(route_of(approvals.open_approval), fields)
     return await native.ask(replace(asked, headers={"interlock-link": "none"}))
 

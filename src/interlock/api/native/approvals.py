@@ -1,4 +1,4 @@
-"""Approvals: gates that jobs open, and the people who decide about them; a GET never decides."""
+"""Approvals: requested by jobs and decided by people. A GET never decides."""
 
 from __future__ import annotations
 
@@ -235,6 +235,6 @@ def _order(call: RequestContext[OpenRequest, Nothing], job_id: str, worker: str)
 
 
 def _json_text(part: msgspec.Raw) -> str | None:
-    """An optional part of a request; a null says nothing, as in any other field that may be left out."""
+    """Return an optional JSON member as text; null counts as absent, as in every other optional field."""
     given = encode.kept(part)
     return None if given == "null" else given

@@ -1,4 +1,4 @@
-"""Claims: ask for work, and wait for it."""
+"""Claims: lease jobs, with long polling."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _ask(call: RequestContext[ClaimRequest, Nothing]) -> ClaimFilter:
 
 
 async def _leased(call: RequestContext[ClaimRequest, Nothing], jobs: list[Job]) -> list[LeasedJobBody]:
-    """Jobs with what their workers have to know of earlier runs; one that never ran has nothing to tell."""
+    """Add to each job what its worker needs from earlier runs; a first run needs nothing."""
     past = jobs if call.body.claim_id is not None else [job for job in jobs if not _runs_first(job)]
     steps: dict[str, list[StepRow]] = {}
     decided: dict[str, list[Approval]] = {}

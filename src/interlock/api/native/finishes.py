@@ -1,4 +1,4 @@
-"""Finishes: complete, fail, release, acknowledge a cancel; each ends a grant at most once."""
+"""Finishes: complete, fail, release, acknowledge a cancel. Each ends a lease at most once."""
 
 from __future__ import annotations
 
@@ -181,14 +181,14 @@ async def finishes(call: RequestContext[Finishes, Nothing]) -> Response:
 
 
 async def _attach(call: RequestContext[Any, Nothing], job_id: str, report: CompleteRequest | CompleteItem) -> None:
-    """Keep what comes along with a success, before the grant ends."""
+    """Store the artifacts of a successful run before its lease ends."""
     things = [part.thing(f"/artifacts/{i}") for i, part in enumerate(report.artifacts)]
 
     async def attach(job_id: str, worker: str) -> None:
         await call.engine.artifacts.attach(call.who.tenant, Holder(job_id, report.fence, worker), things)
 
     if things:
-        # A grant that has ended takes none; whether this is the same report again is for the finish to say.
+        # An ended lease accepts no artifacts. The finish itself decides whether this is a repeated call.
         with contextlib.suppress(Conflict):
             await as_holder(call, report, attach, job_id=job_id)
 

@@ -1,4 +1,4 @@
-"""Heartbeats: a lease is kept, what came along is saved, and the worker hears of cancel requests."""
+"""Heartbeats: extend leases, save the progress they carry, and report cancel requests to workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs: enqueue, look at, cancel, revoke."""
+"""Jobs: enqueue, read, cancel, revoke."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ async def cancel(call: RequestContext[CancelRequest, Nothing]) -> Response:
     """Cancel a job: immediately unless it runs, then by request, or by force. A producer may cancel its own jobs."""
     body = call.body
     if not call.who.may("operate"):
-        if body.cascade:  # what is below was not necessarily made by the same
+        if body.cascade:  # its descendants may have other creators
             raise auth.lacks(call.route)
         await auth.created(call)
     if body.cascade:

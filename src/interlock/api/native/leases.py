@@ -77,7 +77,7 @@ async def as_holders(
 
 
 def _made(call: RequestContext[Any, Any], order: Callable[[int, str], O], i: int, item: LeaseProofItem) -> O | Rejected:
-    """The order for one item; one that cannot be made, or names a worker of others, is refused alone."""
+    """Build the command for one item; an invalid item, or one with another caller's worker, is rejected alone."""
     try:
         return order(i, auth.worker_name(call.who, item.worker))
     except Error as error:

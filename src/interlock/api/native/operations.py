@@ -1,4 +1,4 @@
-"""Operations: do jobs again, act on many at once, ask why, clean up, audit."""
+"""Operations: redrive jobs, bulk actions, explain, prune, audit."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class ChainVerification(responses.Shape, frozen=True, kw_only=True):
 
 
 class LogEntry(responses.Shape, frozen=True, kw_only=True):
-    """One operation of an operator; its hash covers it and the one before."""
+    """One operation of an operator; its hash covers it and the previous one."""
 
     seq: int
     actor: str

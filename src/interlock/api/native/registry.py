@@ -1,4 +1,4 @@
-"""Registries: what is known beforehand of types and agents."""
+"""Registered types and agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subscriptions: who is told of what, and what became of telling them."""
+"""Webhook subscriptions and their deliveries."""
 
 from __future__ import annotations
 

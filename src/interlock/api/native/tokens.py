@@ -1,4 +1,4 @@
-"""Tokens: made, listed and revoked by admins; the text of one is shown once."""
+"""Tokens: created, listed and revoked by admins; a token's secret is shown once."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What commands ask of an engine, asked of a server instead."""
+"""The engine operations that commands use, over HTTP."""

@@ -1,4 +1,4 @@
-"""Jobs on a server: added, looked at, followed, stopped, done again, audited and deleted."""
+"""Jobs on a server: enqueue, read, follow, cancel, redrive, audit and delete."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from urllib.parse import quote
 from msgspec import Raw
 
 from interlock import wire
-from interlock.cli.remote import values
-from interlock.cli.remote.line import MAX_PAGE_SIZE, ServerConnection
+from interlock.cli.remote import decode
+from interlock.cli.remote.connection import MAX_PAGE_SIZE, ServerConnection
 from interlock.client.http.decode import (  # fmt: skip
     EventShape,
     JobShape,
@@ -85,7 +85,7 @@ class RemoteQueries:
         self._line = line
 
     async def now(self) -> int:
-        """By the clock of this machine: good enough to tell what is due from what is not yet."""
+        """Return the time of this machine, which is precise enough to separate due jobs from scheduled ones."""
         return time.time_ns() // 1000
 
     async def job(self, tenant: str, job_id: str) -> Job:
@@ -112,8 +112,8 @@ class RemoteQueries:
         return await self._line.client.queue(type)
 
     async def head(self, tenant: str | None = None) -> str:
-        """That of the tenant the token belongs to: a server tells of no other."""
-        return read(values.members((await self._line.get("/v1/audit/head")).body)["head"], str)
+        """Return the chain head of the token's tenant; a server reports no other."""
+        return read(decode.members((await self._line.get("/v1/audit/head")).body)["head"], str)
 
 
 class RemoteOperations:
@@ -127,7 +127,7 @@ class RemoteOperations:
         path = f"/v1/jobs/{wire.job_id(job_id)}/cancel"
         body = {"reason": reason, "force": force, "cascade": True}
         answer = await self._line.post(path, body, job_id=job_id)
-        below = read(values.members(answer.body)["descendants"], int)
+        below = read(decode.members(answer.body)["descendants"], int)
         return Cascade(receipt(read(answer.body, ReceiptShape)), below)
 
     async def redrive(
@@ -145,7 +145,7 @@ class RemoteOperations:
         name = idempotency_key or f"call/{wire.new_id()}"
         body = {"from": start_from, "overrides": overrides or None, "idempotency_key": name}
         answer = await self._line.post(path, body, job_id=job_id, key=name)
-        given = values.members(answer.body)
+        given = decode.members(answer.body)
         is_replay = idempotency_key is not None and answer.status == 200
         return Enqueued(read(given["id"], str), read(given["seq"], int), is_replay)
 
@@ -160,17 +160,17 @@ class RemoteOperations:
         reason: str | None = None,
         force: bool = False,
     ) -> Bulk:
-        """The place where a server goes on is told in its own words; here it has a number, as a filter wants it."""
+        """Apply an action to jobs. The server's opaque cursor is stored under a number, because a filter needs one."""
         body: dict[str, object] = {"action": action, "dry_run": dry_run, "reason": reason, "force": force or None}
         if filter is None:
             body["ids"] = ids
         else:
             body["filter"] = selection(filter)
             body["cursor"] = None if filter.before_seq is None else self._cursors[filter.before_seq]
-        given = values.members((await self._line.post("/v1/jobs/bulk", body)).body)
+        given = decode.members((await self._line.post("/v1/jobs/bulk", body)).body)
         refused = tuple(_refused(one) for one in read(given["refused"], list[dict[str, Any]]))
         place = None
-        if cursor := read(given.get("next_cursor", values.NULL), str | None):  # type: ignore[arg-type]
+        if cursor := read(given.get("next_cursor", decode.NULL), str | None):  # type: ignore[arg-type]
             place = len(self._cursors)
             self._cursors.append(cursor)
         return Bulk(read(given["matched"], int), read(given["done"], int), read(given["more"], bool), place, refused)
@@ -185,7 +185,7 @@ class RemoteRetention:
     ) -> Pruned:
         """A server counts from the start each time, so a dry run is one call, of as many as it can count."""
         body = {"days": days, "limit": PRUNE_BATCH_SIZE if dry_run else limit, "dry_run": dry_run}
-        given = values.members((await self._line.post("/v1/prune", body)).body)
+        given = decode.members((await self._line.post("/v1/prune", body)).body)
         return Pruned(read(given["deleted"], int), read(given["more"], bool), after_seq)
 
 
@@ -195,7 +195,7 @@ class RemoteExplainer:
 
     async def of(self, tenant: str, job_id: str) -> Why:
         path = f"/v1/jobs/{wire.job_id(job_id)}/why"
-        return values.why((await self._line.get(path, job_id=job_id)).body)
+        return decode.why((await self._line.get(path, job_id=job_id)).body)
 
 
 class RemoteCompletion:
@@ -225,7 +225,7 @@ class RemoteProgress:
         return NOWHERE
 
     async def follow(self, tenant: str, start: FeedPosition) -> AsyncIterator[list[FeedEvent]]:
-        """Until the stream breaks: then whoever watches has to look what was missed."""
+        """Follow the event feed until the stream breaks; the caller must then check for missed events."""
         async with self._line.calls.stream("/v1/events/stream", {}, quiet_seconds=QUIET_SECONDS) as opened:
             if isinstance(opened, HttpResponse):
                 raise refusal(opened, {})
@@ -240,17 +240,17 @@ class RemoteAudit:
         self._line = line
 
     async def verify_part(self, tenant: str, *, after: str | None = None, jobs: int | None = None) -> VerifiedPart:
-        """So many jobs, or as many as the server takes at once."""
+        """Verify up to that number of jobs, or one batch of the server."""
         query: list[tuple[str, str | int]] = [("limit", min(jobs or AUDIT_BATCH_SIZE, AUDIT_BATCH_SIZE))]
         if after is not None:
             query.append(("cursor", after))
-        given = values.members((await self._line.get("/v1/audit/verify", query)).body)
+        given = decode.members((await self._line.get("/v1/audit/verify", query)).body)
         bad: str | None = read(given["first_bad"], str | None)  # type: ignore[arg-type]
         cursor: str | None = read(given["next_cursor"], str | None)  # type: ignore[arg-type]
         return VerifiedPart(read(given["jobs"], int), read(given["rows"], int), bad, cursor)
 
     async def export(self, tenant: str, *, after: int = 0) -> AsyncIterator[list[HistoryExport]]:
-        """The list of jobs comes newest first, so it is read whole before the first history is."""
+        """Export histories, oldest job first. The server lists newest first, so read the complete list before."""
         jobs: list[tuple[int, str]] = []
         filter = Filter(limit=MAX_PAGE_SIZE)
         while page := await self._line.client.find(filter):
@@ -261,7 +261,7 @@ class RemoteAudit:
 
     async def log(self, tenant: str, *, after: int = 0, limit: int = 50) -> list[LogRow]:
         """The server's pages are read from the first on, since only it knows where a number is."""
-        return await self._line.listed("/v1/audit/log", values.log_row, limit=limit, beyond=lambda row: row.seq > after)
+        return await self._line.listed("/v1/audit/log", decode.log_row, limit=limit, beyond=lambda row: row.seq > after)
 
 
 class RemoteWorkers:
@@ -270,7 +270,7 @@ class RemoteWorkers:
 
     async def seen(self, tenant: str, *, after: str = "", limit: int = 50) -> list[Presence]:
         beyond = (lambda one: one.name > after) if after else None
-        return await self._line.listed("/v1/workers", values.presence, limit=limit, beyond=beyond)
+        return await self._line.listed("/v1/workers", decode.presence, limit=limit, beyond=beyond)
 
 
 def _refused(given: dict[str, Any]) -> tuple[str, Error]:

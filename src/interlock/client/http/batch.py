@@ -1,4 +1,4 @@
-"""Many things over one connection: batches whose items answer on their own, and waiting in several polls."""
+"""Batches with a result per item, concurrent calls, and waits split into several long polls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def each(
     send: Callable[[bytes], Awaitable[HttpResponse]],
     value: Callable[[Raw], T],
 ) -> list[T | Rejected]:
-    """Each item with its own answer: one that spoils the call for the others is found by sending halves."""
+    """Send items and return a result for each. An item that fails the whole call is isolated by sending halves."""
     answers: dict[int, T | Rejected] = {}
     good: list[tuple[int, bytes]] = []
     for i, part in enumerate(parts):
@@ -60,7 +60,7 @@ async def each(
 
 
 async def together(calls: Sequence[Awaitable[T]]) -> list[T | Rejected]:
-    """All of them, some at a time; a refusal is the answer to its own call, no answer at all is raised."""
+    """Await all calls, a limited number at a time. Return rejections as results; raise if there is no response."""
     turns = asyncio.Semaphore(BATCH_SIZE)
 
     async def in_turn(call: Awaitable[T]) -> T | Rejected:
@@ -81,7 +81,7 @@ async def together(calls: Sequence[Awaitable[T]]) -> list[T | Rejected]:
 
 
 async def polled(look: Callable[[float], Awaitable[T | None]], seconds: float) -> T | None:
-    """What there is to find within that time, asked for in several long polls."""
+    """Return the result if it appears within that time, by several long polls."""
     clock = asyncio.get_running_loop().time
     deadline = clock() + seconds
     while True:

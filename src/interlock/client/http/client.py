@@ -1,4 +1,4 @@
-"""The port over the native API of a server: same verbs, same errors, every call repeated until it is answered."""
+"""The client protocol over the native API: same operations, same errors, every call retried until a response."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ JSON: Final = {"content-type": "application/json"}
 
 
 class HttpClient:
-    """What a producer, a watcher and a worker ask, answered by a server; the credential says for which tenant."""
+    """A client for producers, observers and workers that calls a server; the credential determines the tenant."""
 
     most_per_claim = MAX_PER_CLAIM
 
@@ -56,7 +56,7 @@ class HttpClient:
         self._is_known = token is None  # without a credential any name will do
 
     async def enqueue(self, requests: Sequence[JobRequest], *, within: object = None) -> list[Enqueued]:
-        """A job without a key gets one for this call, so that it is one job however often it has to be sent."""
+        """Enqueue jobs. A job without an idempotency key gets one, so that resending the call creates no duplicate."""
         if within is not None:
             raise Invalid(
                 "within() needs a database URL: a server cannot join a transaction of the caller", pointer="/within"
@@ -142,7 +142,7 @@ class HttpClient:
         )
 
     def tail(self, job_id: str, *, after: int = 0) -> AsyncGenerator[EventRow, None]:
-        """Events as they are told, each once, until the job has ended; a broken stream goes on where it was."""
+        """Follow events, each once, until the job is terminal; a broken stream is resumed."""
         return follow(self._calls, _of_job(job_id, "events/stream"), after=after, about={"job_id": job_id})
 
     async def steps(self, job_id: str) -> list[StepRow]:
@@ -151,7 +151,7 @@ class HttpClient:
         return [decode.step(read(row, decode.StepShape), id) for row in rows]
 
     async def claim(self, ask: ClaimFilter, *, wait_seconds: float = 0.0) -> list[LeasedJob]:
-        """A claim without a name gets one, so that what was granted to a lost answer is granted again."""
+        """Claim jobs. A claim without an ID gets one, so that a resend after a lost response returns the same jobs."""
         wire.seconds(wait_seconds, "wait_seconds", 0, MAX_WAIT_SECONDS)
         worker = await self._as(ask.worker)
         ask = ask if ask.claim_id is not None else ask._replace(claim_id=wire.new_id())
@@ -290,7 +290,7 @@ class HttpClient:
         return f"{own}/{worker}"
 
     async def _heartbeat_body(self, heartbeat: Heartbeat) -> bytes:
-        """A sign of life that fits into one body: events that do not are told before."""
+        """Encode a heartbeat. Events that do not fit into one body are sent first."""
         if sum(len(one.message) + len(one.payload or "") for one in heartbeat.events) * 4 > encode.LARGEST_BODY:
             await self._add_events(Report(heartbeat.id, heartbeat.fence, heartbeat.worker, heartbeat.events))
             heartbeat = heartbeat._replace(events=())

@@ -1,4 +1,4 @@
-"""Answers of the native API as values of the domain; JSON that jobs carry stays byte for byte as it came."""
+"""Decoding of responses of the native API into domain values; JSON of jobs keeps its exact bytes."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ class RefusedShape(Struct):
 
 
 def read(body: bytes | Raw, kind: type[T]) -> T:
-    """An answer as a value; one of another form comes from something that is no server of ours."""
+    """Decode a response; another format means that it does not come from an Interlock server."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError as error:
@@ -242,14 +242,14 @@ def read(body: bytes | Raw, kind: type[T]) -> T:
 
 
 def job(shape: JobShape, *, listed: bool = False) -> Job:
-    """In a list what may be large stays behind, also whom a job waits for; elsewhere a null is what the job carries."""
+    """Convert a job. Lists omit large members and the awaited jobs; elsewhere a null is the job's own value."""
     agent, lease = shape.agent, shape.lease
     waits = shape.status in (Status.QUEUED, Status.RETRY)
     given: dict[str, object] = {
         "agent_kind": None if agent is None else agent.kind,
         "agent_id": None if agent is None else agent.id,
         "worker": None if lease is None else lease.worker,
-        "fence": 0 if lease is None else lease.fence,  # of no use to anybody but the holder
+        "fence": 0 if lease is None else lease.fence,  # useful only to the lease holder
         "lease_expires_at": None if lease is None else micros(lease.expires_at),
         "blocked": waits and shape.location is Location.BLOCKED and not shape.awaiting,
     }
@@ -286,7 +286,7 @@ def history(shape: HistoryShape, job_id: str) -> HistoryRow:
 
 
 def queue(shape: QueueShape) -> QueueStats:
-    """The server tells an age; the time it stands for is by the clock of this machine."""
+    """Convert queue statistics. The server reports an age, which becomes a time by the clock of this machine."""
     age = shape.oldest_ready_seconds
     oldest = None if age is None else round((time.time() - age) * 1_000_000)
     return _filled(QueueStats, shape, {"oldest_ready_at": oldest})
@@ -299,7 +299,7 @@ def micros(value: datetime) -> int:
 
 
 def _decided(shape: DecisionShape, of: JobShape) -> Approval:
-    """A decision as its worker may know it; who voted is not its business, and the rest it has asked itself."""
+    """Convert a decision. Voters and other members that a worker does not receive stay empty."""
     closed_at = None if shape.decided_at is None else micros(shape.decided_at)
     return Approval(
         tenant=of.tenant, id=shape.id, job_id=of.id, fence=0, status=shape.status, prompt=shape.prompt,

@@ -25,7 +25,7 @@ OUTCOMES: Final = {CompleteJob: "complete", FailJob: "fail", ReleaseJob: "releas
 
 
 def encoded(fields: Mapping[str, object]) -> bytes:
-    """A body; what was not said is left out, and a number that JSON has no word for is refused."""
+    """Encode a body; omit None, and reject numbers that JSON cannot represent."""
     given: dict[str, object] = {}
     for name, value in fields.items():
         if isinstance(value, float) and not math.isfinite(value):
@@ -48,7 +48,7 @@ def gathered(parts: Sequence[bytes]) -> Iterator[range]:
 
 
 def job(request: JobRequest, key: str) -> bytes:
-    """A job under a key of its own, so that the same call again is the same job."""
+    """Encode a job with its idempotency key, so that a repeated call returns the same job."""
     json_text.check(bytes(request.payload), what="payload", limit=LARGEST_TEXT)
     fields: dict[str, Any] = {name: getattr(request, name) for name in request.__struct_fields__}
     if request.backoff is not None:
@@ -93,7 +93,7 @@ def heartbeat(heartbeat: Heartbeat, worker: str) -> bytes:
 
 
 def finish(order: Finish, worker: str, *, alone: bool = False) -> bytes:
-    """How a run ended; alone the path says of which job and by which verb."""
+    """Encode a finish; for a single call, the path contains the job and the operation."""
     fields: dict[str, object] = {"fence": order.fence, "worker": worker}
     if not alone:
         fields |= {"id": order.id, "outcome": OUTCOMES[type(order)]}
@@ -141,7 +141,7 @@ def step(step: Step, worker: str) -> bytes:
 
 
 def event(event: Event) -> bytes:
-    """An event as the engine would keep it: over HTTP a message that is too long is refused."""
+    """Encode an event. Shorten its message as the engine would, because over HTTP a longer one is rejected."""
     payload, message = raw(event.payload, "event"), fitted(event.message, event.payload, wire.LIMITS.event)
     at = None if event.at is None else wire.when(event.at)
     return encoded({"id": event.id, "level": str(event.level), "message": message, "payload": payload, "at": at})
@@ -170,7 +170,7 @@ def approval_request(approval: RequestApproval, worker: str) -> bytes:
 
 
 def selection(filter: Filter) -> dict[str, object]:
-    """Which jobs are meant; where a list of them goes on is said by a cursor."""
+    """Return the filter as members of a request; a cursor carries the position in the list."""
     given: dict[str, object] = {
         "status": [str(one) for one in filter.statuses] or None,
         "tag": list(filter.tags) or None,
@@ -192,15 +192,15 @@ def query(filter: Filter) -> list[tuple[str, str]]:
 
 
 def raw(value: str | None, what: str) -> Raw | None:
-    """JSON text to be put into a body as it is: only if it is JSON, or it could say something else there."""
+    """Return JSON text to embed in a body, after checking it: invalid text could change the rest of the body."""
     if value is None:
         return None
     json_text.sanitize(value, what=what, limit=LARGEST_TEXT)
-    return Raw(value.encode(errors="backslashreplace"))  # a lone surrogate as its escape: the server mends and marks it
+    return Raw(value.encode(errors="backslashreplace"))  # the server sanitizes escaped lone surrogates
 
 
 def _words(value: str) -> str | Raw:
-    """Plain text; odd characters go as escapes, for the server to mend and to mark."""
+    """Return text for a body; lone surrogates become escapes, which the server sanitizes."""
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -10,12 +10,13 @@ import msgspec
 from interlock import errors
 from interlock.errors import Error, Fatal, FieldError, Invalid, Malformed, Unavailable
 
-# What each class tells besides its sentence; where nobody says it, a blank of its type stands in.
+# Attributes of each class, with defaults for those that neither the response nor the request contains.
 _FACTS: Final[Mapping[type[Error], Mapping[str, object]]] = {
     errors.NotFound: {"job_id": "", "what": "job"},
     errors.LeaseLost: {"job_id": "", "fence": 0},
     errors.AlreadyFinished: {"job_id": "", "how": ""},
     errors.NotRunning: {"job_id": "", "fence": 0},
+    errors.BrokenJob: {"job_id": ""},
     errors.CheckpointConflict: {"job_id": "", "seq": 0, "current": 0},
     errors.CancelRequested: {"job_id": ""},
     errors.NoCancelRequested: {"job_id": ""},
@@ -36,18 +37,18 @@ _FACTS: Final[Mapping[type[Error], Mapping[str, object]]] = {
     errors.Unsatisfiable: {"size": 0},
     errors.ArtifactLost: {"artifact_id": ""},
 }
-_KINDS: Final = {  # a class without a code of its own never leaves the server as itself
+_KINDS: Final = {  # errors without their own code never leave the server under their own class
     kind.code: kind
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, Error) and "code" in vars(kind)
 }
 _NOT_NOW: Final = frozenset({408, 425, 429, 502, 503, 504})
-# Members of every problem document, which are no facts of an error though some have the name of one.
+# Members of every problem document. They are never attributes of an error, even where the names are equal.
 _FRAME: Final = frozenset({"type", "title", "status", "code", "detail", "errors"})
 
 
 def problem(body: bytes) -> dict[str, Any]:
-    """The problem document of a refusal; something between us and the server may have answered in another form."""
+    """Decode a problem document; return an empty one if a proxy responded in another format."""
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.MsgspecError:
@@ -55,10 +56,10 @@ def problem(body: bytes) -> dict[str, Any]:
 
 
 def rebuilt(document: Mapping[str, Any], status: int, known: Mapping[str, object]) -> Error:
-    """The error that a problem document stands for; what it does not tell is taken from what was asked."""
+    """Rebuild the error of a problem document; attributes that it lacks come from the request."""
     kind = _KINDS.get(str(document.get("code")), Unavailable if status in _NOT_NOW else Error)
     if issubclass(kind, Fatal):
-        kind = Unavailable  # it is the server that must stop; another one, or the same one mended, will answer
+        kind = Unavailable  # only that server must stop; after a restart, or on another one, the call can succeed
     detail = str(document.get("detail") or f"the server answered with status {status}")
     error = kind.__new__(kind, detail)
     faults = tuple(_faults(document))
@@ -68,14 +69,14 @@ def rebuilt(document: Mapping[str, Any], status: int, known: Mapping[str, object
         error.pointer = faults[0].pointer if faults else ""
     details = {name: value for name, value in document.items() if name not in _FRAME}
     if isinstance(error, errors.NotFound) and "id" in details:
-        details["job_id"] = details.pop("id")  # whatever was not found has its name there
+        details["job_id"] = details.pop("id")  # the ID of any missing resource has this name
     for name, blank in _facts(kind).items():
         setattr(error, name, details.get(name, known.get(name, blank)))
     return error
 
 
 def is_passing(status: int) -> bool:
-    """Whether an answer with this status is about the moment, not about what was asked."""
+    """Return whether a status is temporary, as opposed to caused by the request."""
     return status in _NOT_NOW
 
 

@@ -1,4 +1,4 @@
-"""Lists over HTTP: a cursor is opaque, so where pages ended is remembered for whoever goes on by a number."""
+"""Pagination over HTTP. Cursors are opaque, so page ends are remembered for callers that resume from a number."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class Pages:
         item: Callable[[Raw], T],
         at: Callable[[T], int],
     ) -> list[T]:
-        """Up to so many items beyond a place; places rise along the list, and from None it is read from the start.
+        """Return up to `limit` items after a position; positions rise along the list, and None reads from the start.
 
-        Reading begins at the last end of a page that lies before the place, as far as this client has come by it.
+        Reading begins at the last known page end before the position.
         """
         what = f"{path}?{query}"
         cursor = None if place is None else self._known(what, place)

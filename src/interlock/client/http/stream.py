@@ -14,11 +14,11 @@ from interlock.client.http.transport import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECON
 from interlock.domain.progress import EventRow
 from interlock.errors import Unavailable
 
-QUIET_SECONDS: Final = 45.0  # a server gives a sign of life three times as often
+QUIET_SECONDS: Final = 45.0  # three times the server's keep-alive interval
 
 
 async def follow(calls: Calls, path: str, *, after: int, about: Mapping[str, object]) -> AsyncGenerator[EventRow, None]:
-    """Each event once, until the stream says that it was the last; gives up when nothing is heard for too long."""
+    """Yield each event once, until the stream ends; raise `Unavailable` if nothing arrives for too long."""
     clock = asyncio.get_running_loop().time
     heard, pause, why = clock(), FIRST_PAUSE_SECONDS, "the stream broke"
     while True:

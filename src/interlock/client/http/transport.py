@@ -1,4 +1,4 @@
-"""One call to a server: sent until it is answered, for as long as there is patience, to that server and no other."""
+"""Calls to one server, retried until it responds or the retry time is over."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from interlock.errors import Error, Indeterminate, Invalid, TooLarge, Unauthenti
 
 SCHEMES: Final = ("http://", "https://")
 CONNECT_SECONDS: Final = 5.0
-ANSWER_SECONDS: Final = 20.0  # for one try to move on, beyond the time it was asked to wait
+ANSWER_SECONDS: Final = 20.0  # for one attempt to make progress, beyond its wait time
 NO_TOKEN: Final = "no token was given: use token= in Python, --token-file or INTERLOCK_TOKEN on the command line"
 WRONG_TOKEN: Final = "the token is mistyped, expired, revoked or for another server"
 RETRY_SECONDS: Final = 60.0
@@ -31,16 +31,16 @@ MAX_PAUSE_SECONDS: Final = 2.0
 MAX_CALLS: Final = 100
 MAX_WAITS: Final = 1000
 IDLE_SECONDS: Final = 30.0  # less than any server or balancer keeps an idle connection
-LARGE_BODY: Final = 1024 * 1024  # a server that refuses a smaller one reads it to its end
-ASKING_SECONDS: Final = 2.0  # for a refusal, where a body is not sent before it is asked for
+LARGE_BODY: Final = 1024 * 1024  # a server that rejects a smaller body reads it to its end
+ASKING_SECONDS: Final = 2.0  # for a rejection before the body is sent
 LARGEST_ANSWER: Final = 256 * 1024 * 1024
 
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 # Nothing of the request has reached the server.
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
-# Waiting would not make these any better.
+# Retrying does not help.
 _HOPELESS: Final = (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError)
-NOT_ASKED_SO: Final = 417  # something between us and the server does not know how to ask before sending
+NOT_ASKED_SO: Final = 417  # a proxy does not support `Expect: 100-continue`
 _GATEWAY: Final = frozenset({502, 504})  # something between us and the server does not know either
 
 
@@ -49,21 +49,21 @@ Query = Sequence[tuple[str, str | int | float | bool | None]]
 
 @dataclass(frozen=True, kw_only=True)
 class HttpRequest:
-    """What is asked. All of it is the same at every try, so that a server can tell a repetition from a new call."""
+    """A request. It is identical on every attempt, so that a server can recognize a repeated call."""
 
     method: str
     path: str
     body: bytes | None = None
     query: Query = ()
     headers: Mapping[str, str] = field(default_factory=dict)
-    wait_seconds: float = 0.0  # how long the server was asked to wait before it answers
+    wait_seconds: float = 0.0  # how long the server may wait before it responds
     sending_seconds: float = 0.0  # how long a large body may take
     repeatable: bool = True
     about: Mapping[str, object] = field(default_factory=dict)  # facts for errors that the server does not repeat
 
 
 class HttpResponse(NamedTuple):
-    """What came back, whole."""
+    """A complete response."""
 
     status: int
     headers: httpx2.Headers
@@ -71,13 +71,13 @@ class HttpResponse(NamedTuple):
 
     @property
     def retry_after(self) -> float:
-        """How long the server asks to be left alone; a date instead of a number is not worth reading."""
+        """The server's Retry-After in seconds; dates are ignored."""
         given = self.headers.get("retry-after", "")
         return float(given) if given.isascii() and given.isdigit() and len(given) < 7 else 0.0
 
 
 class Calls:
-    """The connections to one server; those that wait for something are apart, so that they keep nobody from working.
+    """The connections to one server. Waiting calls have separate connections, so that they never block other calls.
 
     No redirect is followed: the token goes to the host it was given for. Proxies are those of the environment
     (HTTPS_PROXY, HTTP_PROXY, NO_PROXY), certificates are checked against what the system trusts or SSL_CERT_FILE.
@@ -93,7 +93,7 @@ class Calls:
         self._quick, self._waiting = (_connections(base, headers, most) for most in (MAX_CALLS, MAX_WAITS))
 
     async def send(self, call: HttpRequest) -> HttpResponse:
-        """The answer of a call that was done; a refusal is raised as the engine would have raised it."""
+        """Return the response of a successful call; raise an error response as the engine would have raised it."""
         budget = _RetryBudget(self.retry_seconds + call.wait_seconds + call.sending_seconds)
         while True:
             try:
@@ -126,7 +126,7 @@ class Calls:
             await budget.wait(why)
 
     def _with_advice(self, refused: Error) -> Error:
-        """A server does not say why it rejects a credential; whether one was sent is known here."""
+        """Add advice to an authentication error: the server gives no reason, but we know whether we sent a token."""
         if isinstance(refused, Unauthenticated):
             refused.args = (f"{refused}; {WRONG_TOKEN if self.has_token else NO_TOKEN}",)
         return refused
@@ -135,7 +135,7 @@ class Calls:
     async def stream(
         self, path: str, headers: Mapping[str, str], *, quiet_seconds: float
     ) -> AsyncIterator[HttpResponse | httpx2.EventSource]:
-        """Events as the server sends them, or the refusal that came instead."""
+        """Yield the events of the server, or the error response it sent instead."""
         timeout = httpx2.Timeout(quiet_seconds, connect=CONNECT_SECONDS)
         async with self._waiting.stream("GET", path, headers=headers, timeout=timeout) as response:
             if response.status_code == 200:
@@ -163,9 +163,9 @@ class Calls:
             return HttpResponse(response.status_code, response.headers, await _whole(response))
 
     async def _refused_unsent(self, call: HttpRequest) -> Error | None:
-        """Why a server would not take a large body, asked by its head alone; None if it would, or does not say.
+        """Return the error with which a server rejects a large body by its headers alone; None if it does not.
 
-        Whoever refuses a body while it is being sent hangs up in the end, and the answer may be lost with that.
+        A server that rejects a body midway closes the connection, and its response may be lost.
         """
         if call.body is None or len(call.body) <= LARGE_BODY:
             return None
@@ -194,16 +194,16 @@ class _RetryBudget:
         self._clock = asyncio.get_running_loop().time
         self._pause = FIRST_PAUSE_SECONDS
         self.until = self._clock() + seconds
-        self.is_sending = False  # the try under way has a connection, and something of it may have reached the server
-        self.is_unsure = False  # a try may have been carried out although its answer was not heard
+        self.is_sending = False  # this attempt has a connection, and part of it may have reached the server
+        self.is_unsure = False  # an attempt may have succeeded although its response was lost
         self.hint = 0.0
 
     async def note(self, step: str, _facts: object) -> None:
-        """What the connection is about to do, as it tells."""
+        """Record from the trace of the connection that sending has begun."""
         self.is_sending |= step.endswith("send_request_headers.started")
 
     async def wait(self, why: str) -> None:
-        """Before the next try; if there is none, raise what is known of those before."""
+        """Wait before the next attempt; if none is left, raise what is known of the earlier ones."""
         pause = max(self._pause * random.uniform(0.5, 1.0), self.hint * random.uniform(1.0, 1.2))
         if self._clock() + pause >= self.until:
             raise Indeterminate(f"{why}; it may have succeeded: repeat it") if self.is_unsure else Unavailable(why)
@@ -222,13 +222,13 @@ def refusal(answer: HttpResponse, about: Mapping[str, object]) -> Error:
 
 
 async def _not_sent() -> AsyncIterator[bytes]:
-    """A body of which nothing is sent: the connection goes on to the answer, as it does when a server hangs up."""
+    """Yield a body that is never sent: the error makes the connection read the response, as after a disconnect."""
     raise httpcore2.WriteError
     yield b""
 
 
 async def _whole(response: httpx2.Response) -> bytes:
-    """The body, as long as it is of a size that a server of ours would send."""
+    """Read the body, up to the size that an Interlock server would send."""
     pieces: list[bytes] = []
     size = 0
     async for piece in response.aiter_raw():
@@ -251,7 +251,7 @@ def _trusted() -> ssl.SSLContext:
 
 
 def checked_url(url: str) -> str:
-    """Where a server is, without anything that has no place there."""
+    """Return the URL of a server; reject one with parts that it must not have."""
     unfit = Invalid(
         "the URL of a server is http://HOST:PORT or https://HOST, with or without a path: "
         f"{url.split('@')[-1].split('?')[0]!r} is not one",

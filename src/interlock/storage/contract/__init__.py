@@ -1,6 +1,6 @@
-"""What every engine offers. The contract suite in tests/contract is its full description.
+"""The store interface that every engine implements. The suite in tests/contract is its full description.
 
-Every hot verb takes many items of one tenant, is one transaction, and answers each item on its own.
+Every hot operation takes many items of one tenant, is one transaction, and returns a result for each item.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from interlock.storage.expired import ExpiredCounts
 
 
 class Due(NamedTuple):
-    """What the clock has brought up, found across tenants: nothing but whose and which."""
+    """A due job, found across tenants: only its tenant and ID."""
 
     tenant: str
     job_id: str
 
 
 class ChainVerification(NamedTuple):
-    """The result of an audit: how much was read, and the first row that does not fit, if any."""
+    """The result of an audit: how much was read, and the first row that does not match, if any."""
 
     jobs: int
     rows: int
@@ -54,14 +54,14 @@ class ChainVerification(NamedTuple):
 
 
 class Fitness(NamedTuple):
-    """Whether a database can be worked on: the first migration it lacks, and whether its commits survive a crash."""
+    """Readiness of a database: the first migration it lacks, and whether its commits survive a crash."""
 
     lacks: str | None
     durable: bool
 
 
 class Terms(NamedTuple):
-    """On what terms jobs are enqueued: the registry they were checked against, and whether a new agent is made."""
+    """Conditions of an enqueue: the registry version the jobs were validated against, and whether to create agents."""
 
     registry: int = 0
     implicit_agents: bool = True
@@ -71,82 +71,86 @@ NO_TERMS: Final = Terms()
 
 
 def cancels_of(tenant: str) -> str:
-    """What to watch for cancel requests and revoked leases of a tenant; no tenant has such a name."""
+    """Return the key to watch for cancel requests and revoked leases of a tenant; no tenant has such a name."""
     return f"\x00cancel {tenant}"
 
 
 class RegistryChanged(Exception):
-    """The jobs were checked against a registry that is no longer the current one: check them again."""
+    """The jobs were validated against a registry that is no longer current: validate them again."""
 
 
 class ApprovalStore(Protocol):
-    """The part of a store that keeps gates; they are opened by an order, and closed with the wait for them."""
+    """The part of a store for approvals; a command requests one, and it closes when the job stops waiting for it."""
 
     async def decide(self, tenant: str, commands: Sequence[CastVote]) -> list[Approval | Rejected]:
-        """Count each ballot under the lock of its job; the one that decides lets the job go on, or ends it."""
+        """Count each vote under the lock of its job; the deciding vote resumes the job or ends it."""
         ...
 
     async def create_link(self, tenant: str, link_requests: Sequence[CreateApprovalLink]) -> list[Approval | Rejected]:
-        """Keep the hash of a new link token in place of the one before."""
+        """Store the hash of a new link token, replacing the previous one."""
         ...
 
     async def approvals(self, tenant: str, ids: Sequence[str]) -> list[Approval | None]: ...
 
     async def find_approvals(self, tenant: str, filter: ApprovalFilter) -> list[Approval]:
-        """Newest first."""
+        """List approvals, newest first."""
         ...
 
     async def approval_of_token(self, sha256: bytes) -> tuple[str, str] | None:
-        """Tenant and id of the gate whose link token has this hash, whoever's it is."""
+        """Return tenant and ID of the approval whose link token has this hash, across all tenants."""
         ...
 
     async def decisions(self, tenant: str, job_ids: Sequence[str]) -> dict[str, list[Approval]]:
-        """What was decided about each job that has asked, oldest first."""
+        """Return the decided approvals of each job that has requested any, oldest first."""
         ...
 
     async def due_approvals(self, limit: int) -> list[Due]:
-        """Jobs whose gates have expired."""
+        """List jobs whose approvals have expired."""
         ...
 
 
 class ProgressStore(Protocol):
-    """The part of a store that keeps what workers leave behind while a job runs."""
+    """The part of a store for steps and events of running jobs."""
 
     async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Rejected]:
-        """Keep each step under the current fence; of one name and occurrence the first stays, and is the answer."""
+        """Save each step under the current fence; the first result of a name and occurrence is kept and returned."""
         ...
 
     async def steps(self, tenant: str, job_ids: Sequence[str], *, after: int = 0, limit: int) -> list[list[StepRow]]:
-        """The steps of each job after a number, oldest first, at most `limit` of each."""
+        """List the steps of each job after a number, oldest first, at most `limit` per job."""
         ...
 
     async def add_events(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
-        """Add events under the current fence and tell their numbers; one that is there already keeps its own."""
+        """Add events under the current fence and return their numbers; an existing event keeps its number."""
         ...
 
     async def events(
         self, tenant: str, job_id: str, *, after: int = 0, since: int | None = None, limit: int
     ) -> list[EventRow]:
-        """The events of a job after a number and a time, oldest first; none ever appears before one that was read."""
+        """List the events of a job after a number and a time, oldest first; none ever appears before a read one."""
         ...
 
     async def feed(self, tenant: str, after: FeedPosition, *, limit: int) -> list[FeedEvent]:
-        """The events of all jobs after a place, those of one job in their order; none ever appears before a place.
+        """List the events of all jobs after a position, those of one job in order; none ever appears before a position.
 
-        On PostgreSQL an event waits here for every transaction that began to write before its own has ended.
+        On PostgreSQL, an event becomes visible here once every transaction that started writing before its own has
+        ended.
         """
         ...
 
     async def feed_end(self, tenant: str) -> FeedPosition:
-        """The place before whatever is told from now on."""
+        """Return the position before all future events."""
         ...
 
     def watch_events(self) -> asyncio.Event:
-        """Set when this process has told something; take it before looking. What others tell is found by looking."""
+        """Return an asyncio event that is set when this process adds job events; get it before reading.
+
+        It is not set for job events of other processes: poll for those.
+        """
         ...
 
     async def has_ended(self, tenant: str, job_id: str) -> bool | None:
-        """Whether a job has ended; None if there is no such job."""
+        """Return whether a job is terminal; None if it does not exist."""
         ...
 
 
@@ -161,57 +165,57 @@ class Store(
     WorkerStore,
     Protocol,
 ):
-    """One durable home for jobs."""
+    """Durable storage of jobs."""
 
     @property
     def outbox(self) -> Outbox: ...
 
     @property
     def expired(self) -> ExpiredCounts:
-        """What claims of this process have ended on their way, by verb and the status it led to."""
+        """Transitions that claims of this process made before selecting jobs, by operation and resulting status."""
         ...
 
     async def enqueue(
         self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False, terms: Terms = NO_TERMS
     ) -> list[Enqueued | Rejected]:
-        """Add jobs in the order given. With `whole` a single refusal means that none is added."""
+        """Add jobs in the order given. With `whole`, a single rejection means that none is added."""
         ...
 
     async def enqueue_within(
         self, connection: object, tenant: str, jobs: Sequence[NewJob], *, terms: Terms = NO_TERMS
     ) -> list[Enqueued | Rejected]:
-        """Add all jobs or none inside the caller's own open transaction; SQLite has none to share."""
+        """Add all jobs or none inside the caller's own open transaction; not available on SQLite."""
         ...
 
     async def claim(self, tenant: str, ask: ClaimFilter, *, claimants: Sequence[str] = ()) -> list[Job]:
-        """Grant up to `ask.limit` jobs: the best first, each with a fence above all before it.
+        """Lease up to `ask.limit` jobs, best first, each with a fence above all earlier ones.
 
-        With `takers` several workers ask as one: as many jobs as there are names, one for each from the first on.
+        With `claimants`, the claim is for several workers: as many jobs as there are names, one for each in order.
         """
         ...
 
     async def heartbeat(self, tenant: str, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply | Rejected]:
-        """Extend leases, each guarded by its fence, and save the checkpoints that came along."""
+        """Extend leases, each guarded by its fence, and save the checkpoints sent with them."""
         ...
 
     async def checkpoint(self, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Rejected]:
-        """Save progress: the newest number wins, the same one again is fine, an older one is refused."""
+        """Save progress: the highest number wins, the same number is accepted again, a lower one is rejected."""
         ...
 
     async def lease_states(self, tenant: str, job_ids: Sequence[str]) -> list[LeaseState | None]: ...
 
     async def carry_out(self, tenant: str, orders: Sequence[Command]) -> list[Receipt | Rejected]:
-        """Decide and write each order under the lock of its job; a repeated finish gets its first receipt."""
+        """Decide and write each command under the lock of its job; a repeated finish returns its first receipt."""
         ...
 
     async def get(self, tenant: str, job_ids: Sequence[str]) -> list[Job | None]: ...
 
     async def find(self, tenant: str, filter: Filter) -> list[Job]:
-        """Newest first, without payload, result and checkpoint."""
+        """List jobs, newest first, without payload, result and checkpoint."""
         ...
 
     async def search(self, tenant: str, text: str, id_end: str | None, limit: int) -> list[str]:
-        """IDs of jobs whose idempotency key is the text or whose ID ends with `id_end`, newest first."""
+        """Return IDs of jobs whose idempotency key is the text or whose ID ends with `id_end`, newest first."""
         ...
 
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]: ...
@@ -219,47 +223,47 @@ class Store(
     async def pause(
         self, tenant: str, type: str, *, actor: str | None, reason: str | None, resumed_by: str | None = None
     ) -> None:
-        """Stop handing out jobs of a type; actor None lets it go on."""
+        """Stop leasing jobs of a type; actor None resumes it."""
         ...
 
     async def registry(self, tenant: str) -> Registry:
-        """The types of a tenant, and the version that an enqueue names."""
+        """Return the types of a tenant, and the version that an enqueue passes back."""
         ...
 
     async def set_type(self, tenant: str, type: JobType, *, actor: str | None = None) -> JobType:
-        """Register a type; with an actor, here and below, the audit log has a row of it."""
+        """Register a type; with an actor, here and below, the action is recorded in the audit log."""
         ...
 
     async def delete_type(self, tenant: str, name: str, *, actor: str | None = None) -> bool: ...
 
     async def set_agent(self, tenant: str, agent: Agent, *, actor: str | None = None) -> Agent:
-        """Register an agent or change it; a new limit acts at once, a lower one as jobs end."""
+        """Register or update an agent; a lower limit takes effect as jobs finish."""
         ...
 
     async def agents(self, tenant: str, after: tuple[str, str], limit: int) -> list[Agent]:
-        """Agents by kind and id, from one on."""
+        """List agents by kind and ID, starting after `after`."""
         ...
 
     async def stalled_agents(self, tenant: str, *, limit: int) -> list[Agent]:
-        """Strict agents all of whose slots are held by jobs that wait, by kind and id."""
+        """List strict agents whose slots are all held by waiting jobs, by kind and ID."""
         ...
 
     async def agents_named(self, tenant: str, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Agent]: ...
 
     async def delete_agent(self, tenant: str, kind: str, id: str, *, actor: str | None = None) -> bool:
-        """Forget an agent that has no unfinished jobs; AgentInUse if it has."""
+        """Delete an agent that has no unfinished jobs; raise AgentInUse if it has."""
         ...
 
     async def stats(self, tenant: str, type: str | None = None) -> list[QueueStats]:
-        """How many jobs of each type are where, as of one moment."""
+        """Count the jobs of each type by location, as of one moment."""
         ...
 
     async def fill_slots(self, limit: int) -> int:
-        """Let jobs of limited agents that have come due take their places, for up to so many tenants."""
+        """Give free concurrency slots to due jobs of limited agents, for up to `limit` tenants."""
         ...
 
     async def fold_counters(self, rows: int, limit: int) -> int:
-        """Sum up the counts of tenants that have that many loose ones."""
+        """Fold the counter deltas of tenants that have at least `rows` of them."""
         ...
 
     async def due_leases(self, limit: int) -> list[Due]: ...
@@ -267,40 +271,41 @@ class Store(
     async def due_deadlines(self, limit: int) -> list[Due]: ...
 
     async def forget_claims(self, older_than_seconds: float, limit: int) -> int:
-        """Drop the memory of named claims whose jobs no longer run under them."""
+        """Delete claim results whose jobs no longer run under them."""
         ...
 
     async def now(self) -> int: ...
 
     async def verify(self, tenant: str | None = None) -> ChainVerification:
-        """Recompute every chain of history, and compare its end with the job."""
+        """Recompute every chain of history, and compare its head with the job."""
         ...
 
     async def head(self, tenant: str | None = None) -> str:
-        """One hash over the ends of a tenant's chains, or of all there are, to be kept elsewhere."""
+        """Return one hash over the chain heads of a tenant, or of all tenants, to be stored elsewhere."""
         ...
 
     def watch(self, tenant: str) -> asyncio.Event:
-        """Set when something of the tenant may have become claimable, here or elsewhere; take it before looking.
+        """Return an event that is set when a job of the tenant may have become claimable; get it before claiming.
 
-        With `cancels_of(tenant)`: when a cancellation may have been requested, or a lease revoked.
+        The change may come from any process. With `cancels_of(tenant)`: set when a cancellation may have been
+        requested, or a lease revoked.
         """
         ...
 
     async def new_job_shard(self, tenant: str, type: str | None = None) -> int:
-        """The number of the shard that new jobs go to, which their ids name; 0 where there is one."""
+        """Return the number of the shard for new jobs, which their IDs encode; 0 without shards."""
         ...
 
     async def unreachable(self) -> dict[str, str]:
-        """The shards that do not answer, by name, and why; raises when nothing does."""
+        """Return unreachable shards by name, with the reason; raise if none responds."""
         ...
 
     async def facts(self) -> dict[str, str]:
-        """What an operator wants to know of this database: version, durability, schema, clock."""
+        """Return facts about this database for operators: version, durability, schema, clock."""
         ...
 
     async def fitness(self) -> Fitness:
-        """Asked often, so it costs next to nothing."""
+        """Return the readiness of the database; called often, so it must be cheap."""
         ...
 
     async def close(self) -> None: ...

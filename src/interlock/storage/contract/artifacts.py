@@ -1,4 +1,4 @@
-"""What every engine offers for artifacts: a part of the contract of a store, and where their bytes are."""
+"""The store interface for artifacts, and for the objects that hold their bytes."""
 
 from __future__ import annotations
 
@@ -10,71 +10,71 @@ from interlock.domain.job import Rejected
 
 
 class ArtifactStore(Protocol):
-    """The part of a store that keeps what is known of artifacts; Objects keeps their bytes."""
+    """The part of a store for artifact metadata; Objects stores the bytes."""
 
     async def open_uploads(
         self, tenant: str, openings: Sequence[Opening], *, quota: int | None
     ) -> list[Rejected | None]:
-        """Note keys before a byte is written under them, so that none is left for good; only for holders with room."""
+        """Record keys before writing, so that no object is leaked; only for lease holders with free quota."""
         ...
 
     async def show_artifacts(
         self, tenant: str, items: Sequence[NewArtifact], *, quota: int | None, whole: bool = False
     ) -> list[Artifact | Rejected]:
-        """Show files whose bytes are safe, and links, under the fence; with `whole` a single refusal means none."""
+        """Publish links, and files whose bytes are durable, under the fence; with `whole`, one rejection means none."""
         ...
 
     async def abandon_objects(self, tenant: str, keys: Sequence[str]) -> None:
-        """Let what became no artifact be collected now."""
+        """Make objects that did not become artifacts collectable now."""
         ...
 
     async def artifact(self, tenant: str, job_id: str, artifact_id: str) -> Artifact | None: ...
 
     async def artifact_home(self, tenant: str, artifact_id: str) -> str | None:
-        """The job that an artifact belongs to."""
+        """Return the job that an artifact belongs to."""
         ...
 
     async def artifacts(
         self, tenant: str, job_id: str, *, before: tuple[int, str] | None, limit: int
     ) -> list[Artifact]:
-        """Newest first; `before` is the time and id where the last page ended."""
+        """List artifacts, newest first; `before` is the time and ID where the last page ended."""
         ...
 
     async def forget_artifacts(self, tenant: str, job_ids: Sequence[str]) -> int:
-        """Take the artifacts of jobs away and leave their bytes to be collected; how many there were."""
+        """Delete the artifacts of jobs and leave their objects to be collected; return their number."""
         ...
 
     async def artifact_bytes(self, tenant: str) -> int:
-        """The sizes of all files of a tenant together."""
+        """Return the total size of all files of a tenant."""
         ...
 
     async def due_orphans(self, limit: int) -> list[Orphan]: ...
 
     async def condemn_orphans(self, tenant: str, keys: Sequence[str]) -> list[str]:
-        """Those that are due, now lost to any upload; the caller deletes their bytes and drops them."""
+        """Return the keys that are due, now unusable by any upload; the caller deletes their bytes and drops them."""
         ...
 
     async def drop_orphans(self, tenant: str, keys: Sequence[str]) -> int:
-        """Forget condemned keys whose bytes are gone."""
+        """Delete condemned keys whose bytes are deleted."""
         ...
 
 
 class Objects(Protocol):
-    """Where the bytes of artifacts are, each under a key that is written once."""
+    """Storage of artifact bytes, each object under a key that is written once."""
 
     @property
     def where(self) -> str: ...
 
     async def put(self, key: str, chunks: AsyncIterator[bytes]) -> None:
-        """Durable when it returns; what raises may leave a part behind, which is deleted like the whole."""
+        """Write an object, durable on return; an error may leave a partial object, deleted like a complete one."""
         ...
 
     def get(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """The bytes from start up to end; FileNotFoundError if they are not all there."""
+        """Yield the bytes from start to end; raise FileNotFoundError if any are missing."""
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """What is not there need not be deleted."""
+        """Delete objects; ignore missing ones."""
         ...
 
     async def close(self) -> None: ...

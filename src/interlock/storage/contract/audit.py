@@ -1,4 +1,4 @@
-"""What every engine offers to auditors, and after a restore: a part of the contract of a store."""
+"""The store interface for audit, and for the epoch after a restore."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from interlock.domain.operator_log import LogRow
 
 
 class AuditStore(Protocol):
-    """The part of a store that hands out history in bounded pieces, and draws the line under a restore."""
+    """The part of a store that reads history in bounded parts, and raises the epoch after a restore."""
 
     async def histories(self, tenant: str, *, after: int = 0, jobs: int) -> list[HistoryExport]:
-        """Histories in the order of arrival, from a place on, of so many jobs."""
+        """Return the histories of up to `jobs` jobs in order of arrival, after a position."""
         ...
 
     async def verify_part(self, tenant: str, *, after: str | None = None, jobs: int) -> VerifiedPart:
-        """Recompute the chains of so many jobs, and compare their ends with the jobs; the last part
-        has the audit log with it."""
+        """Verify the chains of up to `jobs` jobs against the jobs; the last part includes the audit log."""
         ...
 
     async def log(self, tenant: str, *, after: int = 0, limit: int) -> list[LogRow]:
-        """What operators did, oldest first, from the row after a number on."""
+        """List operator actions after a row number, oldest first."""
         ...
 
     async def raise_epoch(self, above: int) -> int:
-        """Lift every fence to come over all fences handed out so far; the new epoch, higher than `above`.
+        """Raise the epoch above `above`, so that future fences exceed all issued so far; return the new epoch.
 
-        Only the owner of a database may do this. No claim that is under way keeps the old epoch.
+        Only the owner of a database may do this. No claim in progress keeps the old epoch.
         """
         ...

@@ -1,10 +1,10 @@
-"""What every engine offers to whoever checks it: a part of the contract of a store."""
+"""The store interface for `interlock doctor`."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple, Protocol
 
-# What must hold for every job and agent. The database sees to it: only whoever switches its rules off can break one.
+# Invariants of every job and agent. The database enforces them: a violation requires disabling its constraints.
 RULES: Final = {
     "attempt_within_max": "its attempt is between 1 and max_attempts, which is at most 100",
     "finished_exactly_when_ended": "it has a time of its end exactly when it has ended",
@@ -21,16 +21,16 @@ RULES: Final = {
     "ready_only_when_it_waits": "it is among the ready jobs once, as it is, and only while it waits for a worker",
     "waits_for_living_children": "the children it waits for have not ended",
     "head_is_its_last_history": "its head is the hash of the last row of its history",
-    "slots_are_counted": "of an agent: as many slots are counted as are taken",
+    "slots_are_counted": "of an agent: the slot counter equals the slots in use",
 }
 
-EVIDENCE: Final = "left as it is: history is evidence; interlock audit verify says more"
+EVIDENCE: Final = "left as it is: history is evidence; run interlock audit verify"
 ENDED: Final = "left as it is: a job that has ended never changes"
 CANCELLED: Final = "cancelled"
 
 
 class Fault(NamedTuple):
-    """A rule that a job breaks, or an agent, whose name is its kind and id."""
+    """A rule violated by a job or by an agent, which is named by kind and ID."""
 
     tenant: str
     rule: str
@@ -38,16 +38,16 @@ class Fault(NamedTuple):
 
 
 class DoctorStore(Protocol):
-    """The part of a store that finds what no verb could have written, and tries out what every verb needs."""
+    """The part of a store that finds invalid rows and tests the basic operations."""
 
     async def faults(self, tenant: str, limit: int) -> list[Fault]:
-        """Jobs and agents of a tenant that break a rule, as of one moment; up to so many."""
+        """List up to `limit` jobs and agents of a tenant that violate a rule, as of one moment."""
         ...
 
     async def repair(self, fault: Fault, actor: str) -> str:
-        """Put right what follows from other rows; a job whose own row is broken is cancelled. Says what was done."""
+        """Repair what is derived from other rows; cancel a job whose own row is invalid. Return what was done."""
         ...
 
     async def rehearse(self) -> str:
-        """Live through a limited agent, an edit and a claim, and undo all of it: `ok`, or what failed."""
+        """Run a limited agent, an edit and a claim, then undo everything; return `ok` or what failed."""
         ...

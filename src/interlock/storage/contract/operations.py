@@ -1,4 +1,4 @@
-"""What every engine offers to operators: a part of the contract of a store."""
+"""The store interface for operators."""
 
 from __future__ import annotations
 
@@ -11,65 +11,65 @@ from interlock.domain.registry import Minute
 
 
 class OperationStore(Protocol):
-    """The part of a store that redoes ended jobs, walks trees of jobs, deletes what is old, and tells what moved."""
+    """The part of a store that redrives jobs, walks job trees, prunes old jobs and counts transitions."""
 
     async def redrive(
         self, tenant: str, orders: Sequence[Redrive], *, registry: int = 0, implicit_agents: bool = True
     ) -> list[Enqueued | Rejected]:
-        """Add a job for each ended one, with the progress it is to begin with; each order names another job."""
+        """Add a job for each terminal one, with its initial progress; each command names a different job."""
         ...
 
     async def redriven(self, tenant: str, job_ids: Sequence[str]) -> set[str]:
-        """Those jobs that have been redriven."""
+        """Return the IDs of those jobs that were redriven."""
         ...
 
     async def dead_letters(self, tenant: str, *, limit: int) -> list[str]:
-        """Return the ids of dead letters that were not redriven, newest first."""
+        """Return the IDs of dead-letter jobs that were not redriven, newest first."""
         ...
 
     async def children_after(
         self, tenant: str, parents: Sequence[str], after: tuple[str, int] | None, *, limit: int
     ) -> list[Child]:
-        """The children of several jobs by parent and arrival, from a parent and a place among its children on."""
+        """List the children of several jobs by parent and arrival, after a parent and a position among its children."""
         ...
 
     async def prune(self, tenant: str, order: PruneCommand) -> PrunedStep:
-        """Delete ended jobs with all they own, in one transaction, and keep a row that tells of it."""
+        """Delete terminal jobs with all their data in one transaction, and record the prune."""
         ...
 
     async def prunes(self, tenant: str, *, limit: int = 50) -> list[Prune]:
-        """What was deleted, newest first."""
+        """List prunes, newest first."""
         ...
 
     async def extend_history(self) -> int:
-        """Where history is kept in partitions, make those of the time to come; how many."""
+        """Create future history partitions if history is partitioned; return their number."""
         ...
 
     async def leave_history(self, cutoff: int) -> int:
-        """From now on, let prune leave the history of jobs made before a time to its partition; how many it leaves to.
+        """Make prune leave the history of jobs created before `cutoff` to their partitions; return how many.
 
-        Where there are none, history goes with its job.
+        Without partitions, history is deleted with its job.
         """
         ...
 
     async def drop_history(self, cutoff: int) -> int:
-        """Drop the partitions that are older than a time and have no job left; how many.
+        """Drop partitions older than `cutoff` that have no job left; return their number.
 
-        Where a job stays, long after the rest was to go, what was left of the others is deleted.
+        If a job remains long after the others were due, delete the history of the others from its partition.
         """
         ...
 
     async def tenants(self) -> list[str]:
-        """Everybody who has a job."""
+        """List all tenants that have a job."""
         ...
 
     async def minutes(self, tenant: str) -> list[Minute]:
-        """What moved within the last 60 minutes, this one too, by type and time; at most 61 rows for each type."""
+        """Count transitions of the last 60 minutes and the current one, by type and time; at most 61 rows per type."""
         ...
 
     async def index_job_blocks(self, jobs: int, limit: int) -> int:
-        """Note what is found in every so many jobs, for lists of what is rare; how many stretches were noted.
+        """Index each complete block of `jobs` jobs, for lists with rare filters; return the number of blocks.
 
-        For up to `limit` tenants; only what nobody is still adding to is noted.
+        Indexes up to `limit` tenants; skips blocks that open transactions may still add jobs to.
         """
         ...

@@ -1,4 +1,4 @@
-"""What every engine offers for bearer tokens: a part of the contract of a store."""
+"""The store interface for bearer tokens."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from interlock.domain.token import NewToken, Token, TokenUse
 
 
 class TokenStore(Protocol):
-    """The part of a store that keeps bearer tokens, of whose text it only ever sees the hash."""
+    """The part of a store for bearer tokens; it only sees hashes of their secrets."""
 
     async def create_tokens(self, tenant: str, tokens: Sequence[NewToken]) -> list[Token | Rejected]:
-        """Keep new tokens; one whose key is taken is refused, and names the token that has it."""
+        """Store new tokens; reject one whose idempotency key is in use, naming the existing token."""
         ...
 
     async def find_token(self, hash: bytes) -> TokenUse | None:
-        """The token kept under a hash, whoever's it is; whether it still lets anybody in is for the caller to see."""
+        """Return the token with this hash, of any tenant; the caller checks whether it is still valid."""
         ...
 
     async def tokens(self, tenant: str, *, before: str | None = None, limit: int = 50) -> list[Token]:
-        """Newest first, from the one after `before` on, revoked and expired ones among them."""
+        """List tokens, newest first, starting after `before`; includes revoked and expired ones."""
         ...
 
     async def revoke_tokens(
         self, tenant: str, ids: Sequence[str], *, actor: str, of_workers: bool = False
     ) -> list[Token | Rejected]:
-        """End tokens for good; a second time changes nothing and answers the same.
+        """Revoke tokens permanently; a repeated call changes nothing and returns the same.
 
-        With `of_workers` those of others are as good as unknown.
+        With `of_workers`, treat tokens that are not worker tokens as unknown.
         """
         ...
 
     async def forget_tokens(self, older_than_seconds: float, limit: int) -> int:
-        """Delete tokens, whoever's they are, that were revoked or expired that long ago."""
+        """Delete tokens of all tenants that were revoked or expired that long ago."""
         ...
 
     async def touch_tokens(self, tenant: str, ids: Sequence[str], *, older_than_seconds: float) -> int:
-        """Note that tokens were used, save where that was noted within these seconds."""
+        """Record the use of tokens, unless it was recorded within `older_than_seconds`."""
         ...
 
     async def signing_key(self) -> bytes:
-        """The 32 random bytes that all servers of this database share; of several shards those of the first."""
+        """Return the 32 random bytes shared by all servers of this database; with shards, those of the first."""
         ...

@@ -1,4 +1,4 @@
-"""What every engine offers to say why a job does not run: a part of the contract of a store."""
+"""The store interface for worker presence and job explanations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from interlock.domain.worker_presence import Presence, WorkerSeen
 
 
 class WorkerStore(Protocol):
-    """The part of a store that keeps who was seen asking for work, and reads what is around a job."""
+    """The part of a store that records worker presence, and reads the surroundings of a job."""
 
     async def note_workers(self, tenant: str, seen_workers: Sequence[WorkerSeen]) -> None:
         """Record what workers asked for last, and when; delete those that ask for nothing more."""
@@ -23,9 +23,9 @@ class WorkerStore(Protocol):
         ...
 
     async def forget_workers(self, older_than_seconds: float, limit: int) -> int:
-        """Forget workers that were not seen for that long and hold nothing, whoever's they are."""
+        """Delete workers of all tenants that did not poll for that long and hold no lease."""
         ...
 
     async def job_snapshot(self, tenant: str, job_id: str) -> JobSnapshot | None:
-        """A job and what is around it, in one snapshot; None if there is no such job."""
+        """Return a job and its surroundings from one snapshot; None if the job does not exist."""
         ...

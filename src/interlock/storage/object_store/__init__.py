@@ -1,1 +1,1 @@
-"""Where the bytes of artifacts are kept: a directory, or a bucket. Keys are random and say nothing."""
+"""Object stores for artifact bytes: a directory or a bucket. Keys are random and reveal nothing."""

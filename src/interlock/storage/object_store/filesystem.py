@@ -1,4 +1,4 @@
-"""Objects as files of one directory: for their owner's eyes, on disk before anybody is told, no link ever followed."""
+"""Objects as files in one directory: private to their owner, synced before they are reported, symlinks not followed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class FileObjects:
-    """One file per key, spread over 256 subdirectories; the directory is made when the first object comes."""
+    """One file per key, spread over 256 subdirectories; the directory is created with the first object."""
 
     def __init__(self, root: Path) -> None:
         self.where = str(root)
@@ -81,7 +81,7 @@ class FileObjects:
             os.unlink(key[2:], dir_fd=folder)
 
     async def _run(self, work: Callable[[], T]) -> T:
-        """Work on files in a thread; a caller that is cancelled waits for it: no file is closed under a write."""
+        """Run file operations in a thread; a cancelled caller waits for it, so no file is closed during a write."""
         running = asyncio.get_running_loop().run_in_executor(self._threads, work)
         try:
             return await asyncio.shield(running)
@@ -109,7 +109,7 @@ class FileObjects:
 
 
 class _Draft:
-    """A file being written, known to nobody yet."""
+    """A file being written, not visible yet."""
 
     def __init__(self, root: Path, key: str) -> None:
         self._root, self._key = root, key
@@ -130,7 +130,7 @@ class _Draft:
             left = left[os.write(self._file, left) :]
 
     def settle(self, data: bytes) -> None:
-        """Write the rest, and have file and directories on disk before saying so."""
+        """Write the rest and sync the file and its directories before returning."""
         self.write(data)
         os.fsync(self._file)
         self._close()
@@ -159,7 +159,7 @@ class _Source:
         self._file = -1
 
     def open(self) -> bool:
-        """Whether it is there, and a file of ours."""
+        """Open the file; return whether it exists and is a regular file of ours."""
         try:
             with _folder(self._root, self._key) as folder:
                 self._file = os.open(self._key[2:], _OLD, dir_fd=folder)
@@ -178,7 +178,7 @@ class _Source:
 
 
 def _make(root: Path) -> None:
-    """Make the directory if it is not there; its own entry has to last, too."""
+    """Create the directory if it is missing; sync its parent, so that its entry survives a crash."""
     try:
         root.mkdir(mode=0o700)
     except FileExistsError:
@@ -192,14 +192,14 @@ def _make(root: Path) -> None:
 
 @contextmanager
 def _opened(root: Path, *, key: str) -> Iterator[int]:
-    """The directory itself, if it is one and nobody else may write to it."""
+    """Open the root directory; reject it if other users can write to it."""
     if not KEY.fullmatch(key):
         raise ValueError(f"{key!r} is not a key")
     try:
         descriptor = os.open(root, _DIRECTORY)
     except OSError as error:
         if error.errno in _NOT_OURS:
-            raise Unavailable(f"{root} is a link or a file; artifacts need a directory of their own") from error
+            raise Unavailable(f"{root} is a link or a file: artifacts need a dedicated directory") from error
         raise
     try:
         if stat.S_IMODE(os.fstat(descriptor).st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
@@ -211,7 +211,7 @@ def _opened(root: Path, *, key: str) -> Iterator[int]:
 
 @contextmanager
 def _folder(root: Path, key: str) -> Iterator[int]:
-    """The subdirectory of a key."""
+    """Open the subdirectory of a key."""
     with _opened(root, key=key) as top:
         descriptor = os.open(key[:2], _DIRECTORY, dir_fd=top)
     try:

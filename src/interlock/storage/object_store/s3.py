@@ -1,4 +1,4 @@
-"""Objects in an S3-compatible bucket, or in memory; obstore does the talking."""
+"""Objects in an S3-compatible bucket or in memory, accessed with obstore."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from obstore.store import MemoryStore, S3Store
 
 from interlock.errors import Invalid, Unavailable
 
-PART: Final = 5 * 1024 * 1024  # the smallest part of a multipart upload that S3 takes
+PART: Final = 5 * 1024 * 1024  # the smallest part that S3 accepts in a multipart upload
 PARTS_BATCH_SIZE: Final = 2
 READ_BATCH_SIZE: Final = 2 * 1024 * 1024
 _TIMEOUTS: Final = timedelta(seconds=30)
@@ -28,7 +28,7 @@ class S3Objects:
 
     @classmethod
     def s3(cls, url: str) -> S3Objects:
-        """The bucket and prefix of an s3:// URL."""
+        """Use the bucket and prefix of an s3:// URL."""
         try:
             store = S3Store.from_url(
                 url,
@@ -45,7 +45,7 @@ class S3Objects:
 
     @classmethod
     def in_memory(cls) -> S3Objects:
-        """Gone with the process, like a database in memory."""
+        """Use memory: objects are lost with the process, like an in-memory database."""
         return cls(MemoryStore(), "memory")
 
     async def put(self, key: str, chunks: AsyncIterator[bytes]) -> None:
@@ -63,7 +63,7 @@ class S3Objects:
                 )
 
     async def get(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """Piece by piece, each a request of its own, so that a slow reader holds no connection."""
+        """Yield the object in chunks, one request each, so that a slow reader does not hold a connection."""
         while start < end:
             with self._explained():
                 piece = bytes(
@@ -76,11 +76,11 @@ class S3Objects:
 
     async def delete(self, keys: Sequence[str]) -> None:
         if keys:
-            with self._explained(FileNotFoundError):  # the bucket itself, then: a missing object is no error
+            with self._explained(FileNotFoundError):  # the bucket is missing: a missing object does not raise
                 await self._store.delete_async(list(keys))
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: there are no open connections."""
 
     @contextmanager
     def _explained(self, *also: type[Exception]) -> Iterator[None]:

@@ -1,1 +1,1 @@
-"""The PostgreSQL engine: verbs are functions in the database, one round trip and one commit each."""
+"""PostgreSQL engine. Operations are functions in the database: one round trip and one commit each."""

@@ -1,4 +1,4 @@
-"""Deciding about gates on PostgreSQL."""
+"""Approvals and decisions on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class PostgresApprovals(ABC):
-    """The part of a PostgreSQL store that keeps gates."""
+    """The approval methods of the PostgreSQL store."""
 
     @abstractmethod
     async def _run(self, verb: Callable[[Conn], Awaitable[T]], *, repeatable: bool = True) -> T: ...
@@ -56,7 +56,7 @@ class PostgresApprovals(ABC):
 
 
 async def _decide(connection: Conn, tenant: str, commands: Sequence[CastVote]) -> list[Approval | Rejected]:
-    """Count each ballot; two for one gate follow each other."""
+    """Record each vote. Votes on the same approval are decided one after another."""
     answers: dict[int, Approval | Rejected] = {}
     async with connection.transaction():
         for batch in split_by_job(commands):
@@ -73,7 +73,7 @@ async def _one_each(connection: Conn, tenant: str, commands: Sequence[CastVote])
     answers: list[Approval | Rejected] = []
     for command in commands:
         approval = current.get(command.id)
-        if approval is None or approval.job_id not in jobs:  # one that was opened a moment ago is told of to nobody yet
+        if approval is None or approval.job_id not in jobs:  # created after the first read: no caller knows it yet
             answers.append(Rejected(NotFound(command.id, what="approval")))
             continue
         ruling = judge(command, approval, jobs[approval.job_id], now)

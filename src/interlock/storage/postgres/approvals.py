@@ -1,4 +1,4 @@
-"""The rows of approvals and votes on PostgreSQL."""
+"""Queries for approvals and votes on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def by_id(connection: Conn, tenant: str, ids: Sequence[str], *, lock: bool
 
 
 async def find(connection: Conn, tenant: str, filter: ApprovalFilter) -> list[Approval]:
-    """In the order that the filter asks for."""
+    """List approvals in the order that the filter requests."""
     f, (at, id) = filter, filter.before or (None, None)
     status = None if f.status is None else str(f.status)
     rows = await connection.fetch(
@@ -36,13 +36,13 @@ async def find(connection: Conn, tenant: str, filter: ApprovalFilter) -> list[Ap
 
 
 async def of_token(connection: Conn, sha256: bytes) -> tuple[str, str] | None:
-    """Whose gate, and which, has a link token with this hash."""
+    """Return the tenant and approval ID of the link token with this hash."""
     row = await connection.fetchrow(call("approval_of_token", 1), sha256)
     return None if row is None else (row[0], row[1])
 
 
 async def decisions(connection: Conn, tenant: str, job_ids: Sequence[str]) -> dict[str, list[Approval]]:
-    """What was decided about each job, oldest first."""
+    """Return the decided approvals of each job, oldest first."""
     rows = await connection.fetch(call("decisions", 2), tenant, list(job_ids))
     found: dict[str, list[Approval]] = {}
     for row in rows:
@@ -51,7 +51,7 @@ async def decisions(connection: Conn, tenant: str, job_ids: Sequence[str]) -> di
 
 
 async def add_approvals(connection: Conn, tenant: str, orders: Sequence[RequestApproval]) -> None:
-    """Add the gates that jobs are about to wait for."""
+    """Insert the approvals that suspend these jobs."""
     if not orders:
         return
     rows = await connection.fetch(call("payloads", 2), tenant, [order.id for order in orders])
@@ -65,7 +65,7 @@ async def add_approvals(connection: Conn, tenant: str, orders: Sequence[RequestA
 
 
 async def record(connection: Conn, tenant: str, ruling: VoteOutcome) -> None:
-    """Write a vote and the decision it brought about, before its job moves on."""
+    """Write a vote and the resulting decision, before the transition of its job."""
     a, vote = ruling.approval, ruling.vote
     if vote is None:
         return

@@ -1,4 +1,4 @@
-"""Artifacts on PostgreSQL: what is shown, what is an orphan, and how much a tenant keeps, always in one transaction."""
+"""Artifacts, orphaned objects and the stored bytes of a tenant on PostgreSQL, always in one transaction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class PostgresArtifacts(ABC):
-    """The part of the store that keeps artifacts; their bytes are elsewhere."""
+    """The artifact methods of the store; the bytes are stored elsewhere."""
 
     async def open_uploads(
         self, tenant: str, openings: Sequence[Opening], *, quota: int | None
@@ -103,7 +103,7 @@ async def _show(
     c: Conn, tenant: str, items: Sequence[NewArtifact], quota: int | None, whole: bool
 ) -> list[Artifact | Rejected]:
     async with c.transaction():
-        # Leases first, then orphans, then the tenant's sum: one order for everybody.
+        # Lock leases, then orphans, then the tenant's total, in the same order everywhere to avoid deadlocks.
         faults = await _faults(c, tenant, {new.holder for new in items})
         keys = [new.key for new in items if new.key is not None]
         safe = {row[0] for row in await c.fetch(call("safe_objects", 2), tenant, keys)}
@@ -132,7 +132,7 @@ async def _named(c: Conn, tenant: str, positions: Sequence[tuple[str, str]]) -> 
 
 
 async def _faults(c: Conn, tenant: str, holders: set[Holder]) -> dict[Holder, Error]:
-    """Why these are not, or no longer, the holders of their jobs; those who are stay so until the transaction ends."""
+    """Return an error for each holder without a current lease; the others keep theirs until the transaction ends."""
     rows = await c.fetch(call("artifact_holders", 2), tenant, sorted({holder.job_id for holder in holders}))
     late = holders - {Holder(*row) for row in rows}
     return {holder: (await why_lease_lost(c, tenant, [holder]))[holder.job_id].error for holder in late}

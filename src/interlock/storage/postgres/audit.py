@@ -1,4 +1,4 @@
-"""History in bounded pieces, and the epoch, on PostgreSQL."""
+"""History in bounded chunks, and the epoch, on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _SMALLEST_ID: Final = "00000000-0000-0000-0000-000000000000"
 
-# Every claim has read the epoch under a lock that lasts until it ends: whoever gets this one comes after all of them.
+# Claims read the epoch under a lock that they hold until they end. This lock conflicts, so it comes after all of them.
 _ALONE: Final = """
 set local role none;
 set local lock_timeout = '10s';
@@ -34,7 +34,7 @@ lock table interlock.epoch in access exclusive mode;
 
 
 class PostgresAudit(ABC):
-    """The part of a PostgreSQL store for auditors, and for whoever has restored a database."""
+    """The store methods for auditing, and for the operator who restored a database."""
 
     @abstractmethod
     async def _fetch(self, statement: str, *values: Any) -> list[asyncpg.Record]: ...
@@ -68,12 +68,12 @@ class PostgresAudit(ABC):
         return [LogRow._make(row) for row in await self._fetch(call("logged", 3), tenant, after, limit)]
 
     async def log_end(self, tenant: str) -> bytes | None:
-        """The last hash of the audit log."""
+        """Return the last hash of the audit log."""
         rows = await self._fetch(call("log_end", 1), tenant)
         return bytes(rows[0]["hash"]) if rows else None
 
     async def chain_ends(self, tenant: str, after: str, limit: int) -> list[tuple[str, bytes]]:
-        """The last hash of the history of each job, by job, from one on."""
+        """Return the chain heads of jobs by ID, starting after one."""
         return [(row[0], row[1]) for row in await self._fetch(call("heads", 3), tenant, after, limit)]
 
     async def raise_epoch(self, above: int) -> int:

@@ -1,6 +1,6 @@
-"""Enqueue inside a transaction of the caller's: it commits or vanishes with whatever else is in there.
+"""Enqueue inside the caller's transaction: the jobs commit or roll back with it.
 
-The connection may be of asyncpg, of psycopg (either version, blocking or not), or of SQLAlchemy over one of them.
+The connection may belong to asyncpg, psycopg (2 or 3, sync or async), or SQLAlchemy over one of them.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _PLACEHOLDER: Final = re.compile(r"\$\d+")
 async def enqueue_within(
     connection: object, tenant: str, jobs: Sequence[NewJob], terms: Terms
 ) -> list[Enqueued | Rejected]:
-    """Add all jobs or none; a refusal leaves the caller's transaction as it was; so does a registry that changed."""
+    """Add all jobs or none. A rejection or a changed registry leaves the caller's transaction as it was."""
     caller = await _caller(connection)
     if not caller.is_in_transaction():
         raise Invalid("this connection is in no transaction; begin one, the job is to be a part of it")
-    # Nothing is remembered: what is made here is gone if the caller's transaction is.
+    # Use a fresh cache: rows created here disappear if the caller rolls back.
     try:
         async with caller.transaction():
             return await enqueue(cast(Conn, caller), EnqueueCache(), tenant, jobs, True, terms)
@@ -58,7 +58,7 @@ async def enqueue_within(
 
 
 async def _missing_privilege(caller: _Caller) -> Forbidden | None:
-    """Which role lacks which grant; None if the grant is there, and the error is about something else."""
+    """Return which privilege the role lacks, or None if the error has another cause."""
     row = await caller.fetchrow("select quote_ident(current_user), pg_has_role(current_user, 'interlock_app', 'usage')")
     if row is None or row[1]:
         return None
@@ -83,17 +83,17 @@ async def _caller(connection: Any) -> _Caller:
 
 
 def _no_connection(thing: object) -> Invalid:
-    return Invalid(f"{type(thing).__name__} is no connection of asyncpg, psycopg or SQLAlchemy to PostgreSQL")
+    return Invalid(f"{type(thing).__name__} is not a PostgreSQL connection of asyncpg, psycopg or SQLAlchemy")
 
 
 async def _inside_sqlalchemy(connection: Any) -> Any:
-    """The driver's own connection below a connection or session, blocking or not, with its transaction begun."""
+    """Return the driver's connection below a connection or session, sync or async, with its transaction started."""
     if callable(getattr(type(connection), "connection", None)):  # a session
         found = connection.connection()
         connection = await found if isawaitable(found) else found
     if not hasattr(connection, "exec_driver_sql"):
         raise _no_connection(connection)
-    # SQLAlchemy begins a transaction on some drivers only when the first statement comes.
+    # On some drivers SQLAlchemy starts a transaction only with the first statement.
     if hasattr(connection, "get_raw_connection"):
         await connection.exec_driver_sql("select 1")
         return (await connection.get_raw_connection()).driver_connection
@@ -102,7 +102,7 @@ async def _inside_sqlalchemy(connection: Any) -> Any:
 
 
 class _Caller(ABC):
-    """What enqueue asks of a connection, over one that is set up in its owner's way."""
+    """The connection interface that enqueue needs, over a connection that the caller has configured."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -128,13 +128,13 @@ class _Caller(ABC):
             yield
         except BaseException:
             await self.fetch(f"rollback to savepoint {SAVEPOINT}")
-            await self.fetch(f"release savepoint {SAVEPOINT}")  # so that the name is that of the one around it again
+            await self.fetch(f"release savepoint {SAVEPOINT}")  # the name refers to the outer savepoint again
             raise
         await self.fetch(f"release savepoint {SAVEPOINT}")
 
     @abstractmethod
     def is_in_transaction(self) -> bool:
-        """Whether what is done here is a part of something, or will be: some drivers begin with the first statement."""
+        """Return whether a transaction is open or the next statement opens one, as some drivers do."""
 
     @abstractmethod
     async def _rows(self, statement: str, values: Sequence[Any]) -> Sequence[Sequence[Any]]: ...
@@ -153,7 +153,7 @@ class _Psycopg(_Caller):
         return not self._connection.autocommit or self._connection.info.transaction_status != IDLE
 
     async def _rows(self, statement: str, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
-        """Lists are sent as text, which takes the type that the function asks for."""
+        """Send lists as text, which PostgreSQL casts to the parameter type of the function."""
         statement = _PLACEHOLDER.sub("%s", statement)
         given = [_literal(value) if isinstance(value, (list, tuple)) else value for value in values]
         cursor = _plain_cursor(self._connection)
@@ -173,7 +173,7 @@ class _Psycopg(_Caller):
 
 
 def _plain_cursor(connection: Any) -> Any:
-    """A cursor whose rows are tuples, whatever its owner has them made of."""
+    """Return a cursor with tuple rows, regardless of the connection's row factory."""
     driver: Any = import_module(type(connection).__module__.partition(".")[0])
     if driver.__name__ == "psycopg2":
         return connection.cursor(cursor_factory=driver.extensions.cursor)
@@ -186,7 +186,7 @@ def _plain(value: Any) -> Any:
 
 
 def _literal(values: Sequence[Any]) -> str:
-    """The text of a PostgreSQL array."""
+    """Return the text form of a PostgreSQL array."""
     return "{" + ",".join(map(_element, values)) + "}"
 
 
@@ -202,7 +202,7 @@ def _code(error: Exception) -> str | None:
 
 
 def _meaning(error: Exception) -> Exception:
-    """What a driver's error means to the enqueue above; any other stays what it is."""
+    """Translate a driver's error to the one that enqueue expects; return any other unchanged."""
     code = _code(error)
     if code == REGISTRY_CHANGED:
         return RegistryChanged(str(error))

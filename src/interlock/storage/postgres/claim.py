@@ -1,4 +1,4 @@
-"""Claim on PostgreSQL: one call, unless leases or deadlines have run out and are dealt with first."""
+"""Claim on PostgreSQL: one call, unless it must first expire leases or deadlines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 SWEEP_FIRST: Final = 100
 _STATUSES: Final = {str(status): status for status in Status}
 _STATUS: Final = Job._fields.index("status")
-# What the answer to a claim tells of each job, and what of few of them, in the order of interlock.rare_facts.
+# Columns that a claim returns for every job, and the less common ones in the order of interlock.rare_facts.
 _FIELDS: Final = (
     "id", "seq", "type", "priority", "payload", "agent_kind", "agent_id", "idempotency_key", "created_by", "created_at",
     "run_at", "max_attempts", "worker", "rare",
@@ -45,7 +45,7 @@ _LEASED_BEFORE: Final = call("leased_before", 3)
 async def claim(
     connection: Conn, tenant: str, ask: ClaimFilter, claimants: Sequence[str], expired: ExpiredCounts
 ) -> list[Job]:
-    """Grant the best jobs this ask may have, after a bounded sweep where one is due."""
+    """Lease the best jobs that match the filter, after a bounded sweep if one is due."""
     asked = _values(tenant, ask, claimants)
     first, *answer = await _ask(connection, *asked, True)
     if first == "sweep":
@@ -61,7 +61,7 @@ async def claim(
 
 
 def _rare(facts: str) -> dict[str, Any]:
-    """Facts that come as JSON, which writes 50.0 as 50."""
+    """Decode the less common columns; PostgreSQL writes 50.0 as 50 in JSON."""
     found = dict(zip(_RARE, json.loads(facts), strict=True))
     for name in ("timeout_seconds", "expiry_delay_seconds"):
         found[name] = None if found[name] is None else float(found[name])
@@ -69,7 +69,7 @@ def _rare(facts: str) -> dict[str, Any]:
 
 
 async def _ask(connection: Conn, *asked: Any) -> Any:
-    """What the claim answers; where a job that breaks a rule makes it fail, of the others."""
+    """Call claim. If a job that violates a constraint makes it fail, claim the others."""
     try:
         (row,) = await connection.fetch(_CLAIM, *asked, False)
     except Exception as error:
@@ -92,7 +92,7 @@ def _list(names: Names | None) -> list[str] | None:
 
 
 async def _sweep(connection: Conn, tenant: str, expired: ExpiredCounts) -> None:
-    """End leases that have run out, then jobs that may no longer start, those that just lost their lease among them."""
+    """Expire leases, then deadlines, including those of jobs that just lost their lease."""
     found = await connection.fetch("select id from interlock.expired_leases($1, $2)", tenant, SWEEP_FIRST)
     leases = [ExpireLease(row[0]) for row in found]
     expired += count_expired(leases, await transition.carry_out(connection, tenant, leases))
@@ -102,14 +102,14 @@ async def _sweep(connection: Conn, tenant: str, expired: ExpiredCounts) -> None:
 
 
 def to_job(row: Any) -> Job:
-    """A row of job_view as a job."""
+    """Convert a row of job_view to a job."""
     values = list(row)
     values[_STATUS] = _STATUSES[values[_STATUS]]
     return Job._make(values)
 
 
 def _leased(tenant: str, worker: str, at: int, expires_at: int, fence: int, *arrays: Any) -> list[Job]:
-    """Jobs that have just been granted, put together column by column: most have the same in most of them."""
+    """Build just-leased jobs column by column: most columns have the same value in most jobs."""
     fields = dict(zip(_FIELDS, arrays, strict=True))
     rare = fields.pop("rare")
     if rare is None:
@@ -125,7 +125,7 @@ def _leased(tenant: str, worker: str, at: int, expires_at: int, fence: int, *arr
         "updated_at": at, "started_at": at, "run_started_at": at, "blocked": False,
     }  # fmt: skip
     columns = _NONE | {name: repeat(value) for name, value in same.items()} | fields
-    jobs = list(map(_new_job, zip(*columns.values(), strict=False)))  # as many as there are ids
+    jobs = list(map(_new_job, zip(*columns.values(), strict=False)))  # zip stops at the number of IDs
     if not is_empty(rare):
         for i, facts in enumerate(rare):
             if facts is not None:

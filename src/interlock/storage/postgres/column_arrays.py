@@ -1,4 +1,4 @@
-"""The values of many jobs at once, column by column: a function of ours for each would cost more than all else."""
+"""Values of many jobs, column by column: a Python call per job would cost more than everything else."""
 
 from __future__ import annotations
 
@@ -7,49 +7,49 @@ from functools import partial
 from struct import unpack
 from typing import Any, Final, TypeVar
 
-EPOCH_2000: Final = 946_684_800_000_000  # what PostgreSQL counts microseconds from
+EPOCH_2000: Final = 946_684_800_000_000  # PostgreSQL counts microseconds from 2000
 
 N = TypeVar("N", bound=tuple[Any, ...])
 T = TypeVar("T")
 
 
 def maker(kind: type[N]) -> Callable[[Iterable[Any]], N]:
-    """Makes a named tuple of the values of all its fields."""
+    """Return a function that builds a named tuple from the values of all its fields."""
     return partial(tuple.__new__, kind)
 
 
 def is_empty(values: Sequence[object]) -> bool:
-    """Whether all of them are None."""
+    """Return whether all values are None."""
     return values.count(None) == len(values)
 
 
 def shared(values: Sequence[T]) -> Sequence[T]:
-    """The values, or the first one where all are the same."""
+    """Return the values, or only the first one if all are equal."""
     return values[:1] if values.count(values[0]) == len(values) else values
 
 
 def some(values: Sequence[T | None]) -> Sequence[T | None] | None:
-    """The values, or nothing where there is none."""
+    """Return the values, or None if all of them are None."""
     return None if is_empty(values) else values
 
 
 def filled(values: Sequence[T | None], others: Iterable[T]) -> Iterable[T]:
-    """The values, and where there is none the other one."""
+    """Return the values, with each None replaced by the matching other value."""
     if is_empty(values):
         return others
     return [other if value is None else value for value, other in zip(values, others, strict=False)]
 
 
 def times(packed: bytes) -> list[int]:
-    """Microseconds since 1970, from times as PostgreSQL sends them, one behind the other."""
+    """Decode packed PostgreSQL timestamps to microseconds since 1970."""
     return [micros + EPOCH_2000 for micros in unpack(f">{len(packed) // 8}q", packed)]
 
 
 def array_literal(values: Sequence[str | None]) -> str:
-    """Texts as the text of a PostgreSQL array."""
+    """Return the text form of a PostgreSQL array of strings."""
     if None not in values:
         joined = "\0".join(values)  # type: ignore[arg-type]
-        if joined.count("\0") < len(values):  # else one of them has what no text may have, and is refused as it is
+        if joined.count("\0") < len(values):  # else a value contains NUL, which PostgreSQL rejects
             return '{"' + _escaped(joined).replace("\0", '","') + '"}'
     return "{" + ",".join("NULL" if value is None else f'"{_escaped(value)}"' for value in values) + "}"
 

@@ -1,4 +1,4 @@
-"""Connecting to PostgreSQL as the app role, and what its errors mean to a caller."""
+"""Connections to PostgreSQL as the app role, and the translation of its errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _POOLED: Final = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePrepare
 
 
 async def prepare(connection: Conn) -> None:
-    """Set up one connection: times as whole microseconds, ids as text, and never more rights than the app role has."""
+    """Set up a connection: times as integer microseconds, IDs as text, and only the rights of the app role."""
     await connection.set_type_codec(
         "timestamptz",
         schema="pg_catalog",
@@ -61,7 +61,7 @@ async def prepare(connection: Conn) -> None:
 
 
 class Link:
-    """A pool that survives the loss of its connections, and of the node they led to."""
+    """A pool that survives the loss of its connections and of the node they lead to."""
 
     def __init__(self, dsn: str, *, size: int) -> None:
         self._nodes = Nodes(dsn)
@@ -82,16 +82,16 @@ class Link:
         return link
 
     def check_disk(self) -> None:
-        """Reject while a change has lately met a full disk: reads go on there, and say nothing of it."""
+        """Raise Unavailable if a write recently found the disk full; reads still work then and do not show it."""
         if self._full_at is not None and asyncio.get_running_loop().time() - self._full_at < FULL_SECONDS:
             full = "the disk of the database is full; nothing was written, free some space"
             raise Unavailable(full, public=full)
 
     async def run(self, verb: Callable[[Conn], Awaitable[T]], *, repeatable: bool = True) -> T:
-        """The answer of the verb.
+        """Run an operation and return its result.
 
-        Deadlocks and serialization failures are run again. A lost connection too if the verb may be repeated; else, as
-        the commit may have happened, the answer is Indeterminate.
+        Retries deadlocks and serialization failures, and lost connections if the operation is repeatable. Otherwise a
+        lost connection raises Indeterminate, because the commit may have happened.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + KEEP_TRYING_SECONDS
@@ -112,7 +112,7 @@ class Link:
                 raise
             except asyncpg.ReadOnlySQLTransactionError as error:
                 meaning: Error = Unavailable(f"PostgreSQL takes no writes here any more: {error}")
-                self.pool.expire()  # whoever led now follows; another node leads
+                self.pool.expire()  # the primary was demoted; find the new one
             except _RETRY as error:
                 meaning = Unavailable(f"PostgreSQL could not serialise this change: {error}")
             except _NOT_NOW as error:
@@ -170,15 +170,15 @@ class Link:
         return connection
 
     async def _settle(self, connection: Conn) -> None:
-        """After a crash or a cut, wait until all that can be read here is wherever commits have to be.
+        """After a crash or a lost connection, wait until everything readable here has reached the standbys.
 
-        A commit that was cut short while it waited for the standbys can be read all the same. Nobody must build on it
-        before they have it, as a repeated call would that finds its work done. This commit comes back after they have;
-        it is made before a call, and after it if there was a cut meanwhile.
+        A commit that was interrupted while it waited for the standbys is readable before they have it. No caller may
+        build on it until then: a repeated call would find its work done. This commit returns after they have it. It
+        runs before a call, and again after it if a connection was lost meanwhile.
         """
         doubts = self._doubts
         if doubts != self._settled:
-            with contextlib.suppress(asyncpg.DiskFullError):  # writes will fail by themselves, reads need not
+            with contextlib.suppress(asyncpg.DiskFullError):  # writes fail on their own, reads need not
                 await connection.execute(_ADD_TO_LOG, timeout=self._nodes.retry_seconds)
             self._settled = doubts
 
@@ -190,7 +190,7 @@ class Link:
 
 
 def of_a_row(error: Exception) -> bool:
-    """Whether a row that breaks a rule may have made a statement fail: integrity, values, what our functions raise."""
+    """Return whether an invalid row may have caused the error: integrity, data, or raised by our functions."""
     if isinstance(error, asyncpg.PostgresError):
         return (error.sqlstate or "")[:2] in ("22", "23", "P0")
     return not isinstance(error, asyncpg.InterfaceError) and broken.unreadable(error)
@@ -198,5 +198,5 @@ def of_a_row(error: Exception) -> bool:
 
 @lru_cache
 def call(function: str, arguments: int, *, columns: str = "*") -> str:
-    """The statement that calls one of our functions."""
+    """Return the statement that calls one of our functions."""
     return f"select {columns} from interlock.{function}({', '.join(f'${i}' for i in range(1, arguments + 1))})"

@@ -1,4 +1,4 @@
-"""What an operator wants to know of a PostgreSQL database."""
+"""Diagnostics of a PostgreSQL database for operators."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ select current_user::text as role,
 
 
 async def read(connection: Conn) -> dict[str, str]:
-    """Version, rights, schema, and the settings that durability hangs on."""
+    """Return the version, rights, schema, and the settings that affect durability."""
     (row,) = await connection.fetch(_FACTS)
     version = await connection.fetchval("show server_version")
     settings = {name: str(await connection.fetchval(f"show {name}")) for name in _SETTINGS}
@@ -50,7 +50,7 @@ from interlock.schema_migration where number > 0
 
 
 async def fitness(connection: Conn) -> Fitness:
-    """What is missing of the schema, and whether a commit is on disk before it is answered."""
+    """Return the missing migration, if any, and whether a commit is on disk before it is acknowledged."""
     rows = await connection.fetch(_FITNESS)
     if any(row[2] for row in rows):
         raise Unavailable("PostgreSQL accepts no writes here", public="the database accepts no writes now")

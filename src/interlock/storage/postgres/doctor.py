@@ -1,4 +1,4 @@
-"""Rows that break a rule, and a rehearsal, on PostgreSQL."""
+"""Consistency checks and a test run on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DERIVED = {
 
 
 class DoctorVerbs(ABC):
-    """The part of the store that checks itself."""
+    """The self-check methods of the store."""
 
     @abstractmethod
     async def _fetch(self, statement: str, *values: Any, repeatable: bool = True) -> list[asyncpg.Record]: ...

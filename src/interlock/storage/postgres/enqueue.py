@@ -18,7 +18,7 @@ from interlock.storage.postgres.column_arrays import array_literal, shared, some
 from interlock.storage.postgres.connection import Conn, call
 
 Key = tuple[str, str, tuple[str, ...], int, str | None, str | None]
-# Ids go as one text: as an array the driver would look at every element.
+# IDs are sent as one text: for an array, the driver would encode every element.
 _ENQUEUE: Final = call("enqueue", 18).replace("$3", "$3::text::uuid[]")
 Progress = Mapping[str, dict[str, str | None]]
 NO_PROGRESS: Final[Progress] = {}
@@ -28,13 +28,13 @@ MAX_ROUTES: Final = 100_000
 
 
 class EligibilityKeys:
-    """The routes this process has met; they are only ever added, so what is remembered stays true."""
+    """Cache of eligibility keys. They are never changed or deleted, so entries stay valid."""
 
     def __init__(self) -> None:
         self._known: dict[Key, tuple[int, int]] = {}
 
     async def of(self, connection: Conn, tenant: str, jobs: Sequence[NewJob]) -> list[tuple[int, int]]:
-        """Number and base of each job's route, made where it is new."""
+        """Return the number and base of each job's eligibility key; create missing keys."""
         keys: list[Key] = [(tenant, j.type, j.requires, j.priority, j.repository, j.affinity_key) for j in jobs]
         with contextlib.suppress(KeyError):
             return [self._known[key] for key in keys]
@@ -53,13 +53,13 @@ class EligibilityKeys:
 
 
 class Agents:
-    """The numbers of the agents this process has met; the database refuses one that has been deleted since."""
+    """Cache of agent numbers; the database rejects an agent that was deleted since."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str], int] = {}
 
     async def of(self, connection: Conn, tenant: str, jobs: Sequence[NewJob], make: bool) -> list[int | None]:
-        """The number of each job's agent, if it is for one; None also for an unknown one that must not be made."""
+        """Return the number of each job's agent; None without an agent, or if it is unknown and must not be created."""
         keys = [None if j.agent_kind is None else (tenant, j.agent_kind, str(j.agent_id)) for j in jobs]
         for key in {key for key in keys if key is not None and key not in self._known}:
             no = await connection.fetchval("select interlock.ensure_agent($1, $2, $3, $4)", *key, make)
@@ -74,7 +74,7 @@ class Agents:
 
 
 class EnqueueCache:
-    """What this process remembers between enqueues."""
+    """Cache that a process keeps between enqueues."""
 
     def __init__(self) -> None:
         self.eligibility_keys = EligibilityKeys()
@@ -86,11 +86,11 @@ class EnqueueCache:
 
 
 class StaleCache(asyncpg.SerializationError):
-    """A route or an agent that was known here is there no more; the next try looks for it again."""
+    """A cached eligibility key or agent no longer exists; the retry looks it up again."""
 
 
 class _BatchRejected(Exception):
-    """Undoes a batch that must be added whole or not at all."""
+    """Rolls back a batch that must be added completely or not at all."""
 
     def __init__(self, answers: list[Enqueued | Rejected]) -> None:
         self.answers = answers
@@ -100,7 +100,7 @@ async def enqueue(
     connection: Conn, known: EnqueueCache, tenant: str, jobs: Sequence[NewJob], whole: bool, terms: Terms,
     progress: Progress = NO_PROGRESS,
 ) -> list[Enqueued | Rejected]:  # fmt: skip
-    """Add the jobs that are new; with `whole`, none if any is refused. `progress`: digests of what some begin with."""
+    """Add the new jobs; with `whole`, none if any is rejected. `progress`: digests of the progress some start with."""
     try:
         eligibility_keys = await known.eligibility_keys.of(connection, tenant, jobs)
         agent_nos = await known.agents.of(connection, tenant, jobs, terms.implicit_agents)
@@ -124,7 +124,7 @@ async def enqueue(
 
 
 def _may_be_refused(jobs: Sequence[NewJob], agent_nos: Sequence[int | None]) -> bool:
-    """Whether the others may have to be undone for the sake of one; else one statement is all or nothing by itself."""
+    """Return whether one job may be rejected after others were added; else one statement is atomic on its own."""
     return any(
         job.idempotency_key is not None or job.fault is not None or (job.agent_kind is not None and agent_no is None)
         for job, agent_no in zip(jobs, agent_nos, strict=True)
@@ -132,7 +132,7 @@ def _may_be_refused(jobs: Sequence[NewJob], agent_nos: Sequence[int | None]) -> 
 
 
 class _Batch(NamedTuple):
-    """Jobs to be added, with what was found for each."""
+    """Jobs to add, with their resolved eligibility keys and agents."""
 
     connection: Conn
     tenant: str
@@ -174,7 +174,7 @@ async def _enqueue(batch: _Batch, parents: dict[str, bool]) -> list[Enqueued | R
         by_key = {row[0]: (row[1], row[2], row[3]) for row in rows if row[0] is not None}
         by_id = {row[1]: row[2] for row in rows}
     answers: list[Enqueued | Rejected] = []
-    to_come = set(added)  # items take effect in their order: a key that a later one took was free until then
+    to_come = set(added)  # items apply in order: a key that a later item took was free before
     for job, fault in zip(jobs, faults, strict=True):
         key = job.idempotency_key
         if job.id in added:
@@ -183,7 +183,7 @@ async def _enqueue(batch: _Batch, parents: dict[str, bool]) -> list[Enqueued | R
             answers.append(Enqueued(job.id, seq, False, at))
         elif job.id in by_id and (
             key is None or by_key[key][0] == job.id
-        ):  # our own, from a call whose answer got lost
+        ):  # added by an earlier call whose response was lost
             answers.append(Enqueued(job.id, by_id[job.id], False))
         elif key is not None and key in by_key and by_key[key][0] not in to_come:
             id, seq, body = by_key[key]
@@ -214,7 +214,7 @@ async def _insert(
     registry: int,
     progress: Progress,
 ) -> dict[str, tuple[int, int]]:
-    """Number and time of every job that was added, by id."""
+    """Insert the jobs and return the number and time of each one added, by ID."""
     if not jobs:
         return {}
     in_order = [job.id for job, _, _ in jobs]
@@ -264,7 +264,7 @@ _NOTHING: Final = (None,) * len(_RARE) + ((), ())
 
 
 def _rest(job: NewJob) -> str | None:
-    """What few jobs have, as one JSON object; so a plain job is a short row to send."""
+    """Encode the less common options as one JSON object, so that a plain job is a short row."""
     values = _rare(job)
     if values == _NOTHING:
         return None

@@ -1,4 +1,4 @@
-"""Events on PostgreSQL: told by whoever holds a job, read by job or as one feed."""
+"""Events on PostgreSQL: appended by the lease holder, read by job or as a feed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from interlock.storage.postgres.connection import Conn, call
 
 
 async def write(connection: Conn, tenant: str, results: Sequence[EventAppend]) -> list[tuple[int, ...] | None]:
-    """Add events and number them; one that is there already keeps its number. None for a job that is not held."""
+    """Append and number events; an existing event keeps its number. None for a job without a matching lease."""
     rows = [(t.id, t.fence, t.worker, e.id, str(e.level), *e[2:]) for t in results for e in t.events]
     if not rows:
         return [() for _ in results]
@@ -27,18 +27,18 @@ async def write(connection: Conn, tenant: str, results: Sequence[EventAppend]) -
 async def of_job(
     connection: Conn, tenant: str, job_id: str, after: int, since: int | None, limit: int
 ) -> list[EventRow]:
-    """The events of one job that come after a number, and later than a time, oldest first."""
+    """Return the events of one job after a number and later than a time, oldest first."""
     return [_row(*row) for row in await connection.fetch(call("events", 5), tenant, job_id, after, since, limit)]
 
 
 async def feed(connection: Conn, tenant: str, after: FeedPosition, limit: int) -> list[FeedEvent]:
-    """The settled events of all jobs that come after a place."""
+    """Return the committed events of all jobs after a feed position."""
     rows = await connection.fetch(call("feed", 6), tenant, *after, limit)
     return [FeedEvent(FeedPosition(*row[:4]), _row(*row[2:])) for row in map(tuple, rows)]
 
 
 async def feed_end(connection: Conn) -> FeedPosition:
-    """The place before whatever is told from now on."""
+    """Return the feed position before all future events."""
     ((epoch, commit_seq),) = await connection.fetch(call("feed_end", 0))
     return FeedPosition(epoch, commit_seq, SMALLEST_ID, 0)
 

@@ -1,4 +1,4 @@
-"""Who was seen asking for work, and why a job does not run, on PostgreSQL."""
+"""Worker presence, and why a job does not run, on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LISTS: Final = tuple(map(JobSnapshot._fields.index, ("requires", "awaiting", "b
 
 
 class PostgresExplain(ABC):
-    """The part of a PostgreSQL store that knows who was here, and what is around a job."""
+    """The store methods for worker presence and for explaining a job."""
 
     @abstractmethod
     async def _fetch(self, statement: str, *values: Any) -> list[asyncpg.Record]: ...

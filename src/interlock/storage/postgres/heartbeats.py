@@ -1,4 +1,4 @@
-"""Signs of life and saved progress on PostgreSQL, each written only under the current fence."""
+"""Heartbeats and checkpoints on PostgreSQL, each written only under the current fence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from interlock.storage.postgres.connection import Conn, call
 
 
 async def heartbeat(connection: Conn, tenant: str, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply | Rejected]:
-    """Extend each lease that its worker still holds; a checkpoint that is refused refuses its whole beat."""
+    """Extend each lease that its worker still holds. A rejected checkpoint rejects its whole heartbeat."""
     answers: dict[int, HeartbeatReply | Rejected] = {}
     for batch in split_by_job(heartbeats):
         answers |= zip(batch, await _heartbeat(connection, tenant, [heartbeats[i] for i in batch]), strict=True)
@@ -55,7 +55,7 @@ async def _heartbeat_one(
 
 
 async def why_lease_lost(connection: Conn, tenant: str, leases: Sequence[tuple[str, int, str]]) -> dict[str, Rejected]:
-    """What to say to workers whose grants (id, fence, worker) are over, by the id of the job."""
+    """Return the error for each lost lease (id, fence, worker), by job ID."""
     if not leases:
         return {}
     ids = [id for id, _, _ in leases]
@@ -72,7 +72,7 @@ async def why_lease_lost(connection: Conn, tenant: str, leases: Sequence[tuple[s
 
 
 async def checkpoint(connection: Conn, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Rejected]:
-    """Save each checkpoint that is newer than what its job has; several of one job follow each other."""
+    """Save each checkpoint that is newer than the stored one; several of one job apply in order."""
     answers: dict[int, int | Rejected] = {}
     for batch in split_by_job(checkpoints):
         answers |= zip(batch, await _save(connection, tenant, [checkpoints[i] for i in batch]), strict=True)

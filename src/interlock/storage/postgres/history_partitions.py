@@ -1,4 +1,4 @@
-"""History in partitions, on databases where an operator has asked for them: made ahead, and dropped whole."""
+"""History partitions, if an operator has enabled them: created ahead of time and dropped whole."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 TRIES: Final = 5
 TRY_AGAIN_SECONDS: Final = 1.0
 SWEEP_BATCH_SIZE: Final = 1_000
-# So long the last jobs of a partition are waited for, before what has to go of it goes row by row.
+# How long to wait for the last jobs of a partition before deleting its history row by row.
 SWEEP_AFTER: Final = 86_400 * SECOND
 _NO_ID: Final = "00000000-0000-0000-0000-000000000000"
 _PASSED: Final = """
@@ -35,7 +35,7 @@ order by p.before_id nulls last
 
 
 class HistoryPart(NamedTuple):
-    """A table of history: the time of the jobs whose rows it has, its bytes, and what becomes of it."""
+    """A table of history: the creation times of its jobs, its size in bytes, and its state."""
 
     name: str
     first: int | None
@@ -45,7 +45,7 @@ class HistoryPart(NamedTuple):
 
 
 class PostgresPartitions(ABC):
-    """The part of a PostgreSQL store that keeps partitions of history; where there are none, it does nothing."""
+    """The store methods that maintain history partitions; without partitions they do nothing."""
 
     @abstractmethod
     async def _fetch(self, statement: str, *values: Any) -> list[asyncpg.Record]: ...
@@ -72,11 +72,11 @@ class PostgresPartitions(ABC):
         return dropped
 
     async def history_parts(self) -> list[HistoryPart]:
-        """The tables that history is kept in, oldest first."""
+        """List the tables of history, oldest first."""
         return [HistoryPart(*row) for row in await self._fetch(_LISTED)]
 
     async def _persist(self, statement: str, *values: Any) -> bool | None:
-        """Whether it was done; None if others had history each time, to whom a try gives way soon."""
+        """Retry while other transactions hold history. Return the result, or None if every attempt found it locked."""
         for attempt in range(TRIES):
             if attempt:
                 await asyncio.sleep(TRY_AGAIN_SECONDS)
@@ -86,7 +86,7 @@ class PostgresPartitions(ABC):
         return None
 
     async def _keep(self, name: str) -> None:
-        """A partition that cannot go whole: what has to go of it goes row by row."""
+        """Keep a partition that cannot be dropped whole, and delete the history of its pruned jobs row by row."""
         await self._fetch(call("keep_history", 1), name)
         for tenant in await self.tenants():
             after: str | None = _NO_ID

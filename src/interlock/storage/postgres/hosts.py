@@ -1,4 +1,4 @@
-"""The servers that a database URL names, of which one at a time takes writes."""
+"""The servers in a database URL, of which one at a time accepts writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import asyncpg
 from interlock.errors import Invalid
 
 CONNECT_SECONDS: Final = 10.0
-ONE_OF_SEVERAL_SECONDS: Final = 4.0  # a machine without power does not even refuse
+ONE_OF_SEVERAL_SECONDS: Final = 4.0  # a machine without power does not even refuse a connection
 TARGET: Final = "target_session_attrs"
 WRITABLE: Final = ("read-write", "primary", "any")
 
@@ -20,7 +20,7 @@ _REFUSED: Final = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.Inval
 
 
 class Node(NamedTuple):
-    """Where one server is; what is not said is up to the environment."""
+    """Address of one server; unset members come from the environment."""
 
     host: str | None = None
     port: int | None = None
@@ -30,9 +30,9 @@ class Node(NamedTuple):
 
 
 class Nodes:
-    """Connects to the node that takes writes: first where it was found last, then wherever the URL says it may be.
+    """Connects to the node that accepts writes: the last known one first, then the others in the URL.
 
-    Each node has a time of its own to answer, and nothing that is wrong with one keeps the others from being asked.
+    Each node has its own timeout, and an error of one node does not stop the search.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -42,11 +42,11 @@ class Nodes:
 
     @property
     def retry_seconds(self) -> float:
-        """How long one node is waited for: not so long that there is no time left for another."""
+        """Timeout per node, short enough to leave time for another."""
         return CONNECT_SECONDS if len(self._nodes) == 1 else ONE_OF_SEVERAL_SECONDS
 
     async def connect(self, **options: Any) -> asyncpg.Connection[asyncpg.Record]:
-        """A connection that takes writes. If there is none to be had, the error tells of every node."""
+        """Return a connection that accepts writes. If no node does, the error names the failure of every node."""
         options = {"timeout": self.retry_seconds, **options, TARGET: self._target}
         errors: dict[Node, Exception] = {}
         generation = self.generation
@@ -67,15 +67,15 @@ class Nodes:
                 if generation == self.generation:
                     self._nodes = [node, *(other for other in self._nodes if other != node)]
                 return connection
-        # A wrong password stays wrong; whatever else it was may pass.
+        # A wrong password is permanent; other errors may be transient.
         if lasting := [error for error in errors.values() if isinstance(error, _REFUSED) or len(errors) == 1]:
             raise lasting[0]
         raise ConnectionError("; ".join(f"{node}: {str(why) or type(why).__name__}" for node, why in errors.items()))
 
     def pass_over(self, generation: int) -> bool:
-        """From now on ask the node that was found last after all others, unless that was said since the turn began.
+        """Try the last known node after all others, unless that was done since this generation.
 
-        One that was cut off from its standbys still takes itself for the leader: it takes writes, and never commits.
+        A primary that is cut off from its standbys still accepts writes, but never commits.
         """
         if generation != self.generation or len(self._nodes) == 1:
             return False
@@ -85,7 +85,7 @@ class Nodes:
 
 
 def read(dsn: str) -> tuple[str, list[Node]]:
-    """What a URL asks of a node, and the nodes it names."""
+    """Return the target session attributes in a URL, and its nodes."""
     try:
         parts = urlsplit(dsn)
         options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
@@ -108,7 +108,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _host_and_port(text: str) -> tuple[str, str]:
-    """Host and port of `db1`, `db1:5432`, `[::1]:5432`, or the directory of a socket."""
+    """Return host and port of `db1`, `db1:5432`, `[::1]:5432`, or the directory of a socket."""
     text = unquote(text)
     if text.startswith("/"):
         return text, ""

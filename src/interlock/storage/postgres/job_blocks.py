@@ -1,4 +1,4 @@
-"""What is found in each job_block of jobs on PostgreSQL, so that lists need not walk past all others."""
+"""Index of job blocks on PostgreSQL, so that lists with a rare filter need not scan all jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BATCH_SIZE: Final = 16
 
 
 class PostgresJobBlocks(ABC):
-    """The part of a PostgreSQL store that notes what its lists look for."""
+    """The store methods that maintain job blocks."""
 
     _given_when_all_was_noted = 0
 

@@ -1,4 +1,4 @@
-"""The audit log on PostgreSQL: a change and its row are one statement."""
+"""The audit log on PostgreSQL: a change and its log row are one statement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from interlock.storage.postgres.connection import Conn
 
 
 def logged(entry: Entry | None, statement: str, *values: Any, when: str = "true") -> tuple[Any, ...]:
-    """A statement and its values, with one more column: the row of the log that is written where `when` holds.
+    """Return a statement and its values, with one more column that writes a row of the log where `when` holds.
 
     `when` is SQL over the row `d` of the statement's result.
     """
@@ -21,5 +21,5 @@ def logged(entry: Entry | None, statement: str, *values: Any, when: str = "true"
 
 
 async def append(connection: Conn, tenant: str, entry: Entry) -> None:
-    """Record an operation in the transaction that is open."""
+    """Record an operation in the open transaction."""
     await connection.execute("select interlock.log($1, $2, $3, $4, $5)", tenant, *entry)

@@ -1,4 +1,4 @@
-"""Bringing a PostgreSQL schema up to date, one process at a time, and checking that it is."""
+"""Migration of a PostgreSQL schema, one process at a time, and the check that it is current."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ comment on column interlock.schema_migration.checksum is 'SHA-256 of its text; a
 comment on column interlock.schema_migration.applied_at is 'When it was applied.';
 """
 
-# What a server may have set for everybody would cut work short that has to read a whole table.
+# Timeouts set on the server would abort a migration that reads a whole table.
 _NO_HURRY: Final = """
 select set_config(name, '0', false) from pg_settings where name in
   ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout', 'idle_session_timeout')
@@ -72,16 +72,16 @@ grant execute on all functions in schema interlock to interlock_app, interlock_s
 
 
 def functions() -> Migration:
-    """All functions that do the work; replaced whenever they differ."""
+    """Return all functions as one migration, applied whenever its checksum differs."""
     return Migration(
         0, "functions", "".join((files(PACKAGE) / "functions" / f"{name}.sql").read_text() for name in FUNCTIONS)
     )
 
 
 async def migrate(dsn: str) -> list[str]:
-    """Apply what is missing in one transaction; a second migrator waits and finds nothing to do.
+    """Apply missing migrations in one transaction; a concurrent migrator waits and finds nothing to do.
 
-    Whoever waits for the lock of a table makes everybody else wait behind it. So it gives way soon, and tries again.
+    While it waits for a table lock, all other transactions queue behind it. So it gives up soon and retries.
     """
     try:
         connection = await Nodes(dsn).connect()
@@ -93,7 +93,7 @@ async def migrate(dsn: str) -> list[str]:
             "others have held the tables for too long; nothing was changed, migrate when it is quieter",
         )
     except asyncpg.InsufficientPrivilegeError as error:
-        if (text := str(error)).startswith("interlock: "):  # it says what to do
+        if (text := str(error)).startswith("interlock: "):  # the message contains the next step
             raise SchemaMismatch(text.removeprefix("interlock: ")) from error
         raise SchemaMismatch(
             f"this role may not migrate the database ({error}); connect as the owner of the schema"
@@ -103,14 +103,14 @@ async def migrate(dsn: str) -> list[str]:
 
 
 async def take_all_time(connection: Conn) -> None:
-    """Let a connection work for as long as it takes, whatever limits the server sets."""
+    """Disable all timeouts of the server for a connection."""
     await connection.execute(_NO_HURRY)
 
 
 async def until_free(step: Callable[[], Awaitable[T]], trouble: str) -> T:
-    """What a step answers that gives way to whoever holds a table: it is tried again, for a while.
+    """Run a step and retry it for a while if it cannot get its locks.
 
-    A step that takes several tables may also be the one to go where it and somebody else wait for each other.
+    A step that locks several tables may also be the victim of a deadlock.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + KEEP_TRYING_SECONDS
@@ -148,13 +148,13 @@ async def _migrate(connection: asyncpg.Connection[asyncpg.Record]) -> list[str]:
 
 
 async def renew_functions(connection: asyncpg.Connection[asyncpg.Record]) -> None:
-    """Make all functions again, within the caller's transaction, where what they work on was replaced."""
+    """Recreate all functions in the caller's transaction, after a table they use was replaced."""
     await connection.execute(functions().text)
     await connection.execute(_RIGHTS)
 
 
 async def check(connection: Conn) -> None:
-    """Refuse a schema that this program does not fit."""
+    """Raise SchemaMismatch if the schema does not match this version."""
     advice = "run interlock migrate with the owner's database URL"
     try:
         rows = await connection.fetch("select number, checksum from interlock.schema_migration")

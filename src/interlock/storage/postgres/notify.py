@@ -1,6 +1,6 @@
-"""Waking claimers: a hint sent after the commit, at most one per process and few milliseconds, and heard by all.
+"""Wakes waiting claims: a hint sent after the commit, at most one per process every few milliseconds.
 
-It names the tenants it is about, so that nobody looks for work in vain whenever another tenant has some.
+It names its tenants, so that no process looks for work of other tenants.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from interlock.storage.wakeup import ALL_TENANTS, Wakeup
 
 CHANNEL: Final = "interlock_ready"
 AT_MOST_EVERY_SECONDS: Final = 0.005
-MAX_PAYLOAD_LENGTH: Final = 7900  # what PostgreSQL takes is a little more
+MAX_PAYLOAD_LENGTH: Final = 7900  # PostgreSQL accepts slightly more
 RECONNECT_SECONDS: Final = 1.0
-# Nothing is lost with a hint, so its commit waits neither for the disk nor for standbys.
+# A hint may be lost, so its commit waits neither for the disk nor for standbys.
 _HASTY: Final = "set synchronous_commit = off"
 
 
 class Notifier:
-    """Rings in every process that listens. Never part of a job's transaction; losing it costs only time."""
+    """Sends and receives hints between processes. Never part of a job's transaction; a lost hint only adds latency."""
 
     def __init__(self, dsn: str) -> None:
         self._nodes = Nodes(dsn)
@@ -36,19 +36,19 @@ class Notifier:
         self._task: asyncio.Task[None] | None = None
 
     def ring(self, tenant: str) -> None:
-        """Wake the tenant's claimers here at once, those elsewhere in a moment."""
+        """Wake the tenant's claims in this process immediately, those of other processes shortly after."""
         self._signal.fire(tenant)
         self._tenants.add(tenant)
         self._start()
         self._rung.set()
 
     def event(self, tenant: str) -> asyncio.Event:
-        """Set at the next ring for the tenant, wherever it comes from."""
+        """Return an event that the next hint for the tenant sets, from this or another process."""
         self._start()
         return self._signal.event(tenant)
 
     def hear(self, hearer: Callable[[str | None], None]) -> None:
-        """Call somebody at every ring, wherever it comes from, with whom it is for."""
+        """Call `hearer` with the tenant of every hint, from this or another process; None stands for all tenants."""
         self._signal.hear(hearer)
 
     async def close(self) -> None:
@@ -63,8 +63,8 @@ class Notifier:
             self._task = asyncio.create_task(self._keep_connected())
 
     def _hear(self, ours: int, _: object, sender: int, channel: str, payload: object) -> None:
-        """The connection may be closed by now: whose it was is known from its beginning."""
-        if sender != ours:  # our own was heard here when it was rung
+        """Receive a hint. The connection may be closed by now, so `ours` is bound when it opens."""
+        if sender != ours:  # our own hints were delivered locally
             for tenant in _named(payload):
                 self._signal.fire(tenant)
 
@@ -76,7 +76,7 @@ class Notifier:
                 await connection.execute(_HASTY)
                 await connection.add_listener(CHANNEL, partial(self._hear, connection.get_server_pid()))
                 await self._pass_on(connection)
-            except Exception:  # whatever it was: this task is the only one that can ring again
+            except Exception:  # any error: only this task can reconnect
                 await asyncio.sleep(RECONNECT_SECONDS)
             finally:
                 if connection is not None:
@@ -85,11 +85,11 @@ class Notifier:
     async def _pass_on(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
         while True:
             try:
-                # Not wait_for: before Python 3.12 it loses a cancellation that comes together with the ring.
+                # Not wait_for: before Python 3.12 it loses a cancellation that arrives together with the hint.
                 async with asyncio.timeout(10):
                     await self._rung.wait()
             except TimeoutError:
-                await connection.execute("select 1")  # a dead peer is noticed here
+                await connection.execute("select 1")  # detects a dead peer
                 continue
             self._rung.clear()
             tenants, self._tenants = self._tenants, set()
@@ -98,13 +98,13 @@ class Notifier:
 
 
 def _payload(tenants: Iterable[str]) -> str:
-    """The names of the tenants; nothing where they are too many to be named, which is for everybody."""
+    """Encode the tenants; an empty payload if they do not fit, which stands for all tenants."""
     named = msgspec.json.encode(sorted(tenants))
     return named.decode() if len(named) <= MAX_PAYLOAD_LENGTH else ""
 
 
 def _named(payload: object) -> list[str] | list[None]:
-    """The tenants of a payload, whoever wrote it."""
+    """Decode the tenants; an invalid payload stands for all tenants."""
     try:
         return msgspec.json.decode(str(payload), type=list[str])
     except msgspec.DecodeError:

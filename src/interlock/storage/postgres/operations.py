@@ -1,4 +1,4 @@
-"""Redrive, trees of jobs and prune on PostgreSQL."""
+"""Redrive, job trees and prune on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FROM_THE_FIRST: Final = (SMALLEST_ID, -1)
 
 
 class PostgresOperations(ABC):
-    """The part of a PostgreSQL store that does jobs again and deletes them."""
+    """The store methods that redrive and prune jobs."""
 
     @abstractmethod
     async def _run(self, verb: Callable[[Conn], Awaitable[T]], *, repeatable: bool = True) -> T: ...
@@ -72,7 +72,7 @@ class PostgresOperations(ABC):
 
 
 async def _redrive(connection: Conn, tenant: str, orders: Sequence[Redrive], terms: Terms) -> list[Enqueued | Rejected]:
-    """Hold the ended jobs, add the new ones, give them what they begin with: one transaction."""
+    """Lock the terminal jobs, add the new ones and copy their progress, in one transaction."""
     async with connection.transaction():
         return await _redrive_within(connection, tenant, orders, terms)
 
@@ -102,7 +102,7 @@ async def _redrive_within(
             else:
                 answers[i] = Rejected(job)
     if new:
-        # Nothing is remembered from before: what is looked up here is looked up in this transaction.
+        # Use a fresh cache, so that all lookups happen in this transaction.
         saved: dict[str, dict[str, str | None]] = {}
         for i, job in new.items():
             if orders[i].origin != START:

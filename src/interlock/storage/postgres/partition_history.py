@@ -1,4 +1,4 @@
-"""Making the one table of history into one that is partitioned by the time in the ids of jobs, while work goes on."""
+"""Online conversion of job_history to a table partitioned by the time in job IDs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NEWEST: Final = """
 select interlock.id_time(before_id) as before, interlock.id_time(before_id) - interlock.id_time(first_id) as width
 from interlock.history_partition order by before_id desc limit 1
 """
-# What an earlier attempt has left would be of another time. While it is not proven, it holds for what is written.
+# Replace the constraint of an earlier attempt: its time differs. Until validated, it applies only to new rows.
 _PROMISE: Final = """
 alter table interlock.job_history drop constraint if exists made_before;
 do $$ begin
@@ -36,10 +36,10 @@ _TAKE_BACK: Final = "alter table interlock.job_history drop constraint if exists
 
 
 async def partition(dsn: str, days: float) -> bool:
-    """Keep history in partitions of so many days from now on; False if it was already, and only the width is new.
+    """Partition history by this many days; return False if it already was, and only the width changes.
 
-    Rows stay where they are: the table as it is becomes the first partition. That nothing in it is of a later time is
-    proven while work goes on. Twice everybody has to wait for a moment; each time this gives way soon and tries again.
+    Rows are not moved: the existing table becomes the first partition. A constraint that no row is later is validated
+    while jobs run. Two short steps block all other transactions; each gives up its lock soon and retries.
     """
     if not 1 / 24 <= days <= 366:
         raise Invalid("a partition is for an hour to 366 days", pointer="/days")
@@ -52,7 +52,7 @@ async def partition(dsn: str, days: float) -> bool:
         await migrate.take_all_time(connection)
         await migrate.check(connection)
         if not await connection.fetchval(_ONE_AT_A_TIME):
-            raise Conflict("somebody else is partitioning this history")
+            raise Conflict("another process is partitioning this history")
         if await connection.fetchval(_IS_PARTITIONED):
             await _giving_way(connection, lambda: _widen(connection, every))
             return False
@@ -76,22 +76,20 @@ async def _partition(connection: Owner, every: timedelta) -> None:
         await _giving_way(connection, lambda: connection.execute(_TAKE_BACK))
         if isinstance(error, asyncpg.CheckViolationError):
             raise Conflict(
-                f"there is history of jobs whose ids are of a time after {before:%Y-%m-%d %H:%M} UTC, made by somebody "
-                "whose clock is wrong; nothing was changed, try again when they are gone"
+                f"there is history of jobs whose ids are of a time after {before:%Y-%m-%d %H:%M} UTC, from a client "
+                "with a wrong clock; nothing was changed, try again when they are gone"
             ) from error
         raise
 
 
 def _next_start(now: datetime, every: timedelta) -> datetime:
-    """A round time at least a day ahead: until then all must be done, and no clock is that wrong."""
+    """Return a multiple of `every` at least a day ahead: time for the conversion, and more than any clock skew."""
     first = datetime(1970, 1, 1, tzinfo=UTC)
     return first + -((first - now - timedelta(days=1)) // every) * every
 
 
 async def _attach(connection: Owner, before: datetime, every: timedelta) -> None:
-    await connection.execute(
-        "select pg_advisory_xact_lock($1)", migrate.LOCK
-    )  # nobody migrates meanwhile, or has just now
+    await connection.execute("select pg_advisory_xact_lock($1)", migrate.LOCK)  # no migration runs concurrently
     await migrate.check(connection)
     await connection.execute("select interlock.partition_history($1, $2)", before, every)
     await migrate.renew_functions(connection)
@@ -108,7 +106,7 @@ async def _widen(connection: Owner, every: timedelta) -> None:
 
 
 async def _giving_way(connection: Owner, step: Callable[[], Awaitable[object]]) -> None:
-    """One transaction, tried again while others hold what it needs: whoever waits for a lock makes all others wait."""
+    """Run a step in a transaction; retry if a lock is taken, because others queue behind a waiting lock."""
 
     async def attempt() -> None:
         async with connection.transaction():

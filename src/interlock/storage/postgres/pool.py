@@ -1,6 +1,6 @@
-"""Connections that are lent to one caller at a time: to take one and to bring it back are a look into a table each.
+"""Connection pool in which acquire and release are one dictionary operation each.
 
-asyncpg's own pool makes a task, a timer and a proxy for every call, which costs as much as the call itself.
+asyncpg's own pool creates a task, a timer and a proxy per call, which costs as much as the call itself.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import asyncpg
 Conn: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 IDLE_SECONDS: Final = 300.0
-LIFETIME_SECONDS: Final = 1800.0  # what a session of the server remembers grows
+LIFETIME_SECONDS: Final = 1800.0  # the memory of a server session grows
 CLOSE_SECONDS: Final = 5.0
 
-# After these it is not known what the server is doing with the connection.
+# After these errors the state of the connection on the server is unknown.
 LOST: Final = (
     asyncpg.PostgresConnectionError,
     asyncpg.AdminShutdownError,
@@ -33,14 +33,14 @@ LOST: Final = (
 
 
 class Pool:
-    """At most `size` connections, made when they are needed. Who finds none free waits, and is served in order."""
+    """At most `size` connections, opened on demand. Callers that find none free wait in FIFO order."""
 
     def __init__(self, connect: Callable[[], Awaitable[Conn]], *, size: int) -> None:
         self._connect = connect
         self._size = size
-        self._vacancies = size  # for connections that are neither there nor being made
-        self._good_until: dict[Conn, float] = {}  # of all there are
-        self._idle: dict[Conn, float] = {}  # since when, the latest last
+        self._vacancies = size  # capacity for connections that are neither open nor opening
+        self._good_until: dict[Conn, float] = {}  # for every open connection
+        self._idle: dict[Conn, float] = {}  # idle since, most recent last
         self._waiting: deque[asyncio.Future[Conn | None]] = deque()
         self._loop = asyncio.get_running_loop()
         self._look: asyncio.TimerHandle | None = None
@@ -50,7 +50,7 @@ class Pool:
         self._all_gone = asyncio.Event()
 
     def lend(self, seconds: float | None = None) -> Loan:
-        """A connection for the length of an `async with`; TimeoutError if there is none in time."""
+        """Return a context manager for a connection; it raises TimeoutError if none is free in time."""
         return Loan(self, seconds)
 
     async def acquire(self, seconds: float | None) -> Conn:
@@ -68,7 +68,7 @@ class Pool:
             return await self._wait() or await self._make()
 
     def release(self, connection: Conn) -> None:
-        """Take back a connection on which nothing is under way."""
+        """Return a connection without a running operation to the pool."""
         now = self._loop.time()
         if connection.is_closed() or self._good_until[connection] < now:
             self._drop(connection)
@@ -80,21 +80,21 @@ class Pool:
                 self._look = self._loop.call_later(IDLE_SECONDS, self._drop_idle)
 
     def retire(self, connection: Conn) -> asyncio.Task[None]:
-        """Close a connection that nobody may get any more, once the server has let go of what it was doing there."""
+        """Close a connection that may not be reused, once the server has ended its operation."""
         closing = self._loop.create_task(self._close(connection))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
         return closing
 
     def expire(self) -> None:
-        """Replace all connections: the idle ones now, those in use when they come back."""
+        """Replace all connections: idle ones now, those in use when they are released."""
         self._expiries += 1
         self._good_until = dict.fromkeys(self._good_until, 0.0)
         while self._idle:
             self._drop(self._idle.popitem()[0])
 
     async def close(self) -> None:
-        """Close every connection; those in use are waited for."""
+        """Close every connection, after waiting for those in use."""
         self._shut()
         while self._idle:
             self.retire(self._idle.popitem()[0])
@@ -102,7 +102,7 @@ class Pool:
             await self._all_gone.wait()
 
     def terminate(self) -> None:
-        """Cut every connection, in use or not."""
+        """Terminate every connection, in use or not."""
         self._shut()
         for connection in self._good_until:
             connection.terminate()
@@ -118,7 +118,7 @@ class Pool:
                 waiter.set_exception(asyncpg.InterfaceError("the pool was closed"))
 
     async def _make(self) -> Conn:
-        """A new connection, in a place that is taken already."""
+        """Open a connection; the caller has already reserved its capacity."""
         expiries = self._expiries
         try:
             connection = await self._connect()
@@ -128,12 +128,12 @@ class Pool:
         except BaseException:
             self._vacate()
             raise
-        # One that was begun before all were replaced may lead to where those led.
+        # A connection started before expire() may lead to the old node.
         self._good_until[connection] = self._loop.time() + LIFETIME_SECONDS if expiries == self._expiries else 0.0
         return connection
 
     async def _wait(self) -> Conn | None:
-        """A connection that somebody brought back; None for a place to make one in."""
+        """Wait for a released connection; return None for the capacity to open one."""
         waiter: asyncio.Future[Conn | None] = self._loop.create_future()
         self._waiting.append(waiter)
         try:
@@ -157,7 +157,7 @@ class Pool:
             self.release(connection)
 
     def _hand_on(self, connection: Conn | None) -> bool:
-        """Whether somebody was waiting for it."""
+        """Pass a connection or free capacity to the next waiter; return whether there was one."""
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
@@ -172,7 +172,7 @@ class Pool:
                 self._all_gone.set()
 
     def _drop(self, connection: Conn) -> None:
-        """End a connection on which nothing is under way, and leave its place to another."""
+        """Terminate a connection without a running operation, and free its capacity."""
         self._end(connection)
         self._vacate()
 
@@ -200,7 +200,7 @@ class Pool:
 
 
 class Loan:
-    """A connection in use. It is taken back, unless the server may still be busy with what was begun on it."""
+    """A connection in use. It returns to the pool unless the server may still be busy with its operation."""
 
     def __init__(self, pool: Pool, seconds: float | None) -> None:
         self._pool = pool
@@ -218,5 +218,5 @@ class Loan:
             return
         closing = self._pool.retire(self._connection)
         if isinstance(error, asyncio.CancelledError):
-            # Whoever was cancelled goes on with something else, and counts on this to be over.
+            # The cancelled caller continues with other work and relies on this operation having ended.
             await asyncio.shield(closing)

@@ -21,7 +21,7 @@ G = TypeVar("G", Step, Report)
 
 
 class PostgresProgress(ABC):
-    """The part of the store that keeps steps and events."""
+    """The store methods for steps and events."""
 
     _events_added: Wakeup
 
@@ -59,7 +59,7 @@ class PostgresProgress(ABC):
 
 
 async def save_steps(connection: Conn, tenant: str, steps: Sequence[Step]) -> list[StepRow | Rejected]:
-    """Keep each step that is not there yet; the answer is what is kept."""
+    """Save each new step, and return the stored ones."""
     columns = zip(
         *((s.id, s.fence, s.worker, s.name, s.occurrence, s.result, s.function, s.sanitized) for s in steps),
         strict=True,
@@ -74,14 +74,14 @@ async def save_steps(connection: Conn, tenant: str, steps: Sequence[Step]) -> li
 
 
 async def copy_steps(connection: Conn, tenant: str, source: str, target: str, *, through: str | None = None) -> int:
-    """Give a job that has none yet the steps of another, all or up to the last one of a name; tells how many."""
+    """Copy the steps of a job, all or up to the last one of a name, to a job that has none; return how many."""
     return int(
         await connection.fetchval("select interlock.copy_steps($1, $2, $3, $4)", tenant, source, target, through)
     )
 
 
 async def add_events(connection: Conn, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
-    """Add the events of each report whose worker still holds the job."""
+    """Append the events of each report whose worker still holds the job."""
     numbers = await events.write(connection, tenant, reports)
     answers = {i: answer for i, answer in enumerate(numbers) if answer is not None}
     return await _refuse_others(connection, tenant, reports, answers)
@@ -90,7 +90,7 @@ async def add_events(connection: Conn, tenant: str, reports: Sequence[Report]) -
 async def _refuse_others(
     connection: Conn, tenant: str, items: Sequence[G], answers: dict[int, T]
 ) -> list[T | Rejected]:
-    """All answers in order; what has none is told why."""
+    """Return all results in order, with an error for each missing one."""
     left = [i for i in range(len(items)) if i not in answers]
     refused: dict[int, Rejected] = {}
     for batch in split_by_job([items[i] for i in left]):

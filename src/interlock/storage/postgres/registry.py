@@ -1,4 +1,4 @@
-"""Types, agents and counts on PostgreSQL."""
+"""Types, agents and counters on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PostgresRegistry(ABC):
-    """The part of the store that knows what jobs are of and for."""
+    """The store methods for types, agents and counters."""
 
     @abstractmethod
     async def _fetch(self, statement: str, *values: Any, repeatable: bool = True) -> list[asyncpg.Record]: ...
@@ -85,7 +85,7 @@ class PostgresRegistry(ABC):
 
 
 async def set_agent(connection: Conn, tenant: str, agent: Agent) -> None:
-    """The same on a connection."""
+    """Create or update an agent on this connection."""
     await connection.fetch(*_set_agent(tenant, agent))
 
 

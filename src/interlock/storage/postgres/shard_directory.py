@@ -1,4 +1,4 @@
-"""What a PostgreSQL database knows of itself as one of several, and of the tenants that live on them."""
+"""The shard directory on PostgreSQL: this database as a shard, and the placement of tenants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Listed(NamedTuple):
-    """A shard as a database has it listed."""
+    """A shard as this database lists it."""
 
     no: int
     name: str
@@ -22,7 +22,7 @@ class Listed(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """The job that holds an id, and an idempotency key if it was found by one."""
+    """The job that has an ID, and the idempotency key if it was found by one."""
 
     key: str | None
     id: str
@@ -31,51 +31,51 @@ class Holder(NamedTuple):
 
 
 class PostgresShards(ABC):
-    """The part of a PostgreSQL store that a router over several of them asks for beyond the contract."""
+    """The store methods that a router over several shards needs beyond the contract."""
 
     @abstractmethod
     async def _fetch(self, statement: str, *values: Any) -> list[asyncpg.Record]: ...
 
     async def shards(self) -> list[Listed]:
-        """Every shard that is listed here, by number."""
+        """List the shards in this directory, by number."""
         return [Listed(*row) for row in await self._fetch("select no, name, here from interlock.shard order by no")]
 
     async def assign_shard(self, tenant: str, offered: str) -> Placement:
-        """Where a tenant lives, by this directory; one that is new is placed on the shard that is offered."""
+        """Return the placement of a tenant; place a new tenant on the offered shard."""
         (row,) = await self._fetch(call("assign_shard", 2), tenant, offered)
         return Placement(*row)
 
     async def population(self) -> dict[str, int]:
-        """How many tenants live on each shard that this directory names."""
+        """Count the tenants on each shard of this directory."""
         return {row["shard"]: row["tenants"] for row in await self._fetch(call("population", 0))}
 
     async def moves(self) -> dict[str, Placement]:
-        """The tenants that are being moved."""
+        """Return the tenants that are being moved."""
         return {tenant: Placement(*rest) for tenant, *rest in await self._fetch(call("moves", 0))}
 
     async def note_move(self, tenant: str, believed: str, placement: Placement) -> bool:
-        """Write down how far a move has come; False if the tenant does not live where that is believed."""
+        """Record the progress of a move; return False if the tenant is not on the expected shard."""
         ((noted,),) = await self._fetch(
             "select interlock.note_move($1, $2, $3, $4, $5)", tenant, believed, *placement
         )  # fmt: skip
         return bool(noted)
 
     async def admit(self, tenant: str) -> bool:
-        """Let a tenant live here that never did; whether it is new."""
+        """Admit a tenant that is new to this shard; return whether it is new."""
         ((new,),) = await self._fetch("select interlock.admit($1)", tenant)
         return bool(new)
 
     async def may_change(self, tenant: str) -> bool:
-        """Whether a tenant has not left, and no move has it alone just now."""
+        """Return whether a tenant has not moved away and no move holds its lock."""
         ((may,),) = await self._fetch("select interlock.may_change($1)", tenant)
         return bool(may)
 
     async def holders(self, tenant: str, keys: Sequence[str], ids: Sequence[str]) -> list[Holder]:
-        """Those jobs of this database that have one of the keys or ids."""
+        """Return the jobs of this database that have one of the keys or IDs."""
         rows = await self._fetch(call("holders", 3), tenant, list(keys), list(ids))
         return [Holder(*row) for row in rows]
 
     async def remembers_claim(self, tenant: str, worker: str, claim_id: str) -> bool:
-        """Whether something granted under this claim still runs."""
+        """Return whether a job leased under this claim ID still runs."""
         ((does,),) = await self._fetch("select interlock.remembers_claim($1, $2, $3)", tenant, worker, claim_id)
         return bool(does)

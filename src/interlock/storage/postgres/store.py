@@ -91,7 +91,7 @@ class PostgresStore(
 
     @classmethod
     async def open(cls, dsn: str, *, size: int = 8, clock: Callable[[], int] | None = None) -> PostgresStore:
-        """Connect; refuse a server that is too old and a schema that does not fit. A clock is for tests."""
+        """Connect, and reject a server or schema of an unsupported version. `clock` is for tests."""
         link = await Link.open(dsn, size=size)
         store = cls(dsn, link, clock)
         try:
@@ -131,7 +131,7 @@ class PostgresStore(
         return await self._run(lambda c: checkpoint(c, tenant, checkpoints))
 
     async def carry_out(self, tenant: str, orders: Sequence[Command]) -> list[Receipt | Rejected]:
-        # What was made on a condition does not fulfil it any more, so it is not made again after a cut.
+        # A command with expected_version fails when repeated, so it is not retried after a lost connection.
         repeatable = all(getattr(order, "expected_version", None) is None for order in orders)
         results = await self._run(lambda c: transition.carry_out(c, tenant, orders), repeatable=repeatable)
         self._bell.ring(tenant)
@@ -215,7 +215,7 @@ class PostgresStore(
         return self._bell.event(tenant)
 
     def hear(self, *, ready: Callable[[str | None], None], events: Callable[[str | None], None]) -> None:
-        """Call these whenever something may have become claimable, or was told, with whom it is for."""
+        """Call these with the tenant whenever jobs may have become claimable, or events were appended."""
         self._bell.hear(ready)
         self._events_added.hear(events)
 
@@ -261,5 +261,5 @@ class PostgresStore(
 
 
 async def migrate(dsn: str) -> list[str]:
-    """Apply what is missing, as the owner of the schema, and name it."""
+    """Apply missing migrations as the owner of the schema, and return their names."""
     return await migrations.migrate(dsn)

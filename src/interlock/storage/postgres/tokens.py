@@ -22,7 +22,7 @@ _LISTS: Final = frozenset({"roles", "types", "repositories", "capabilities"})
 
 
 class PostgresTokens(ABC):
-    """The part of a PostgreSQL store that keeps tokens."""
+    """The token methods of the PostgreSQL store."""
 
     @abstractmethod
     async def _run(self, verb: Callable[[Conn], Awaitable[T]], *, repeatable: bool = True) -> T: ...

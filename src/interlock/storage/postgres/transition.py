@@ -1,4 +1,4 @@
-"""Every change of a job on PostgreSQL: read under row locks, decided in the domain, written with its history."""
+"""Transitions on PostgreSQL: read under row locks, decided in the domain, written with their history."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from interlock.storage.postgres import approvals, edit, heartbeats, history
 from interlock.storage.postgres.column_arrays import array_literal, is_empty, maker, shared
 from interlock.storage.postgres.connection import Conn, call, of_a_row
 
-# An array that goes as one text is encoded at once; as an array the driver would look at every element.
+# An array sent as text is encoded in one step; for an array, the driver would encode every element.
 _COMPLETE: Final = (
     "select * from interlock.complete($1, $2::text::uuid[], $3::text::bigint[], $4::text::text[], $5::text::text[], "
     "$6::text::text[], $7::text::text[], $8::text::boolean[])"
@@ -43,10 +43,10 @@ CommandResult = Receipt | Rejected
 
 
 async def carry_out(connection: Conn, tenant: str, orders: Sequence[Command]) -> list[CommandResult]:
-    """Decide and write each order; two orders for one job follow each other.
+    """Decide and write each command; commands for the same job apply in order.
 
-    All in one transaction: should it have to be run again, nothing of it was done before. Where a row that breaks a
-    rule makes it fail, each order has one of its own.
+    All run in one transaction, so a retry repeats nothing. If an invalid row makes it fail, each command gets its own
+    transaction.
     """
     try:
         return await carry_out_whole(connection, tenant, orders)
@@ -59,7 +59,7 @@ async def carry_out(connection: Conn, tenant: str, orders: Sequence[Command]) ->
 
 
 async def carry_out_whole(connection: Conn, tenant: str, orders: Sequence[Command]) -> list[CommandResult]:
-    """The same, or nothing at all."""
+    """Carry out all commands, or none if one raises."""
     kinds = {*map(type, orders)}
     if kinds == {CompleteJob} and are_distinct(orders):
         return await _complete(connection, tenant, cast(Sequence[CompleteJob], orders))
@@ -78,7 +78,7 @@ async def carry_out_whole(connection: Conn, tenant: str, orders: Sequence[Comman
 
 
 async def _complete(connection: Conn, tenant: str, orders: Sequence[CompleteJob]) -> list[CommandResult]:
-    """The hot finish: one call; only what did not come back costs more."""
+    """Complete jobs in one call; only jobs missing from its result cost more."""
     by_id = sorted(orders, key=id_of)
     ids, fences, workers, results, summaries, usages, sanitizeds, _ = zip(*by_id, strict=True)
     row = await connection.fetchrow(
@@ -97,7 +97,7 @@ async def _complete(connection: Conn, tenant: str, orders: Sequence[CompleteJob]
 
 
 def _array(values: Sequence[object]) -> str:
-    """Values whose text needs no quotes."""
+    """Return the text form of an array whose values need no quotes."""
     return "{" + ",".join(map(str, values)) + "}"
 
 
@@ -106,7 +106,7 @@ def _texts(values: Sequence[str | None]) -> str | None:
 
 
 async def _explain(connection: Conn, tenant: str, orders: Sequence[WorkerCommand]) -> dict[str, CommandResult]:
-    """Why finishes were not carried out, or what they were answered the first time."""
+    """Return why finishes were rejected, or the result of the first call if they are repeated."""
     if not orders:
         return {}
     ids = [o.id for o in orders]
@@ -162,7 +162,7 @@ async def _one_each(connection: Conn, tenant: str, orders: Sequence[Command]) ->
 async def _outcome(
     connection: Conn, tenant: str, order: Command, job: JobState, now: int, waits: dict[str, Sequence[str]]
 ) -> Transition | NoChange | Error:
-    """The decision, after what came with the order was saved and what it looks at was read."""
+    """Decide a command, after saving its checkpoint and reading what the decision needs."""
     if isinstance(order, RequestApproval) and order.checkpoint is not None and job.cancel_requested_at is None:
         (saved,) = await heartbeats.checkpoint(connection, tenant, [order.checkpoint])
         if isinstance(saved, Rejected):
@@ -176,7 +176,7 @@ async def _outcome(
 
 
 async def job_states(connection: Conn, tenant: str, ids: Sequence[str]) -> tuple[dict[str, JobState], int]:
-    """Jobs as they are, locked until the transaction ends, and its time."""
+    """Return the job states, locked until the transaction ends, and the transaction's time."""
     rows = await connection.fetch(call("job_states", 2), tenant, ids)
     jobs = {
         row[0]: JobState(row[0], Status(row[1]), *row[2:18])._replace(approval_id=row[18], approval_expires_at=row[19])
@@ -193,7 +193,7 @@ def _receipt(change: Transition, job: JobState, now: int) -> Receipt:
 async def _await_children(
     connection: Conn, tenant: str, change: Transition, waits: dict[str, Sequence[str]]
 ) -> Transition | Error:
-    """Make the job wait for those children that have not ended yet, or reject a stranger and a wait without an end."""
+    """Make the job wait for its unfinished children; reject a job that is not its child, and a deadlock."""
     rows = await connection.fetch(
         "select id, ended, parent_id, hangs from interlock.children($1, $2)", tenant, list(change.children)
     )
@@ -203,7 +203,7 @@ async def _await_children(
             return Invalid(f"job {child} is not a child of job {change.id}", pointer="/children")
     still = sorted({child for child in change.children if not children[child][0]})
     if any(row[3] for row in rows):
-        # Those that begin to wait for slots of one agent do so one after another: the second sees the first.
+        # Jobs that start to wait for slots of one agent are serialized here, so that the second sees the first.
         await connection.execute("select interlock.hold($1, $2)", tenant, [change.id])
         starved = await _starved_child(connection, tenant, starved_child(change.id, still, waits))
         if starved is not None:
@@ -225,7 +225,7 @@ async def _starved_child(connection: Conn, tenant: str, search: Generator[Questi
 
 
 async def write(connection: Conn, tenant: str, changes: Sequence[Transition]) -> None:
-    """Write decided changes; the database adds their history."""
+    """Write decided transitions; triggers add their history."""
     for change in changes:
         if change.edited is not None:
             await edit.write(connection, tenant, change)

@@ -33,13 +33,13 @@ _SECRETS: Final = len(Dispatch._fields) - 1
 
 
 class Fetch(Protocol):
-    """How a store runs one statement."""
+    """Runs one statement on the store."""
 
     def __call__(self, statement: str, *values: Any, repeatable: bool = True) -> Awaitable[list[asyncpg.Record]]: ...
 
 
 class PostgresOutbox:
-    """Who listens to what, and what is on its way to them."""
+    """Subscriptions and their pending deliveries."""
 
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch

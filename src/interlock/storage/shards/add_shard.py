@@ -1,4 +1,4 @@
-"""Making a database a shard: it gets a name and a number, and whoever lives there is entered in the directory."""
+"""Adding a shard: the database gets a name and a number, and its tenants are entered in the directory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STRIDE: Final = f"alter sequence interlock.job_seq_seq increment by {MAX_SHARDS
 
 
 async def add_shard(addresses: Mapping[str, str], name: str) -> Listed:
-    """Enter a database of the settings in the directory, which the first one keeps; a second time changes nothing."""
+    """Enter a configured database in the directory on the first shard; a repeated call changes nothing."""
     if name not in addresses:
         raise Invalid(f"the settings name no shard {name!r}; add its database there first", pointer="/shards")
     first = next(iter(addresses))
@@ -41,7 +41,7 @@ async def _number(directory: Owner, name: str) -> int:
 
 
 async def _highest(addresses: Mapping[str, str]) -> int:
-    """The highest number that any database has given to a job."""
+    """Return the highest job number that any database has issued."""
     highest = 0
     for name, address in addresses.items():
         async with admin_connection(name, address) as connection:
@@ -51,11 +51,12 @@ async def _highest(addresses: Mapping[str, str]) -> int:
 
 async def _settle(directory: Owner, there: Owner, name: str, no: int, highest: int) -> None:
     async with there.transaction():
-        # Nobody comes to live here until everybody who does is known.
+        # Lock out new tenants until all existing tenants are entered in the directory.
         await there.execute("set local lock_timeout = '10s'; lock table interlock.tenant in share row exclusive mode")
         listed = "insert into interlock.shard (no, name, here) values ($1, $2, $3) on conflict (no) do nothing"
         for row in await there.fetch("select * from interlock.tenants()"):
-            # A tenant that lives elsewhere may have left a row here; one that says it lives here must be placed here.
+            # A tenant that has moved away may have left a row here; any other tenant in this database must be placed
+            # here.
             await _enter(directory, there, row[0], name)
         await directory.execute(listed, no, name, False)
         await there.execute(listed, no, name, True)

@@ -1,4 +1,4 @@
-"""A connection for whoever sets shards up or moves tenants between them: it may do what no verb offers."""
+"""A privileged connection for adding shards and moving tenants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAY_COPY: Final = "select rolsuper from pg_roles where rolname = session_user"
 
 @asynccontextmanager
 async def admin_connection(name: str, address: str, *, copies: bool = False) -> AsyncIterator[Owner]:
-    """Connected with all rights of the login; to copy rows as they are, past all triggers, it must be a superuser."""
+    """Connect with all rights of the login; copying rows without triggers requires a superuser."""
     try:
         connection = await Nodes(address).connect()
     except (OSError, TimeoutError, asyncpg.PostgresError) as error:

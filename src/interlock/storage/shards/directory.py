@@ -1,4 +1,4 @@
-"""The directory: which shard each tenant lives on, as the first shard's database says, remembered for a moment."""
+"""The directory: a cache of the tenant placements in the first shard's database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from interlock.domain.shards import Placement, first_shard
 from interlock.errors import Unavailable
 from interlock.storage.shards.shard import Shard
 
-# For this long an answer may be old. A move waits for as long before it begins, and while it lasts nobody remembers.
+# How long a cached placement may be stale. A move waits this long before it starts; during a move nothing is cached.
 FRESH_SECONDS: Final = 1.0
 MAX_REMEMBERED: Final = 100_000
 
@@ -21,7 +21,7 @@ class _CachedPlacement(NamedTuple):
 
 
 class ShardDirectory:
-    """A supplier that goes by tenant alone. What it has known it still says when its database is out of reach."""
+    """A supplier that maps by tenant only. If its database is unreachable, it returns the last known placement."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class ShardDirectory:
         return (await self.placement(tenant)).shard
 
     async def placement(self, tenant: str) -> Placement:
-        """Where a tenant lives; one that nobody has met yet is given a home."""
+        """Return the placement of a tenant; a new tenant is assigned a shard."""
         known = self._known.get(tenant)
         asked = self._ticks()
         if known is not None and asked < known.until:
@@ -62,7 +62,7 @@ class ShardDirectory:
         return placement
 
     def forget(self, tenant: str) -> None:
-        """Ask again before the next answer."""
+        """Query the database for the next lookup of this tenant."""
         known = self._known.get(tenant)
         if known is not None:
             self._known[tenant] = known._replace(until=0.0)

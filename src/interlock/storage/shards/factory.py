@@ -1,4 +1,4 @@
-"""From names and addresses to a router; a map that leads nowhere is refused at the start."""
+"""Construction of the sharded store from names and addresses; an invalid shard map is rejected at startup."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def open_sharded_store(
     clock: Callable[[], int] | None = None,
     fresh_seconds: float = FRESH_SECONDS,
 ) -> ShardedStore:
-    """A store over databases by name, the first of which keeps the directory. All but that one may be down."""
+    """Open a store over databases by name; the first holds the directory and must be up, the others may be down."""
     names = list(addresses)
     first = await _open(names[0], addresses[names[0]], size=size, clock=clock)
     try:
@@ -59,18 +59,18 @@ async def open_sharded_store(
 
 
 async def _check_map(router: ShardedStore) -> None:
-    """A map of somebody else's is asked for tenants of now, so that a name that is wrong is not met with their jobs."""
+    """Query a third-party supplier for existing tenants, so that a wrong shard name fails at startup."""
     for tenant in (await router.tenants())[:MAX_ASKED_FOR]:
         try:
             await router.homes(tenant)
-        except Exception as error:  # whatever another package raises: a service does not start without its map
+        except Exception as error:  # any third-party error: a server does not start without its shard map
             raise Invalid(
-                f"the shard supplier does not say where tenant {tenant!r} lives: {error}", pointer="/shard_supplier"
+                f"the shard supplier returns no shard for tenant {tenant!r}: {error}", pointer="/shard_supplier"
             ) from error
 
 
 def checked_supplier(supplier: str | ShardSupplier, shards: Sequence[str]) -> ShardSupplier:
-    """A supplier, or the one that another package offers under a name, that maps to no shard that is not there."""
+    """Return the supplier, or load it by entry point name; reject one that maps to an unknown shard."""
     if isinstance(supplier, str):
         supplier = _offered(supplier, shards)
     named = getattr(supplier, "shards", None)
@@ -85,7 +85,7 @@ def _offered(name: str, shards: Sequence[str]) -> ShardSupplier:
         raise Invalid(f"no package offers a shard supplier named {name!r}", pointer="/shard_supplier")
     try:
         made = found[0].load()(tuple(shards))
-    except Exception as error:  # whatever another package raises: a service does not start without its map
+    except Exception as error:  # any third-party error: a server does not start without its shard map
         raise Invalid(f"the shard supplier {name!r} cannot be made: {error!r}", pointer="/shard_supplier") from error
     for method in ("queue_shards", "current_shard"):
         if not callable(getattr(made, method, None)):

@@ -1,4 +1,4 @@
-"""Gates, progress, artifacts and tokens over several shards: each where its job is, tokens where their tenant lives."""
+"""Sharded approvals, progress, artifacts and tokens: on the shard of their job; tokens on that of their tenant."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE: Final = 500
 
 
 class ShardedApprovals(Routing):
-    """The part of a router that keeps gates."""
+    """The part of a sharded store for approvals."""
 
     async def decide(self, tenant: str, commands: Sequence[CastVote]) -> list[Approval | Rejected]:
         return await self._by_job(
@@ -62,7 +62,7 @@ class ShardedApprovals(Routing):
         return found
 
     async def _shards_of_approvals(self, tenant: str, ids: Sequence[str], shards: Sequence[Shard]) -> dict[str, Shard]:
-        """Where gates are; the current shard answers for unknown ones."""
+        """Return the shard of each approval; unknown ones go to the current shard."""
         results = await asyncio.gather(*(shard.run(lambda store: store.approvals(tenant, ids)) for shard in shards))
         positions = dict.fromkeys(ids, shards[0])
         for shard, some in zip(shards, results, strict=True):
@@ -71,7 +71,7 @@ class ShardedApprovals(Routing):
 
 
 class ShardedProgress(Routing):
-    """The part of a router that keeps what workers leave behind."""
+    """The part of a sharded store for steps and events."""
 
     async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Rejected]:
         return await self._by_job(tenant, steps, attrgetter("id"), lambda store, some: store.save_steps(tenant, some))
@@ -104,7 +104,7 @@ class ShardedProgress(Routing):
 
 
 class ShardedArtifacts(Routing):
-    """The part of a router that keeps what is known of artifacts."""
+    """The part of a sharded store for artifact metadata."""
 
     async def open_uploads(
         self, tenant: str, openings: Sequence[Opening], *, quota: int | None
@@ -157,7 +157,7 @@ class ShardedArtifacts(Routing):
 
 
 class ShardedTokens(Routing):
-    """The part of a router that keeps tokens: new ones on the shard that new jobs of the tenant go to."""
+    """The part of a sharded store for tokens: new ones go to the shard for new jobs of the tenant."""
 
     async def create_tokens(self, tenant: str, tokens: Sequence[NewToken]) -> list[Token | Rejected]:
         return await self._home(tenant, lambda store: store.create_tokens(tenant, tokens))
@@ -194,7 +194,7 @@ class ShardedTokens(Routing):
 
 
 async def _every_token(store: PostgresStore, tenant: str) -> list[Token]:
-    """Only the shard of a token knows its place in the list, so that two lists cannot be read from there on."""
+    """Read all tokens: only a token's own shard can resume a list after it, so pages of two shards cannot be merged."""
     found: list[Token] = []
     while page := await store.tokens(tenant, before=found[-1].id if found else None, limit=PAGE):
         found += page

@@ -1,4 +1,4 @@
-"""Jobs over several shards: where new ones go, whose turn it is to be asked for work, and lists that are merged."""
+"""Sharded jobs: target shards of new jobs, claims in rotation, and merged lists."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from interlock.storage.shards.shard import Shard
 
 
 class ShardedJobs(Routing):
-    """The part of a router that adds jobs, hands them out, and moves them on."""
+    """The part of a sharded store that enqueues jobs, claims them, and executes commands."""
 
     _next_shard: itertools.count[int]
 
@@ -52,7 +52,7 @@ class ShardedJobs(Routing):
     async def enqueue_within(
         self, connection: object, tenant: str, jobs: Sequence[NewJob], *, terms: Terms = NO_TERMS
     ) -> list[Enqueued | Rejected]:
-        """The connection is the caller's: it must lead to the database where the tenant lives, or is refused there."""
+        """Enqueue in the caller's connection; its database rejects the jobs unless it is the tenant's shard."""
         types: list[str | None] = [*sorted({job.type for job in jobs})]
         first, *others = [(await self.homes(tenant, type))[0] for type in types or [None]]
         if any(other is not first for other in others):
@@ -102,7 +102,7 @@ class ShardedJobs(Routing):
     async def _enqueue_apart(
         self, tenant: str, jobs: Sequence[NewJob], whole: bool, terms: Terms
     ) -> list[Enqueued | Rejected]:
-        """Jobs of a tenant that has several shards: to the current one of their type, children to their parent's."""
+        """Enqueue for a tenant with several shards: on the current one of their type, children on their parent's."""
         homes = {type: await self.homes(tenant, type) for type in sorted({job.type for job in jobs})}
         named = [job.parent_id for job in jobs if job.parent_id is not None]
         parents = await self._where(tenant, named, await self.homes(tenant)) if named else {}
@@ -126,7 +126,7 @@ class ShardedJobs(Routing):
     async def _holders_elsewhere(
         self, tenant: str, jobs: Sequence[NewJob], targets: Sequence[Shard], homes: dict[str, list[Shard]]
     ) -> dict[int, Enqueued | Rejected]:
-        """Answers for keys that jobs on other shards of the queue hold; new ones are taken on the current one alone."""
+        """Return results for idempotency keys in use on other shards; only the current shard accepts new ones."""
         keys = [job.idempotency_key for job in jobs if job.idempotency_key is not None]
         if not keys:
             return {}
@@ -149,7 +149,7 @@ class ShardedJobs(Routing):
     async def _claim_in_rotation(
         self, tenant: str, ask: ClaimFilter, claimants: Sequence[str], shards: Sequence[Shard]
     ) -> list[Job]:
-        """One shard after another until there is enough, the next one first each time; one that is down is passed."""
+        """Claim from one shard after another up to the limit, starting at the next each time; skip failed shards."""
         first = next(self._next_shard) % len(shards)
         order = [*shards[first:], *shards[:first]]
         if ask.claim_id is not None:
@@ -168,12 +168,12 @@ class ShardedJobs(Routing):
         if len(failed) == len(order):
             raise failed[0]
         unsure = [error for error in failed if isinstance(error, Indeterminate)]
-        if unsure and not leased:  # whoever repeats the claim gets what may have been granted there
+        if unsure and not leased:  # raise, so that a repeated claim returns the jobs that may be leased there
             raise unsure[0]
         return leased
 
     async def _remembers(self, shard: Shard, tenant: str, worker: str, claim_id: str) -> bool:
-        """Whether a shard has granted something under a claim; one that is down keeps no work of others back."""
+        """Return whether a shard has leased jobs under this claim ID; a failed shard must not block the others."""
         try:
             return await shard.run(lambda store: store.remembers_claim(tenant, worker, claim_id))
         except Unavailable:
@@ -182,6 +182,6 @@ class ShardedJobs(Routing):
     async def _claim_on(self, shard: Shard, tenant: str, ask: ClaimFilter, claimants: Sequence[str]) -> list[Job]:
         try:
             return await shard.run(lambda store: store.claim(tenant, ask, claimants=claimants))
-        except TenantMoved:  # nobody was sent there yet; what other shards have granted meanwhile must not be lost
+        except TenantMoved:  # the tenant is not admitted there yet; raising would lose the jobs leased on other shards
             await shard.run(lambda store: store.admit(tenant))
             return await shard.run(lambda store: store.claim(tenant, ask, claimants=claimants))

@@ -1,4 +1,4 @@
-"""What operators, auditors and the clock do over several shards."""
+"""Sharded operations, audit and maintenance."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from interlock.storage.shards.shard import Shard
 
 
 class ShardedOperations(Routing):
-    """The part of a router that does jobs again, walks trees of jobs, and deletes what is old."""
+    """The part of a sharded store that redrives jobs, walks job trees, and prunes."""
 
     async def redrive(
         self, tenant: str, orders: Sequence[Redrive], *, registry: int = 0, implicit_agents: bool = True
     ) -> list[Enqueued | Rejected]:
-        """A job is done again on the shard it is on."""
+        """Redrive each job on its own shard."""
 
         async def again(store: PostgresStore, some: Sequence[Redrive]) -> list[Enqueued | Rejected]:
             own = await self._registry_of(tenant, store, registry)
@@ -37,7 +37,7 @@ class ShardedOperations(Routing):
         return set().union(*await self._each(tenant, lambda store: store.redriven(tenant, job_ids)))
 
     async def dead_letters(self, tenant: str, *, limit: int) -> list[str]:
-        """Job ids begin with their time, so that they sort by age across shards."""
+        """Merge by ID: job IDs start with their time, so they sort by age across shards."""
         pages = await self._each(tenant, lambda store: store.dead_letters(tenant, limit=limit))
         found = sorted({id for page in pages for id in page}, reverse=True)[:limit]
         again = await self.redriven(tenant, found) if len(pages) > 1 else set()
@@ -62,7 +62,7 @@ class ShardedOperations(Routing):
         return await self._routed(tenant, go)
 
     async def _prune_on(self, shard: Shard, tenant: str, order: PruneCommand, *, to_the_end: bool) -> PrunedStep:
-        """One step; where shards are not equally far after it, what was only counted would be counted again."""
+        """Prune one step; a dry run on several shards counts to the end, or the next step would recount some jobs."""
         done = await shard.run(partial(PostgresStore.prune, tenant=tenant, order=order))
         while order.dry_run and to_the_end and not done.at_end and (order.most is None or done.deleted < order.most):
             rest = order._replace(
@@ -91,14 +91,14 @@ class ShardedOperations(Routing):
 
 
 class ShardedAudit(Routing):
-    """The part of a router for auditors: a chain is where its job is, and says the same there."""
+    """The part of a sharded store for audit: a chain is on the shard of its job and is verified there."""
 
     async def histories(self, tenant: str, *, after: int = 0, jobs: int) -> list[HistoryExport]:
         pages = await self._each(tenant, lambda store: store.histories(tenant, after=after, jobs=jobs))
         return sorted(itertools.chain(*pages), key=lambda export: export.seq)[:jobs]
 
     async def verify_part(self, tenant: str, *, after: str | None = None, jobs: int) -> VerifiedPart:
-        """Where there are several shards, one after another; the place to go on from then names the shard."""
+        """Verify several shards one after another; the cursor then names the shard."""
 
         async def go(shards: list[Shard]) -> VerifiedPart:
             if len(shards) == 1:
@@ -130,19 +130,19 @@ class ShardedAudit(Routing):
         )
 
     async def log(self, tenant: str, *, after: int = 0, limit: int) -> list[LogRow]:
-        """The home's: what operators do is done on every shard of a tenant, and recorded on each."""
+        """Read the log of the current shard: operator actions are recorded on every shard of a tenant."""
         return await self._home(tenant, lambda store: store.log(tenant, after=after, limit=limit))
 
     async def _log_end(self, tenant: str) -> bytes | None:
         return await self._home(tenant, lambda store: store.log_end(tenant))
 
     async def _chain_ends(self, tenant: str, after: str, limit: int) -> list[tuple[str, bytes]]:
-        """Those of all shards of a tenant together: what comes first of each holds what comes first of all."""
+        """Merge the chain heads of all shards of a tenant; the first of each include the first of all."""
         pages = await self._each(tenant, lambda store: store.chain_ends(tenant, after, limit))
         return sorted(itertools.chain(*pages))[:limit]
 
     async def raise_epoch(self, above: int) -> int:
-        """The same epoch on all shards, higher than any of them had."""
+        """Set the same epoch on all shards, above that of each."""
         raised = await self._all_shards(lambda store: store.raise_epoch(above))
         epoch = max(raised.values())
         for name, value in raised.items():
@@ -155,7 +155,7 @@ class ShardedAudit(Routing):
 
 
 class ShardedMaintenance(Routing):
-    """The part of a router that the clock asks: every shard on its own, so that none waits for another."""
+    """The part of a sharded store for maintenance: each shard separately, so that none waits for another."""
 
     async def fill_slots(self, limit: int) -> int:
         return await self._shared("fill_slots", limit, lambda store, some: store.fill_slots(some))

@@ -1,4 +1,4 @@
-"""Webhooks over several shards: every shard of a tenant knows its subscriptions, and has an outbox of its own."""
+"""Sharded webhooks: every shard of a tenant stores its subscriptions, and has a separate outbox."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from interlock.storage.shards.shard import Shard
 
 
 class ShardedOutbox(Routing):
-    """Who listens to what, and what is on its way to them, wherever it is."""
+    """Subscriptions and deliveries on all shards of a tenant."""
 
     async def subscribe(self, tenant: str, new: NewSubscription) -> Subscribed:
         return (await self._each(tenant, lambda store: store.outbox.subscribe(tenant, new)))[0]

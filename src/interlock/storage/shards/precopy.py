@@ -1,8 +1,8 @@
-"""Jobs go over ahead of their tenant, while its work goes on; those that are changed meanwhile go over again.
+"""Copy of a tenant's jobs ahead of its move, while they keep running; changed jobs are copied again.
 
-From the moment a tenant is leaving, its database notes every job of which something is written. A pass takes the notes
-and the jobs as they are at one moment, so that afterwards the copy is what the source was then. How long the last pass
-takes, while nobody may change anything, goes by how much has changed since the one before, not by how much there is.
+Once a tenant is leaving, its database records every job that is written. A pass reads these records and the jobs from
+one snapshot, so that afterwards the copy equals the source at that moment. The last pass runs while writes are blocked.
+Its duration depends on how much has changed since the pass before, not on the size of the tenant.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WINDOW: Final = "from interlock.job where tenant = $1 and seq > $2"
 
 
 class Precopy:
-    """What has gone over ahead of one tenant, and what of it must go over again."""
+    """Progress of copying one tenant ahead of its move."""
 
     def __init__(
         self, old: Owner, new: Owner, copier: Copier, tenant: str, *, step: int, at: Callable[[str], None]
@@ -33,11 +33,11 @@ class Precopy:
         self._with_approvals: set[str] = set()
 
     async def copy(self) -> None:
-        """All jobs, in steps, then those that are new or have changed meanwhile, until these are few."""
+        """Copy all jobs in steps, then new and changed ones, until few are left."""
         await self._copier.copy_eligibility_keys()
         newest = await self._old.fetchval("select max(seq) from interlock.job where tenant = $1", self._tenant) or 0
         last = 0
-        while last < newest:  # whoever comes later is noted, and must not keep this from ending
+        while last < newest:  # later jobs are recorded as changed, so that this loop ends
             last = await self._copy_window(last)
             self._at("step")
         async with self._old.transaction(isolation="repeatable_read"):
@@ -53,7 +53,7 @@ class Precopy:
             before = again
 
     async def finish(self) -> Size:
-        """What is left, with nobody changing anything, in open transactions; what has come over in all."""
+        """Copy the rest in open transactions while writes are blocked; return the total size."""
         await self._copy_again()
         await self._copier.copy_approvals(sorted(self._with_approvals))
         await self._copier.copy_rest()
@@ -61,7 +61,7 @@ class Precopy:
         return self._size
 
     async def _copy_window(self, after: int) -> int:
-        """The next jobs in the order of arrival; the place of the last of them."""
+        """Copy the next jobs in order of arrival; return the position of the last one."""
         async with self._old.transaction(isolation="repeatable_read"), self._new.transaction():
             window = (self._tenant, after)
             rows = await self._old.fetch(
@@ -75,8 +75,8 @@ class Precopy:
             }
             ended = {row["id"]: row["version"] for row in rows if row["ended"]}
             living = [row["id"] for row in rows if not row["ended"]]
-            # As an earlier attempt has brought a job that has ended, it may stay, unless rows of it are missing. What
-            # little may change of such a job is noted.
+            # A terminal job that an earlier attempt copied is kept, unless rows are missing. Later changes to it are
+            # recorded.
             kept = [id for id, version in ended.items() if there.get(id) == version]
             if not await self._copier.is_whole(kept):
                 kept = []
@@ -86,7 +86,7 @@ class Precopy:
         return last
 
     async def _copy_again(self) -> int:
-        """Jobs that were written since the last time, as they are now, in place of what is there of them; how many."""
+        """Copy jobs written since the last pass again, replacing their rows on the target; return their number."""
         again = list(dict.fromkeys([*await self._copier.move_deltas(), *await self._copier.displaced()]))
         for ids in batched(again, self._step):
             async with self._new.transaction():
@@ -102,6 +102,6 @@ class Precopy:
 
 
 def batched(ids: Sequence[str], size: int) -> Iterator[list[str]]:
-    """Some at a time."""
+    """Split the IDs into lists of at most `size`."""
     for start in range(0, len(ids), size):
         yield list(ids[start : start + size])

@@ -1,4 +1,4 @@
-"""Types, agents, counts and workers over several shards: set on all of them, counted together."""
+"""Sharded types, agents, counts and workers: set on all shards of a tenant, counted across them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PAUSE: Final = ("paused_at", "paused_by", "pause_reason")
 
 
 class ShardedRegistry(Routing):
-    """The part of a router that knows what jobs are of and for, and who takes them."""
+    """The part of a sharded store for types, agents, counts and workers."""
 
     async def pause(
         self, tenant: str, type: str, *, actor: str | None, reason: str | None, resumed_by: str | None = None
@@ -97,7 +97,7 @@ class ShardedRegistry(Routing):
 
 
 def together(one: QueueStats, other: QueueStats) -> QueueStats:
-    """The counts of one type on two shards, added up."""
+    """Add up the counts of one type on two shards."""
     values: dict[str, Any] = {}
     for name in QueueStats._fields[1:]:
         a, b = getattr(one, name), getattr(other, name)

@@ -1,4 +1,4 @@
-"""From a tenant, or an id, to the shards that are to be asked; the verbs of a router are built from these ways."""
+"""Routing from a tenant or an ID to its shards; the operations of the sharded store are built on these methods."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ A = TypeVar("A")
 D = TypeVar("D", bound="_OfTenant")
 Find = Callable[[str, Sequence[str], Sequence[Shard]], Awaitable[dict[str, Shard]]]
 
-# How long a call waits for a tenant that is just being moved, and a sweep for a shard that answers slowly.
+# How long a call waits for a tenant that is being moved, and a sweep for a slow shard.
 MOVE_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 0.5
 MAX_PAUSE_SECONDS: Final = 0.25
 
 
 class _OfTenant(Protocol):
-    """What is found across tenants, and says whose it is."""
+    """A row found across tenants, with its tenant."""
 
     @property
     def tenant(self) -> str: ...
 
 
 class Routing:
-    """Shards by name, and who lives where."""
+    """Shards by name, and the placement of tenants."""
 
     def __init__(self, shards: Sequence[Shard], supplier: ShardSupplier) -> None:
         self._shards: Mapping[str, Shard] = {shard.name: shard for shard in shards}
@@ -45,8 +45,8 @@ class Routing:
         self._unheard: set[asyncio.Future[Any]] = set()
 
     async def homes(self, tenant: str, type: str | None = None) -> list[Shard]:
-        """The shards of a tenant, the one that new jobs go to first."""
-        if isinstance(self._supplier, ShardDirectory):  # asked once: two answers might be from before and after a move
+        """Return the shards of a tenant, starting with the one for new jobs."""
+        if isinstance(self._supplier, ShardDirectory):  # one lookup: two could straddle a move
             return [self._named((await self._supplier.placement(tenant)).shard)]
         current = self._supplier.current_shard(tenant, type)
         first = await current if isawaitable(current) else current
@@ -61,7 +61,7 @@ class Routing:
         return shard
 
     async def _routed(self, tenant: str, go: Callable[[list[Shard]], Awaitable[T]], *, type: str | None = None) -> T:
-        """The answer of the tenant's shards, looked up again where the map was old or the tenant is on its way."""
+        """Call the tenant's shards; look them up again if the map was stale, and wait if the tenant is moving."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + MOVE_SECONDS
         pause = 0.01
@@ -82,15 +82,15 @@ class Routing:
             pause = min(pause * 2, MAX_PAUSE_SECONDS)
 
     async def _home(self, tenant: str, call: Callable[[PostgresStore], Awaitable[T]], *, type: str | None = None) -> T:
-        """The answer of the shard that new jobs go to."""
+        """Call the shard for new jobs."""
         return await self._routed(tenant, lambda shards: shards[0].run(call), type=type)
 
     async def _each(self, tenant: str, call: Callable[[PostgresStore], Awaitable[T]]) -> list[T]:
-        """The answers of all shards of a tenant, the current one's first."""
+        """Call all shards of a tenant; the current one's result comes first."""
         return await self._routed(tenant, lambda shards: asyncio.gather(*(shard.run(call) for shard in shards)))
 
     async def _first(self, tenant: str, call: Callable[[PostgresStore], Awaitable[T]]) -> T:
-        """The first answer that says something, or the last one."""
+        """Return the first truthy result, or the last one."""
 
         async def go(shards: list[Shard]) -> T:
             for shard in shards[:-1]:
@@ -110,7 +110,7 @@ class Routing:
         *,
         find: Find | None = None,
     ) -> list[A]:
-        """The answers to items in their order, each from the shard of its job, or where `find` has found it."""
+        """Return the results of the items in order, each from the shard of its job, or the one that `find` returns."""
 
         def on(shard: Shard, some: Sequence[I]) -> Awaitable[Sequence[A]]:
             return shard.run(lambda store: call(store, some))
@@ -135,7 +135,7 @@ class Routing:
         return await self._routed(tenant, go)
 
     async def _of_job(self, tenant: str, job_id: str, call: Callable[[PostgresStore], Awaitable[T]]) -> T:
-        """The answer of the shard of one job."""
+        """Call the shard of one job."""
 
         async def go(shards: list[Shard]) -> T:
             shard = shards[0] if len(shards) == 1 else (await self._where(tenant, [job_id], shards))[job_id]
@@ -144,7 +144,7 @@ class Routing:
         return await self._routed(tenant, go)
 
     async def _where(self, tenant: str, ids: Sequence[str], shards: Sequence[Shard]) -> dict[str, Shard]:
-        """Where jobs are: first where they were born, then anywhere; the current shard answers for unknown ones."""
+        """Return the shard of each job: try the one in its ID, then all; unknown jobs go to the current shard."""
         found: dict[str, Shard] = {}
         by_number = {shard.no: shard for shard in shards}
         guesses: dict[str, list[str]] = defaultdict(list)
@@ -161,7 +161,7 @@ class Routing:
         return {id: found.get(id, shards[0]) for id in ids}
 
     async def _registry_of(self, tenant: str, store: PostgresStore, version: int) -> int:
-        """The version of a shard's own registry, if that of the tenant is still the one that jobs were checked by."""
+        """Return the version of this shard's registry if the tenant's registry has not changed since validation."""
         home = (await self.homes(tenant))[0]
         if store is home.store:
             return version
@@ -170,7 +170,7 @@ class Routing:
         return (await store.registry(tenant)).version
 
     async def _everywhere(self, verb: str, call: Callable[[PostgresStore], Awaitable[T]]) -> list[tuple[Shard, T]]:
-        """The answers of all shards that answer soon; one that does not is left behind, and stops no other."""
+        """Return the results of all shards that respond soon; a slow shard does not block the others."""
         return await self._on_each(verb, dict.fromkeys(self._shards, call))
 
     async def _on_each(
@@ -183,7 +183,7 @@ class Routing:
                 self._late[verb, name] = asyncio.ensure_future(shard.run(calls[name]))
                 new.append(self._late[verb, name])
             tasks[name] = self._late[verb, name]
-        if new:  # who was late the last time is not waited for again
+        if new:  # shards that were late last time get no further wait
             await asyncio.wait(new, timeout=RETRY_SECONDS)
         answers: list[tuple[Shard, T]] = []
         failures: list[Exception] = []
@@ -202,7 +202,7 @@ class Routing:
         return answers
 
     async def _due(self, verb: str, limit: int, call: Callable[[PostgresStore], Awaitable[Sequence[D]]]) -> list[D]:
-        """What is due on any shard, in turn from each, save that of tenants who could only be waited for."""
+        """List what is due on all shards, interleaved; skip tenants that are blocked by a move."""
         results = await self._everywhere(verb, call)
         pairs = {(due.tenant, shard) for shard, found in results for due in found}
         goes_on = dict(zip(pairs, await asyncio.gather(*(self._goes_on(*pair) for pair in pairs)), strict=True))
@@ -212,7 +212,7 @@ class Routing:
         return list(dict.fromkeys(due for row in rows for due in row if due is not None))[:limit]
 
     async def _shared(self, verb: str, limit: int, call: Callable[[PostgresStore, int], Awaitable[int]]) -> int:
-        """How many were swept on all shards together, each of which has a share of the limit."""
+        """Run maintenance on all shards, each with a share of the limit; return the total."""
 
         def of(share: int) -> Callable[[PostgresStore], Awaitable[int]]:
             return lambda store: call(store, share)
@@ -224,9 +224,9 @@ class Routing:
     async def _search(
         self, call: Callable[[PostgresStore], Awaitable[T | None]], whose: Callable[[T], str]
     ) -> T | None:
-        """What one of the shards has for the tenant that lives there, as soon as it says so.
+        """Return the first result from a shard on which its tenant is placed.
 
-        Where none has it and one did not answer, nobody can say that it does not exist.
+        If no shard has it and one did not respond, raise: the row may still exist there.
         """
         asked: dict[asyncio.Future[T | None], Shard] = {
             asyncio.ensure_future(shard.run(call)): shard for shard in self._shards.values()
@@ -245,7 +245,7 @@ class Routing:
                     if found is not None and await self._lives(whose(found), asked[task]):
                         return found
         finally:
-            for task in waiting:  # to break off a query costs more than to let it end
+            for task in waiting:  # cancelling a query costs more than letting it finish
                 self._unheard.add(task)
                 task.add_done_callback(self._heard)
         if failures:
@@ -258,19 +258,19 @@ class Routing:
             task.exception()
 
     async def _all_shards(self, call: Callable[[PostgresStore], Awaitable[T]]) -> dict[str, T]:
-        """The answers of all shards, or none."""
+        """Return the results of all shards, or raise."""
         results = await asyncio.gather(*(shard.run(call) for shard in self._shards.values()))
         return dict(zip(self._shards, results, strict=True))
 
     async def _lives(self, tenant: str, shard: Shard) -> bool:
-        """Whether a tenant lives on a shard; a copy that is being made, or left behind, does not count."""
+        """Return whether a tenant is placed on a shard; an incomplete or old copy does not count."""
         try:
             return shard in await self.homes(tenant)
-        except Unavailable:  # nobody can say; whatever is done about it is held against the shard itself
+        except Unavailable:  # unknown: the shard itself rejects writes of a tenant that is not placed there
             return True
 
     async def _goes_on(self, tenant: str, shard: Shard) -> bool:
-        """Whether a tenant lives on a shard, and no move has it alone there or has died after it had left."""
+        """Return whether a tenant is placed on a shard and not blocked there by a running or crashed move."""
         if not await self._lives(tenant, shard):
             return False
         try:
@@ -281,7 +281,7 @@ class Routing:
         return True
 
     async def drop_late(self) -> None:
-        """Wait no longer for shards that were left behind."""
+        """Cancel calls to shards that are late."""
         late, self._late = [*self._late.values(), *self._unheard], {}
         for task in late:
             task.cancel()

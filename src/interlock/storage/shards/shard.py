@@ -1,4 +1,4 @@
-"""One database among several: whoever calls it while it does not answer is told so at once."""
+"""One database among several: while it does not respond, calls fail immediately."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROBE_SECONDS: Final = 10.0
 
 
 class Shard:
-    """A store that may be down. While calls are under way it is looked after; a dead one is tried until it is back."""
+    """A store that may be down. It is probed while calls are in flight, and while it is down until it is back."""
 
     def __init__(self, name: str, no: int, open: Open) -> None:
         self.name = name
@@ -35,7 +35,7 @@ class Shard:
 
     @property
     def store(self) -> PostgresStore:
-        """The database itself, for what needs no answer from it."""
+        """The store itself, for calls that do not query it."""
         if self._store is None:
             raise self._unavailable()
         return self._store
@@ -46,26 +46,26 @@ class Shard:
         return self._store is not None
 
     def when_open(self, welcome: Callable[[PostgresStore], None]) -> None:
-        """Call somebody with the database, now or when it is reached for the first time."""
+        """Call `welcome` with the store, now or when it is reached for the first time."""
         self._welcome = welcome
         if self._store is not None:
             welcome(self._store)
 
     def adopt(self, store: PostgresStore) -> None:
-        """Take over a store that is open already."""
+        """Use a store that is already open."""
         self._store = store
         if self._welcome is not None:
             self._welcome(store)
 
     async def connect(self) -> None:
-        """Connect; one that cannot be reached is tried again in the background."""
+        """Connect; if the database is unreachable, retry in the background."""
         try:
             self.adopt(await self._open())
         except Unavailable as error:
             self._lost(str(error))
 
     async def run(self, call: Callable[[PostgresStore], Awaitable[T]]) -> T:
-        """The answer of a call; whatever is out of reach says which shard it is."""
+        """Return the result of a call; errors name the shard."""
         if self.trouble is not None:
             raise self._unavailable()
         self._calls += 1
@@ -95,7 +95,7 @@ class Shard:
 
     def _lost(self, why: str) -> None:
         if self.trouble is None:
-            log.warning("shard %s does not answer; its tenants wait, all others go on: %s", self.name, why)
+            log.warning("shard %s does not respond; its tenants wait, others continue: %s", self.name, why)
         self.trouble = why
         self._look_after()
 
@@ -104,7 +104,7 @@ class Shard:
             self._watch = asyncio.create_task(self._keep_looking())
 
     async def _keep_looking(self) -> None:
-        """Probe for as long as somebody waits for an answer, or there is none to be had."""
+        """Probe while calls are in flight or the shard is down."""
         while self._calls or self.trouble is not None:
             self._doubt.clear()
             with contextlib.suppress(TimeoutError):
@@ -121,7 +121,7 @@ class Shard:
                 await self.store.now()
         except TimeoutError:
             self._lost(f"no answer within {PROBE_SECONDS:g} s")
-        except Exception as error:  # whatever it was: nobody else finds out that it is back
+        except Exception as error:  # any error: only this task detects recovery
             self._lost(str(error))
         else:
             if self.trouble is not None:

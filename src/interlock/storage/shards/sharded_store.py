@@ -1,4 +1,4 @@
-"""A store over several databases: it knows where each tenant lives, and asks there."""
+"""A store over several databases that routes each call to the shards of its tenant."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ShardedStore(
     ShardedAudit,
     ShardedMaintenance,
 ):
-    """Jobs on several shards. Any number of processes may use them; none of them leads."""
+    """Jobs on several shards. Any number of processes may use them; there is no leader."""
 
     def __init__(self, shards: Sequence[Shard], supplier: ShardSupplier) -> None:
         super().__init__(shards, supplier)
@@ -58,7 +58,7 @@ class ShardedStore(
         return sum((shard.store.expired for shard in self._shards.values() if shard.is_open), ExpiredCounts())
 
     async def now(self) -> int:
-        """The clock of the first shard that answers."""
+        """Return the clock of the first shard that responds."""
         failure: Error | None = None
         for shard in self._shards.values():
             try:
@@ -69,21 +69,21 @@ class ShardedStore(
         raise failure
 
     async def unreachable(self) -> dict[str, str]:
-        """Those that are known not to answer; asking is what finds out, though not at once."""
+        """Return the shards known to be down; a call detects a failure, but not immediately."""
         _one_at_least(await self._everywhere("unreachable", lambda store: store.now()))
         return {name: shard.trouble for name, shard in self._shards.items() if shard.trouble is not None}
 
     def watch(self, tenant: str) -> asyncio.Event:
         for shard in self._shards.values():
             if shard.is_open:
-                shard.store.watch(tenant)  # from now on it listens to other processes, too
+                shard.store.watch(tenant)  # start listening to other processes
         return self._ready.event(tenant)
 
     def watch_events(self) -> asyncio.Event:
         return self._events_added.event()
 
     async def facts(self) -> dict[str, str]:
-        """What all shards say, and where they differ, which says what."""
+        """Return the facts of all shards; if they differ, list them by shard."""
         results = await self._all_shards(lambda store: store.facts())
         facts: dict[str, str] = {}
         for name in next(iter(results.values())):
@@ -99,7 +99,7 @@ class ShardedStore(
         return [fault for some in await self._each(tenant, lambda store: store.faults(tenant, limit)) for fault in some]
 
     async def repair(self, fault: Fault, actor: str) -> str:
-        """On the shard that has it."""
+        """Repair the fault on its shard."""
 
         async def found(store: PostgresStore) -> str | None:
             there = fault in await store.faults(fault.tenant, MAX_FAULTS)
@@ -125,7 +125,7 @@ class ShardedStore(
 
 
 def _one_at_least(results: list[T]) -> list[T]:
-    """What shards have answered; that none did in time says that nothing answers, and not that all is well."""
+    """Raise if no shard responded in time: an empty result would look like success."""
     if not results:
         raise Unavailable("no shard has answered in time")
     return results

@@ -1,4 +1,4 @@
-"""Rows of one tenant go from one database to another as they are, and chains are checked where they arrive."""
+"""Copy of one tenant's rows between databases, with verification of history chains on the target."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from interlock.errors import Conflict, SchemaMismatch
 from interlock.storage import history_chain
 from interlock.storage.shards.admin_connection import Owner
 
-# What belongs to a job and never changes once it has ended, and how the rows of some jobs are found by an index. What
-# is found by way of the job itself comes before it: on the target, by the job as an earlier pass has brought it.
+# Tables owned by a job, which do not change once it is terminal, with an indexed condition for the rows of some jobs.
+# Tables whose condition reads `job` come before it: on the target, they use the job as an earlier pass copied it.
 _JOBS: Final = "id = any($2::uuid[])"
 _BY_JOB: Final = f"job_{_JOBS}"
-# offset 0 keeps the planner from turning the joins round: from the few jobs to their rows among the many that wait.
+# offset 0 fixes the join order: from the few jobs to their rows among many waiting ones.
 _READY: Final = f"""ctid = any(array(
     select q.at from (select eligibility_key, agent_no, run_at, seq from interlock.job
       where tenant = $1 and {_JOBS} offset 0) j
@@ -43,20 +43,20 @@ OWNED: Final = {
     "approval_vote": _BY_JOB,
     "artifact": _BY_JOB,
 }
-# Noted anew where a tenant arrives: they only tell where to look. And what is noted for a move itself.
+# Indexes of job blocks are rebuilt on the target. Move deltas belong to the move itself.
 NOT_COPIED: Final = frozenset({"job_block", "job_block_term", "move_delta"})
-# Only ever added to, so that most of it goes over ahead.
+# Append-only, so that most of it is copied ahead.
 ROUTES: Final = "eligibility_key"
-# What sweeps look for across tenants: of living jobs it goes over at the very last, when it is theirs to find.
+# Sweeps find these rows across tenants, so those of active jobs are copied last, when the target may act on them.
 APPROVAL_TABLES: Final = ("approval", "approval_vote")
-# For the same reason these are deleted first where a tenant has been.
+# For the same reason, these are deleted first on the source.
 EMPTIED_FIRST: Final = frozenset(
     {"claim_result", "lease", "ready", "job_await", "outbox", "artifact_orphan", *APPROVAL_TABLES}
 )
 _WITHOUT_APPROVALS: Final = {table: which for table, which in OWNED.items() if table not in APPROVAL_TABLES}
-# Written by the move itself, or not about a tenant's life on a shard.
+# Written by the move itself, or not part of a tenant's data on a shard.
 APART: Final = frozenset({"tenant", "placement"})
-# Numbers that a database gives out must stay above those that come with a tenant.
+# Sequences that must stay above the numbers that a tenant brings along.
 NUMBERS: Final = {
     "job_seq_seq": ("job", "seq"),
     "eligibility_key_no": ("eligibility_key", "no"),
@@ -64,7 +64,7 @@ NUMBERS: Final = {
 }
 
 DELETE_BATCH_SIZE: Final = 2_000
-# Triggers keep still, and all is found by an index, whatever is known yet of tables that were empty a moment ago.
+# Disable triggers, and force index scans: statistics of tables that were just empty are wrong.
 _AS_THEY_ARE: Final = """
 set session_replication_role = replica; set enable_seqscan = off; set jit = off
 """
@@ -77,7 +77,7 @@ where not a.attisdropped and a.attgenerated = ''
   and c.relname not in (select name from interlock.history_partition where detached)
 group by c.relname having bool_or(a.attname = 'tenant') order by c.relname
 """
-# Where history goes by whole partitions, that of deleted jobs may be there still. It does not come along.
+# Partitioned history may still contain rows of deleted jobs; those are not copied.
 _SOME_LEFT: Final = "select exists (select from interlock.history_partition where left_below is not null)"
 _OF_JOBS: Final = "exists (select from interlock.job j where j.tenant = $1 and j.id = job_history.job_id)"
 _CHAINS: Final = """
@@ -87,7 +87,7 @@ from interlock.job_history h left join lateral (
   select version, status, head from interlock.job where tenant = $1 and id = h.job_id offset 0) j on true
 where h.tenant = $1 and h.job_id = any($2::uuid[]) order by h.job_id, h.version
 """
-# Parents of jobs that have ended are noted, too, whether they are there or not.
+# Parents of terminal jobs are recorded as well, whether they exist or not.
 _MOVE_DELTAS: Final = """
 with gone as (delete from interlock.move_delta where tenant = $1 returning job_id)
 select j.id from (select distinct job_id from gone) g
@@ -97,7 +97,7 @@ _LIMITED: Final = """
 select coalesce(array_agg(no) filter (where max_concurrency is not null), '{}'),
   coalesce(array_agg(no) filter (where max_concurrency is null), '{}') from interlock.agent where tenant = $1
 """
-# In the line of an agent with a limit few have a place, and where there is no limit nobody is without.
+# Few jobs of a limited agent hold a slot, and few jobs of an unlimited agent are blocked: compare only these.
 _FEW: Final = """
 select job_id from interlock.ready where tenant = $1 and agent_no = any($2::bigint[])
   and agent_no is not null and not blocked
@@ -112,18 +112,18 @@ select (select count(*) from interlock.job where tenant = $1 and {_JOBS}),
 
 
 class Size(NamedTuple):
-    """How many jobs, and rows of their histories."""
+    """The number of jobs and of their history rows."""
 
     jobs: int
     rows: int
 
 
 class CopyDiffers(Conflict):
-    """What has arrived is not what was sent; the old copy stays, and the tenant where it is."""
+    """The copy differs from the source; the tenant stays on the source."""
 
 
 class Copier:
-    """One tenant's rows on their way from a source to a target."""
+    """A copy of one tenant's rows from a source to a target."""
 
     def __init__(
         self, source: Owner, target: Owner, tenant: str, tables: dict[str, list[str]], at: Callable[[str], None]
@@ -138,7 +138,7 @@ class Copier:
 
     @classmethod
     async def between(cls, source: Owner, target: Owner, tenant: str, at: Callable[[str], None]) -> Copier:
-        """Only between databases of the same schema; neither counts, links or announces what is copied."""
+        """Create a copier; both schemas must be equal. Triggers are disabled on both sides."""
         tables = {row[0]: list(row[1]) for row in await source.fetch(_TABLES)}
         if tables != {row[0]: list(row[1]) for row in await target.fetch(_TABLES)}:
             raise SchemaMismatch("the two databases have different tables; run interlock migrate on both")
@@ -147,23 +147,23 @@ class Copier:
         return cls(source, target, tenant, {name: tables[name] for name in tables if name not in APART}, at)
 
     async def begin(self, *, anew: bool) -> None:
-        """To be called alone: what changes from now on is noted, and new routes have numbers above those of now.
+        """Start recording changes; requires the move lock. New eligibility keys get numbers above the current one.
 
-        What was noted for an attempt that was interrupted is still to be done.
+        With `anew=False`, keep the changes recorded for an interrupted attempt.
         """
         if anew:
             await self._source.execute("delete from interlock.move_delta where tenant = $1", self._tenant)
         self._last_route = int(await self._source.fetchval("select last_value from interlock.eligibility_key_no"))
 
     async def copy_eligibility_keys(self) -> None:
-        """Those that were there at the beginning."""
+        """Copy the eligibility keys that existed at the start."""
         async with self._target.transaction():
             await self._target.execute("delete from interlock.eligibility_key where tenant = $1", self._tenant)
             await self._copy(ROUTES, self._keys("<="))
         self._at("copied routes")
 
     async def copy_jobs(self, ended: Sequence[str], living: Sequence[str]) -> None:
-        """Jobs with all they own, save the gates of those that live; what has arrived is verified."""
+        """Copy jobs with all their rows, except approvals of active jobs; verify their chains on the target."""
         both = [*ended, *living]
         if not both:
             return
@@ -179,14 +179,14 @@ class Copier:
         self._at("verified")
 
     async def copy_approvals(self, living: Sequence[str]) -> None:
-        """What was left out of jobs that live."""
+        """Copy the approvals of active jobs, which `copy_jobs` leaves out."""
         for table in APPROVAL_TABLES:
             await self._copy_owned(table, living)
             self._at(f"copied {table}")
         await self._same_counts(dict.fromkeys(APPROVAL_TABLES, _BY_JOB), living)
 
     async def ended(self, ids: Sequence[str]) -> list[str]:
-        """Those of some jobs that have ended."""
+        """Return the terminal ones among these jobs."""
         rows = await self._source.fetch(
             f"select id from interlock.job where tenant = $1 and {_JOBS} and status >= 'succeeded'",
             self._tenant, list(ids),
@@ -194,18 +194,18 @@ class Copier:
         return [row[0] for row in rows]
 
     async def with_approvals(self, ids: Sequence[str]) -> set[str]:
-        """Those of some jobs that have a gate, or had one."""
+        """Return those of these jobs that have or had an approval."""
         rows = await self._source.fetch(
             f"select distinct job_id from interlock.approval where tenant = $1 and {_BY_JOB}", self._tenant, list(ids)
         )
         return {row[0] for row in rows}
 
     async def copy_rest(self) -> None:
-        """Whatever is about the tenant as a whole, or changes with its living jobs."""
+        """Copy the tables that belong to the tenant as a whole or change with its active jobs."""
         rest = dict.fromkeys(self._rest, "true")
         sent, left = await self._with_rows(self._source, rest), await self._with_rows(self._target, rest)
         for table in self._rest:
-            if table in left:  # somebody with an old map, or a sweep, was there after the tenant had gone
+            if table in left:  # written with a stale map, or by a sweep, after the tenant had left
                 await self._target.execute(f"delete from interlock.{table} where tenant = $1", self._tenant)
             if table in sent:
                 await self._copy(table)
@@ -214,11 +214,11 @@ class Copier:
         self._at(f"copied {ROUTES}")
 
     async def move_deltas(self) -> list[str]:
-        """Jobs of which something was written since they were asked for last; they are not told again."""
+        """Return the jobs written since the last call, and clear the records."""
         return [row[0] for row in await self._source.fetch(_MOVE_DELTAS, self._tenant)]
 
     async def displaced(self) -> list[str]:
-        """Waiting jobs that have a place in the line of their agent on one side only: it moves without the job."""
+        """Return waiting jobs that hold a slot on one side only: slots change without a write to the job."""
         limits = tuple(await self._source.fetchrow(_LIMITED, self._tenant) or ())
         sides = (self._source, self._target)
         results = await asyncio.gather(*(side.fetch(_FEW, self._tenant, *limits) for side in sides))
@@ -226,11 +226,11 @@ class Copier:
         return sorted(here ^ there)
 
     async def arrived(self, ids: Sequence[str]) -> Size:
-        """What the target has of some jobs."""
+        """Return the size of these jobs on the target."""
         return Size(*await self._target.fetchrow(_SIZE, self._tenant, list(ids)) or (0, 0))
 
     async def is_whole(self, ended: Sequence[str]) -> bool:
-        """Whether the target has as many rows of some jobs that have ended."""
+        """Return whether the target has all rows of these terminal jobs."""
         try:
             await self._same_counts(OWNED, ended)
         except CopyDiffers:
@@ -238,19 +238,19 @@ class Copier:
         return True
 
     async def check_jobs(self, ended: Sequence[str], living: Sequence[str]) -> None:
-        """Both sides have as many rows of some jobs."""
+        """Raise unless both sides have the same number of rows for these jobs."""
         await self._same_counts(_WITHOUT_APPROVALS, living)
         await self._same_counts(OWNED, ended)
 
     async def check_ahead(self) -> Size:
-        """Both sides have as many rows of all that goes over ahead."""
+        """Raise unless both sides have the same number of rows in all tables that are copied ahead."""
         history = _OF_JOBS if await self._source.fetchval(_SOME_LEFT) else "true"
         every = {**dict.fromkeys(_WITHOUT_APPROVALS, "true"), "job_history": history, ROUTES: self._keys("<=")}
         counted = await self._same_counts(every)
         return Size(counted["job"], counted["job_history"])
 
     async def check_rest(self) -> None:
-        """Both sides have as many rows of everything that is no job's."""
+        """Raise unless both sides have the same number of rows in the tables that do not belong to a job."""
         await self._same_counts({**dict.fromkeys(self._rest, "true"), ROUTES: self._keys(">")})
 
     def _keys(self, side: str) -> str:
@@ -273,7 +273,7 @@ class Copier:
         return sent
 
     async def _with_rows(self, side: Owner, tables: Mapping[str, str], *ids: Sequence[str]) -> set[str]:
-        """Those tables that have any such rows; most tenants have none in most tables."""
+        """Return the tables with matching rows; most tenants have none in most tables."""
         looks = " union all ".join(
             f"select '{table}' where exists (select from interlock.{table} where tenant = $1 and {which})"
             for table, which in tables.items()
@@ -282,14 +282,14 @@ class Copier:
 
     async def _copy_owned(self, table: str, ids: Sequence[str]) -> None:
         if ids:
-            # What an earlier pass or attempt has brought would be in the way.
+            # Delete the rows of earlier passes and attempts, which would conflict.
             await self._target.execute(
                 f"delete from interlock.{table} where tenant = $1 and {OWNED[table]}", self._tenant, list(ids)
             )
             await self._copy(table, OWNED[table], list(ids))
 
     async def lift_numbers(self, number: Callable[[str, int], int]) -> None:
-        """Let the target give out only numbers above those that come along, whoever else arrives there just now."""
+        """Raise the target's sequences above the copied numbers; a lock serializes concurrent moves to the target."""
         await self._target.execute("select pg_advisory_xact_lock(hashtextextended('interlock numbers', 0))")
         for sequence, (table, column) in NUMBERS.items():
             highest = await self._source.fetchval(
@@ -301,11 +301,11 @@ class Copier:
             self._at(f"lifted {sequence}")
 
     async def is_empty(self, side: Owner) -> bool:
-        """Whether there is nothing of the tenant, as where it never was or has left."""
+        """Return whether this side has no data of the tenant."""
         return not await self._with_rows(side, dict.fromkeys(self._tables, "true"))
 
     async def clear(self, side: Owner) -> None:
-        """Delete everything but the row that says the tenant is gone, in bounded steps."""
+        """Delete everything but the row that marks the tenant as gone, in bounded steps."""
         for table in sorted(self._tables, key=lambda table: table not in EMPTIED_FIRST):
             deleted = DELETE_BATCH_SIZE
             while deleted == DELETE_BATCH_SIZE:

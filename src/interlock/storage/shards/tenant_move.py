@@ -1,9 +1,9 @@
-"""Moving a tenant to another shard while its work goes on.
+"""Moving a tenant to another shard while its jobs keep running.
 
-Jobs are copied first, in bounded steps, and those that change meanwhile again, while everything goes on. Then nobody
-may change the tenant's data for as long as it takes to copy what has changed last; calls wait meanwhile. The target
-commits the whole copy, the source lets the tenant go, the directory names the target. A move that was interrupted at
-any point is taken up by the next one; until the source has let go, the tenant lives there as if nothing had happened.
+First, jobs are copied in bounded steps, and those that change meanwhile are copied again, without blocking anything.
+Then writes to the tenant's data are blocked while the last changes are copied; calls wait. The target commits the whole
+copy, the source marks the tenant as gone, and the directory names the target. The next move resumes one that was
+interrupted at any point. Until the source marks the tenant as gone, the tenant stays there unaffected.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _ONE_MOVER: Final = "select pg_advisory_lock(interlock.move_lock('mover of ' || 
 
 
 class _Overtaken(Exception):
-    """The epoch of the source was raised since that of the target was."""
+    """The source's epoch was raised after the target's."""
 
 
 class Moved(NamedTuple):
-    """Where a tenant has come from and lives now, and how many jobs and rows of history came along."""
+    """The source and target of a move, and how many jobs and history rows were copied."""
 
     tenant: str
     source: str
@@ -49,7 +49,7 @@ class Moved(NamedTuple):
 
 
 class Mover:
-    """Moves tenants between the databases of the settings; it needs a superuser's address of each."""
+    """Moves tenants between the configured databases; it needs a superuser address for each."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Mover:
         self._at = at
 
     async def move(self, tenant: str, target: str) -> Moved:
-        """Bring a tenant to a shard, whatever an earlier attempt has left behind."""
+        """Move a tenant to a shard; resume or clean up an earlier attempt."""
         if target not in self._addresses:
             raise Invalid(f"the settings name no shard {target!r}", pointer="/shard")
         first = next(iter(self._addresses))
@@ -76,7 +76,7 @@ class Mover:
                 await self._call_off(directory, tenant, placement.shard, str(placement.other))
                 return Moved(tenant, target, target, 0, 0)
             if placement.phase == COPYING and placement.other != target:
-                raise Conflict(f"{tenant!r} is on its way to shard {placement.other!r}; finish that move first")
+                raise Conflict(f"{tenant!r} is being moved to shard {placement.other!r}: finish that move first")
             jobs = rows = 0
             source = placement.shard
             if placement.phase == CLEARING:
@@ -97,7 +97,7 @@ class Mover:
             copier = await Copier.between(old, new, tenant, self._at)
             await _note(directory, tenant, source, Placement(source, target, COPYING))
             self._at("noted")
-            await asyncio.sleep(self._stale_seconds)  # from now on everybody asks the directory before each call
+            await asyncio.sleep(self._stale_seconds)  # from now on every process queries the directory before each call
             counts = await self._copy(old, new, copier, tenant)
             await _note(directory, tenant, source, Placement(target, source, CLEARING))
             self._at("switched")
@@ -105,7 +105,7 @@ class Mover:
 
     async def _copy(self, old: Owner, new: Owner, copier: Copier, tenant: str) -> tuple[int, int]:
         state_here, arrived = await _state(old, tenant), await _state(new, tenant)
-        if state_here == "gone" and arrived == "here":  # all but the directory knows already
+        if state_here == "gone" and arrived == "here":  # only the directory is out of date
             return 0, 0
         if state_here == "gone":
             raise Conflict(f"{tenant!r} is in neither database whole; look for a third one, or restore a backup")
@@ -113,17 +113,17 @@ class Mover:
         if begins and arrived == "here":
             raise Conflict(
                 f"{tenant!r} lives in both databases, as when one of them was restored; nothing was changed, "
-                "say first which of the two counts (docs/how-to/shard.md)"
+                "decide first which of the two is current (docs/how-to/shard.md)"
             )
         if begins:
-            if not await copier.is_empty(new):  # an attempt that was called off, or an old map, has left something
+            if not await copier.is_empty(new):  # left by a cancelled move or a stale map
                 await copier.clear(new)
             await old.execute(_MEET, tenant, "leaving")
         async with self._alone(old, tenant):
             await _set_state(old, tenant, "leaving")
             await copier.begin(anew=begins)
         self._at("leaving")
-        if arrived == "here":  # a copy from before the tenant went on living at its source
+        if arrived == "here":  # a stale copy: the tenant stayed at its source since
             await copier.clear(new)
         await new.execute(_MEET, tenant, "gone")
         await _set_state(new, tenant, "gone")
@@ -132,7 +132,7 @@ class Mover:
         await ahead.copy()
         for _ in range(MAX_EPOCHS):
             await self._lift_epoch(old, new)
-            with suppress(_Overtaken):  # by a restore, or by somebody who moves the other way
+            with suppress(_Overtaken):  # by a restore, or by a move in the other direction
                 return await self._leave(old, new, copier, tenant, ahead)
         raise Conflict("others keep raising the epoch of the source; nothing was moved, try again")
 
@@ -146,7 +146,7 @@ class Mover:
         return counts
 
     async def _copy_last(self, old: Owner, new: Owner, copier: Copier, tenant: str, ahead: Precopy) -> tuple[int, int]:
-        """Everything that is left, in one transaction on the target; the source does not change meanwhile."""
+        """Copy the rest in one transaction on the target while the source does not change."""
         async with old.transaction(isolation="repeatable_read"), new.transaction():
             if await new.fetchval(_EPOCH) <= await old.fetchval(_EPOCH):
                 raise _Overtaken
@@ -161,7 +161,7 @@ class Mover:
         return counts
 
     async def _lift_epoch(self, old: Owner, new: Owner) -> None:
-        """The feed of events goes by epoch and turn: what is told on the target comes after all that came along."""
+        """Raise the target's epoch above the source's: the feed sorts by epoch, so new events follow copied ones."""
         epoch = int(await old.fetchval(_EPOCH))
 
         async def lift() -> None:
@@ -177,7 +177,7 @@ class Mover:
         self._at("epoch")
 
     async def _call_off(self, directory: Owner, tenant: str, source: str, target: str) -> None:
-        """Let a tenant stay where it is; what was copied already is deleted, if not now then by the next move there."""
+        """Cancel a move: the tenant stays. Delete the partial copy, now or in the next move to that shard."""
         async with (
             admin_connection(source, self._address(source), copies=True) as old,
             admin_connection(target, self._address(target), copies=True) as new,
@@ -194,7 +194,7 @@ class Mover:
         self._at("called off")
 
     async def _clear(self, directory: Owner, tenant: str, source: str, target: str) -> None:
-        """Delete the old copy; nobody has been sent there since the directory names the target."""
+        """Delete the old copy; no call goes there since the directory names the target."""
         async with admin_connection(source, self._address(source), copies=True) as old:
             if await _state(old, tenant) != "gone":
                 raise Conflict(f"{tenant!r} still lives on shard {source!r}; its copy there is not deleted")
@@ -205,11 +205,11 @@ class Mover:
 
     @asynccontextmanager
     async def _alone(self, side: Owner, tenant: str) -> AsyncIterator[None]:
-        """Nobody else changes the tenant's data; whoever tries is refused and tries again, and goes on if we die."""
+        """Hold the move lock: other writers are rejected and retry; if this process crashes, the lock is released."""
         await side.execute(f"set lock_timeout = '{GIVE_WAY_SECONDS}s'")
         await until_free(
             lambda: side.execute("select pg_advisory_lock(interlock.move_lock($1))", tenant),
-            f"somebody holds a transaction of {tenant!r} open for too long",
+            f"a transaction of {tenant!r} was open for too long",
         )
         try:
             yield
@@ -230,12 +230,12 @@ def _above(sequence: str, highest: int, no: int) -> int:
 
 
 async def _be_the_only_mover(directory: Owner, tenant: str) -> None:
-    """One that has just died may still hold the lock for a moment."""
+    """Take the mover lock; wait, because a mover that just crashed may still hold it for a moment."""
     await directory.execute(f"set lock_timeout = '{LAST_MOVER_SECONDS}s'")
     try:
         await directory.execute(_ONE_MOVER, tenant)
     except asyncpg.LockNotAvailableError:
-        raise Conflict(f"somebody else is moving {tenant!r}") from None
+        raise Conflict(f"another process is moving {tenant!r}") from None
     await directory.execute("reset lock_timeout")
 
 

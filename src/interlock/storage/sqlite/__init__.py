@@ -1,1 +1,1 @@
-"""The SQLite engine: one file, one writer thread, readers apart."""
+"""The SQLite storage engine: one file, one writer thread, separate reader threads."""

@@ -1,4 +1,4 @@
-"""Deciding about gates on SQLite."""
+"""Approval operations of the SQLite store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class SQLiteApprovals(ABC):
-    """The part of a SQLite store that keeps gates."""
+    """Approval methods of the SQLite store."""
 
     @abstractmethod
     async def _write(self, verb: Callable[[Connection], T]) -> T: ...
@@ -57,7 +57,7 @@ class SQLiteApprovals(ABC):
 
 
 def _decide(connection: Connection, tenant: str, commands: Sequence[CastVote]) -> list[Approval | Rejected]:
-    """Count each ballot; two for one gate follow each other."""
+    """Record each vote; votes on the same approval are applied one after the other."""
     answers: dict[int, Approval | Rejected] = {}
     for batch in split_by_job(commands):
         answers |= zip(batch, _one_each(connection, tenant, [commands[i] for i in batch]), strict=True)

@@ -1,4 +1,4 @@
-"""The rows of approvals and votes on SQLite."""
+"""Rows of approvals and votes on SQLite."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def by_id(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, 
 
 
 def find(connection: Connection, tenant: str, filter: ApprovalFilter) -> list[Approval]:
-    """As the filter asks for; open ones and those of one job are found without looking at any other."""
+    """List the approvals that match the filter. Open approvals and those of one job use their own index."""
     at, id = filter.before or (_NO_END if filter.urgent else _NEWEST)
     facts = {"tenant": tenant, "at": at, "id": id, "limit": filter.limit, "status": filter.status}
     if filter.urgent:
@@ -53,13 +53,13 @@ def find(connection: Connection, tenant: str, filter: ApprovalFilter) -> list[Ap
 
 
 def of_token(connection: Connection, sha256: bytes) -> tuple[str, str] | None:
-    """Whose gate, and which, has a link token with this hash."""
+    """Return tenant and ID of the approval whose link token has this hash, or None."""
     rows = connection.rows(_SQL["of_token"], {"sha256": sha256})
     return (rows[0][0], rows[0][1]) if rows else None
 
 
 def decisions(connection: Connection, tenant: str, job_ids: Sequence[str]) -> dict[str, list[Approval]]:
-    """What was decided about each job, oldest first."""
+    """Return the decided approvals of each job, oldest first."""
     rows = connection.rows(_SQL["decisions"], {"tenant": tenant, "ids": json.dumps(list(job_ids))})
     found: dict[str, list[Approval]] = {}
     for row in rows:
@@ -72,7 +72,7 @@ def due(connection: Connection, limit: int) -> list[tuple[Any, ...]]:
 
 
 def add_approvals(connection: Connection, tenant: str, orders: Sequence[RequestApproval]) -> None:
-    """Add the gates that jobs are about to wait for."""
+    """Insert the approvals that jobs are about to wait for."""
     if not orders:
         return
     ids = json.dumps([order.id for order in orders])
@@ -87,7 +87,7 @@ def add_approvals(connection: Connection, tenant: str, orders: Sequence[RequestA
 
 
 def record(connection: Connection, tenant: str, ruling: VoteOutcome) -> None:
-    """Write a vote and the decision it brought about, before its job moves on."""
+    """Write a vote and, if it is final, the decision, before the transition of the job."""
     approval, vote = ruling.approval, ruling.vote
     if vote is None:
         return

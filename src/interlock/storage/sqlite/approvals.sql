@@ -12,7 +12,7 @@ VALUES (?1, ?2, ?3, ?4, 'open', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15
 SELECT {columns} FROM json_each(:ids) i CROSS JOIN approval a ON a.tenant = :tenant AND a.id = i.value;
 
 -- name: find
--- A status that is not asked for is no range of an index; so open ones, which people look at, have a statement of their own.
+-- The optional status condition cannot use an index, so open approvals, the common case, use find_open.
 SELECT {columns} FROM approval a
 WHERE a.tenant = :tenant AND (a.opened_at, a.id) < (:at, :id) AND (:status IS NULL OR a.status = :status)
 ORDER BY a.opened_at DESC, a.id DESC LIMIT :limit;
@@ -37,7 +37,7 @@ ORDER BY a.opened_at DESC, a.id DESC LIMIT :limit;
 SELECT a.tenant, a.id FROM approval a INDEXED BY approval_token WHERE a.token_sha256 = :sha256;
 
 -- name: decisions
--- What was decided about each job, oldest first.
+-- The decided approvals of each job, oldest first.
 SELECT {columns} FROM json_each(:ids) i CROSS JOIN approval a INDEXED BY approval_of_lease
 ON a.tenant = :tenant AND a.job_id = i.value AND a.status IN ('approved', 'denied')
 ORDER BY a.fence;

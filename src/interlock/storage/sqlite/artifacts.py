@@ -1,4 +1,4 @@
-"""Artifacts on SQLite: what is shown, what is an orphan, and how much a tenant keeps, always in one transaction."""
+"""Artifacts, orphaned objects and bytes per tenant on SQLite, always updated in one transaction."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class SQLiteArtifacts(ABC):
-    """The part of the store that keeps artifacts; their bytes are elsewhere."""
+    """Artifact methods of the SQLite store; the object store holds the bytes."""
 
     async def open_uploads(
         self, tenant: str, openings: Sequence[Opening], *, quota: int | None
@@ -133,7 +133,7 @@ def _show(
 
 
 def forget(c: Connection, tenant: str, job_ids: Sequence[str]) -> int:
-    """Take the artifacts of jobs away and leave their bytes to be collected; how many there were."""
+    """Delete the artifacts of jobs, mark their objects as orphans, and return how many artifacts were deleted."""
     gone = c.rows(_SQL["forget"], {"tenant": tenant, "job_ids": json.dumps(job_ids)})
     _orphan(c, tenant, [key for key, _ in gone if key is not None])
     _use(c, tenant, -sum(size or 0 for _, size in gone))
@@ -141,7 +141,7 @@ def forget(c: Connection, tenant: str, job_ids: Sequence[str]) -> int:
 
 
 def _faults(c: Connection, tenant: str, holders: set[Holder]) -> dict[Holder, Error]:
-    """Why these are not, or no longer, the holders of their jobs."""
+    """Return an error for each holder that does not hold the lease of its job."""
     rows = c.rows(_SQL["holders"], {"tenant": tenant, "ids": json.dumps(sorted({h.job_id for h in holders}))})
     here = {id: Holder(id, fence, worker) for id, fence, worker in rows}  # a job that does not run has no worker
     faults: dict[Holder, Error] = {}

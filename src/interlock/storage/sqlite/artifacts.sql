@@ -12,7 +12,7 @@ ON CONFLICT DO UPDATE SET bytes = bytes + :growth;
 INSERT INTO artifact_orphan (tenant, object_key, collect_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING;
 
 -- name: safe
--- The keys whose bytes are still there to be shown.
+-- Keys whose objects can still become artifacts.
 SELECT object_key FROM artifact_orphan
 WHERE tenant = :tenant AND object_key IN (SELECT value FROM json_each(:keys)) AND NOT condemned;
 
@@ -51,7 +51,7 @@ DELETE FROM artifact WHERE tenant = :tenant AND job_id IN (SELECT value FROM jso
 SELECT tenant, object_key FROM artifact_orphan WHERE collect_at <= :now ORDER BY collect_at LIMIT :limit;
 
 -- name: condemn
--- A later time keeps others from doing the same, and comes around if this one fails.
+-- The later collect_at keeps other processes from collecting the same objects, and schedules a retry.
 UPDATE artifact_orphan SET condemned = 1, collect_at = :again_at
 WHERE tenant = :tenant AND object_key IN (SELECT value FROM json_each(:keys)) AND collect_at <= :now RETURNING object_key;
 

@@ -1,4 +1,4 @@
-"""History in bounded pieces, and the epoch, on SQLite."""
+"""History export and verification in bounded parts, and the epoch, on SQLite."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BEYOND_ALL: Final = 1 << 62
 
 
 class SQLiteAudit(ABC):
-    """The part of a SQLite store for auditors, and for whoever has restored a file."""
+    """Audit and restore methods of the SQLite store."""
 
     @abstractmethod
     async def _write(self, verb: Callable[[Connection], T]) -> T: ...

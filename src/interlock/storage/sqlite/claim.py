@@ -1,4 +1,4 @@
-"""Claim on SQLite: merge the ranges that hold eligible jobs, grant the best, write history."""
+"""Claim on SQLite: merge the index ranges of eligible jobs, lease the best, write history."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def claim(
     expired: ExpiredCounts,
     careful: bool = False,
 ) -> list[Job]:
-    """Reprocess what the clock has brought up (bounded), then grant the best jobs this ask may have.
+    """Expire a bounded number of leases and deadlines, then lease the best jobs that match the filter.
 
-    With care, after a claim that failed, each job is granted by itself, and one that cannot be granted is passed over.
+    With `careful`, set after a failed claim, lease each job in its own savepoint and skip jobs that cannot be leased.
     """
     db, now = connection.db, connection.now
-    expired.clear()  # a transaction that failed is begun again
+    expired.clear()  # the previous attempt of this transaction may have failed
     if ask.claim_id is not None and (before := _leased_before(connection, tenant, ask)):
         return before
     ((epoch, last_eligibility_key, due, paused, agent_due, own_leases),) = connection.rows(
@@ -95,7 +95,7 @@ def claim(
         leased += some
         if late:
             expired += count_expired(late, carry_out_apart(connection, tenant, late))
-        if not some:  # what has ended is not found again, and what cannot be read is not asked for again
+        if not some:  # expired jobs are no longer due; skip jobs that could not be read
             passed.update(seqs)
     if ask.claim_id is not None and leased:
         pairs = json.dumps([(job.seq, job.fence) for job in leased])
@@ -104,7 +104,7 @@ def claim(
 
 
 def _sweep(connection: Connection, tenant: str, expired: ExpiredCounts) -> None:
-    """End leases that have run out, then jobs that may no longer start, those that just lost their lease among them."""
+    """Expire leases first, then deadlines: a job that just lost its lease may also be past its deadline."""
     facts = {"tenant": tenant, "now": connection.now, "limit": SWEEP_FIRST}
     leases = [ExpireLease(id) for (id,) in connection.rows(_SQL["expired_leases"], facts)]
     expired += count_expired(leases, carry_out_apart(connection, tenant, leases))
@@ -113,7 +113,7 @@ def _sweep(connection: Connection, tenant: str, expired: ExpiredCounts) -> None:
 
 
 def _best(connection: Connection, tenant: str, index_ranges: Sequence[IndexRange], most: int) -> list[int]:
-    """The seqs of due jobs, best first: by priority, then time, then arrival."""
+    """Return the seqs of due jobs by priority, run_at and arrival."""
     best: list[int] = []
     for _, tier in groupby(index_ranges, lambda index_range: index_range.priority):
         parts = [_ready(connection, tenant, some, most - len(best)) for some in _batched(list(tier))]
@@ -131,7 +131,7 @@ def _batched(index_ranges: list[IndexRange]) -> Iterator[list[IndexRange]]:
 
 
 def _ready(connection: Connection, tenant: str, index_ranges: Sequence[IndexRange], most: int) -> apsw.Cursor:
-    """The ranges of these legs, merged by SQLite, which takes a third of what Python takes, as far as they are read."""
+    """Merge index ranges lazily. SQLite needs a third of the time that a merge in Python takes."""
     statement = _merged(tuple(index_range.span for index_range in index_ranges))
     return connection.db.execute(
         statement, (tenant, connection.now, *(index_range.no for index_range in index_ranges), most)
@@ -144,7 +144,7 @@ def _merged(spans: tuple[Span, ...]) -> str:
 
 
 def _leased_before(connection: Connection, tenant: str, ask: ClaimFilter) -> list[Job]:
-    """What the same worker was granted under this claim id and still runs."""
+    """Return the jobs that the worker leased under this claim ID and still runs."""
     rows = connection.rows(_SQL["find_claim"], _claim_key(tenant, ask))
     return _jobs(connection, tenant, running_under(connection, tenant, ask.worker, rows[0][0])) if rows else []
 
@@ -166,7 +166,7 @@ def _jobs(connection: Connection, tenant: str, seqs: Sequence[int]) -> list[Job]
 
 
 def forget_claims(connection: Connection, older_than: int, limit: int) -> int:
-    """Drop named claims of that age whose jobs no longer run under them; look at the others again later."""
+    """Delete old claim results whose leases have ended; check the others again later."""
     db, now = connection.db, connection.now
     gone, kept = [], []
     old = connection.rows(_SQL["old_claims"], {"before": now - older_than, "limit": limit})

@@ -1,6 +1,6 @@
 -- name: surroundings
--- What a claim must know first: the epoch, the newest route, whether leases or deadlines have passed, types are paused, lines move up,
--- and types or agents have leases of their own.
+-- Inputs of a claim: the epoch, the last eligibility key, and whether there are expired leases or deadlines, paused
+-- types, agents with a slot for a due job, and types or agents with their own lease_seconds.
 SELECT (SELECT value FROM epoch), (SELECT coalesce(max(no), 0) FROM eligibility_key WHERE tenant = ?1),
   EXISTS (SELECT 1 FROM job WHERE tenant = ?1 AND status = 'running' AND lease_expires_at <= ?2)
     OR EXISTS (SELECT 1 FROM job INDEXED BY job_deadline WHERE tenant = ?1 AND deadline <= ?2 AND deadline IS NOT NULL
@@ -14,37 +14,37 @@ SELECT (SELECT value FROM epoch), (SELECT coalesce(max(no), 0) FROM eligibility_
 SELECT type FROM queue WHERE tenant = :tenant AND paused_at IS NOT NULL;
 
 -- name: ready_on_key
--- Due jobs of one route. Several of these are put together and ordered; read lazily, so no more than needed is touched.
+-- Due jobs of one eligibility key. A claim merges several of these with UNION ALL and reads them lazily.
 SELECT run_at, seq FROM job INDEXED BY job_ready
 WHERE tenant = ?1 AND run_at <= ?2 AND eligibility_key = ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
 
 -- name: ready_on_base
--- The same for all routes that share a base, whatever their repository and affinity key.
+-- Due jobs of all eligibility keys with the same base, for any repository and affinity key.
 SELECT run_at, seq FROM job INDEXED BY job_ready_base
 WHERE tenant = ?1 AND run_at <= ?2 AND base = ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0 AND eligibility_key <> base;
 
 -- name: ready_across_repositories
--- The same for all routes that differ only in their repository.
+-- Due jobs of all eligibility keys that differ only in their repository.
 SELECT run_at, seq FROM job INDEXED BY job_ready_across_repositories
 WHERE tenant = ?1 AND run_at <= ?2 AND across_repositories = ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
 
 -- name: ready_across_keys
--- The same for all routes that differ only in their affinity key.
+-- Due jobs of all eligibility keys that differ only in their affinity key.
 SELECT run_at, seq FROM job INDEXED BY job_ready_across_keys
 WHERE tenant = ?1 AND run_at <= ?2 AND across_keys = ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
 
 -- name: to_lease
--- The jobs about to be granted, with base, line and head.
+-- The jobs to lease, with base, agent number and chain head.
 SELECT {job}, v.base, v.agent_no, v.head FROM json_each(:seqs) s CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = s.value
 WHERE v.attempt BETWEEN 1 AND v.max_attempts;
 
 -- name: unchanged
--- Whether each job of a range still is as it was born, and where it stands. The next has as many rows, in the same order.
+-- Whether each job of a range is unchanged since enqueue, and its state. Must return the same rows as bodies.
 SELECT version = 1 AND attempt = 1 AND deadline IS NULL AND timeout_seconds IS NULL AND tags = '[]', id, priority, eligibility_key, agent_no, run_at, max_attempts, head
 FROM job WHERE tenant = ? AND seq BETWEEN ? AND ? ORDER BY seq;
 
 -- name: bodies
--- Whether there is no more in its body than what most have, and that.
+-- Whether each body has only the common columns, and their values.
 SELECT coalesce(requested_by, parent_id, redrive_of, idempotency_key, backoff, expiry_delay_seconds, headers, traceparent, webhook)
   IS NULL, agent_kind, agent_id, created_by, created_at, payload
 FROM job_body WHERE tenant = ? AND seq BETWEEN ? AND ? ORDER BY seq;
@@ -68,7 +68,7 @@ INSERT INTO claim_result (tenant, worker, claim_id, leased, at) VALUES (:tenant,
 ON CONFLICT DO UPDATE SET leased = excluded.leased, at = excluded.at;
 
 -- name: still_running
--- Which of the jobs granted under a claim still run under that very grant.
+-- Jobs of a claim that still run under the lease it issued.
 SELECT j.seq FROM json_each(:leased) g CROSS JOIN job j ON j.tenant = :tenant AND j.seq = g.value ->> 0
 WHERE j.status = 'running' AND j.fence = g.value ->> 1 AND j.worker = :worker;
 
@@ -85,7 +85,7 @@ DELETE FROM claim_result WHERE tenant = ? AND worker = ? AND claim_id = ?;
 SELECT id FROM job INDEXED BY job_lease WHERE tenant = :tenant AND status = 'running' AND lease_expires_at <= :now LIMIT :limit;
 
 -- name: passed_deadlines
--- Jobs that only wait for a worker, and may no longer start.
+-- Jobs past their deadline that wait only for a worker.
 SELECT id FROM job INDEXED BY job_deadline
 WHERE tenant = :tenant AND deadline <= :now AND deadline IS NOT NULL
   AND status IN ('queued', 'retry', 'waiting_for_approval') AND status <> 'waiting_for_approval' AND awaiting = 0 LIMIT :limit;

@@ -1,4 +1,4 @@
-"""Opening an Interlock file safely, and what SQLite's errors mean to a caller."""
+"""SQLite connection setup, and mapping of SQLite errors to Interlock errors."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ MEMORY: Final = ":memory:"
 BUSY_MILLISECONDS: Final = 60_000
 ROWS_OF_AN_INSERT: Final = (50, 10)
 IN_SEQS: Final = "seq IN (SELECT value FROM json_each(:seqs))"
-WORTH_A_RANGE: Final = 8  # jobs in a range on average, so that more statements cost less than a list
-# SQLite goes through all pages it caches at the end of a transaction that has put pages of a tree in order, as most do.
+WORTH_A_RANGE: Final = 8  # average jobs per range above which several range statements beat one list
+# SQLite scans its whole page cache at the end of a transaction that rebalanced a B-tree, as most do. Keep it small.
 WRITER_CACHE_KIB: Final = 8192
 READER_CACHE_KIB: Final = 65_536
-CHECKPOINT_PAGES: Final = 8000  # hot pages are written many times between two checkpoints, and copied back once
+CHECKPOINT_PAGES: Final = 8000  # hot pages are written many times between checkpoints, but copied back once
 
-# Versions before these can lose committed pages when a WAL file is reset while another connection writes.
+# Older versions can lose committed pages when a WAL file is reset while another connection writes.
 _SAFE: Final = 3_051_003
 _ALSO_SAFE: Final = ((3_050_007, 3_051_000), (3_044_006, 3_045_000))
 
@@ -48,20 +48,20 @@ def wall_clock() -> int:
 
 
 class Connection:
-    """One connection to the file, with the functions its triggers call and one time per transaction."""
+    """A connection to the file, with the SQL functions that triggers call and one timestamp per transaction."""
 
     def __init__(self, path: str, *, clock: Callable[[], int], readonly: bool = False) -> None:
         refuse_unsafe_sqlite(apsw.sqlite_lib_version(), apsw.SQLITE_VERSION_NUMBER)
         self.now = 0
-        self._strangers = [True]  # empty while a verb is at work
+        self._strangers = [True]  # empty while an operation runs
         self.hashes = Hashes(self._strangers)
-        self.metadatas: dict[int, str | None] = {}  # of the rows of history with those hashes
-        self.rollbacks = 0  # how often a transaction, or a part of one, was rolled back
+        self.metadatas: dict[int, str | None] = {}  # metadata of the history rows with those hashes
+        self.rollbacks = 0  # transactions and savepoints rolled back
         self.leased = LeaseCache()
         self._log_pages = 0
         self._clock = clock
         try:
-            # No connection is used by two threads at once, so that its own lock would only cost time.
+            # Two threads never share a connection, so NOMUTEX saves a lock per call.
             self.db = apsw.Connection(path, flags=_FLAGS, statementcachesize=256)
             self._set_up(path, readonly)
         except apsw.Error as error:
@@ -69,19 +69,19 @@ class Connection:
 
     def _set_up(self, path: str, readonly: bool) -> None:
         db = self.db
-        # Without this SQLite plans a cached statement anew whenever a bound value changes.
+        # Without QPSG SQLite may re-plan a cached statement when a bound value changes.
         db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         db.set_busy_timeout(BUSY_MILLISECONDS)
         if path != MEMORY:
             self._use_wal(path)
-            db.set_wal_hook(self._note_log)  # in place of SQLite's automatic checkpoint, which hides a failed fsync
+            db.set_wal_hook(self._note_log)  # replaces the automatic checkpoint, which hides a failed fsync
         db.pragma("synchronous", "full")
         db.pragma("foreign_keys", True)
         db.pragma("cell_size_check", True)
         db.pragma("cache_size", -(READER_CACHE_KIB if readonly else WRITER_CACHE_KIB))
         db.pragma("temp_store", 2)
         functions: list[tuple[str, Callable[..., Any], int]] = [
-            # Asked for every row that is written; functions in Python would take three times as long.
+            # Called for every written row; Python functions would take three times as long as these C methods.
             ("only_interlock_may_change_jobs", self._strangers.__len__, 0),
             ("only_interlock_may_change_jobs", self.metadatas.get, 1),
             ("interlock_head", self.hashes.__getitem__, 1),
@@ -97,7 +97,10 @@ class Connection:
             db.pragma("query_only", True)
 
     def _use_wal(self, path: str) -> None:
-        """SQLite does not wait by itself while another process makes this switch, or is the last to leave."""
+        """Switch to WAL mode, and retry while busy.
+
+        SQLite ignores the busy timeout while another process switches modes or closes the last connection.
+        """
         deadline = time.monotonic() + BUSY_MILLISECONDS / 1000
         while True:
             try:
@@ -116,7 +119,7 @@ class Connection:
         return apsw.SQLITE_OK
 
     def checkpoint(self) -> None:
-        """Copy the log into the file once it has grown; whatever goes wrong is raised."""
+        """Copy the WAL into the file once it is large; raise on any error."""
         if self._log_pages >= CHECKPOINT_PAGES:
             self._log_pages = 0
             self.db.wal_checkpoint()
@@ -125,22 +128,22 @@ class Connection:
         return self._clock() if self._strangers else self.now
 
     def let_verbs_write(self, allowed: bool) -> None:
-        """Whether changes come from verbs, which bring the hashes of their history, or from anybody else."""
+        """Set whether changes come from an operation, which supplies its history hashes, or from direct SQL."""
         self._strangers[:] = [] if allowed else [True]
         self.hashes.clear()
         self.metadatas.clear()
 
     def begin(self) -> None:
-        """Take the write lock and read the clock, once for the whole transaction."""
+        """Take the write lock and read the clock once for the transaction."""
         self.db.execute("BEGIN IMMEDIATE")
         self.now = self._clock()
 
     def rows(self, statement: str, values: Any = ()) -> list[tuple[Any, ...]]:
-        """All rows of a query."""
+        """Return all rows of a query."""
         return self.db.execute(statement, values).fetchall()
 
     def insert(self, statement: str, shared: tuple[Any, ...], rows: Sequence[tuple[Any, ...]]) -> None:
-        """Insert rows that share their first values, many with each statement: to run one costs as much as a row."""
+        """Insert rows with common leading values, many per statement: one statement costs as much as one row."""
         done = 0
         for many in ROWS_OF_AN_INSERT:
             while len(rows) - done >= many:
@@ -151,9 +154,9 @@ class Connection:
             self.db.executemany(statement, [(*shared, *row) for row in rows[done:]])
 
     def update(self, statement: str, facts: dict[str, Any], seqs: Sequence[int]) -> None:
-        """Change the jobs at these places with a statement that names them as `IN_SEQS`.
+        """Run an UPDATE whose WHERE clause contains `IN_SEQS`, for these seqs.
 
-        Jobs that arrived together are mostly granted and ended together, and a range is read without a list.
+        Jobs that arrive together are usually leased and finished together, and a range needs no list.
         """
         if runs := self.ranges(seqs):
             ranges = [facts | {"first": first, "last": last} for first, last in runs]
@@ -162,12 +165,12 @@ class Connection:
             self.db.execute(statement, facts | {"seqs": json.dumps(seqs)})
 
     def ranges(self, seqs: Sequence[int]) -> list[tuple[int, int]]:
-        """The first and last of each range that these make up; none where a list is worth more."""
+        """Return the first and last seq of each range; empty if a list is cheaper."""
         runs = _runs(seqs)
         return runs if len(runs) == 1 or len(runs) * WORTH_A_RANGE <= len(seqs) else []
 
     def alone(self, part: Callable[[], T]) -> T:
-        """A part of a transaction, undone by itself if it fails."""
+        """Run part of a transaction in a savepoint, and roll back only that part if it fails."""
         self.db.execute("SAVEPOINT alone")
         try:
             answer = part()
@@ -188,7 +191,7 @@ class Connection:
 
 
 def _runs(seqs: Sequence[int]) -> list[tuple[int, int]]:
-    """The first and last of each row of numbers that follow each other; no number is there twice."""
+    """Return the first and last of each run of consecutive numbers. Requires distinct numbers."""
     if not seqs:
         return []
     first, last = min(seqs), max(seqs)
@@ -200,12 +203,12 @@ def _runs(seqs: Sequence[int]) -> list[tuple[int, int]]:
 
 @lru_cache(64)
 def _for_many_rows(statement: str, rows: int) -> str:
-    """The statement with its last brackets, the values, many times over; what is shared has a number there."""
+    """Repeat the VALUES list of a statement. Common values are numbered parameters, so they repeat as they are."""
     return statement + f", {statement[statement.rindex('(') :]}" * (rows - 1)
 
 
 def refuse_unsafe_sqlite(version: str, number: int) -> None:
-    """Refuse a SQLite inside the range of the WAL-reset corruption race."""
+    """Reject SQLite versions that have the WAL-reset corruption race."""
     if number < _SAFE and not any(low <= number < high for low, high in _ALSO_SAFE):
         raise Fatal(
             f"SQLite {version} can corrupt a WAL database that several connections use; "
@@ -214,7 +217,7 @@ def refuse_unsafe_sqlite(version: str, number: int) -> None:
 
 
 def prepare_file(path: str) -> None:
-    """Make a new file readable by its owner only; refuse one that others may write to."""
+    """Create a new file with mode 600; reject an existing file that other users can write."""
     file = Path(path)
     if path == MEMORY:
         return
@@ -230,7 +233,7 @@ def prepare_file(path: str) -> None:
 
 
 def permissions(path: str) -> str:
-    """Who may do what with the file and its log, as four octal digits."""
+    """Return the combined mode of the file and its WAL as four octal digits."""
     files = [file for suffix in ("", "-wal", "-shm") if (file := Path(path + suffix)).exists()]
     mode = 0
     for file in files:
@@ -239,12 +242,12 @@ def permissions(path: str) -> str:
 
 
 def of_a_row(error: Exception) -> bool:
-    """Whether it may be a row that breaks a rule which made a statement fail."""
+    """Return whether a single invalid row may have caused the error."""
     return isinstance(error, apsw.ConstraintError) or broken.unreadable(error)
 
 
 def explain(error: Exception, path: str) -> Error:
-    """What a SQLite error means: wait, or stop."""
+    """Map a SQLite error to an Interlock error: retryable or fatal."""
     if isinstance(error, Error):
         return error
     if isinstance(error, _BROKEN):

@@ -1,4 +1,4 @@
-"""The digests of transitions on SQLite: of what is about to be written, and of what is kept."""
+"""Digests of transitions on SQLite, computed before a write and from stored rows."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from interlock.storage.sqlite.connection import Connection
 
 _SQL: Final = load("interlock.storage.sqlite", "digests.sql")
-FAILURES: Final = frozenset({"retry", "failed", "dead_letter"})  # where a run ended with an error
+FAILURES: Final = frozenset({"retry", "failed", "dead_letter"})  # statuses after a run that ended with an error
 _RUNNING, _WAITING = "running", "waiting_for_approval"
 
 Digests = dict[str, str | None]
 
 
 def of_text(text: str | None) -> str | None:
-    """As a function of SQL."""
+    """Return the digest of a text, or None for NULL. Registered as an SQL function."""
     return None if text is None else digests.of_text(text)
 
 
@@ -38,7 +38,7 @@ def of_transition(
     verb: str,
     approval_id: str | None,
 ) -> Digests:
-    """What a job leaves behind as it stops running, and what it waits or has waited for."""
+    """Return the digests of the progress, approval request or decision that a transition covers."""
     found: Digests = {}
     if left == _RUNNING != reached:
         found |= of_progress(connection, tenant, job_id, fence)
@@ -50,7 +50,7 @@ def of_transition(
 
 
 def of_progress(connection: Connection, tenant: str, job_id: str, fence: int) -> Digests:
-    """The checkpoint of a job, and the steps saved under a lease."""
+    """Return the digests of the checkpoint and of the steps saved under one lease."""
     found: Digests = {}
     for (checkpoint,) in connection.rows(_SQL["checkpoint"], (tenant, job_id)):
         found["checkpoint"] = checkpoint
@@ -59,7 +59,7 @@ def of_progress(connection: Connection, tenant: str, job_id: str, fence: int) ->
 
 
 def of_copied_progress(connection: Connection, tenant: str, source: str, through: str | None) -> Digests:
-    """The same for a job that begins with what another has saved."""
+    """Return the digests of the checkpoint and steps that a redrive copies from another job."""
     found: Digests = {}
     if through is None:
         for (checkpoint,) in connection.rows(_SQL["checkpoint"], (tenant, source)):
@@ -70,13 +70,16 @@ def of_copied_progress(connection: Connection, tenant: str, source: str, through
 
 
 def have_progress(connection: Connection, tenant: str, ids: Sequence[str]) -> bool:
-    """Whether any of these jobs may have saved something: ids of one batch are mostly neighbors."""
+    """Return whether any of these jobs may have saved progress.
+
+    Checks the range of IDs: the IDs of one batch are mostly adjacent.
+    """
     ((found,),) = connection.rows(_SQL["any_progress"], (tenant, min(ids), max(ids)))
     return bool(found)
 
 
 def of_options(connection: Connection, tenant: str, seq: int, edited: EditedFields | None = None) -> str:
-    """The options of a job, as they are or as an edit makes them."""
+    """Return the digest of a job's options, current or after an edit."""
     found = options(connection, tenant, seq)
     if edited is not None:
         found = found._replace(
@@ -94,7 +97,7 @@ def metadata_of_change(
     error: str | None,
     optioned: int,
 ) -> str | None:
-    """The metadata of a change by direct SQL, of which the job itself tells the rest."""
+    """Return the history metadata of a change by direct SQL; the other fields come from the job row."""
     ((id, status, fence, _, new_error, metadata, verb),) = connection.rows(_SQL["job"], (tenant, seq))
     found: Digests = {}
     if left is None:
@@ -110,7 +113,7 @@ def metadata_of_change(
 
 
 def kept(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, Kept]:
-    """What the database has of these jobs."""
+    """Return the digests of the stored values of these jobs."""
     facts = {"tenant": tenant, "ids": json.dumps(ids)}
     steps: defaultdict[str, dict[int, str]] = defaultdict(dict)
     for (job_id, fence), rows in groupby(connection.rows(_SQL["kept_steps"], facts), key=lambda row: row[:2]):
@@ -137,7 +140,7 @@ def _request(connection: Connection, tenant: str, job_id: str, fence: int) -> st
 
 
 def _decision(connection: Connection, tenant: str, approval_id: str, if_open: str | None) -> str:
-    """How an approval was closed; one that is open is about to be closed as `if_open`."""
+    """Return the digest of a decision; an approval that is still open counts as closed with `if_open`."""
     rows = connection.rows(_SQL["decision"], (tenant, approval_id))
     status, closed_by, comment, data = rows[0] if rows else ("", None, None, None)
     votes = connection.rows(_SQL["votes"], (tenant, approval_id))
@@ -146,7 +149,7 @@ def _decision(connection: Connection, tenant: str, approval_id: str, if_open: st
 
 
 def options(connection: Connection, tenant: str, seq: int) -> Options:
-    """The options of a job as they are."""
+    """Return the current options of a job."""
     found = Options._make(connection.rows(_SQL["options"], (tenant, seq))[0])
     return found._replace(tags=_names(found.tags), requires=_names(found.requires))
 

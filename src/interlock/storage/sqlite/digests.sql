@@ -1,5 +1,5 @@
 -- name: job
--- A job whose transition is digested, by its place in the order of arrival.
+-- The columns of a job that its transition digests need, by seq.
 SELECT id, status, fence, version, error, metadata, verb FROM job WHERE tenant = ? AND seq = ?;
 
 -- name: payload
@@ -15,18 +15,18 @@ FROM job j CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq WHERE 
 SELECT interlock_digest_fields(seq, data) FROM job_checkpoint WHERE tenant = ? AND job_id = ?;
 
 -- name: steps
--- The steps saved under one lease, or those that came with a redrive (0).
+-- The steps saved under one lease; fence 0 selects steps copied by a redrive.
 SELECT seq, name, occurrence, function, fence, at, sanitized, interlock_digest(result) FROM job_step WHERE tenant = ? AND job_id = ? AND fence = ? ORDER BY seq;
 
 -- name: steps_to_copy
--- Those that a redrive of the job begins with.
+-- The steps that a redrive of the job copies.
 SELECT s.seq, s.name, s.occurrence, s.function, 0, s.at, s.sanitized, interlock_digest(s.result) FROM job_step s
 WHERE s.tenant = :tenant AND s.job_id = :source AND (:through IS NULL
   OR s.seq <= (SELECT max(n.seq) FROM job_step n WHERE n.tenant = :tenant AND n.job_id = :source AND n.name = :through))
 ORDER BY s.seq;
 
 -- name: any_progress
--- Whether any job in a range of ids has saved something.
+-- Whether any job in a range of IDs has a checkpoint or steps.
 SELECT EXISTS (SELECT 1 FROM job_checkpoint WHERE tenant = ?1 AND job_id BETWEEN ?2 AND ?3)
   OR EXISTS (SELECT 1 FROM job_step WHERE tenant = ?1 AND job_id BETWEEN ?2 AND ?3);
 
@@ -41,7 +41,7 @@ SELECT status, closed_by, comment, data FROM approval WHERE tenant = ? AND id = 
 SELECT voter, decision, comment, at FROM approval_vote WHERE tenant = ? AND approval_id = ? ORDER BY at, voter;
 
 -- name: kept
--- The digests of what some jobs have now.
+-- The digests of the current values of some jobs.
 SELECT j.id, interlock_digest(b.payload), interlock_digest(r.result), interlock_digest(r.result_summary), interlock_digest(r.usage),
   interlock_digest(j.error), c.at,
   CASE WHEN c.data IS NOT NULL THEN interlock_digest_fields(c.seq, c.data) END, j.seq

@@ -1,4 +1,4 @@
-"""Rows that break a rule, and a rehearsal, on SQLite."""
+"""Consistency checks, repairs and the rehearsal on SQLite."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _SQL: Final = load("interlock.storage.sqlite", "doctor.sql")
 
 
 class _RolledBack(Exception):
-    """Undoes a rehearsal; its text is what came of it."""
+    """Rolls back a rehearsal; the message is its outcome."""
 
 
 class DoctorVerbs(ABC):
-    """The part of the store that checks itself."""
+    """Doctor methods of the SQLite store."""
 
     @abstractmethod
     async def _write(self, verb: Callable[[Connection], T]) -> T: ...
@@ -70,7 +70,7 @@ class DoctorVerbs(ABC):
 
 
 def _derive(c: Connection, fault: Fault) -> str:
-    """Put right what follows from other rows."""
+    """Recompute values that are derived from other rows."""
     facts = {"tenant": fault.tenant, "name": fault.name, "now": c.now}
     if fault.rule == "slots_are_counted":
         for (agent_no,) in c.rows(_SQL["job_of_agent_no"], facts):
@@ -85,7 +85,7 @@ def _derive(c: Connection, fault: Fault) -> str:
 
 
 def _end(c: Connection, fault: Fault, actor: str, reason: str) -> str:
-    """Cancel a job whose own row breaks a rule, so that no other change of it is possible."""
+    """Cancel a job whose own row breaks a rule, which makes every other change fail."""
     found = c.rows(_SQL["broken_job"], {"tenant": fault.tenant, "name": fault.name})
     if not found:
         return ENDED
@@ -106,7 +106,7 @@ def _end(c: Connection, fault: Fault, actor: str, reason: str) -> str:
         fence, reason, metadata, c.now,
     )  # fmt: skip
     ((rules,),) = c.rows(_SQL["rules_of_change"])
-    c.db.execute("DROP TRIGGER rules_of_change")  # in this transaction, which nobody else writes beside
+    c.db.execute("DROP TRIGGER rules_of_change")  # safe: this transaction holds the write lock
     facts = {"tenant": fault.tenant, "seq": seq, "version": version + 1, "now": c.now}
     c.db.execute(_SQL["end_broken"], facts | {"attempt": min(max(attempt, 1), 100), "actor": actor, "reason": reason})
     c.db.execute(rules)

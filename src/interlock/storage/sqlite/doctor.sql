@@ -1,5 +1,5 @@
 -- name: faults
--- Jobs and agents of a tenant that break a rule; one statement, which sees one moment.
+-- Jobs and agents of a tenant that break a rule; one statement, so it reads one snapshot.
 SELECT rule, name FROM (
   SELECT 'attempt_within_max' AS rule, j.id AS name FROM job j
   WHERE j.tenant = :tenant AND (j.attempt BETWEEN 1 AND j.max_attempts AND j.max_attempts <= 100) IS NOT 1

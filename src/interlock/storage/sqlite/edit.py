@@ -16,14 +16,14 @@ _SQL: Final = load("interlock.storage.sqlite", "edit.sql")
 
 
 def with_what_can_be_edited(connection: Connection, tenant: str, jobs: Sequence[JobState]) -> dict[str, JobState]:
-    """The same standings, with the values that only an edit looks at."""
+    """Return the job states with the columns that only an edit reads."""
     rows = connection.rows(_SQL["editable"], {"tenant": tenant, "ids": json.dumps([job.id for job in jobs])})
     facts = {row[0]: row for row in rows}
     return {job.id: job._replace(priority=facts[job.id][1], tags=_names(facts[job.id][2])) for job in jobs}
 
 
 def write(connection: Connection, eligibility_keys: EligibilityKeys, tenant: str, change: Transition, seq: int) -> None:
-    """Give a job its new values, and the route that goes with its priority."""
+    """Write the edited values and the eligibility key that matches the new priority."""
     edited = change.edited
     assert edited is not None
     ((_, _, _, type, requires, repository, affinity_key),) = connection.rows(

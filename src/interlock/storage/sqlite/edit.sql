@@ -1,5 +1,5 @@
 -- name: editable
--- What decides about an edit beyond the standing, and what the route of a job is made of.
+-- The columns that an edit reads beyond the job state, and the fields of the eligibility key.
 SELECT j.id, j.priority, j.tags, b.type, b.requires, b.repository, b.affinity_key
 FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value
 CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq;

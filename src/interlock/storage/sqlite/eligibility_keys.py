@@ -1,6 +1,6 @@
-"""Which routes exist for a tenant, remembered between transactions.
+"""Cache of a tenant's eligibility keys, kept between transactions.
 
-Routes are only ever added, and here in the order of their numbers: the highest one tells whether any is missing.
+Keys are only added, in ascending order, so comparing the highest number shows whether the cache is complete.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Key = tuple[str, tuple[str, ...], int, str | None, str | None]
 class EligibilityKey(NamedTuple):
     no: int
     base: int
-    across_repositories: int | None  # the same without its repository, if it has one
-    across_keys: int | None  # the same without its affinity key, if it has one
+    across_repositories: int | None  # this key without its repository, if it has one
+    across_keys: int | None  # this key without its affinity key, if it has one
     type: str
     requires: tuple[str, ...]
     priority: int
@@ -36,7 +36,7 @@ class EligibilityKey(NamedTuple):
 
 
 class Span(IntEnum):
-    """How far a range reaches: one route, or all that differ from it in what the worker does not mind."""
+    """The extent of an index range: one key, or all keys that differ only in fields the worker does not filter."""
 
     ROUTE = 0
     ACROSS_REPOSITORIES = 1
@@ -45,7 +45,7 @@ class Span(IntEnum):
 
 
 class IndexRange(NamedTuple):
-    """One index range that a claim reads."""
+    """An index range that a claim reads."""
 
     priority: int
     no: int
@@ -54,22 +54,23 @@ class IndexRange(NamedTuple):
 
 
 class EligibilityKeys:
-    """The routes of one tenant."""
+    """The eligibility keys of one tenant."""
 
     def __init__(self, tenant: str) -> None:
         self._tenant = tenant
         self._rollbacks = 0
         self._last = 0
         self._by_key: dict[Key, EligibilityKey] = {}
-        # What a grant tells of each route, as the last refresh knew them: base, type, requires, repository, key.
+        # Fields of each key that a leased job needs: base, type, requires, repository, affinity key.
         self.encoded: dict[int, tuple[int, str, tuple[str, ...], str | None, str | None]] = {}
-        # Keys, repositories and capabilities of others are never looked at. Who has all of a list has its first.
+        # By affinity key, repository and first requirement, to skip most keys that the worker cannot claim.
+        # A worker that meets all requirements meets the first.
         self._by_needs: dict[tuple[str | None, str | None, str | None], list[EligibilityKey]] = defaultdict(list)
-        self._reached: dict[Span, set[int]] = {span: set() for span in Span}  # the routes that such a range starts from
+        self._reached: dict[Span, set[int]] = {span: set() for span in Span}  # keys at which such a range starts
         self._index_ranges: dict[ClaimFilter, list[IndexRange]] = {}
 
     def refresh(self, connection: Connection, last: int) -> None:
-        """Learn what other processes have added; forget what a rolled back transaction had."""
+        """Load keys that other processes added; drop the cache after a rollback."""
         if connection.rollbacks != self._rollbacks or last < self._last:
             self.__init__(self._tenant)  # type: ignore[misc]
             self._rollbacks = connection.rollbacks
@@ -79,13 +80,13 @@ class EligibilityKeys:
                 self._add(no, (type, tuple(json.loads(requires)), *rest))
 
     def of(self, connection: Connection, jobs: Iterable[NewJob]) -> list[EligibilityKey]:
-        """The route of each job, made where it is new."""
+        """Return the eligibility key of each job; insert missing keys."""
         ((last,),) = connection.rows(_SQL["last_eligibility_key"], {"tenant": self._tenant})
         self.refresh(connection, last)
         return [self._key(connection, (j.type, j.requires, j.priority, j.repository, j.affinity_key)) for j in jobs]
 
     def index_ranges(self, ask: ClaimFilter) -> list[IndexRange]:
-        """The ranges in which all jobs for this ask are found, highest priority first."""
+        """Return the index ranges of all jobs that match the filter, highest priority first."""
         filter = ask._replace(worker="", limit=0, lease_seconds=0.0, claim_id=None)
         index_ranges = self._index_ranges.get(filter)
         if index_ranges is None:
@@ -129,7 +130,7 @@ class EligibilityKeys:
         return eligibility_key
 
     def _add(self, no: int, key: Key) -> EligibilityKey:
-        """The wider ones are there already: they are made first, and so have lower numbers."""
+        """Add a key to the cache. Its wider keys exist: they are inserted first and have lower numbers."""
         type, requires, priority, repository, affinity_key = key
 
         def wider(repository: str | None, affinity_key: str | None) -> int:
@@ -155,7 +156,7 @@ class EligibilityKeys:
 
 
 def _span(ask: ClaimFilter) -> Span:
-    """Which ranges a worker reads beyond those of single routes."""
+    """Return the span that a worker reads in addition to single keys."""
     if ask.repositories is None:
         return Span.BASE if ask.affinity_keys is None else Span.ACROSS_REPOSITORIES
     return Span.ACROSS_KEYS if ask.affinity_keys is None else Span.ROUTE

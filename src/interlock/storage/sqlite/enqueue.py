@@ -21,7 +21,7 @@ from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
 from interlock.storage.sqlite.history_hash import hash_transitions
 
 _SQL: Final = load("interlock.storage.sqlite", "enqueue.sql")
-_NO_MORE: Final = (None,) * 12  # what most jobs lack; not to name it takes less than to write nothing
+_NO_MORE: Final = (None,) * 12  # columns that most jobs lack; omitting them is faster than writing NULLs
 
 Agents = dict[tuple[str, str], tuple[int, int]]
 Progress = Mapping[str, dict[str, str | None]]
@@ -37,7 +37,7 @@ def enqueue(
     terms: Terms,
     progress: Progress = NO_PROGRESS,
 ) -> list[Enqueued | Rejected]:
-    """Add the jobs that are new; with `whole`, none if any is refused. `progress`: digests of what some begin with."""
+    """Insert new jobs; with `whole`, none if any is rejected. `progress` holds digests of copied progress."""
     ((registry,),) = connection.rows(_SQL["registry"], {"tenant": tenant})
     if registry != terms.registry:
         raise RegistryChanged(tenant)
@@ -57,7 +57,7 @@ def enqueue(
             results.append(answer)
         elif job.id in fresh:
             results.append(fresh[job.id])
-        else:  # the key of an earlier item of this very batch
+        else:  # repeats the key of an earlier item in this batch
             results.append(by_key[str(job.idempotency_key)]._replace(replayed=True, at=None))
     return results
 
@@ -65,7 +65,7 @@ def enqueue(
 def _agents(
     connection: Connection, tenant: str, jobs: Sequence[NewJob], make: bool
 ) -> dict[tuple[str, str], tuple[int, int] | None]:
-    """Number and limitedness of every agent that is named; None where it is unknown and must not be made."""
+    """Return (number, is limited) of each agent; None if it does not exist and must not be created."""
     named = {(j.agent_kind, str(j.agent_id)) for j in jobs if j.agent_kind is not None}
     if not named:
         return {}
@@ -93,7 +93,7 @@ def _sort_out(
     jobs: Sequence[NewJob],
     agents: Mapping[tuple[str, str], tuple[int, int] | None],
 ) -> tuple[list[Enqueued | Rejected | None], list[NewJob]]:
-    """Replays and refusals at their places, and the jobs that are to be inserted."""
+    """Return the replayed and rejected results by position (None if to be inserted), and the jobs to insert."""
     keys = [job.idempotency_key for job in jobs if job.idempotency_key is not None]
     parents = {job.parent_id for job in jobs if job.parent_id is not None}
     known: dict[str, tuple[str, int, bytes | None]] = {}
@@ -157,7 +157,7 @@ def _insert(
     first_due: dict[int, int] = {}
     new_jobs: defaultdict[str, list[tuple[int, bytes, str]]] = defaultdict(list)
     for seq, job, eligibility_key in zip(count(first), jobs, found):
-        # unpacked at once: looking up twenty names of a tuple takes longer than all the rest
+        # One unpacking: twenty attribute lookups take longer than the rest of the loop.
         (
             id, type, payload, priority, run_at, delay, deadline, timeout, max_attempts, backoff, expiry_delay, headers,
             traceparent, tags, agent_kind, agent_id, affinity_key, repository, requires, key, body_sha256, webhook,

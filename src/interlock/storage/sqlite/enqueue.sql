@@ -1,5 +1,5 @@
 -- name: take_seqs
--- Reserves places in the order of arrival and answers the first of them.
+-- Reserve seqs and return the first.
 INSERT INTO tenant (tenant, next_seq) VALUES (:tenant, :count + 1)
 ON CONFLICT DO UPDATE SET next_seq = next_seq + :count
 RETURNING next_seq - :count;
@@ -19,12 +19,12 @@ INSERT INTO job_body (tenant, created_at, seq, id, type, created_by, agent_kind,
 VALUES (?1, ?2, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: by_key
--- The jobs that hold these idempotency keys.
+-- The jobs with these idempotency keys.
 SELECT b.idempotency_key, b.id, b.seq, b.body_sha256
 FROM json_each(:keys) k CROSS JOIN job_body b ON b.tenant = :tenant AND b.idempotency_key = k.value;
 
 -- name: open_parents
--- Those of the named parents that may still have children.
+-- The parents that exist, and whether they can still have children.
 SELECT j.id, j.finished_at IS NULL AND j.cancel_requested_at IS NULL
 FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
 

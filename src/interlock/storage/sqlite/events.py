@@ -1,4 +1,4 @@
-"""Events on SQLite: told by whoever holds a job, read by job or as one feed."""
+"""Events on SQLite: appended by the lease holder, read by job or as the tenant's feed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SQL: Final = load("interlock.storage.sqlite", "progress.sql")
 
 
 def write(connection: Connection, tenant: str, results: Sequence[EventAppend]) -> list[tuple[int, ...]]:
-    """Add events to jobs that are known to be held, and number them; one that is there already keeps its number."""
+    """Append events to leased jobs and return their numbers; a repeated event keeps its number."""
     event_ids = json.dumps([(t.id, e.id) for t in results for e in t.events])
     numbers = {
         row[:2]: row[2] for row in connection.rows(_SQL["known_events"], {"tenant": tenant, "events": event_ids})
@@ -41,19 +41,19 @@ def write(connection: Connection, tenant: str, results: Sequence[EventAppend]) -
 def of_job(
     connection: Connection, tenant: str, job_id: str, after: int, since: int | None, limit: int
 ) -> list[EventRow]:
-    """The events of one job that come after a number, and later than a time, oldest first."""
+    """Return the events of a job after a number and a time, oldest first."""
     facts = {"tenant": tenant, "id": job_id, "after": after, "since": since, "limit": limit}
     return [_row(*row) for row in connection.rows(_SQL["events"], facts)]
 
 
 def feed(connection: Connection, tenant: str, after: FeedPosition, limit: int) -> list[FeedEvent]:
-    """The events of all jobs that come after a place."""
+    """Return the events of all jobs after a feed position."""
     rows = connection.rows(_SQL["feed"], after._asdict() | {"tenant": tenant, "limit": limit})
     return [FeedEvent(FeedPosition(*row[:4]), _row(*row[2:])) for row in rows]
 
 
 def feed_end(connection: Connection, tenant: str) -> FeedPosition:
-    """The place before whatever is told from now on."""
+    """Return the feed position before the next event."""
     ((epoch, commit_seq),) = connection.rows(_SQL["feed_end"], {"tenant": tenant})
     return FeedPosition(epoch, commit_seq, SMALLEST_ID, 0)
 

@@ -1,4 +1,4 @@
-"""Who was seen asking for work, and why a job does not run, on SQLite."""
+"""Worker presence, and the snapshot that explains why a job does not run, on SQLite."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LISTS: Final = tuple(map(JobSnapshot._fields.index, ("requires", "awaiting", "b
 
 
 class SQLiteExplain(ABC):
-    """The part of a SQLite store that knows who was here, and what is around a job."""
+    """Worker presence and job snapshot methods of the SQLite store."""
 
     @abstractmethod
     async def _write(self, verb: Callable[[Connection], T]) -> T: ...

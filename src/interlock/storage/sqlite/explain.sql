@@ -3,11 +3,10 @@ INSERT INTO worker (tenant, name, asks, first_seen_at, last_seen_at) VALUES (?1,
 ON CONFLICT DO UPDATE SET asks = excluded.asks, last_seen_at = excluded.last_seen_at;
 
 -- name: stopped
--- Delete a worker that has stopped.
 DELETE FROM worker WHERE tenant = ?1 AND name = ?2;
 
 -- name: workers
--- Workers that were seen, and those that only their leases tell of.
+-- Workers with a presence row, and workers known only by their leases.
 WITH leased AS MATERIALIZED (
   SELECT worker AS name, count(*) AS running, json_group_array(id ORDER BY id) AS ids FROM job INDEXED BY job_lease
   WHERE tenant = :tenant AND status = 'running' AND worker > :after GROUP BY worker
@@ -24,7 +23,7 @@ DELETE FROM worker WHERE (tenant, name) IN (
   LIMIT :limit);
 
 -- name: job_snapshot
--- A job and what is around it: its gate, the pause of its type, the line of its agent, and who is there to take it.
+-- A job with its approval, the pause of its type, the slots of its agent, and the workers present.
 SELECT :now, v.id, v.type, v.status, v.run_at, v.deadline, v.finished_at, v.worker, v.lease_expires_at, v.cancel_requested_at,
   v.cancel_reason, v.error, v.requires, v.repository, v.affinity_key, v.agent_kind, v.agent_id, v.awaiting, v.blocked,
   v.approval_id,

@@ -1,4 +1,4 @@
-"""Signs of life and saved progress on SQLite, each written only under the current fence."""
+"""Heartbeats and checkpoints on SQLite, each written only under the current fence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SQL: Final = load("interlock.storage.sqlite", "heartbeats.sql")
 
 
 def heartbeat(connection: Connection, tenant: str, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply | Rejected]:
-    """Extend each lease that its worker still holds, and save what came along."""
+    """Extend each lease that its worker still holds; save the checkpoint and events sent with it."""
     leased_rows = _leased_rows(connection, tenant, [heartbeat.id for heartbeat in heartbeats])
     now = connection.now
     answers: list[HeartbeatReply | Rejected] = []
@@ -57,7 +57,7 @@ def heartbeat(connection: Connection, tenant: str, heartbeats: Sequence[Heartbea
 
 
 def checkpoint(connection: Connection, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Rejected]:
-    """Save each checkpoint that is newer than what its job has."""
+    """Save each checkpoint that is newer than the stored one."""
     leased_rows = _leased_rows(connection, tenant, [c.id for c in checkpoints])
     answers: list[int | Rejected] = []
     saves = []
@@ -81,7 +81,7 @@ class _LeasedRow(NamedTuple):
     status: str
     fence: int
     worker: str | None
-    lease_seconds: float | None  # none where a job was granted by direct SQL that did not say
+    lease_seconds: float | None  # None if direct SQL leased the job without setting it
     run_started_at: int
     timeout_seconds: float | None
     cancel_requested_at: int | None

@@ -1,5 +1,5 @@
 -- name: leased
--- The facts a heartbeat and a checkpoint need of each job.
+-- The columns of each job that heartbeats and checkpoints read.
 SELECT j.id, j.seq, j.status, j.fence, j.worker, j.lease_seconds, j.run_started_at, j.timeout_seconds, j.cancel_requested_at,
   j.cancel_reason, c.seq, c.data, EXISTS (SELECT 1 FROM queue q WHERE q.tenant = b.tenant AND q.type = b.type AND q.paused_at IS NOT NULL)
 FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value

@@ -1,4 +1,4 @@
-"""Reading the history of jobs on SQLite."""
+"""Reads of job history on SQLite."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _HISTORY: Final = load("interlock.storage.sqlite", "read.sql")["history"]
 
 
 def of_job(connection: Connection, tenant: str, job_id: str) -> list[HistoryRow]:
-    """Every row of one job, oldest first."""
+    """Return the history of a job, oldest row first."""
     return [to_row(r) for r in connection.rows(_HISTORY, {"tenant": tenant, "id": job_id})]
 
 
 def lease_end(connection: Connection, tenant: str, job_id: str, fence: int) -> HistoryRow | None:
-    """The row that ended the grant with this fence, if it has ended."""
+    """Return the row that ended the lease with this fence, or None while it is active."""
     rows = connection.rows(_LEASE_END, {"tenant": tenant, "id": job_id, "fence": fence})
     return to_row(rows[0]) if rows else None
 
 
 def to_row(r: tuple[Any, ...]) -> HistoryRow:
-    """A row as it is selected, from the id of the job on."""
+    """Convert a selected row, which starts with the job ID."""
     return HistoryRow(r[0], r[1], r[2] and Status(r[2]), Status(r[3]), Verb(r[4]), *r[5:])

@@ -1,4 +1,4 @@
-"""Jobs of one transaction that make the same transition: what their rows of history have in common is encoded once."""
+"""History hashes of jobs that make the same transition: the fields they share are encoded once."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ def hash_transitions(
     connection: Connection, seqs: Sequence[int], befores: Iterable[bytes], version: int, left: str | None, to: str,
     verb: str, actor: str, attempt: int, fence: int, metadatas: Sequence[str | None] | None = None,
 ) -> list[bytes]:  # fmt: skip
-    """The hashes of the next rows of these jobs, left with their metadata for what writes job and history.
+    """Compute the hashes of the next history rows, and store them with their metadata for the triggers of `job`.
 
-    Each follows from the hash of the job's last row, or from what its chain begins with.
+    Each hash covers the hash of the job's last row, or the origin of its chain.
     """
     hashes = hash_batch(befores, metadatas, connection.now, version, left, to, verb, actor, attempt, fence)
     connection.hashes.update(zip(seqs, hashes, strict=True))
     if metadatas is not None:
         connection.metadatas.update(zip(seqs, metadatas, strict=True))
-    elif connection.metadatas and verb != "claim":  # those of another verb in this transaction
+    elif connection.metadatas and verb != "claim":  # drop metadata of an earlier operation in this transaction
         for seq in seqs:
             connection.metadatas.pop(seq, None)
     return hashes

@@ -1,4 +1,4 @@
-"""What is found in each job_block of jobs on SQLite, so that lists need not walk past all others."""
+"""Index of job blocks on SQLite, so that lists with rare filters skip most jobs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from interlock.storage.sqlite.connection import Connection
 
 T = TypeVar("T")
 _SQL: Final = load("interlock.storage.sqlite", "job_blocks.sql")
-BATCH_SIZE: Final = 16  # the writer has others waiting
+BATCH_SIZE: Final = 16  # bounds the transaction: other writes wait for it
 
 
 class SQLiteJobBlocks(ABC):
-    """The part of a SQLite store that notes what its lists look for."""
+    """Job block methods of the SQLite store."""
 
     @abstractmethod
     async def _write(self, verb: Callable[[Connection], T]) -> T: ...
@@ -46,7 +46,7 @@ def _note(connection: Connection, tenant: str, jobs: int) -> int:
 
 
 def noted_to(connection: Connection, tenant: str) -> int:
-    """The last job in the order of arrival that is in a job_block."""
+    """Return the seq of the last job in a job block."""
     ((seq,),) = connection.rows(_SQL["noted_to"], {"tenant": tenant})
     return int(seq)
 
@@ -54,12 +54,12 @@ def noted_to(connection: Connection, tenant: str) -> int:
 def between(
     connection: Connection, tenant: str, created_after: int | None, created_before: int | None
 ) -> tuple[int, int] | None:
-    """The first and the last place where a noted job of that time can be."""
+    """Return the first and last seq of the job blocks that overlap a creation time range, or None."""
     facts = {"tenant": tenant, "created_after": created_after, "created_before": created_before}
     ((first, last),) = connection.rows(_SQL["between"], facts)
     return None if first is None else (first, last)
 
 
 def drop_emptied(connection: Connection, tenant: str, first: int, last: int) -> None:
-    """Forget stretches whose jobs are all gone, among those between two places."""
+    """Delete job blocks without jobs that overlap a range of seqs."""
     connection.db.execute(_SQL["drop_emptied"], {"tenant": tenant, "first": first, "last": last})

@@ -1,5 +1,5 @@
 -- name: long_tails
--- Tenants with so many jobs behind their last stretch.
+-- Tenants with at least :jobs jobs after their last job block.
 SELECT t.tenant FROM (
   SELECT tenant, next_seq,
     coalesce((SELECT s.last_seq FROM job_block s WHERE s.tenant = tenant.tenant ORDER BY s.first_seq DESC LIMIT 1), 0) AS noted
@@ -22,12 +22,12 @@ INSERT INTO job_block (tenant, first_seq, last_seq, earliest, latest) VALUES (?,
 INSERT INTO job_block_term (tenant, kind, word, first_seq) VALUES (?, ?, ?, ?);
 
 -- name: drop_emptied
--- Stretches that have no job left, among those that a prune has reached.
+-- Delete empty job blocks that overlap the range of a prune.
 DELETE FROM job_block WHERE tenant = :tenant AND last_seq >= :first AND first_seq <= :last
   AND first_seq >= coalesce((SELECT s.first_seq FROM job_block s WHERE s.tenant = :tenant AND s.first_seq <= :first ORDER BY s.first_seq DESC LIMIT 1), 0)
   AND NOT EXISTS (SELECT 1 FROM job j WHERE j.tenant = job_block.tenant AND j.seq BETWEEN job_block.first_seq AND job_block.last_seq);
 
 -- name: between
--- The places between which all noted jobs of some time are.
+-- The range of seqs that contains all blocks of a creation time range.
 SELECT min(first_seq), max(last_seq) FROM job_block
 WHERE tenant = :tenant AND (:created_after IS NULL OR latest >= :created_after) AND (:created_before IS NULL OR earliest < :created_before);

@@ -1,4 +1,4 @@
-"""A row of job_view as a job."""
+"""Conversion of job_view rows to jobs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""What this process has granted, remembered between transactions: a finish need not read what a claim has just written.
+"""Cache of leases issued by this process, so that a finish does not re-read rows its claim just wrote.
 
-What is remembered of a grant holds while the job runs at the same version, which is looked at before it is used.
-Whatever is missing is read.
+An entry is valid while the job runs at the same version; callers check that before use and read missing entries.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from typing import Final
 MAX_ITEMS: Final = 20_000
 
 
-# Plain tuples, which are made and taken apart in half the time of named ones.
-# How a job stands: status, attempt, fence, worker, version. Jobs that are granted together share it.
+# Plain tuples take half the time of named ones to build and unpack.
+# Status, attempt, fence, worker, version. Jobs leased together share one.
 LeaseRow = tuple[str, int, int, str | None, int]
-# Id and seq of a job, the base of its route, the line of its agent, the newest hash of its history, how it stands.
+# Job ID, seq, base eligibility key, agent number, chain head, lease row.
 LeasedRow = tuple[str, int, int, int | None, bytes, LeaseRow]
 
 
 class LeaseCache:
-    """The grants of one connection that writes."""
+    """The leases of one writer connection."""
 
     def __init__(self) -> None:
         self._rollbacks = 0
@@ -28,7 +27,7 @@ class LeaseCache:
         self._of: dict[str, dict[str, LeasedRow]] = {}
 
     def remember(self, tenant: str, leased: dict[str, LeasedRow], rollbacks: int) -> None:
-        """Keep these; `undone` rises whenever something is rolled back, and what was remembered before is forgotten."""
+        """Add leases. A changed `rollbacks` counter clears the earlier entries, which may be rolled back."""
         self._count += len(leased)
         if rollbacks != self._rollbacks or self._count > MAX_ITEMS:
             self._of.clear()
@@ -36,7 +35,7 @@ class LeaseCache:
         self._of.setdefault(tenant, {}).update(leased)
 
     def take(self, tenant: str, ids: Iterable[str], rollbacks: int) -> dict[str, LeasedRow]:
-        """What is known of these jobs, which are about to end."""
+        """Remove and return the entries of jobs that are about to finish."""
         known = self._of.get(tenant)
         if known is None or rollbacks != self._rollbacks:
             return {}

@@ -1,4 +1,4 @@
-"""Granting jobs on SQLite: what was chosen is read in ranges, and written together with its history."""
+"""Lease selected jobs on SQLite: read them in ranges, and write them together with their history."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _HEARTBEAT, _STARTED, _RUN_STARTED, _UPDATED = (
 )
 _RUNNING: Final = Status.RUNNING
 
-# A job that stands as it was born and has nothing that most jobs lack: few columns of two tables tell all of it.
+# An unchanged job without rare options: its seq, and a few columns of job and job_body that describe it fully.
 NewJobRow = tuple[int, tuple[Any, ...], tuple[Any, ...]]
-# Worker, seconds of the lease, and the status, version, attempt and fence that a job had.
+# Worker, lease seconds, and the previous status, version, attempt and fence.
 Move = tuple[str, float, str, int, int, int]
 
 
 class LeaseWriter:
-    """The jobs that one claim grants, each to the next worker, and all that has to be written for them together."""
+    """The jobs that one claim leases, each to the next worker, and their batched writes."""
 
     def __init__(
         self, connection: Connection, tenant: str, lease_seconds: float | None, floor: int, workers: Iterator[str]
@@ -51,7 +51,7 @@ class LeaseWriter:
         self._moves: dict[Move, list[tuple[str, int, int, int | None, bytes]]] = {}
 
     def take(self, eligibility_keys: EligibilityKeys, seqs: Sequence[int]) -> tuple[list[Job], list[EnforceDeadline]]:
-        """These jobs as granted, save for those whose deadline has passed: they are to end."""
+        """Lease these jobs and return them; return jobs past their deadline as commands instead."""
         new_row = self._as_enqueued(seqs)
         changed = self._changed([seq for seq in seqs if seq not in new_row]) if len(new_row) < len(seqs) else {}
         if self._lease_of_all is None:
@@ -83,12 +83,12 @@ class LeaseWriter:
         return new_row
 
     def _changed(self, seqs: Sequence[int]) -> dict[int, tuple[Any, ...]]:
-        """All columns of other jobs, with base, line and the newest hash behind."""
+        """Return all columns of the other jobs, followed by base, agent number and chain head."""
         rows = self._connection.rows(_SQL["to_lease"], {"tenant": self._tenant, "seqs": json.dumps(seqs)})
         return {row[_SEQ]: row for row in rows}
 
     def _learn_leases(self, new_row: dict[int, NewJobRow], changed: dict[int, tuple[Any, ...]]) -> None:
-        """How long leases are where they are not all alike: by the agents of these jobs, else by their types."""
+        """Load the lease durations of the agents and types of these jobs; an agent's takes precedence."""
         connection, facts = self._connection, {"tenant": self._tenant}
         self._by_type = dict(connection.rows(_SQL["leases_of_types"], facts))
         named = {body[1:3] for _, _, body in new_row.values()} | {(r[_KIND], r[_AGENT]) for r in changed.values()}
@@ -120,7 +120,7 @@ class LeaseWriter:
                 last, expires_at = (worker, lease), now + round(lease * SECOND)
                 same = self._moves.setdefault((worker, lease, "queued", 1, 1, 0), [])
             same.append((id, seq, base, agent_no, first_hash))
-            # In the order of the fields: to name each of them costs more than all the rest of a claim.
+            # Positional, in field order: keyword arguments cost more than the rest of a claim.
             leased.append(tuple.__new__(Job, (
                 tenant, id, seq, type, _RUNNING, priority, payload, None, None, (), agent_kind, agent_id,
                 affinity_key, repository, requires, None, None, None, None, created_by, None, run_at, None, None, None,

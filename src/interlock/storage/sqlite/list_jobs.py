@@ -1,4 +1,4 @@
-"""Lists on SQLite: newest first, read from wherever the fewest rows have to be looked at."""
+"""Job lists on SQLite, newest first, read from the index that visits the fewest rows."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _SQL: Final = load("interlock.storage.sqlite", "list_jobs.sql")
 _SET_BACK: Final = frozenset({Status.RETRY, Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED})
 _DUE_SOME_TIME: Final = frozenset({Status.QUEUED, Status.RETRY})
 _BEYOND_ALL: Final = 1 << 62
-FEW: Final = 5_000  # so many rows are sorted and looked at sooner than all jobs are walked
+FEW: Final = 5_000  # up to this many rows, sorting them is faster than a scan of all jobs
 FEW_BASES: Final = 50
 
 _EVERYWHERE: Final = "c.seq < :before_seq"
 _NOT_YET_NOTED: Final = "c.seq > :noted_to AND c.seq < :before_seq"
 _BETWEEN: Final = "c.seq BETWEEN :first AND :last"
-# The plus keeps the index from the wrong one of two upper bounds.
+# The unary plus keeps SQLite from using before_seq as the upper bound of the index range.
 _IN_BLOCK: Final = "c.seq BETWEEN s.first_seq AND s.last_seq AND +c.seq < :before_seq"
 
 
 def find(connection: Connection, tenant: str, filter: Filter) -> list[Job]:
-    """The newest jobs that fit."""
+    """Return the newest jobs that match the filter."""
     finder = _Finder(connection, tenant, filter)
     found = {job.seq: job for job in finder.jobs()}
     return [found[seq] for seq in sorted(found, reverse=True)[: filter.limit]]
@@ -52,7 +52,7 @@ class _Finder:
             self._facts |= {f"tag{n}": tag, f"tag{n}_as_kept": json.dumps(tag)}
 
     def jobs(self) -> Iterator[Job]:
-        """Those that can be on the page, in no order."""
+        """Yield all candidates for the page, unordered."""
         f, statuses = self._filter, {*self._filter.statuses}
         if f.worker is not None or f.stale_seconds is not None:
             yield from self._read("leased", _EVERYWHERE)
@@ -65,7 +65,7 @@ class _Finder:
                 yield from part
 
     def _parts_by_status(self, statuses: set[Status]) -> list[Iterator[Job]]:
-        """Where the jobs of these statuses are kept apart; nothing where a walk is shorter."""
+        """Return one read per status that has its own index; empty if a scan is cheaper."""
         parts: list[Iterator[Job]] = []
         if Status.QUEUED in statuses:
             due = self._rows(_SQL["due_some_time"], most=FEW + 1)
@@ -88,7 +88,7 @@ class _Finder:
         return parts
 
     def _succeeded(self) -> Iterator[Job]:
-        """A walk that begins where one can be: those that wait are mostly the newest."""
+        """Scan from the newest succeeded job: the jobs after it mostly still wait."""
         ((last,),) = self._rows(_SQL["last_succeeded"])
         self._facts["before_seq"] = min(self._facts["before_seq"], last + 1)
         yield from self._walk()
@@ -114,12 +114,12 @@ class _Finder:
         return self._narrowed("newest_of_type" if by_type else "newest", self._words())
 
     def _words(self) -> list[tuple[str, str]]:
-        """What the stretches of jobs that fit are known by, as names of the kind and of the value."""
+        """Return the block index terms of the filter, as (kind, SQL parameter)."""
         type = [] if self._filter.type is None else [("type", ":type")]
         return [("tag", f":tag{n}") for n in range(len(self._filter.tags))] + type
 
     def _narrowed(self, name: str, words: list[tuple[str, str]], **more: Any) -> Iterator[Job]:
-        """What is not noted yet first, then only those stretches in which all of it is found."""
+        """Read jobs without a block first, then only the job blocks that contain all terms."""
         f, tenant = self._filter, self._facts["tenant"]
         if not words and f.created_after is None and f.created_before is None:
             yield from self._read(name, _EVERYWHERE, **more)
@@ -155,7 +155,7 @@ class _Finder:
         return self._connection.rows(text, self._facts | more)
 
     def _fits(self) -> str:
-        """What was asked for, and no more: every condition costs something for each job that is walked past."""
+        """Return the conditions of the filter, and only those: each one costs time for every scanned job."""
         f = self._filter
         conditions = {
             f"v.status IN ({_quoted(f.statuses)})": f.statuses,
@@ -178,7 +178,7 @@ def _quoted(statuses: Sequence[Status]) -> str:
 
 
 def _blocks_with(words: Sequence[tuple[str, str]]) -> str:
-    """The stretches in which all words are found: those with the first, and of these those with each other one."""
+    """Return the joins that select job blocks with all terms, starting from the first term."""
     others = "".join(
         f"CROSS JOIN job_block_term w{n} ON w{n}.tenant = :tenant AND w{n}.kind = '{kind}' AND w{n}.word = {word}"
         f" AND w{n}.first_seq = w.first_seq "

@@ -1,6 +1,6 @@
--- A list shows those jobs that fit ({fits}) of the places that a statement has found ({found}). These statements find places newest first, and
--- look only where {within} says: if that is inside of some stretches, {stretches} and {by_block} read those newest first, else they are
--- empty. {tagged} passes over most jobs without a tag before anything else of them is read.
+-- page_of_jobs filters ({fits}) the seqs that another statement finds ({found}), newest first, in the range {within}.
+-- With the block index, {job_blocks} and {by_block} read matching job blocks newest first; otherwise they are empty.
+-- {tagged} is a cheap test that skips most jobs without the tag before their other columns are read.
 
 -- name: page_of_jobs
 SELECT {list} FROM ({found} LIMIT -1) c CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = c.seq WHERE {fits} LIMIT :limit;
@@ -17,7 +17,7 @@ WHERE c.tenant = :tenant AND c.agent_kind = :agent_kind AND c.agent_id = :agent_
 ORDER BY {by_block}c.seq DESC;
 
 -- name: unsuccessful
--- Jobs that wait for another try, or ended in one way other than succeeded.
+-- Jobs in status retry, failed, dead_letter or cancelled.
 SELECT c.seq FROM {job_blocks}job c INDEXED BY job_unsuccessful
 WHERE c.tenant = :tenant AND c.status = :status AND c.status <> 'queued' AND c.status <> 'running' AND c.status <> 'succeeded' AND c.status <> 'waiting_for_approval' AND {within} AND {tagged}
 ORDER BY {by_block}c.seq DESC;
@@ -39,7 +39,8 @@ SELECT c.seq FROM job_body c INDEXED BY job_parent
 WHERE c.tenant = :tenant AND c.parent_id = :parent_id AND c.parent_id IS NOT NULL AND {within} ORDER BY c.seq DESC;
 
 -- name: due_some_time
--- Jobs that wait for their time, a place in a line, or children; where a type is named, those of others may be among them.
+-- Jobs that wait for run_at, a concurrency slot or children. With a type, blocked and waiting jobs of other types
+-- are included.
 SELECT j.seq FROM job j INDEXED BY job_ready
 WHERE j.tenant = :tenant AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0 AND :type IS NULL
 UNION ALL
@@ -55,7 +56,7 @@ LIMIT :most;
 SELECT value AS seq FROM json_each(:seqs) c WHERE {within};
 
 -- name: last_succeeded
--- No job that arrived after this has succeeded.
+-- An upper bound of the seqs of succeeded jobs.
 SELECT coalesce(max(y.last_seq), 0) FROM queue_counter y WHERE y.tenant = :tenant AND y.to_status = 'succeeded';
 
 -- name: how_many_unsuccessful

@@ -20,11 +20,11 @@ def append(connection: Connection, tenant: str, entry: Entry) -> None:
 
 
 def rows(connection: Connection, tenant: str, after: int, limit: int) -> list[LogRow]:
-    """Rows after a number, oldest first."""
+    """Return rows after a number, oldest first."""
     return [*map(LogRow._make, connection.rows(_SQL["rows"], (tenant, after, limit)))]
 
 
 def end(connection: Connection, tenant: str) -> tuple[int, bytes] | None:
-    """Number and hash of the newest row."""
+    """Return number and hash of the newest row."""
     found = connection.rows(_SQL["end"], (tenant,))
     return (int(found[0][0]), bytes(found[0][1])) if found else None

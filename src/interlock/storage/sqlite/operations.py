@@ -1,4 +1,4 @@
-"""Redrive, trees of jobs and prune on SQLite."""
+"""Redrive, child listing and prune on SQLite."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
 T = TypeVar("T")
 _SQL: Final = load("interlock.storage.sqlite", "operations.sql")
 _OPEN_PARENTS: Final = load("interlock.storage.sqlite", "enqueue.sql")["open_parents"]
-# The job goes first: nothing that belongs to one may go while it is there.
+# delete_job comes first: triggers reject deleting its other rows while the job exists.
 _DELETES: Final = tuple(text for name, text in _SQL.items() if name.startswith("delete_"))
 _FROM_THE_FIRST: Final = ("", -1)
 
 
 class SQLiteOperations(ABC):
-    """The part of a SQLite store that does jobs again and deletes them."""
+    """Redrive and prune methods of the SQLite store."""
 
     @abstractmethod
     async def _write(self, verb: Callable[[Connection], T]) -> T: ...
@@ -119,7 +119,7 @@ def _redrive(
 
 
 def _copy_progress(connection: Connection, tenant: str, source: str, target: str, through: str | None) -> None:
-    """Its steps up to the last one of a name, or all of them and the checkpoint."""
+    """Copy the steps up to the last one named `through`, or all steps and the checkpoint."""
     progress.copy_steps(connection, tenant, source, target, through=through)
     if through is None:
         connection.db.execute(_SQL["copy_checkpoint"], {"tenant": tenant, "source": source, "target": target})
@@ -164,7 +164,7 @@ def _prune(connection: Connection, tenant: str, order: PruneCommand) -> PrunedSt
     rows = connection.rows(_SQL["next_jobs"], {"tenant": tenant, "after": order.after_seq, "step": order.step})
     cutoff = min(order.cutoff, connection.now)
     last_seq = rows[-1][0] if rows else order.after_seq
-    # What was made after the cutoff has not ended before it: where nothing older is left, the rest is not looked at.
+    # A job created after the cutoff cannot have finished before it, so stop once no job of this step is older.
     at_end = len(rows) < order.step or all(created_at >= cutoff for _, _, created_at, _, _ in rows)
     old = [(seq, id, hash) for seq, id, _, ended, hash in rows if ended is not None and ended < cutoff]
     if order.most is not None and len(old) > order.most:

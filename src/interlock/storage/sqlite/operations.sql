@@ -1,5 +1,5 @@
 -- name: to_redrive
--- A job that is to be done again, with what there is to go on from and what came of an earlier redrive.
+-- A job to redrive, and whether it has a checkpoint and the step to resume after.
 SELECT j.id, j.status, b.type, b.payload, j.priority, j.timeout_seconds, j.max_attempts, b.backoff, b.expiry_delay_seconds, b.headers,
   b.traceparent, j.tags, b.agent_kind, b.agent_id, b.affinity_key, b.repository, b.requires, b.webhook, b.parent_id, b.requested_by,
   EXISTS (SELECT 1 FROM job_checkpoint c WHERE c.tenant = j.tenant AND c.job_id = j.id),
@@ -16,7 +16,7 @@ SELECT i.value FROM json_each(:ids) i WHERE EXISTS (SELECT 1 FROM job_body b IND
   WHERE b.tenant = :tenant AND b.redrive_of = i.value AND b.redrive_of IS NOT NULL);
 
 -- name: dead_letters
--- Dead letters that were not redriven, newest first.
+-- Dead-letter jobs that were not redriven, newest first.
 SELECT j.id FROM job j INDEXED BY job_unsuccessful
 WHERE j.tenant = :tenant AND j.status = 'dead_letter' AND j.status <> 'queued' AND j.status <> 'running' AND j.status <> 'succeeded'
   AND j.status <> 'waiting_for_approval' AND NOT EXISTS (SELECT 1 FROM job_body b INDEXED BY job_redrive
@@ -33,7 +33,7 @@ FROM job_body b INDEXED BY job_parent CROSS JOIN job j ON j.tenant = b.tenant AN
 WHERE b.tenant = :tenant AND b.parent_id = :parent AND b.parent_id IS NOT NULL AND b.seq > :after ORDER BY b.seq LIMIT :limit;
 
 -- name: next_jobs
--- What a step of a prune looks at, with the ends of the histories.
+-- The jobs that one prune step examines, with their chain heads.
 SELECT j.seq, j.id, b.created_at, j.finished_at, j.head
 FROM job j CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
 WHERE j.tenant = :tenant AND j.seq > :after ORDER BY j.seq LIMIT :step;
@@ -63,14 +63,14 @@ DELETE FROM approval_vote INDEXED BY approval_vote_job WHERE tenant = :tenant AN
 DELETE FROM approval INDEXED BY approval_of_lease WHERE tenant = :tenant AND job_id IN (SELECT value FROM json_each(:ids));
 
 -- name: delete_outbox
--- What is still on its way is delivered all the same.
+-- Pending deliveries stay and are still sent.
 DELETE FROM outbox INDEXED BY outbox_job WHERE tenant = :tenant AND job_id IN (SELECT value FROM json_each(:ids)) AND settled_at IS NOT NULL;
 
 -- name: prunes
 SELECT id, at, actor, cutoff, jobs, first_seq, last_seq, hash FROM prune WHERE tenant = :tenant ORDER BY at DESC, id DESC LIMIT :limit;
 
 -- name: tenants
--- Also one that only its history tells of: an audit must not be led past it.
+-- Includes tenants that appear only in the history, so that an audit does not skip them.
 WITH RECURSIVE h (tenant) AS (
   SELECT min(tenant) FROM job_history
   UNION ALL

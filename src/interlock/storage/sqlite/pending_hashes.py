@@ -1,4 +1,4 @@
-"""The hashes of history rows that a verb has computed and the triggers of `job` are about to write."""
+"""History hashes that an operation has computed for the triggers of `job` to write."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sized
 
 
 class Hashes(dict[int, bytes]):
-    """Hashes by the place of their job in the order of arrival; whoever is no verb (`strangers`) has none."""
+    """History hashes by job seq. Direct SQL (`strangers` is not empty) has none and reads None."""
 
     def __init__(self, strangers: Sized) -> None:
         self._strangers = strangers

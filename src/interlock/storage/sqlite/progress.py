@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class SQLiteProgress(ABC):
-    """The part of the store that keeps steps and events."""
+    """Step and event methods of the SQLite store."""
 
     _events_added: Wakeup
 
@@ -64,7 +64,7 @@ class SQLiteProgress(ABC):
 
 
 def save_steps(connection: Connection, tenant: str, steps: Sequence[Step]) -> list[StepRow | Rejected]:
-    """Keep each step that is not there yet; the answer is what is kept."""
+    """Save each new step and return the stored one: the first save wins."""
     leased = _leases(connection, tenant, steps)
     named = json.dumps([(s.id, s.name, s.occurrence) for s in steps])
     rows = map(_step, connection.rows(_SQL["known_steps"], {"tenant": tenant, "steps": named}))
@@ -90,14 +90,14 @@ def save_steps(connection: Connection, tenant: str, steps: Sequence[Step]) -> li
 
 
 def copy_steps(connection: Connection, tenant: str, source: str, target: str, *, through: str | None = None) -> int:
-    """Give a job that has none yet the steps of another, all or up to the last one of a name; tells how many."""
+    """Copy the steps of a job, all or up to the last one named `through`, to a job without steps; return how many."""
     facts = {"tenant": tenant, "source": source, "target": target, "through": through}
     connection.db.execute(_SQL["copy_steps"], facts)
     return int(connection.db.changes())
 
 
 def add_events(connection: Connection, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
-    """Add the events of each report whose worker still holds the job."""
+    """Append the events of each report whose worker still holds the lease."""
     leased = _leases(connection, tenant, reports)
     faults = [_fault(connection, tenant, report, leased.get(report.id)) for report in reports]
     good = [report for report, fault in zip(reports, faults, strict=True) if fault is None]
@@ -106,7 +106,7 @@ def add_events(connection: Connection, tenant: str, reports: Sequence[Report]) -
 
 
 class _LeaseRef(Protocol):
-    """Whatever names the grant it was made under."""
+    """An item that names the lease it was sent under."""
 
     @property
     def id(self) -> str: ...

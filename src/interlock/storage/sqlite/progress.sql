@@ -1,9 +1,9 @@
 -- name: leases
--- Who holds each job now, if anybody.
+-- The current lease of each job, if any.
 SELECT j.id, j.status, j.fence, j.worker FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
 
 -- name: known_steps
--- Of the steps [job, name, occurrence] those that have been saved.
+-- The steps [job, name, occurrence] that are already saved.
 SELECT s.job_id, s.seq, s.name, s.occurrence, s.result, s.function, s.fence, s.at, s.sanitized
 FROM json_each(:steps) i CROSS JOIN job_step s INDEXED BY job_step_once
   ON s.tenant = :tenant AND s.job_id = i.value ->> 0 AND s.name = i.value ->> 1 AND s.occurrence = i.value ->> 2;
@@ -20,7 +20,7 @@ SELECT s.job_id, s.seq, s.name, s.occurrence, s.result, s.function, s.fence, s.a
 FROM job_step s WHERE s.tenant = :tenant AND s.job_id = :id AND s.seq > :after ORDER BY s.seq LIMIT :limit;
 
 -- name: copy_steps
--- The steps of one job for another that has none yet: all, or those up to the last one of a name.
+-- Copy all steps, or those up to the last one named :through, to a job without steps.
 INSERT INTO job_step (tenant, job_id, seq, name, occurrence, result, function, fence, at, sanitized)
 SELECT s.tenant, :target, s.seq, s.name, s.occurrence, s.result, s.function, 0, s.at, s.sanitized
 FROM job_step s
@@ -28,17 +28,17 @@ WHERE s.tenant = :tenant AND s.job_id = :source AND (:through IS NULL
   OR s.seq <= (SELECT max(n.seq) FROM job_step n WHERE n.tenant = :tenant AND n.job_id = :source AND n.name = :through));
 
 -- name: known_events
--- Of the events [job, id] those that have been told before.
+-- The events [job, ID] that are already stored.
 SELECT e.job_id, e.id, e.seq FROM json_each(:events) i CROSS JOIN job_event e INDEXED BY job_event_once
   ON e.tenant = :tenant AND e.job_id = i.value ->> 0 AND e.id = i.value ->> 1;
 
 -- name: last_events
--- The number of the last event of each job, and when its lease began.
+-- The number of the last event of each job, and the start of its lease.
 SELECT i.value, coalesce((SELECT max(e.seq) FROM job_event e WHERE e.tenant = :tenant AND e.job_id = i.value), 0), j.run_started_at
 FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
 
 -- name: next_commit_seq
--- One for each transaction that tells something. There is one writer at a time, so turns rise in the order of commits.
+-- One number per transaction that adds events. SQLite has one writer at a time, so numbers rise in commit order.
 INSERT INTO event_commit_seq (tenant, last) VALUES (:tenant, 1) ON CONFLICT DO UPDATE SET last = last + 1
 RETURNING last, (SELECT value FROM epoch);
 

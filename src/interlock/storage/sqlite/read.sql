@@ -6,7 +6,7 @@ SELECT j.id, j.fence, CASE WHEN j.status = 'running' THEN j.worker END, j.cancel
 FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
 
 -- name: search
--- Reads the index of the ids from end to end: fast enough for a person, and no index to maintain for it.
+-- Scans the whole ID index: fast enough for interactive search, and needs no extra index.
 SELECT id FROM (
   SELECT j.id, j.seq FROM job j WHERE j.tenant = :tenant AND :id_end IS NOT NULL AND substr(j.id, -length(:id_end)) = :id_end
   UNION SELECT b.id, b.seq FROM job_body b WHERE b.tenant = :tenant AND b.idempotency_key = :text)
@@ -18,7 +18,7 @@ FROM job j CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq
 WHERE j.tenant = :tenant AND j.id = :id ORDER BY h.version;
 
 -- name: due_leases
--- Skips from tenant to tenant among those that have something running, however many others there are.
+-- A skip scan over tenants with running jobs; other tenants cost nothing.
 WITH RECURSIVE t (tenant) AS (
   SELECT min(tenant) FROM job INDEXED BY job_lease WHERE status = 'running'
   UNION ALL
@@ -41,6 +41,6 @@ SELECT j.tenant, j.id FROM t CROSS JOIN job j INDEXED BY job_deadline ON j.tenan
 WHERE j.deadline IS NOT NULL AND j.status IN ('queued', 'retry', 'waiting_for_approval') AND j.deadline <= :now LIMIT :limit;
 
 -- name: heads
--- The ends of some of a tenant's chains, by job.
+-- A page of a tenant's chain heads, by job ID.
 SELECT j.id, h.hash FROM job j JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq AND h.version = j.version
 WHERE j.tenant = :tenant AND j.id > :after ORDER BY j.id LIMIT :limit;

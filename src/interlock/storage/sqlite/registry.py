@@ -24,7 +24,7 @@ KEPT_MINUTES: Final = 60
 
 
 class SQLiteRegistry(ABC):
-    """The part of the store that knows what jobs are of and for."""
+    """Type, agent and counter methods of the SQLite store."""
 
     @abstractmethod
     async def _write(self, verb: Callable[[Connection], T]) -> T: ...
@@ -121,7 +121,7 @@ class SQLiteRegistry(ABC):
         return await self._read(read)
 
     async def read_settled(self, tenant: str, query: Callable[[Connection], T]) -> T:
-        """Read, after those jobs have joined their lines whose time has come, so that what is told is true."""
+        """Assign free concurrency slots to due jobs, then run the query, so that it sees current slots."""
 
         def read(c: Connection) -> tuple[bool, T | None]:
             ((due,),) = c.rows(_MOVES["any_agent_due"], {"tenant": tenant, "now": c.read_clock()})
@@ -176,7 +176,7 @@ def set_agent(c: Connection, tenant: str, agent: Agent) -> Agent:
 
 
 def _stats(c: Connection, tenant: str) -> list[QueueStats]:
-    """All counts from one snapshot, so that they add up."""
+    """Read all counts from one snapshot, so that they are consistent."""
     with c.db:
         now = c.read_clock()
         facts = {"tenant": tenant, "now": now, "recent": now - RATE_MINUTES * transition_effects.MINUTE}

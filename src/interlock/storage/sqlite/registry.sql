@@ -15,12 +15,12 @@ RETURNING name, schema, requires, defaults, created_at, updated_at;
 DELETE FROM job_type WHERE tenant = :tenant AND name = :name RETURNING name;
 
 -- name: agents
--- Agents from one on, in the order of their names.
+-- Agents after a name, in order of name.
 SELECT kind, id, max_concurrency, strict, defaults, implicit, created_at, updated_at FROM agent
 WHERE tenant = :tenant AND (kind, id) > (:kind, :id) ORDER BY kind, id LIMIT :limit;
 
 -- name: stalled_agents
--- Strict agents without a free slot none of whose jobs runs or could be claimed now.
+-- Strict agents without a free slot, none of whose jobs runs or can be claimed now.
 SELECT kind, id, max_concurrency, strict, defaults, implicit, created_at, updated_at FROM agent a
 WHERE a.tenant = :tenant AND a.strict AND a.used >= a.max_concurrency AND NOT EXISTS (
   SELECT 1 FROM job j INDEXED BY job_of_agent
@@ -33,7 +33,7 @@ SELECT kind, id, max_concurrency, strict, defaults, implicit, created_at, update
 WHERE tenant = :tenant AND kind = :kind AND id = :id;
 
 -- name: set_agent
--- The limit acts by the trigger limit_changes.
+-- The trigger limit_changes applies a new limit.
 UPDATE agent SET max_concurrency = :max_concurrency, strict = :strict, defaults = :defaults, backoff = :backoff, implicit = 0,
   updated_at = :now
 WHERE tenant = :tenant AND kind = :kind AND id = :id;
@@ -55,7 +55,8 @@ FROM queue_counter y CROSS JOIN eligibility_key r ON r.tenant = y.tenant AND r.n
 WHERE y.tenant = :tenant GROUP BY r.type, y.from_status, y.to_status;
 
 -- name: minutes
--- What moved of each type, minute by minute; all that was before the last hour is one. Only ended jobs are deleted, and they tell nothing here.
+-- Transitions of each type by minute; everything before the last hour is one row. Deletions are excluded: only
+-- terminal jobs are deleted, and no column counts those.
 SELECT r.type, CASE WHEN y.minute < :since THEN 0 ELSE y.minute END AS at,
   sum(y.count * ((y.to_status IN ('queued', 'retry')) - (y.from_status IN ('queued', 'retry')))),
   sum(y.count * ((y.to_status = 'running') - (y.from_status = 'running'))),
@@ -66,7 +67,8 @@ FROM queue_counter y CROSS JOIN eligibility_key r ON r.tenant = y.tenant AND r.n
 WHERE y.tenant = :tenant AND y.to_status <> '' GROUP BY r.type, at ORDER BY r.type, at;
 
 -- name: later
--- Jobs that are due later, and since when the oldest waits that is due, base by base: first those without repository and key.
+-- Per base: the number of jobs due later, and the earliest run_at of a due job. The first SELECT covers jobs without
+-- repository and affinity key, the second covers the others.
 SELECT r.type,
   (SELECT count(*) FROM job j INDEXED BY job_ready WHERE j.tenant = r.tenant AND j.eligibility_key = r.no AND j.run_at > :now
     AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0),
@@ -94,7 +96,7 @@ CROSS JOIN job j ON j.tenant = :tenant AND j.id = w.job_id CROSS JOIN job_body b
 SELECT type, paused_at, paused_by, pause_reason FROM queue WHERE tenant = :tenant;
 
 -- name: fold
--- Minutes older than an hour become one.
+-- Merge minutes older than an hour into one row (minute 0).
 INSERT INTO queue_counter SELECT tenant, base, 0, from_status, to_status, sum(count), max(last_seq) FROM queue_counter
 WHERE tenant = :tenant AND minute > 0 AND minute < :before GROUP BY base, from_status, to_status
 ON CONFLICT DO UPDATE SET count = count + excluded.count, last_seq = max(last_seq, excluded.last_seq);

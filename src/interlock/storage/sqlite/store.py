@@ -1,4 +1,4 @@
-"""The store contract on one SQLite file."""
+"""The store on one SQLite file."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ class SQLiteStore(
     SQLiteTokens,
     SQLiteExplain,
 ):
-    """Jobs in one file. Any number of processes may open it; each has one writer thread and a few readers."""
+    """A store in one file. Many processes can open it; each has one writer thread and a few reader threads."""
 
-    has_one_writer: Final = True  # calls of all verbs gain by going out together
+    has_one_writer: Final = True  # every operation gains from batching
 
     def __init__(self, path: str, *, clock: Callable[[], int] = wall_clock) -> None:
         self.path = path
@@ -108,7 +108,7 @@ class SQLiteStore(
 
     @classmethod
     async def open(cls, path: str, *, clock: Callable[[], int] = wall_clock, migrate: bool = True) -> SQLiteStore:
-        """Open the file; bring its schema up to date, or refuse it if that was not asked for."""
+        """Open the file and migrate it; with `migrate=False`, raise if migrations are missing."""
         store = await asyncio.to_thread(cls, path, clock=clock)
         try:
             if migrate:
@@ -121,7 +121,7 @@ class SQLiteStore(
         return store
 
     async def migrate(self) -> list[str]:
-        """Apply what is missing, all in one transaction, and name it."""
+        """Apply missing migrations in one transaction and return their names."""
         return await self._write(_migrate)
 
     async def enqueue(
@@ -248,21 +248,24 @@ class SQLiteStore(
         return await history_chain.head_of(await self.tenants() if tenant is None else [tenant], ends, log_end)
 
     def watch(self, tenant: str) -> asyncio.Event:
-        """Own commits fire at once; those of other processes, for whomever, are noticed by the file's data version."""
+        """Return an event that fires on commits.
+
+        Commits of this process fire it immediately; a poll of the data version detects those of others, for any tenant.
+        """
         self._watched_at = asyncio.get_running_loop().time()
         if self._lookout is None and self.path != MEMORY:
             self._lookout = asyncio.create_task(self._look_at_others())
         return self._signal.event(tenant)
 
     async def _look_at_others(self) -> None:
-        """Runs while somebody waits, and asks the database only if its log was written to, which is cheap to see."""
+        """Poll for commits of other processes while a caller waits; query only if the WAL changed, to save queries."""
         log, seen, written = Path(f"{self.path}-wal"), None, None
         loop = asyncio.get_running_loop()
         try:
             while loop.time() - self._watched_at < STOP_LOOKING_SECONDS:
                 if (now_written := _written(log)) != written:
-                    with contextlib.suppress(Unavailable):  # the file is busy: look again
-                        version = await self._write(_data_version)  # which the writer's own commits leave as it is
+                    with contextlib.suppress(Unavailable):  # the file is busy: retry
+                        version = await self._write(_data_version)  # unchanged by the writer's own commits
                         if seen is not None and version != seen:
                             self._signal.fire()
                         seen, written = version, now_written
@@ -350,7 +353,7 @@ class SQLiteStore(
 
 
 def _written(log: Path) -> tuple[int, int] | None:
-    """When a file was last written to; two writes within a tick of the file system's clock may look like one."""
+    """Return mtime and size; two writes within one tick of the file system clock may look like one."""
     try:
         found = log.stat()
     except FileNotFoundError:
@@ -387,7 +390,7 @@ def _checksums(connection: Connection) -> dict[int, str]:
 def _migrate(connection: Connection) -> list[str]:
     db = connection.db
     if not _applied(connection) and connection.rows("SELECT 1 FROM sqlite_schema WHERE name = 'job'"):
-        raise SchemaMismatch("the file belongs to another application, which has a job of its own; name another file")
+        raise SchemaMismatch("the file belongs to another application with a table job: name another file")
     db.execute(_LADDER)
     todo = pending(migrations(PACKAGE), _checksums(connection))
     for m in todo:
@@ -397,5 +400,5 @@ def _migrate(connection: Connection) -> list[str]:
 
 
 def _touch(connection: Connection) -> None:
-    """Write what is there already: on a full disk, or one that takes no writes, this fails as any write does."""
+    """Rewrite an unchanged value, which fails like any write if the disk is full or read-only."""
     connection.db.pragma("user_version", int(str(connection.db.pragma("user_version"))))

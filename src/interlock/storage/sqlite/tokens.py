@@ -26,7 +26,7 @@ _LISTS: Final = tuple(map(Token._fields.index, ("roles", "types", "repositories"
 
 
 class SQLiteTokens(ABC):
-    """The part of a SQLite store that keeps tokens."""
+    """Token methods of the SQLite store."""
 
     @abstractmethod
     async def _write(self, verb: Callable[[Connection], T]) -> T: ...

@@ -1,5 +1,5 @@
 -- name: create
--- Keeps a new token, unless its id or its key is there already.
+-- Keep the existing token if its ID or key is already in use.
 INSERT INTO token (tenant, id, hash, description, roles, worker_id, types, repositories, capabilities, key, created_at, created_by,
   expires_at)
 VALUES (:tenant, :id, :hash, :description, :roles, :worker_id, :types, :repositories, :capabilities, :key, :now, :created_by,
@@ -25,7 +25,7 @@ ORDER BY created_at DESC, id DESC LIMIT :limit;
 UPDATE token SET revoked_at = :now, revoked_by = :actor WHERE tenant = :tenant AND id = :id AND revoked_at IS NULL;
 
 -- name: forget
--- The end is spelled as its index has it.
+-- The expression must match the index token_end.
 DELETE FROM token WHERE (tenant, id) IN (
   SELECT tenant, id FROM token
   WHERE coalesce(revoked_at, expires_at) IS NOT NULL

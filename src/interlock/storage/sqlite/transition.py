@@ -1,4 +1,4 @@
-"""Every change of a job on SQLite: read under the write lock, decided in the domain, written with its history."""
+"""Transitions on SQLite: read job states under the write lock, decide in the domain, write with history."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _ENDINGS: Final = (FailJob, ReleaseJob, AcknowledgeCancel, RequestApproval)
 
 
 class Found(NamedTuple):
-    """A job as decisions see it, and where its history ends."""
+    """A job state and its chain head."""
 
     state: JobState
     seq: int
@@ -59,7 +59,7 @@ class Found(NamedTuple):
 def carry_out(
     connection: Connection, tenant: str, orders: Sequence[Command], eligibility_keys: EligibilityKeys | None = None
 ) -> list[Receipt | Rejected]:
-    """Decide and write each order; two orders for one job follow each other."""
+    """Decide and write each command; commands for the same job are applied one after the other."""
     if {*map(type, orders)} == {CompleteJob} and are_distinct(orders):
         return _complete(connection, tenant, cast("Sequence[CompleteJob]", orders))
     answers: dict[int, Receipt | Rejected] = {}
@@ -80,7 +80,7 @@ def carry_out(
 def carry_out_apart(
     connection: Connection, tenant: str, orders: Sequence[Command], eligibility_keys: EligibilityKeys | None = None
 ) -> list[Receipt | Rejected]:
-    """The same as a part of a transaction that goes on; a row that breaks a rule stops none but itself."""
+    """Run `carry_out` in a savepoint; an invalid row rejects only its own command."""
     if not orders:
         return []
     try:
@@ -94,7 +94,7 @@ def carry_out_apart(
 
 
 def _complete(connection: Connection, tenant: str, orders: Sequence[CompleteJob]) -> list[Receipt | Rejected]:
-    """The hot finish: nothing to decide, the grant only has to be the current one."""
+    """Fast path for completions: check the lease, without a call to `decide()`."""
     now = connection.now
     leased = _leased_rows(connection, tenant, [*map(id_of, orders)])
     answers: list[Receipt | Rejected] = []
@@ -113,7 +113,7 @@ def _complete(connection: Connection, tenant: str, orders: Sequence[CompleteJob]
         if status != "running" or (given != fence and given != ANY_FENCE) or worker != by:
             answers.append(_repeated(connection, tenant, order))
             continue
-        if lease is not last:  # jobs that were granted together mostly end together
+        if lease is not last:  # jobs leased together mostly finish together
             last, same = lease, ended.setdefault(lease, [])
         same.append(job)
         if result is not None or summary is not None or usage is not None:
@@ -141,7 +141,7 @@ def _complete(connection: Connection, tenant: str, orders: Sequence[CompleteJob]
 
 
 def _leased_rows(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, LeasedRow]:
-    """Where these jobs stand: as remembered, where nothing has changed since, else as they are read."""
+    """Return the leased rows: from the cache if still valid, otherwise read from the table."""
     leased = connection.leased.take(tenant, ids, connection.rollbacks)
     same: dict[LeaseRow, list[LeasedRow]] = {}
     for lease, some in groupby(leased.values(), itemgetter(5)):
@@ -201,7 +201,7 @@ def _one_each(
 def _outcome(
     connection: Connection, tenant: str, order: Command, job: JobState, waits: Mapping[str, Sequence[str]]
 ) -> Transition | NoChange | Error:
-    """The decision, after what came with the order was saved and what it looks at was read."""
+    """Save the checkpoint of the command, load what the decision needs, and decide."""
     if isinstance(order, RequestApproval) and order.checkpoint is not None and job.cancel_requested_at is None:
         (saved,) = heartbeats.checkpoint(connection, tenant, [order.checkpoint])
         if isinstance(saved, Rejected):
@@ -229,7 +229,7 @@ def _starved_child(connection: Connection, tenant: str, search: Generator[Questi
 
 
 def job_states(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, Found]:
-    """Jobs as they are, in the transaction that holds the write lock."""
+    """Return the job states. Requires the write lock."""
     rows = connection.rows(_SQL["job_states"], {"tenant": tenant, "ids": json.dumps(ids)})
     return {row[0]: Found(_job_state(row), *row[18:23]) for row in rows}
 
@@ -239,7 +239,7 @@ def _job_state(row: tuple[Any, ...]) -> JobState:
 
 
 def _still_open(connection: Connection, tenant: str, change: Transition) -> Transition | Error:
-    """The change with only those children that have not ended yet, or a refusal of a stranger."""
+    """Return the transition with only its unfinished children, or an error if one is not a child of the job."""
     rows = connection.rows(_SQL["children"], {"tenant": tenant, "ids": json.dumps(change.children)})
     children = {id: (ended, parent) for id, ended, parent in rows}
     for child in change.children:
@@ -262,7 +262,7 @@ def _last_receipt(connection: Connection, tenant: str, job_id: str) -> Receipt:
 def write(
     connection: Connection, tenant: str, changes: Sequence[tuple[Transition, Found]], eligibility_keys: EligibilityKeys
 ) -> None:
-    """Write decided changes with their history."""
+    """Write transitions with their history."""
     if not changes:
         return
     db, now = connection.db, connection.now
@@ -293,7 +293,7 @@ def write(
 
 
 def _digests(connection: Connection, tenant: str, change: Transition, job: JobState, seq: int) -> digests.Digests:
-    """What the transition is about; all of it but the job itself has been written."""
+    """Return the digests that the transition covers. Requires that all rows except the job are written."""
     found = digests.of_transition(
         connection, tenant, change.id, job.fence, job.status, change.status, change.verb, job.approval_id
     )  # fmt: skip
@@ -306,7 +306,7 @@ def _digests(connection: Connection, tenant: str, change: Transition, job: JobSt
 
 
 def notify_parents(connection: Connection, tenant: str, ended: Sequence[str]) -> None:
-    """Children that ended are waited for no more; a job that ended waits for nobody."""
+    """Remove terminal jobs from job_await, as children and as parents, and update the waiting parents."""
     db = connection.db
     ((anyone,),) = connection.rows(_SQL["anyone_awaits"], {"tenant": tenant})
     if not anyone:

@@ -1,5 +1,5 @@
 -- name: job_states
--- What decisions look at, with the head of each job.
+-- The job state that decide() reads, with the chain head.
 SELECT j.id, j.status, j.attempt, j.max_attempts, j.version, j.fence, j.worker, j.run_at, j.deadline, j.lease_expires_at,
   j.run_started_at, j.timeout_seconds,
   coalesce(b.backoff, (SELECT a.backoff FROM agent a WHERE a.tenant = j.tenant AND a.no = j.agent_no),
@@ -18,7 +18,7 @@ SELECT j.id, j.seq, j.base, j.agent_no, j.head, j.status, j.attempt, j.fence, j.
 FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
 
 -- name: still_leased
--- How many jobs of a range are as they were granted.
+-- The number of jobs in a range that are unchanged since they were leased.
 SELECT count(*) FROM job WHERE tenant = ? AND seq BETWEEN ? AND ? AND status = 'running' AND fence = ? AND worker = ? AND version = ?;
 
 -- name: complete
@@ -30,14 +30,14 @@ WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
 INSERT INTO job_result (tenant, seq, result, result_summary, usage, sanitized) VALUES (?1, ?, ?, ?, ?, ?);
 
 -- name: change
--- Writes a decided change; what a change leaves open stays as it is.
+-- Write a transition; columns it does not set keep their values.
 UPDATE job SET status = :status, version = version + 1, attempt = :attempt, releases = :releases, awaiting = :awaiting,
   worker = CASE WHEN :status = 'running' THEN worker END,
   lease_expires_at = CASE WHEN :status = 'running' THEN lease_expires_at END,
   approval_id = :approval_id, run_at = coalesce(:run_at, run_at), error = coalesce(:error, error),
   cancel_requested_at = coalesce(:cancel_requested_at, cancel_requested_at),
   cancel_reason = coalesce(:cancel_reason, cancel_reason), sanitized = sanitized OR :sanitized,
-  -- where a job that stops running or waiting must line up again
+  -- a job that stops running or waiting must get a slot again, unless it keeps its slot
   blocked = CASE WHEN agent_no IS NULL OR :awaiting > 0 OR NOT (:status = 'queued' OR :status = 'retry') THEN 0
     WHEN status = :status THEN blocked
     ELSE (SELECT a.max_concurrency IS NOT NULL AND NOT (a.strict AND (job.status = 'running' OR job.slot_epoch IS a.strict_epoch))
@@ -50,7 +50,7 @@ UPDATE job SET status = :status, version = version + 1, attempt = :attempt, rele
 WHERE tenant = :tenant AND seq = :seq;
 
 -- name: lease_end
--- The history row that ended a grant.
+-- The history row that ended a lease.
 SELECT j.id, h.version, h.from_status, h.to_status, h.verb, h.actor, h.attempt, h.fence, h.reason, h.metadata, h.at, h.hash
 FROM job j CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq
 WHERE j.tenant = :tenant AND j.id = :id AND h.fence = :fence AND h.from_status = 'running' AND h.to_status <> 'running';
@@ -61,7 +61,7 @@ FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value
 CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq;
 
 -- name: look_at_jobs
--- Whether each waits for children, and which strict agent's slot it lacks.
+-- Whether each job waits for children, and the strict agent whose slot it waits for.
 SELECT j.id, j.awaiting > 0, CASE WHEN j.blocked = 1 AND j.finished_at IS NULL THEN
   (SELECT a.no FROM agent a WHERE a.tenant = j.tenant AND a.no = j.agent_no AND a.strict AND a.max_concurrency IS NOT NULL) END
 FROM json_each(:about) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
@@ -101,7 +101,7 @@ INSERT INTO queue (tenant, type, paused_at, paused_by, pause_reason) VALUES (:te
 ON CONFLICT DO UPDATE SET paused_at = excluded.paused_at, paused_by = excluded.paused_by, pause_reason = excluded.pause_reason;
 
 -- name: goes_on
--- The first ready job of each range of a paused type that is to go on; they could not be claimed before.
+-- On resume, deliver queue.ready for the first ready job of each range: no worker could claim them while paused.
 INSERT INTO event_to_deliver
 SELECT j.tenant, j.seq, 'queue.ready', j.status FROM queue k
 CROSS JOIN eligibility_key r INDEXED BY eligibility_key_bases ON r.tenant = k.tenant AND r.type = k.type AND r.no = r.base

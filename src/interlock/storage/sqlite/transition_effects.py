@@ -1,6 +1,6 @@
-"""What follows from every transition on SQLite: a place in an agent's line is freed, it is counted, and announced.
+"""Side effects of a transition on SQLite: update counters, free concurrency slots, write outbox rows.
 
-The verbs call this after they have written job and history; direct SQL has the triggers of 0010_agents.sql.
+Operations call this after they have written job and history; for direct SQL the triggers of 0010_agents.sql do it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MINUTE: Final = 60_000_000
 
 
 class StatusChange(NamedTuple):
-    """A job that went from one status to another, and how it stood before."""
+    """A status change of a job, and whether the job had a concurrency slot."""
 
     seq: int
     base: int
@@ -33,7 +33,7 @@ class StatusChange(NamedTuple):
 
 
 class AgentSlots(NamedTuple):
-    """The line of an agent with a limit: how many places are given out, and when the next job joins if one is free."""
+    """The concurrency slots of a limited agent: how many are used, and when the next job is due if one is free."""
 
     no: int
     strict: int
@@ -43,7 +43,7 @@ class AgentSlots(NamedTuple):
 
 
 def record(connection: Connection, tenant: str, moves: Sequence[StatusChange]) -> None:
-    """Count the moves, let the lines of their agents move up, and put into the outbox what listeners are to hear."""
+    """Count the transitions, reassign the concurrency slots of their agents, and write outbox rows."""
     edges = Counter((m.base, m.origin, m.target) for m in moves if m.origin != m.target)
     _count(connection, tenant, edges, max((m.seq for m in moves if m.target == "succeeded"), default=0))
     limited_moves = [m for m in moves if m.agent_no is not None and m.target != "running"]
@@ -55,7 +55,7 @@ def record(connection: Connection, tenant: str, moves: Sequence[StatusChange]) -
 def record_enqueued(
     connection: Connection, tenant: str, seqs: Iterable[int], bases: Iterable[int], agent_nos: set[int]
 ) -> None:
-    """The same for new jobs; `lines` are those of agents with a limit."""
+    """Like `record`, for new jobs; `agent_nos` are the limited agents."""
     _count(connection, tenant, {(base, "", "queued"): n for base, n in Counter(bases).items()})
     if agent_nos:
         release_slots(connection, tenant, limited(connection, tenant, agent_nos), {})
@@ -65,7 +65,7 @@ def record_enqueued(
 def record_leased(
     connection: Connection, tenant: str, edges: Mapping[tuple[int, str], int], started: Iterable[tuple[int, str]]
 ) -> None:
-    """The same for jobs that start to run: how many by base and status, and each with the status it had."""
+    """Like `record`, for leased jobs: `edges` counts them by base and old status, `started` lists each."""
     _count(connection, tenant, {(base, origin, "running"): n for (base, origin), n in edges.items()})
     add_deliveries(connection, tenant, ((seq, origin, "running") for seq, origin in started))
 
@@ -73,7 +73,7 @@ def record_leased(
 def record_succeeded(
     connection: Connection, tenant: str, seqs: Sequence[int], bases: Iterable[int], agent_nos: Iterable[int | None]
 ) -> None:
-    """The same for jobs that ran and have succeeded."""
+    """Like `record`, for completed jobs."""
     edges = {(base, "running", "succeeded"): n for base, n in Counter(bases).items()}
     _count(connection, tenant, edges, max(seqs, default=0))
     freed = {agent_no: n for agent_no, n in Counter(agent_nos).items() if agent_no is not None}
@@ -99,7 +99,7 @@ def _move_up(connection: Connection, tenant: str, moves: Sequence[StatusChange])
             continue
         ended, strict = m.target in TERMINAL, bool(agent_nos[m.agent_no].strict)
         if m.origin == m.target or not (ended or keeps_slot(m.origin, strict=strict, has_slot=m.has_slot)):
-            returned.add(m.agent_no)  # it may come before one that has a place
+            returned.add(m.agent_no)  # it may be due before a job that has a slot
         if m.origin != m.target:
             freed[m.agent_no] += frees_slot(m.origin, ended=ended, strict=strict, has_slot=m.has_slot)
     release_slots(connection, tenant, {no: agent_no for no, agent_no in agent_nos.items() if no not in returned}, freed)
@@ -107,7 +107,7 @@ def _move_up(connection: Connection, tenant: str, moves: Sequence[StatusChange])
 
 
 def overtaken(connection: Connection, tenant: str, first_due: Mapping[int, int]) -> list[int]:
-    """Lines in which a job that has a place and does not run is due later than a new one."""
+    """Return agents with a job that has a slot, does not run yet, and is due later than a new job."""
     if not first_due:
         return []
     facts = {"tenant": tenant, "agent_nos": json.dumps(list(first_due.items()))}
@@ -115,7 +115,7 @@ def overtaken(connection: Connection, tenant: str, first_due: Mapping[int, int])
 
 
 def limited(connection: Connection, tenant: str, agent_nos: Iterable[int]) -> dict[int, AgentSlots]:
-    """Those lines that have a limit."""
+    """Return the agents that have a concurrency limit."""
     rows = connection.rows(_SQL["limited"], {"tenant": tenant, "agent_nos": json.dumps(sorted(agent_nos))})
     return {row[0]: AgentSlots._make(row) for row in rows}
 
@@ -123,14 +123,14 @@ def limited(connection: Connection, tenant: str, agent_nos: Iterable[int]) -> di
 def release_slots(
     connection: Connection, tenant: str, agent_nos: Mapping[int, AgentSlots], freed: Mapping[int, int]
 ) -> None:
-    """Give back places and hand out those that are free; the trigger release_agent_slots does so for direct SQL."""
+    """Free slots and assign free slots to due jobs; for direct SQL the trigger release_agent_slots does it."""
     has_slot: list[int] = []
     changed = []
     waiting = _first_without_slot(
         connection, tenant, [no for no, n in agent_nos.items() if n.used - freed.get(no, 0) < n.limit]
     )
     for agent_no in agent_nos.values():
-        used = max(agent_no.used - freed.get(agent_no.no, 0), 0)  # not below none, should it have been counted wrongly
+        used = max(agent_no.used - freed.get(agent_no.no, 0), 0)  # never negative, even if the counter was wrong
         next_due = None
         if agent_no.no in waiting:
             free = agent_no.limit - used
@@ -155,7 +155,7 @@ def release_slots(
 def _first_without_slot(
     connection: Connection, tenant: str, agent_nos: Sequence[int]
 ) -> dict[int, list[tuple[int, int]]]:
-    """When the first job without a place is due, and its row id, for lines that have one."""
+    """Return run_at and rowid of the first job without a slot, for each agent that has one."""
     if not agent_nos:
         return {}
     rows = connection.rows(_SQL["first_without_slot"], {"tenant": tenant, "agent_nos": json.dumps(agent_nos)})
@@ -163,11 +163,11 @@ def _first_without_slot(
 
 
 def assign_slots(connection: Connection, tenant: str, freed: Iterable[tuple[int, int]]) -> None:
-    """The same, but among all that have not started: one of them may have to come before another that has a place."""
+    """Free slots, then reassign the slots of all jobs that have not started: a job with a slot may now be due later."""
     connection.db.executemany(_SQL["assign_slots"], [(tenant, agent_no, n) for agent_no, n in sorted(freed)])
 
 
 def fill_slots(connection: Connection, tenant: str) -> None:
-    """Let jobs that have come due take the places that are free."""
+    """Assign free slots to jobs that have become due."""
     due = connection.rows(_SQL["due_agents"], {"tenant": tenant, "now": connection.now})
     release_slots(connection, tenant, limited(connection, tenant, [agent_no for (agent_no,) in due]), {})

@@ -31,12 +31,12 @@ from interlock.storage.sqlite.connection import Connection
 
 _SQL: Final = load("interlock.storage.sqlite", "webhooks.sql")
 _TAGS: Final = Dispatch._fields.index("tags")
-_AFTER_ALL: Final = "g"  # above every id
+_AFTER_ALL: Final = "g"  # sorts after every ID
 T = TypeVar("T")
 
 
 def add_deliveries(connection: Connection, tenant: str, moves: Iterable[tuple[int, str | None, str]]) -> None:
-    """Put what these moves (seq, from, to) mean into the outbox, if anybody listens; called once they are written."""
+    """Write outbox rows for transitions (seq, from, to) if there are subscribers. Requires their rows to be written."""
     ((listeners, own),) = connection.rows(_SQL["any_subscriber"], {"tenant": tenant})
     if listeners or own:
         delivery_facts = [(tenant, seq, origin, to) for seq, origin, to in moves if listeners or to in TERMINAL]
@@ -44,13 +44,13 @@ def add_deliveries(connection: Connection, tenant: str, moves: Iterable[tuple[in
 
 
 class Run(Protocol):
-    """How a store runs a verb or a query on a connection."""
+    """Runs an operation or a query on a connection."""
 
     def __call__(self, verb: Callable[[Connection], T], /) -> Awaitable[T]: ...
 
 
 class SQLiteOutbox:
-    """Who listens to what, and what is on its way to them."""
+    """Subscriptions and their deliveries."""
 
     def __init__(self, write: Run, read: Run) -> None:
         self._write, self._read = write, read
@@ -171,7 +171,7 @@ def _later(connection: Connection, seconds: float | None) -> int | None:
 
 
 def _subscribe(connection: Connection, tenant: str, new: NewSubscription) -> Subscribed | Error:
-    """An error is answered, not raised: nothing has to be undone."""
+    """Create a subscription. Return errors instead of raising: nothing needs a rollback."""
     found = connection.rows(_SQL["by_key"], {"tenant": tenant, "key": new.key})
     if found and found[0][0] != new.id:
         ((id, body),) = found
@@ -199,7 +199,7 @@ def _subscribe(connection: Connection, tenant: str, new: NewSubscription) -> Sub
 def _renew(
     connection: Connection, tenant: str, id: str, expires_in_seconds: float | None
 ) -> Subscription | Error | None:
-    """Like a new one, where it had ended."""
+    """Extend a subscription. Re-enabling a disabled one counts against the limit, like a new one."""
     for found in _subscriptions(connection, tenant, id=id):
         if not found.is_active(connection.now) and _counted(connection, tenant)[0] >= MAX_SUBSCRIPTIONS:
             return too_many_subscriptions()
@@ -208,7 +208,7 @@ def _renew(
 
 
 def _counted(connection: Connection, tenant: str) -> tuple[int, int]:
-    """How many are active, and how many there are."""
+    """Return the number of active and of all subscriptions."""
     ((active, kept),) = connection.rows(_SQL["count_subscriptions"], {"tenant": tenant, "now": connection.now})
     return active, kept
 
@@ -235,7 +235,7 @@ def _deliveries(connection: Connection, tenant: str, **facts: Any) -> list[Deliv
     nothing = {"channel": None, "job_id": None, "id": None, "status": None, "before": None, "limit": 1}
     facts = nothing | {"tenant": tenant} | facts
     facts["before"] = facts["before"] or _AFTER_ALL
-    # A statement for each way of asking, as a condition that may be absent keeps SQLite from using an index.
+    # One statement per filter: an optional condition would keep SQLite from using an index.
     which = " AND ".join(f"{name} = :{name}" for name in ("id", "channel", "job_id") if facts[name] is not None)
     rows = connection.rows(_SQL["deliveries"].replace("{which}", which or "1"), facts)
     return [Delivery._make((*row[:4], DeliveryStatus(row[4]), *row[5:])) for row in rows]
@@ -265,7 +265,7 @@ def _take(
 
 
 def _fold(connection: Connection, facts: dict[str, Any]) -> None:
-    """Let an event go for each receiver that may hear of its kind now, the newest for all others, or make them wait."""
+    """Release the newest event per unthrottled receiver and coalesce the others; if there is none, postpone all."""
     now = connection.now
     for event, type in connection.rows(_SQL["bursts"], facts):
         kind = facts | {"event": event, "type": type}
@@ -287,7 +287,7 @@ def _fold(connection: Connection, facts: dict[str, Any]) -> None:
 def _receiver(
     connection: Connection, facts: dict[str, Any], row: tuple[Any, ...], fresh_secret: str
 ) -> tuple[Any, ...] | None:
-    """Id, URL and secrets of whoever gets a delivery; to a job's own webhook it is signed by the tenant's secret."""
+    """Return ID, URL and secrets of the receiver. The tenant's secret signs deliveries to a job's own webhook."""
     if (url := row[-1]) is not None:
         connection.db.execute(_SQL["first_job_secret"], {"tenant": facts["tenant"], "secret": fresh_secret})
         ((secret, previous),) = connection.rows(_SQL["job_secret"], facts)
@@ -303,7 +303,7 @@ def _receiver(
 
 
 def _settle(connection: Connection, tenant: str, settlement: DeliveryResult) -> bool:
-    """Write what became of a try, if its taker still has the delivery."""
+    """Record the outcome of a delivery attempt; return False if its lease was lost."""
     now = connection.now
     facts: dict[str, Any] = {"tenant": tenant, "id": settlement.id, "grab": settlement.grab, "now": now}
     current = connection.rows(_SQL["leased"], facts)

@@ -1,5 +1,5 @@
 -- name: any_subscriber
--- Whether a tenant has subscriptions, and whether any of its jobs has a webhook of its own.
+-- Whether a tenant has subscriptions, and whether any of its jobs has its own webhook.
 SELECT EXISTS (SELECT 1 FROM subscription WHERE tenant = :tenant AND ended_at IS NULL),
   EXISTS (SELECT 1 FROM job_body INDEXED BY job_webhook WHERE tenant = :tenant AND webhook IS NOT NULL);
 
@@ -7,7 +7,7 @@ SELECT EXISTS (SELECT 1 FROM subscription WHERE tenant = :tenant AND ended_at IS
 INSERT INTO transition_to_deliver VALUES (?, ?, ?, ?);
 
 -- name: count_subscriptions
--- Those that are active, and all.
+-- Active subscriptions, and all.
 SELECT count(*) FILTER (WHERE ended_at IS NULL AND (expires_at IS NULL OR expires_at > :now)), count(*)
 FROM subscription WHERE tenant = :tenant;
 
@@ -26,7 +26,7 @@ VALUES (:tenant, :id, :channel, :url, :events, :types, :mode, :group_id, :min_in
 ON CONFLICT DO NOTHING;
 
 -- name: subscriptions
--- Newest first; all, those of one channel, or one.
+-- Newest first; all, or one by ID.
 SELECT id, url, events, types, mode, group_id, min_interval_seconds, expires_at, ended_at, ended_reason, failures, created_at, created_by
 FROM subscription WHERE tenant = :tenant AND (:id IS NULL OR id = :id) AND (:before IS NULL OR id < :before)
 ORDER BY id DESC LIMIT :limit;
@@ -38,7 +38,7 @@ SELECT channel FROM subscription WHERE tenant = :tenant AND id = :id;
 DELETE FROM subscription WHERE tenant = :tenant AND id = :id RETURNING channel;
 
 -- name: close_channel
--- What was on its way over a channel that nobody listens to any more.
+-- Delete the deliveries of a channel without subscriptions.
 DELETE FROM outbox WHERE tenant = :tenant AND channel = :channel
   AND NOT EXISTS (SELECT 1 FROM subscription s WHERE s.tenant = :tenant AND s.channel = :channel);
 
@@ -63,7 +63,7 @@ INSERT INTO webhook_secret (tenant, secret) VALUES (:tenant, :secret) ON CONFLIC
 SELECT secret, CASE WHEN previous_until > :now THEN previous_secret END FROM webhook_secret WHERE tenant = :tenant;
 
 -- name: deliveries
--- {which} is one of: all, those of a channel, those of a job, one.
+-- {which} selects all deliveries, or those of a channel, of a job, or one by ID.
 SELECT id, event, job_id, subscription_id, status, attempts, at, next_try_at, last_tried_at, last_status_code, last_error, settled_at,
   coalesce(folded, 0)
 FROM outbox WHERE tenant = :tenant AND {which} AND (:status IS NULL OR status = :status) AND id < :before
@@ -74,8 +74,8 @@ UPDATE outbox SET status = 'pending', attempts = 0, grabs = grabs + 1, next_try_
 WHERE tenant = :tenant AND id = :id RETURNING id;
 
 -- name: due_channels
--- Channels with something due: every tenant's longest waiting one first, then everybody's second, and so on. It skips from
--- tenant to tenant and from channel to channel, however much is in each.
+-- Channels with due deliveries, round-robin over tenants: the longest waiting channel of each tenant first, then the
+-- second of each, and so on. A skip scan over tenants and channels keeps the cost independent of the backlog.
 WITH RECURSIVE t (tenant) AS (
   SELECT min(tenant) FROM outbox INDEXED BY outbox_due WHERE next_try_at IS NOT NULL
   UNION ALL
@@ -100,20 +100,20 @@ SELECT tenant, channel FROM (
 ORDER BY ordinal, since LIMIT :limit;
 
 -- name: drop_vain_calls
--- Jobs of a paused type cannot be claimed; those that are ready when it goes on are told of then.
+-- No worker can claim jobs of a paused type; resuming the type delivers queue.ready again.
 DELETE FROM outbox INDEXED BY outbox_due WHERE tenant = :tenant AND channel = :channel AND next_try_at <= :now AND event = 'queue.ready' AND grabs = 0
   AND type IN (SELECT type FROM queue WHERE tenant = :tenant AND paused_at IS NOT NULL);
 
 -- name: interval
--- Whether a channel wants its events apart; in a group every member must.
+-- The throttle interval of a channel; a group is throttled only if every member is.
 SELECT coalesce(min(min_interval_seconds), 0) FROM subscription WHERE tenant = :tenant AND channel = :channel AND ended_at IS NULL;
 
 -- name: bursts
--- The kinds of events that wait to be let go.
+-- The (event, type) pairs with due deliveries that are not yet coalesced.
 SELECT DISTINCT event, type FROM outbox WHERE tenant = :tenant AND channel = :channel AND next_try_at <= :now AND folded IS NULL;
 
 -- name: quiet
--- Until when those who could be told of a kind want to hear no more of it: those that answer, or all if none does.
+-- The throttle end of each possible receiver: of those that are not backing off, or of all if every one is.
 SELECT quiet_until FROM (
   SELECT coalesce(p.quiet_until, 0) AS quiet_until, coalesce(s.resting_until, 0) > :now AS rests,
     min(coalesce(s.resting_until, 0) > :now) OVER () AS all_rest
@@ -125,7 +125,7 @@ SELECT quiet_until FROM (
 WHERE rests = all_rest;
 
 -- name: let_go_before
--- How many of a kind may go but have not been taken yet.
+-- Deliveries of an (event, type) pair that were released but not yet leased.
 SELECT count(*) FROM outbox WHERE tenant = :tenant AND channel = :channel AND event = :event AND type = :type AND next_try_at <= :now
   AND folded IS NOT NULL AND grabs = 0;
 
@@ -145,7 +145,7 @@ DELETE FROM outbox WHERE tenant = :tenant AND channel = :channel AND event = :ev
   AND folded IS NULL;
 
 -- name: keep_quiet
--- Whoever was told of a kind hears no more of it for its interval; a repeated try to the same receiver is no other event.
+-- Throttle the receiver for its interval. A retry to the same receiver does not extend it.
 INSERT INTO webhook_throttle (tenant, channel, event, type, quiet_until)
 SELECT tenant, 'subscription:' || id, :event, :type, :now + CAST(round(min_interval_seconds * 1000000) AS INTEGER) FROM subscription
 WHERE tenant = :tenant AND id = :id AND min_interval_seconds > 0 AND (mode = 'group' OR :attempts = 0)
@@ -158,8 +158,8 @@ FROM outbox WHERE tenant = :tenant AND channel = :channel AND next_try_at <= :no
 ORDER BY next_try_at, id LIMIT :want;
 
 -- name: receiver
--- Who of a channel gets an event: those that answer before those that failed lately, and among them those that were left alone
--- for long enough, and whose turn it is.
+-- The receiver of an event: prefer receivers that are not backing off, then those that are not throttled, then
+-- round-robin.
 SELECT s.id, url, secret, CASE WHEN previous_until > :now THEN previous_secret END FROM subscription s
 LEFT JOIN webhook_throttle p ON p.tenant = s.tenant AND p.channel = 'subscription:' || s.id AND p.event = :event AND p.type = :type
 WHERE s.tenant = :tenant AND s.channel = :channel AND ended_at IS NULL
@@ -192,7 +192,7 @@ WHERE tenant = :tenant AND id = :id;
 UPDATE subscription SET failures = 0, resting_until = NULL WHERE tenant = :tenant AND id = :id AND failures > 0;
 
 -- name: failed
--- A receiver that fails rests for a while, longer each time: 5 s to 10 min.
+-- Exponential backoff for a failing receiver: 5 s to 10 min.
 UPDATE subscription SET failures = failures + 1, resting_until = :now + min(5000000 << min(failures, 10), 600000000)
 WHERE tenant = :tenant AND id = :id;
 
@@ -200,13 +200,13 @@ WHERE tenant = :tenant AND id = :id;
 UPDATE subscription SET ended_at = :now, ended_reason = 'gone' WHERE tenant = :tenant AND id = :id AND ended_at IS NULL;
 
 -- name: end_deliveries
--- Nothing more goes out over a channel whose last receiver is gone.
+-- Mark the pending deliveries of a channel without an active subscription as dead.
 UPDATE outbox SET status = 'dead', next_try_at = NULL, settled_at = :now, last_error = 'gone'
 WHERE tenant = :tenant AND channel = :channel AND next_try_at IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM subscription s WHERE s.tenant = :tenant AND s.channel = :channel AND s.ended_at IS NULL);
 
 -- name: awake
--- Whether another member of the group could take an event now.
+-- Whether another member of the group can receive the event now.
 SELECT EXISTS (SELECT 1 FROM subscription WHERE tenant = :tenant AND channel = :channel AND mode = 'group' AND id <> :id
   AND ended_at IS NULL AND coalesce(resting_until, 0) <= :now AND instr(events, '"' || :event || '"')
   AND (expires_at IS NULL OR expires_at > :at)

@@ -1,4 +1,4 @@
-"""The one thread that writes: whatever has queued up while a commit was under way shares the next one."""
+"""The writer thread. Operations queued during one commit share the next transaction."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class _Work(NamedTuple):
 
 
 class Writer:
-    """Runs verbs one after another in shared transactions, each with its own answer.
+    """Runs operations one after another in shared transactions and returns each result.
 
-    A verb that fails is undone alone. After a storage fault nothing is ever written again.
+    A failed operation is rolled back alone. After a storage fault the writer rejects all further writes.
     """
 
     def __init__(self, open_connection: Callable[[], Connection], path: str) -> None:
@@ -46,7 +46,7 @@ class Writer:
         self._thread.start()
 
     async def run(self, verb: Callable[[Connection], T]) -> T:
-        """The answer of the verb, once its transaction is on disk."""
+        """Return the result of the operation once its transaction is on disk."""
         if self._closed:
             raise Unavailable("the store is closed")
         loop = asyncio.get_running_loop()
@@ -77,15 +77,15 @@ class Writer:
                 return
 
     def stop(self, fault: StorageBroken) -> None:
-        """Write nothing more: somebody else has found the storage broken."""
+        """Reject all further writes because of a storage fault found outside a commit."""
         self._broken = self._broken or fault
 
     def refuse_lost_file(self) -> None:
-        """A file that is no longer found under its name would take everything with it when this process ends."""
+        """Stop if the file was deleted or replaced: further writes would be lost when this process exits."""
         if _file_at(self._file_path) != self._file:
             fault = StorageBroken(
                 f"{self._path} was deleted or replaced while it was in use. Nothing more is written. "
-                "Stop every process that uses it, then put the file back or restore a backup"
+                "Stop every process that uses it, then restore the file or a backup"
             )
             self.stop(fault)
             raise fault
@@ -96,7 +96,7 @@ class Writer:
             try:
                 self.connection.checkpoint()
             except (apsw.BusyError, apsw.FullError):
-                pass  # another process is at it, or there is no room now; the log keeps everything
+                pass  # another process checkpoints, or the disk is full; the WAL keeps all data
             except apsw.Error as error:
                 self._judge(error)
 
@@ -127,7 +127,7 @@ class Writer:
         return answers
 
     def _alone(self, work: _Work) -> Any:
-        """One verb among others: its failure undoes only itself, unless the storage is at fault."""
+        """Run one operation of a batch in a savepoint; only a storage error fails the batch."""
         db = self.connection.db
         db.execute("SAVEPOINT verb")
         try:
@@ -160,7 +160,7 @@ class Writer:
 
     @staticmethod
     def _emit(answers: list[tuple[_Work, Any]]) -> None:
-        """Hand all answers over with one wake-up per loop; a caller that has gone away is passed over."""
+        """Deliver all results with one wake-up per event loop; skip cancelled callers."""
 
         def deliver(mine: list[tuple[_Work, Any]]) -> None:
             for work, answer in mine:
@@ -179,7 +179,7 @@ class Writer:
 
 
 def _file_at(file_path: Path | None) -> tuple[int, int] | None:
-    """Which file has this name now; None if there is none that can be reached."""
+    """Return device and inode of the file at this path, or None if it cannot be read."""
     if file_path is None:
         return None
     try:

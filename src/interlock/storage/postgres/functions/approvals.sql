@@ -1,11 +1,11 @@
--- What the digests of gates are made of.
+-- Return the payloads of jobs, which their approval digests cover.
 create or replace function interlock.payloads(p_tenant text, p_ids uuid[]) returns table (id uuid, payload text) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   return query select j.id, j.payload from interlock.job j where j.tenant = p_tenant and j.id = any(p_ids);
 end $$;
 
--- Adds the gate that a job is about to wait for.
+-- Insert an approval; the same transaction then suspends its job.
 create or replace function interlock.request_approval(
   p_tenant text, p_id uuid, p_job_id uuid, p_fence bigint, p_prompt text, p_details text, p_risk text, p_schema text, p_digest text,
   p_required integer, p_on_deny text, p_opened_by text, p_seconds double precision, p_name text, p_occurrence integer
@@ -29,7 +29,8 @@ begin
   return query select v.* from interlock.approval_view v where v.tenant = p_tenant and v.id = any(p_ids);
 end $$;
 
--- The same, held as they are until the transaction ends; whoever changes the job too has locked that first.
+-- Return approvals by id and lock them until the transaction ends. A caller that also changes the job locks the job
+-- first.
 create or replace function interlock.lock_approvals(p_tenant text, p_ids uuid[]) returns setof interlock.approval_view language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
@@ -37,8 +38,8 @@ begin
   return query select v.* from interlock.approval_view v where v.tenant = p_tenant and v.id = any(p_ids);
 end $$;
 
--- Newest first, or open ones by their end, from a place on. Open ones, which people look at, and those of one job are found without
--- looking at any other.
+-- List approvals newest first, or open ones by expiry, starting after a position. Open approvals and those of one job
+-- each have an index.
 create or replace function interlock.find_approvals(
   p_tenant text, p_status text, p_job_id uuid, p_fence bigint, p_at timestamptz, p_id uuid, p_limit integer, p_urgent boolean
 ) returns setof interlock.approval_view language plpgsql as $$
@@ -66,7 +67,7 @@ begin
   end if;
 end $$;
 
--- What was decided about each job, oldest first.
+-- Return the decided approvals of each job, oldest first.
 create or replace function interlock.decisions(p_tenant text, p_job_ids uuid[]) returns setof interlock.approval_view language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);

@@ -1,4 +1,4 @@
--- Who holds these jobs, and will until the transaction ends: a finish waits for the lease.
+-- Return the lease holders of these jobs. The lock makes a finish wait until the transaction ends.
 create or replace function interlock.artifact_holders(p_tenant text, p_ids uuid[])
 returns table (job_id uuid, fence bigint, worker text) language plpgsql as $$
 begin
@@ -7,7 +7,7 @@ begin
     where l.tenant = p_tenant and l.job_id = any(p_ids) order by l.job_id for update;
 end $$;
 
--- The bytes that a tenant keeps; with a lock, so that uploads that end together are counted one after another.
+-- Return the bytes a tenant stores. With p_lock, uploads that end concurrently are counted one after another.
 create or replace function interlock.artifact_bytes(p_tenant text, p_lock boolean) returns bigint language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
@@ -18,7 +18,7 @@ begin
   return coalesce((select u.bytes from interlock.artifact_usage u where u.tenant = p_tenant), 0);
 end $$;
 
--- Notes objects before a byte of them is written.
+-- Register objects before their first byte is written.
 create or replace function interlock.open_objects(p_tenant text, p_keys text[], p_kept_seconds double precision)
 returns void language plpgsql as $$
 begin
@@ -28,7 +28,7 @@ begin
   on conflict do nothing;
 end $$;
 
--- The keys whose bytes are still there to be shown, and stay so until the transaction ends.
+-- Return the keys of objects that may still be published, and lock them until the transaction ends.
 create or replace function interlock.safe_objects(p_tenant text, p_keys text[]) returns setof text language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
@@ -44,7 +44,7 @@ begin
     join interlock.artifact a on a.tenant = p_tenant and a.job_id = u.job_id and a.name = u.name;
 end $$;
 
--- Writes what was decided: artifacts take the place of those of the same name, and their keys are orphans no more.
+-- Write the decided artifacts. They replace artifacts of the same name, and their keys are no longer orphans.
 create or replace function interlock.show_artifacts(
   p_tenant text, job_ids uuid[], fences bigint[], workers text[], ids uuid[], names text[], sizes bigint[], sha256s bytea[],
   content_types text[], keys text[], urls text[], p_spare text[], p_replaced text[], p_kept_seconds double precision, p_growth bigint
@@ -96,7 +96,7 @@ begin
     order by a.created_at desc, a.id desc limit p_limit;
 end $$;
 
--- Takes the artifacts of jobs away and leaves their bytes to be collected; how many there were.
+-- Delete the artifacts of jobs, leave their bytes to the collector, and return how many there were.
 create or replace function interlock.forget_artifacts(p_tenant text, p_job_ids uuid[], p_kept_seconds double precision)
 returns integer language plpgsql as $$
 declare
@@ -114,7 +114,8 @@ begin
   return gone;
 end $$;
 
--- From here on these are nobody's. A later time keeps others from doing the same, and comes around if this one fails.
+-- Mark objects for deletion. The later collect time keeps other collectors away, and makes the objects due again if
+-- this one fails.
 create or replace function interlock.condemn_objects(p_tenant text, p_keys text[], p_again_seconds double precision)
 returns setof text language plpgsql as $$
 declare

@@ -1,4 +1,4 @@
--- The histories of some jobs, in the order of their arrival.
+-- Return the histories of the next jobs in arrival order.
 create or replace function interlock.histories(p_tenant text, p_after bigint, p_jobs integer)
 returns table (seq bigint, job_id uuid, version integer, from_status interlock.status, to_status interlock.status, verb text,
   actor text, attempt integer, fence bigint, reason text, metadata text, at timestamptz, hash bytea) language plpgsql as $$
@@ -14,7 +14,7 @@ begin
   order by c.seq, h.version;
 end $$;
 
--- A job without any history, among the ids above one and up to another; without the second, among all above.
+-- Return a job that has no history, with an id above p_after and up to p_upto (null: no upper bound).
 create or replace function interlock.bare_job(p_tenant text, p_after uuid, p_upto uuid) returns setof uuid language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);

@@ -1,4 +1,4 @@
--- How long a lease lasts if the claim does not say: as the agent of the job says, else its type.
+-- Return the lease duration for a claim that sets none: that of the agent, else that of the type.
 create or replace function interlock.lease_of(p_tenant text, p_type text, p_agent_no bigint) returns double precision language plpgsql stable as $$
 begin
   return coalesce(
@@ -6,7 +6,7 @@ begin
     (select y.lease_seconds from interlock.job_type y where y.tenant = p_tenant and y.name = p_type), 60);
 end $$;
 
--- What few jobs have, of one that has just been granted.
+-- Return the less common columns of a job that was just leased.
 create or replace function interlock.rare_facts(j interlock.job) returns text language sql stable as $$
   select json_build_array(j.headers, j.traceparent, j.tags, j.affinity_key, j.repository, j.requires, j.webhook, j.parent_id, j.redrive_of,
     j.requested_by, interlock.micros(j.deadline), j.timeout_seconds, j.backoff, j.expiry_delay_seconds, j.attempt, j.fence,
@@ -16,7 +16,7 @@ create or replace function interlock.rare_facts(j interlock.job) returns text la
     on (j.version > 2 or j.redrive_of is not null) and c.tenant = j.tenant and c.job_id = j.id
 $$;
 
--- The jobs that a named claim was granted and that still run under it.
+-- Return the jobs that this claim ID leased and that still run under that lease.
 create or replace function interlock.leased_before(p_tenant text, p_worker text, p_claim_id text)
 returns setof interlock.job_view language plpgsql as $$
 begin
@@ -26,7 +26,7 @@ begin
     where c.tenant = p_tenant and c.worker = p_worker and c.claim_id = p_claim_id;
 end $$;
 
--- Whether a waiting job can be granted: it is tried, and undone. One that breaks a rule cannot.
+-- Return whether a waiting job can be leased, by leasing it and rolling back. A job that violates a constraint cannot.
 create or replace function interlock.can_be_leased(p_tenant text, p_id uuid) returns boolean
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 begin
@@ -41,12 +41,18 @@ exception
   when integrity_constraint_violation or data_exception or plpgsql_error then return false;
 end $$;
 
--- Grants the best jobs a worker may have. `first`: nothing was granted, since something is to be done before: `sweep` leases or
--- deadlines that have run out, or `repeat` what the claim of this name was granted. Arrays, since a value of its own for each job is
--- dear to a client (times most of all, which go as the bytes of them all); what few jobs have is in `rare`, null where a job has none of it.
--- Where several workers ask as one, p_claimants names who gets the first job, the second, and so on.
--- p_careful: after a claim that failed; jobs that cannot be granted are passed over.
--- With the rights of the owner: nobody else may take a row out of ready, so that no job is left waiting without one.
+-- Lease the best jobs that a worker may run.
+--
+-- `first` is set when nothing was leased because another call must come first: `sweep` expired leases or deadlines, or
+-- `repeat` the result of this claim ID.
+--
+-- Columns are returned as arrays because decoding one value per job is expensive for the client; times are packed into
+-- one bytea for the same reason. `rare` holds the less common columns, null for a job that has none.
+--
+-- p_claimants: for several workers that claim as one, the worker of the first job, the second, and so on. p_careful:
+-- set after a failed claim, to skip jobs that cannot be leased.
+--
+-- Security definer, because only the owner may delete from ready: no waiting job can lose its row there.
 create or replace function interlock.claim(
   p_tenant text, p_worker text, p_limit integer, p_seconds double precision, p_types text[], p_capabilities text[],
   p_repositories text[], p_affinity_keys text[], p_claim_id text, p_claimants text[], p_sweep boolean, p_careful boolean,
@@ -61,17 +67,17 @@ declare
   t_micros bigint := interlock.micros(t);
   noted text := interlock.noted(null, null, t_micros);
   claimant_actor text := 'worker:' || p_worker;
-  at_first bytea;  -- what is hashed of a job that is granted for the first time, if that is the same for all
+  at_first bytea;  -- the hashed bytes of a first lease, if they are the same for all jobs
   lease_end timestamptz := t + coalesce(p_seconds, 60) * interval '1 second';
   floor bigint;
   overdue boolean;
   joining boolean;
-  usual boolean;  -- neither an agent nor a type says how long a lease lasts
-  bound boolean;  -- the tenant has jobs that are bound to a repository or a key
+  usual boolean;  -- no agent and no type sets a lease duration
+  bound boolean;  -- the tenant has jobs bound to a repository or an affinity key
   leasing text;
   any_repository boolean := p_repositories is null;
   any_key boolean := p_affinity_keys is null;
-  eligibility_keys bigint[];  -- those the worker may have jobs of, and the priority of each
+  eligibility_keys bigint[];  -- keys this worker can claim, and the priority of each
   ranks integer[];
   got uuid[] := '{}';
   more uuid[];
@@ -80,13 +86,13 @@ declare
   their_keys bigint[];
   seen integer;
   want integer := p_limit;
-  share integer;  -- how many candidates of each route are read
+  share integer;  -- how many candidates to read per eligibility key
   uneven boolean := false;
   leased integer;
   seen_by pg_snapshot;
-  busy xid[];  -- transactions in progress: what one of them is taking out of ready is passed over
+  busy xid[];  -- transactions in progress: skip the rows they are deleting from ready
 begin
-  p_tenant := set_config('interlock.tenant', p_tenant, true);  -- cheaper than to perform it
+  p_tenant := set_config('interlock.tenant', p_tenant, true);  -- an assignment is cheaper than PERFORM
   if p_claim_id is not null then
     perform pg_advisory_xact_lock(hashtextextended(p_tenant || '/' || p_worker || '/' || p_claim_id, 0));
     if exists (select from interlock.claim_result c cross join lateral unnest(c.job_ids, c.fences) as g(id, fence)
@@ -106,7 +112,7 @@ begin
     select array_agg(r.no) as nos, array_agg(r.priority) as priorities
     from unnest(array_append(p_affinity_keys, '')) k(name) cross join unnest(coalesce(p_repositories, '{""}')) s(name)
     cross join unnest(array_append(p_capabilities, '')) c(name) cross join lateral (
-      -- One probe of an index each, so that keys, repositories and capabilities of others cost nothing.
+      -- One index probe per combination, so that the keys, repositories and capabilities of other workers cost nothing.
       select * from interlock.eligibility_key a where a.tenant = p_tenant and a.found_by_key = k.name
         and a.found_by_repository = s.name and a.found_by_need = c.name offset 0) r
     where (p_types is null or r.type = any(p_types)) and r.requires <@ p_capabilities
@@ -126,7 +132,7 @@ begin
   end if;
 
   for attempt in 1..8 loop
-    -- The snapshot names those in progress that began before the last one that has ended; all that began since are, too.
+    -- The snapshot lists transactions in progress below its xmax; every transaction from xmax on is in progress too.
     seen_by := pg_current_snapshot();
     busy := '{}';
     if pg_snapshot_xmin(seen_by) < pg_snapshot_xmax(seen_by) or age(pg_snapshot_xmax(seen_by)::xid) > 0 then
@@ -136,7 +142,7 @@ begin
         select n::text::xid8::xid from pg_snapshot_xmax(seen_by) m cross join lateral
           generate_series(m::text::bigint, m::text::bigint + least(age(m::xid), 1000) - 1) n);
     end if;
-    -- Routes often have about as many jobs each, so at first not all that are wanted are read from every one of them.
+    -- Eligibility keys often have similar numbers of jobs, so the first pass does not read the full count from each.
     share := case when uneven or want > p_limit or want < 20 or cardinality(eligibility_keys) < 3 then want
       else want * 5 / 4 / cardinality(eligibility_keys) + 8 end;
     if bound then
@@ -162,7 +168,7 @@ begin
              and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
            order by q.run_at, q.seq limit share)) x
         order by index_range.priority desc, x.run_at, x.seq limit want) b;
-    else  -- the same without the ranges of what is bound to a repository or a key
+    else  -- the same without the ranges for jobs bound to a repository or an affinity key
       select array_agg(b.at), array_agg(b.job_id), array_agg(b.eligibility_key), count(*) into row_ids, candidates, their_keys, seen from (
         select x.at, x.job_id, index_range.eligibility_key from unnest(eligibility_keys, ranks) as index_range(eligibility_key, priority) cross join lateral (
           select q.ctid as at, q.job_id, q.run_at, q.seq from interlock.ready q
@@ -173,12 +179,12 @@ begin
     end if;
     exit when seen = 0;
     uneven := false;
-    if share < want then  -- where all that was read of a route is among the best, it may have more that come before others
+    if share < want then  -- a key all of whose candidates are among the best may have more that rank before others
       uneven := exists (select from unnest(their_keys) r group by r having count(*) >= share);
       continue when uneven;
     end if;
-    -- The row of ready is locked first: where another claim has just taken it, it is gone, and that claim's job is not touched.
-    -- A subquery that locks is run once for each candidate, whatever the planner believes of the table's size.
+    -- Lock the row of ready first: if another claim has just taken it, the row is gone and its job stays untouched. A
+    -- subquery that locks runs once per candidate, regardless of the planner's estimate of the table size.
     if seen < 20 or want > p_limit then
       select array_agg(f.at), array_agg(f.job_id) into row_ids, more from (
         select x.at, u.job_id from unnest(row_ids, candidates) as u(at, job_id) cross join lateral (
@@ -187,7 +193,7 @@ begin
             and j.tenant = p_tenant and j.id = u.job_id and j.status <= 'retry' and j.run_at <= t
           for update of q, j skip locked) x
         limit case when not p_careful then p_limit - cardinality(got) end) f;
-    else  -- many jobs are sought in one go
+    else  -- look up many jobs in one statement
       select array_agg(x.at), array_agg(u.job_id) into row_ids, candidates
       from unnest(row_ids, candidates) as u(at, job_id) cross join lateral (
         select q.ctid as at from interlock.ready q where q.ctid = u.at and q.job_id = u.job_id and not q.blocked for update skip locked) x;
@@ -195,8 +201,8 @@ begin
         select j.id from interlock.job j where j.tenant = p_tenant and j.id = any(candidates) and j.status <= 'retry' and j.run_at <= t
         for update skip locked) f;
       if cardinality(more) = cardinality(candidates) then
-        more := candidates;  -- the same, the best first
-      else  -- somebody is about to change the others
+        more := candidates;  -- the same jobs, best first
+      else  -- other transactions have locked the rest
         select array_agg(u.at), array_agg(u.job_id) into row_ids, more
         from unnest(row_ids, candidates) as u(at, job_id) where u.job_id = any(more);
       end if;
@@ -210,16 +216,16 @@ begin
     delete from interlock.ready q where q.ctid = any(row_ids);
     leasing := set_config('interlock.verb', '', true);
     got := got || more;
-    -- Fewer than asked for although there were candidates: others hold them, so look further back.
+    -- Fewer jobs than requested although there were candidates: other transactions hold them, so read further.
     exit when cardinality(got) >= p_limit or seen < want;
     want := case want when p_limit then want + p_limit - cardinality(got) else want * 4 end;
   end loop;
 
-  if got = '{}' then  -- a change of nothing would still run every trigger
+  if got = '{}' then  -- an UPDATE of no rows would still run every statement trigger
     return;
   end if;
   if p_claimants is not null then
-    -- Sorted, for width_bucket.
+    -- width_bucket needs sorted ids.
     select array_agg(x.id order by x.id), array_agg(x.claimant order by x.id) into got, p_claimants
     from unnest(got, p_claimants[1:cardinality(got)]) as x(id, claimant);
   elsif cardinality(got) > 1 then
@@ -264,7 +270,7 @@ begin
   end if;
 end $$;
 
--- Drops a named claim none of whose jobs still runs under it; otherwise looks at it again later.
+-- Delete a claim result none of whose jobs still runs under it; otherwise check it again later.
 create or replace function interlock.forget_claim(p_tenant text, p_worker text, p_claim_id text) returns boolean language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
@@ -280,7 +286,7 @@ begin
   return true;
 end $$;
 
--- Leases of one tenant that have run out, longest ago first.
+-- Return the expired leases of one tenant, oldest first.
 create or replace function interlock.expired_leases(p_tenant text, p_limit integer) returns table (id uuid) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
@@ -288,7 +294,7 @@ begin
     where l.tenant = p_tenant and l.expires_at <= interlock.clock() order by l.expires_at limit p_limit;
 end $$;
 
--- Waiting jobs of one tenant that may no longer start.
+-- Return the waiting jobs of one tenant whose deadline has passed.
 create or replace function interlock.passed_deadlines(p_tenant text, p_limit integer) returns table (id uuid) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);

@@ -1,11 +1,13 @@
--- Agents with a limit have a line: of its jobs that are due, the first ones have a place, and only they may be claimed.
--- `agent.used` counts places: those of jobs that hold one since they started, and those given to the head of the line. A claim
--- moves a job from the second kind to the first and so needs no lock; everything else holds the agent's row.
+-- Concurrency slots. Of the due jobs of an agent with a limit, the first ones get a slot, and only they can be claimed.
+-- `agent.used` counts two kinds of slots: those of started jobs, and those assigned to due jobs that have not started.
+-- A claim moves a slot from the second kind to the first, so it needs no lock; every other operation locks the agent
+-- row.
 --
--- These statements must read what is asked for also by plans that were made when next to nothing was there: lookups that follow from
--- another come after it by `offset 0` or by `ctid`. `blocked <= false` is `not blocked` in words that only the index of lines answers to.
+-- These statements must also be fast under plans cached while the tables were nearly empty: `offset 0` and `ctid` fix
+-- the order of dependent lookups. `blocked <= false` means `not blocked`, but matches only the index on agent_no.
 
--- Locks agents in one order and names those with a limit; one without is held as it is, so that it gets none meanwhile.
+-- Lock agents in one order and return those with a limit. An agent without a limit gets a share lock, so that none is
+-- set meanwhile.
 create or replace function interlock.lock_agents(p_nos bigint[]) returns bigint[] language plpgsql set search_path = interlock, pg_temp as $$
 declare
   whose text := interlock.current_tenant();
@@ -27,16 +29,16 @@ begin
   return limited;
 end $$;
 
--- Whether a job that stops running or waiting must line up again; a strict agent lets it keep its place, unless it was not strict when
--- the job stopped or at some time since.
+-- Return whether a job that stops running or waiting needs a new slot. A strict agent lets it keep its slot, unless the
+-- agent was not strict when the job stopped or at some time since.
 create or replace function interlock.must_wait_for_slot(p_tenant text, p_agent_no bigint, p_slot_epoch integer) returns boolean
   language sql stable set search_path = interlock, pg_temp as
   $$ select p_agent_no is not null and exists
        (select from agent a where a.tenant = p_tenant and a.no = p_agent_no and a.max_concurrency is not null
           and (a."strict" and a.strict_epoch = p_slot_epoch) is not true) $$;
 
--- Gives back the freed places (a line stands in p_freed once for each, in order) and hands free ones to the heads of the lines; the agents
--- are locked by the caller.
+-- Release the freed slots (p_freed is sorted and lists an agent once per slot) and assign free slots to the first due
+-- jobs. The caller has locked the agents.
 create or replace function interlock.release_slots(p_agent_nos bigint[], p_freed bigint[]) returns void language plpgsql
   set search_path = interlock, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off as $$
 declare
@@ -54,8 +56,9 @@ begin
   ), slotted as (
     update ready q set blocked = false from (select unnest(heads.ats) as at from heads) h where q.ctid = h.at
   )
-  -- Where places are left, no job that is due waits: the next one joins when it is, and the claim and the sweep look here for it.
-  update agent a set used = greatest(a.used + s.change, 0), next_due = s.due  -- not below none, should it have been counted wrongly
+  -- If slots remain, no due job is blocked: store when the next job is due, so that the claim and the sweep find the
+  -- agent then.
+  update agent a set used = greatest(a.used + s.change, 0), next_due = s.due  -- never negative, even if miscounted
   from (select h.agent_at, h.next_due, coalesce(cardinality(h.ats), 0) - h.n as change, case when h.more then (
           select q.run_at from ready q where q.tenant = whose and q.agent_no = h.no and q.blocked and q.run_at > t
           order by q.run_at limit 1) end as due
@@ -63,8 +66,8 @@ begin
   where (s.change <> 0 or s.due is distinct from s.next_due) and a.ctid = s.agent_at;
 end $$;
 
--- Takes back the places of jobs that neither run nor keep them (a claim that is taking one right now keeps it); release_slots
--- deals them out anew.
+-- Take slots back from jobs that neither run nor keep them, except from jobs that a claim has locked. release_slots
+-- assigns the slots again.
 create or replace function interlock.take_back_slots(p_agent_nos bigint[]) returns void language plpgsql
   set search_path = interlock, pg_temp as $$
 declare
@@ -84,7 +87,7 @@ begin
   where a.ctid = x.agent_at;
 end $$;
 
--- Jobs of a line that wait for children or a gate, and the era whose place they keep, if any.
+-- Return the jobs of an agent that wait for children or an approval, and the epoch of the slot they keep, if any.
 create or replace function interlock.waiting_with_slot(p_tenant text, p_agent_no bigint) returns table (id uuid, slot_epoch integer)
   language sql stable set search_path = interlock, pg_temp as $$
   select j.id, j.slot_epoch from (
@@ -93,7 +96,7 @@ create or replace function interlock.waiting_with_slot(p_tenant text, p_agent_no
   cross join lateral (select * from job x where x.tenant = p_tenant and x.id = w.job_id offset 0) j where j.agent_no = p_agent_no
 $$;
 
--- Jobs of limited agents that have come due while there was a free place.
+-- Assign free slots to jobs of limited agents that have become due.
 create or replace function interlock.fill_slots(p_tenant text) returns void language plpgsql security definer
   set search_path = interlock, pg_temp as $$
 declare
@@ -110,8 +113,8 @@ begin
   end if;
 end $$;
 
--- A new limit or strictness counts the places anew. Who kept one loses it to an agent that is no longer strict, for good: it may
--- be strict again by the time the job comes back, when others have those places.
+-- Recount the slots after a change of the limit or of strictness. A waiting job permanently loses its slot once the
+-- agent is not strict: when the agent is strict again, other jobs may have that slot.
 create or replace function interlock.relimit() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 declare

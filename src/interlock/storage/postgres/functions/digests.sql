@@ -1,13 +1,13 @@
--- Digests of what transitions are about; the same bytes as in domain/digests.py. A null has none.
+-- Digests of the values that a transition covers; the same bytes as in domain/digests.py. The digest of null is null.
 
 create or replace function interlock.digest(value text) returns text
   language sql stable parallel safe return encode(sha256(convert_to(value, 'UTF8')), 'hex');
 
--- Names and digests as members of a JSON object; null for one that is not there.
+-- Return a name and a digest as a member of a JSON object; null if the digest is null.
 create or replace function interlock.named_digest(name text, value text) returns text
   language sql immutable parallel safe return '"' || name || '":"' || value || '"';
 
--- Metadata with these members behind what is there.
+-- Append these members to the metadata.
 create or replace function interlock.with_digests(metadata text, members text) returns text language sql immutable parallel safe return
   case when members = '' then metadata when metadata is null or metadata = '{}' then '{"digests":{' || members || '}}'
     else left(metadata, -1) || ',"digests":{' || members || '}}' end;
@@ -32,8 +32,8 @@ begin
     where c.tenant = p_tenant and c.job_id = p_job_id);
 end $$;
 
--- The steps saved under one lease, or those that came with a redrive (0), of a job; with another fence in their place, as they would be
--- copied, and only up to the last one of a name.
+-- Return the digest of the steps saved under one lease, or copied by a redrive (fence 0). The second function digests
+-- steps as a redrive would copy them: with fence 0, and up to the last step of a name.
 create or replace function interlock.steps_digest(p_tenant text, p_job_id uuid, p_fence bigint) returns text language plpgsql stable as $$
 begin
   return (select encode(sha256(string_agg(convert_to(interlock.step_fields(s, s.fence), 'UTF8'), ''::bytea order by s.seq)), 'hex')
@@ -59,7 +59,7 @@ begin
     from interlock.approval a where a.tenant = p_tenant and a.job_id = p_job_id and a.fence = p_fence);
 end $$;
 
--- How an approval was closed; one that is open is about to be closed as p_if_open, if that is given.
+-- Return the digest of a closed approval. p_if_open: the status an open approval is about to get.
 create or replace function interlock.decision_digest(p_tenant text, p_id uuid, p_if_open text) returns text language plpgsql stable as $$
 begin
   return (select interlock.digest(interlock.field(case when a.status = 'open' then coalesce(p_if_open, a.status) else a.status end)
@@ -77,7 +77,7 @@ begin
   end if;
 end $$;
 
--- The metadata of the row that tells of a job's creation, or of a change, where no verb brings it along.
+-- Return the metadata of the history row for a job's creation, or for a change, if the operation does not supply it.
 create or replace function interlock.metadata_of_creation(n interlock.job) returns text language plpgsql stable as $$
 begin
   perform interlock.refuse_metadata(n.metadata);
@@ -88,7 +88,7 @@ create or replace function interlock.metadata_of_change(o interlock.job, n inter
 declare
   stopped boolean := o.status = 'running' and n.status <> 'running';
 begin
-  if current_setting('interlock.verb', true) is distinct from 'change' then  -- JSON of a verb may be more than PostgreSQL can read
+  if current_setting('interlock.verb', true) is distinct from 'change' then  -- PostgreSQL may reject JSON of operations
     perform interlock.refuse_metadata(n.metadata);
   end if;
   return interlock.with_digests(n.metadata, concat_ws(',',
@@ -108,7 +108,7 @@ begin
     case when n.usage is distinct from o.usage then coalesce(interlock.named_digest('usage', interlock.digest(n.usage)), '"usage":null') end));
 end $$;
 
--- The same for a completion; p_fence says whose steps, if any may have been saved.
+-- The same for a completion. p_fence: the lease whose steps to cover, if any may have been saved.
 create or replace function interlock.metadata_of_completion(
   p_tenant text, p_id uuid, p_fence bigint, p_result text, p_summary text, p_usage text
 ) returns text language sql stable return interlock.with_digests(null, concat_ws(',',
@@ -117,7 +117,7 @@ create or replace function interlock.metadata_of_completion(
   case when p_fence is not null then interlock.named_digest('steps', interlock.steps_digest(p_tenant, p_id, p_fence)) end,
   interlock.named_digest('summary', interlock.digest(p_summary)), interlock.named_digest('usage', interlock.digest(p_usage))));
 
--- Whether the metadata of a row has the digests of all that was saved in the run that it ended.
+-- Return whether the metadata of a history row has the digests of all progress saved in the run it ended.
 create or replace function interlock.covers_progress(p_tenant text, p_id uuid, p_fence bigint, p_metadata text) returns boolean language plpgsql stable as $$
 declare
   steps text := interlock.steps_digest(p_tenant, p_id, p_fence);
@@ -127,7 +127,7 @@ begin
     and (checkpoint is null or position(interlock.named_digest('checkpoint', checkpoint) in coalesce(p_metadata, '')) > 0);
 end $$;
 
--- What the database has of some jobs, as digests: of their values, and by fence of their steps and approvals.
+-- Return the digests of the stored values of jobs, and by fence of their steps and approvals.
 create or replace function interlock.kept(p_tenant text, p_ids uuid[]) returns table (id uuid, payload text, options text, result text,
   summary text, usage text, error text, checkpoint text, checkpoint_at timestamptz, steps text, requests text, decisions text) language plpgsql stable as $$
 begin
@@ -144,7 +144,7 @@ begin
   from interlock.job j where j.tenant = p_tenant and j.id = any(p_ids);
 end $$;
 
--- The progress that a redrive of a job begins with, as digests.
+-- Return the digests of the progress that a redrive of a job starts with.
 create or replace function interlock.copied_progress(p_tenant text, p_source uuid, p_through text, out checkpoint text, out steps text)
 language plpgsql stable as $$
 begin

@@ -1,4 +1,4 @@
--- Jobs and agents of a tenant that break a rule; one statement, which sees one moment.
+-- Return jobs and agents of a tenant that violate an invariant. One statement, so that it reads one snapshot.
 create or replace function interlock.faults(p_tenant text, p_limit integer) returns table (rule text, name text) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
@@ -52,7 +52,7 @@ begin
   ) x order by x.rule = 'slots_are_counted', x.name, x.rule limit p_limit;
 end $$;
 
--- Counts the slots of an agent anew, as a new limit does.
+-- Recount the slots of an agent, as a change of its limit does.
 create or replace function interlock.recount_slots(p_tenant text, p_agent_no bigint) returns void language plpgsql
   security definer set search_path = interlock, pg_temp as $$
 declare
@@ -66,8 +66,8 @@ begin
   end if;
 end $$;
 
--- Puts right what follows from other rows, with the rights of the owner; whether there was anything to put right. It reaches no row that is
--- as it must be.
+-- Repair values derived from other rows, with the rights of the owner, and return whether anything was wrong. Correct
+-- rows are not touched.
 create or replace function interlock.repair(p_tenant text, p_rule text, p_name text) returns boolean language plpgsql
   security definer set search_path = interlock, pg_temp as $$
 declare
@@ -80,7 +80,7 @@ begin
   end if;
   select * into j from job x where x.tenant = p_tenant and x.id = p_name::uuid for update;
   if not exists (select from faults(p_tenant, 1000000) f where f.rule = p_rule and f.name = p_name) then
-    return false;  -- somebody has been here meanwhile
+    return false;  -- another process has repaired it
   end if;
   perform set_config('interlock.verb', 'on', true);
   if p_rule = 'lease_has_a_running_job' then
@@ -112,7 +112,8 @@ begin
   return true;
 end $$;
 
--- Cancels a job whose own row breaks a rule, so that no other change of it is possible. Its numbers come back into their ranges; history has a row of it.
+-- Cancel a job whose own row violates a constraint, which blocks every other change. Its numbers are clamped to their
+-- ranges, and history records it.
 create or replace function interlock.end_broken(p_tenant text, p_id uuid, p_actor text, p_reason text) returns boolean language plpgsql
   security definer set search_path = interlock, pg_temp set lock_timeout = '5s' as $$
 declare
@@ -134,7 +135,7 @@ begin
   ended.metadata := metadata_of_change(j, ended);
   j.attempt := ended.attempt;
   select greatest(j.version, max(h.version)) + 1 into j.version from job_history h where h.tenant = p_tenant and h.job_id = p_id;
-  alter table job disable trigger guard_move;  -- nobody else changes a job until this has ended
+  alter table job disable trigger guard_move;  -- no other transaction can change a job until this one ends
   update job x set status = 'cancelled', previous = j.status, version = j.version, attempt = j.attempt,
     max_attempts = ended.max_attempts, priority = ended.priority,
     worker = null, lease_expires_at = null, approval_id = null, finished_at = clock(), updated_at = clock(),

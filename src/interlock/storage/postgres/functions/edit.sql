@@ -1,11 +1,11 @@
--- What decides about an edit beyond the standing.
+-- Return the columns that an edit checks beyond the job state.
 create or replace function interlock.editable(p_tenant text, p_id uuid) returns table (priority integer, tags text[]) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   return query select j.priority, j.tags from interlock.job j where j.tenant = p_tenant and j.id = p_id;
 end $$;
 
--- Gives a waiting job its new values, and the route that goes with its priority.
+-- Write the new values of a waiting job, and the eligibility key of its new priority.
 create or replace function interlock.edit(
   p_tenant text, p_id uuid, p_version integer, p_actor text, p_metadata text, p_priority integer, p_run_at timestamptz,
   p_deadline timestamptz, p_max_attempts integer, p_tags text[]

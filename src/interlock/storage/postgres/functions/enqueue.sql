@@ -1,5 +1,5 @@
--- The number of a route, if there is one. By plain values: row-level security lets no index be searched for an expression, and all
--- routes of the tenant would be read.
+-- Return the number of an eligibility key, or null. The arguments are plain values: under row-level security no index
+-- can be searched by an expression, and the query would read all keys of the tenant.
 create or replace function interlock.eligibility_key_of(
   p_tenant text, p_type text, p_requires text[], p_priority integer, p_repository text, p_affinity_key text
 ) returns bigint language plpgsql stable as $$
@@ -14,7 +14,7 @@ begin
       and r.type = p_type and r.priority = p_priority and r.requires = p_requires);
 end $$;
 
--- Finds the route of a job, making it where it is new, and its base.
+-- Find or create the eligibility key of a job and its base (the key without repository and affinity key).
 create or replace function interlock.ensure_eligibility_key(
   p_tenant text, p_type text, p_requires text[], p_priority integer, p_repository text, p_affinity_key text,
   out no bigint, out base bigint
@@ -24,7 +24,8 @@ begin
     p_tenant, array[p_type], array[p_requires::text], array[p_priority], array[p_repository], array[p_affinity_key]) e;
 end $$;
 
--- The same for many at once, answered in the order given. All are made in one order, the wider first, so that none waits in a circle.
+-- The same for many jobs; results are in input order. Keys are inserted in one order, the wider first, to avoid
+-- deadlocks.
 create or replace function interlock.ensure_eligibility_keys(
   p_tenant text, p_types text[], p_requires text[], p_priorities integer[], p_repositories text[], p_affinity_keys text[]
 ) returns table (no bigint, base bigint) language plpgsql as $$
@@ -39,7 +40,7 @@ begin
       n.type, n.requires, n.priority, n.repository, n.affinity_key
     from (
       select nextval('interlock.eligibility_key_no') as no, w.* from (
-        -- Each with those it is linked to: without its repository, without its affinity key, without both.
+        -- Each key with the keys it links to: without its repository, without its affinity key, without both.
         select distinct u.type, u.requires::text[] as requires, u.priority, x.repository, x.affinity_key
         from unnest(p_types, p_requires, p_priorities, p_repositories, p_affinity_keys)
           as u(type, requires, priority, repository, affinity_key)
@@ -59,7 +60,7 @@ begin
   order by u.ordinal;
 end $$;
 
--- Finds the number of an agent; one that is new is made if that is wanted, else there is none.
+-- Return the number of an agent; create a missing agent if p_make, else return null.
 create or replace function interlock.ensure_agent(p_tenant text, p_kind text, p_id text, p_make boolean) returns bigint language plpgsql as $$
 declare
   found_no bigint;
@@ -75,15 +76,21 @@ begin
   return found_no;
 end $$;
 
--- The time so many microseconds after 1970. Seconds and the rest apart: an interval is multiplied as a float, which would round the whole.
+-- Return the time p_micros microseconds after 1970. Seconds and microseconds are added separately: multiplying an
+-- interval uses a float, which would round.
 create or replace function interlock.moment(p_micros bigint) returns timestamptz language sql stable parallel safe
   return 'epoch'::timestamptz + p_micros / 1000000 * interval '1 second' + p_micros % 1000000 * interval '1 microsecond';
 
--- Adds jobs. What few jobs have comes as one JSON object each, in `rests`, null where there is none; priorities,
--- max_attempts and creators may stop after the first, which then holds for all. A key that another job holds, or an id that is there,
--- inserts nothing for that item; keys are taken in one order everywhere, so that two batches with the same keys cannot wait for each
--- other: jobs that have keys come sorted by them, and `places` says where each stood before. The caller has checked the jobs against the registry as of p_registry. Answers with the numbers of the jobs, which grow in the
--- order given, and with their ids only if not all were added: a row for each is dear to a client.
+-- Insert jobs. The caller has validated them against the registry version p_registry.
+--
+-- `rests` holds the less common options as one JSON object per job, or null. priorities, max_attempts and creators may
+-- have one element that applies to all jobs.
+--
+-- An item whose idempotency key or id already exists inserts nothing. Jobs with keys arrive sorted by key, so that two
+-- batches with the same keys cannot deadlock; `ordinals` holds their original positions.
+--
+-- Returns the sequence numbers, which rise in input order, and the ids only if some jobs were not inserted: one row per
+-- job is expensive for the client.
 create or replace function interlock.enqueue(
   p_tenant text, p_registry integer, ids uuid[], types text[], payloads text[], priorities integer[], eligibility_keys bigint[], bases bigint[],
   agent_nos bigint[], max_attempts integer[], creators text[], keys text[], bodies bytea[], agent_kinds text[], agent_ids text[], rests text[],
@@ -92,8 +99,8 @@ create or replace function interlock.enqueue(
   set plan_cache_mode = force_generic_plan set jit = off as $$
 declare
   tenant_field text := interlock.field(p_tenant);
-  tail bytea;  -- what is hashed of each job behind its metadata
-  same bytea;  -- and before it, beside its name, if all have one creator
+  tail bytea;  -- the hashed bytes of each job after its metadata
+  same bytea;  -- the hashed bytes before the metadata, without the id, if all jobs have one creator
   numbers bigint[];
 begin
   at := interlock.clock();
@@ -137,7 +144,7 @@ begin
   perform set_config('interlock.verb', '', true);
 end $$;
 
--- Who holds these keys or ids already.
+-- Return the jobs that already have these idempotency keys or ids.
 create or replace function interlock.holders(p_tenant text, p_keys text[], p_ids uuid[])
 returns table (key text, id uuid, seq bigint, body bytea) language plpgsql as $$
 begin
@@ -147,7 +154,7 @@ begin
     union select null, j.id, j.seq, j.body_sha256 from interlock.job j where j.tenant = p_tenant and j.id = any(p_ids);
 end $$;
 
--- Which of these parents may still have children; held so until the transaction ends.
+-- Return which of these parents may still get children, and lock them until the transaction ends.
 create or replace function interlock.open_parents(p_tenant text, p_ids uuid[])
 returns table (id uuid, is_open boolean) language plpgsql as $$
 begin

@@ -1,4 +1,4 @@
--- Keeps what workers asked for last, and that they were here now.
+-- Record what each worker last requested, and that it polled now.
 create or replace function interlock.note_workers(p_tenant text, p_names text[], p_asks text[]) returns void language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
@@ -7,14 +7,14 @@ begin
   on conflict (tenant, name) do update set asks = excluded.asks, last_seen_at = excluded.last_seen_at;
 end $$;
 
--- Deletes workers that have stopped.
+-- Delete workers that have stopped.
 create or replace function interlock.stop_workers(p_tenant text, p_names text[]) returns void language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   delete from interlock.worker w where w.tenant = p_tenant and w.name = any(p_names);
 end $$;
 
--- Workers that were seen, and those that only their leases tell of.
+-- List the workers that have polled, and those known only by their leases.
 create or replace function interlock.workers(p_tenant text, p_after text, p_limit integer, p_most integer, p_within_seconds double precision)
 returns table (name text, asks text, first_seen_at timestamptz, last_seen_at timestamptz, running bigint, job_ids uuid[]) language plpgsql as $$
 begin
@@ -32,7 +32,7 @@ begin
   from seen s full join leased h on h.worker = s.name order by coalesce(s.name, h.worker) limit p_limit;
 end $$;
 
--- Forgets those workers that are still unseen since then and still hold nothing.
+-- Delete those of these workers that have not polled since p_before and hold no lease.
 create or replace function interlock.forget_workers(p_tenant text, p_names text[], p_before timestamptz) returns bigint language plpgsql as $$
 declare
   gone bigint;
@@ -44,8 +44,8 @@ begin
   return gone;
 end $$;
 
--- A job and what is around it: its gate, the pause of its type, the line of its agent, and who is there to take it. All in one
--- statement, so that it is one moment.
+-- Return a job and everything that decides whether it can run: its approval, the pause of its type, the slots of its
+-- agent, and the workers present. One statement, so that it reads one snapshot.
 create or replace function interlock.job_snapshot(p_tenant text, p_id uuid, p_lately double precision, p_most integer)
 returns table (now timestamptz, id uuid, type text, status interlock.status, run_at timestamptz, deadline timestamptz,
   finished_at timestamptz, worker text, lease_expires_at timestamptz, cancel_requested_at timestamptz, cancel_reason text, error text,

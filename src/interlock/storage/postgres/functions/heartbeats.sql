@@ -1,4 +1,5 @@
--- Extends leases that their workers still hold (fence -2^62: whichever it is), by sorted ids; what does not come back was refused.
+-- Extend leases that their workers still hold, by sorted ids (fence -2^62 matches any fence). A job missing from the
+-- result was rejected.
 create or replace function interlock.heartbeat(
   p_tenant text, ids uuid[], fences bigint[], workers text[], seconds double precision[]
 ) returns table (id uuid, expires_at timestamptz, cancel_requested boolean, cancel_reason text, paused boolean) language plpgsql
@@ -10,7 +11,8 @@ begin
   perform set_config('interlock.tenant', p_tenant, true);
   return query
   with beaten as materialized (
-    -- The place of an id among the sorted ones is found by halving; joined, a thousand beats would be compared with a thousand leases.
+    -- width_bucket finds the index of an id by binary search; a join would compare a thousand heartbeats with a
+    -- thousand leases.
     update interlock.lease l set heartbeat_at = t,
       expires_at = least(t + coalesce(heartbeat.seconds[width_bucket(l.job_id, ids)], l.seconds) * interval '1 second', l.run_ends_at)
     where l.tenant = p_tenant and l.job_id = any(ids) and l.worker = workers[width_bucket(l.job_id, ids)]
@@ -20,12 +22,12 @@ begin
   select b.job_id, b.expires_at, j.cancel_requested_at is not null, j.cancel_reason,
     exists (select from interlock.queue k where k.tenant = p_tenant and k.type = j.type and k.paused_at is not null)
   from beaten b
-  -- offset 0 keeps the planner from turning the join round: always from the few leases to the many jobs
+  -- offset 0 fixes the join order: from the few leases to the many jobs
   cross join lateral (select j.cancel_requested_at, j.cancel_reason, j.type from interlock.job j
     where j.tenant = p_tenant and j.id = b.job_id offset 0) j;
 end $$;
 
--- Saves progress of jobs that their workers still hold, if it is newer than what is there.
+-- Save checkpoints of jobs that their workers still hold, if they are newer than the stored ones.
 create or replace function interlock.save_checkpoints(
   p_tenant text, ids uuid[], fences bigint[], workers text[], seqs bigint[], datas text[], sanitizeds boolean[]
 ) returns setof uuid language plpgsql as $$
@@ -43,7 +45,7 @@ begin
   perform set_config('interlock.verb', '', true);
 end $$;
 
--- The facts that explain why a checkpoint was not taken.
+-- Return what explains why a checkpoint was rejected.
 create or replace function interlock.leased_checkpoints(p_tenant text, p_ids uuid[])
 returns table (id uuid, fence bigint, worker text, seq bigint, data text) language plpgsql as $$
 begin
@@ -53,7 +55,7 @@ begin
     where j.tenant = p_tenant and j.id = any(p_ids);
 end $$;
 
--- Who holds some jobs, and whether their cancellation was requested.
+-- Return the lease holders of jobs, and whether cancellation was requested.
 create or replace function interlock.lease_states(p_tenant text, p_ids uuid[])
 returns table (id uuid, fence bigint, worker text, cancel_requested boolean) language plpgsql as $$
 begin

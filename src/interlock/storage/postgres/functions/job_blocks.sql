@@ -1,5 +1,5 @@
--- The last place in the order of arrival up to which nobody is still adding a job, as far as a short wait can tell. Whoever has been
--- given a place holds its lock on job until its transaction has ended.
+-- Return the last sequence number up to which no transaction is still inserting a job, or null after a short wait. A
+-- transaction that has drawn a number holds its lock on job until it ends.
 create or replace function interlock.settled_to() returns bigint language plpgsql as $$
 declare
   given bigint;
@@ -18,7 +18,8 @@ begin
   return null;
 end $$;
 
--- Notes what is found in every p_jobs jobs behind the last stretch of a tenant, up to so many stretches; how many there were.
+-- Index the types and tags of every p_jobs jobs after the tenant's last job block, up to p_most blocks. Return the
+-- number of blocks.
 create or replace function interlock.index_job_blocks(p_tenant text, p_jobs integer, p_most integer) returns integer language plpgsql
   security definer set search_path = interlock, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set jit = off as $$
@@ -30,7 +31,7 @@ begin
   if settled is null or not pg_try_advisory_xact_lock(job_block_lock(p_tenant)) then
     return 0;
   end if;
-  -- A tenant that is on its way to another shard is left alone: its stretches are noted anew where it arrives.
+  -- Skip a tenant that is moving to another shard: the target shard indexes its blocks again.
   if exists (select from shard s where s.here) and (not pg_try_advisory_xact_lock_shared(move_lock(p_tenant))
       or not exists (select from tenant t where t.tenant = p_tenant and t.state = 'here')) then
     return 0;
@@ -57,7 +58,7 @@ begin
   return p_most;
 end $$;
 
--- Forgets stretches whose jobs are all gone, among those between two places.
+-- Delete job blocks between two sequence numbers whose jobs are all deleted.
 create or replace function interlock.drop_emptied_blocks(p_tenant text, p_first bigint, p_last bigint) returns void language plpgsql
   security definer set search_path = interlock, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
 begin

@@ -1,4 +1,4 @@
--- Records what an operator did, in the transaction of the change; the app role has no right to write the log otherwise.
+-- Record an operator's action in the transaction of the change; the app role cannot write the log in any other way.
 create or replace function interlock.log(p_tenant text, p_actor text, p_action text, p_object text, p_details text) returns boolean
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 declare
@@ -6,7 +6,7 @@ declare
   last_seq bigint; last_hash bytea;
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  -- One at a time for each tenant; the statement after this one sees what the one before has committed.
+  -- One writer per tenant: the next statement sees the row that the previous writer committed.
   perform pg_advisory_xact_lock(hashtextextended('interlock log ' || p_tenant, 0));
   select l.seq, l.hash into last_seq, last_hash from audit_log l where l.tenant = p_tenant order by l.seq desc limit 1;
   perform set_config('interlock.verb', 'log', true);
@@ -18,7 +18,7 @@ begin
   return true;
 end $$;
 
--- Rows of the log after a number, oldest first.
+-- Return rows of the log after a sequence number, oldest first.
 create or replace function interlock.logged(p_tenant text, p_after bigint, p_limit integer)
 returns table (seq bigint, actor text, action text, object text, details text, at timestamptz, hash bytea) language plpgsql as $$
 begin

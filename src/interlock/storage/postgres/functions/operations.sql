@@ -1,4 +1,4 @@
--- Jobs that are to be done again, held as they are, with what there is to go on from and what came of an earlier redrive.
+-- Lock the jobs to redrive, and return them with their saved progress and the result of an earlier redrive.
 create or replace function interlock.to_redrive(p_tenant text, p_ids uuid[], p_steps text[])
 returns table (id uuid, status interlock.status, type text, payload text, priority integer, timeout_seconds double precision,
   max_attempts integer, backoff text, expiry_delay_seconds double precision, headers text, traceparent text, tags text[], agent_kind text,
@@ -6,7 +6,7 @@ returns table (id uuid, status interlock.status, type text, payload text, priori
   has_checkpoint boolean, has_step boolean, again_id uuid, again_seq bigint) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  -- Whoever redrives one of them at the same time waits here; the statement after this one sees what they did.
+  -- A concurrent redrive of the same job waits here; the next statement sees its result.
   perform from interlock.job j where j.tenant = p_tenant and j.id = any(p_ids) order by j.id for update;
   return query
   select j.id, j.status, j.type, j.payload, j.priority, j.timeout_seconds, j.max_attempts, j.backoff, j.expiry_delay_seconds, j.headers,
@@ -19,7 +19,7 @@ begin
     order by k.seq desc limit 1) again on true;
 end $$;
 
--- Those of the jobs that have been redriven.
+-- Return those of the jobs that have been redriven.
 create or replace function interlock.redriven(p_tenant text, p_ids uuid[]) returns setof uuid language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
@@ -27,7 +27,7 @@ begin
     where exists (select from interlock.job k where k.tenant = p_tenant and k.redrive_of = u.id);
 end $$;
 
--- Dead letters that were not redriven, newest first.
+-- Return dead-letter jobs that were not redriven, newest first.
 create or replace function interlock.dead_letters(p_tenant text, p_limit integer) returns setof uuid language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
@@ -36,8 +36,8 @@ begin
     order by s.seq desc limit p_limit;
 end $$;
 
--- Gives a new job what another has saved: its steps up to the last one of a name, or all of them and its checkpoint. A job that has
--- steps was given them by the same call before its connection broke.
+-- Copy the progress of a job to its redrive: the steps up to the last one of a name, or all steps and the checkpoint. A
+-- target that already has steps got them from the same call, before its connection was lost.
 create or replace function interlock.copy_progress(p_tenant text, p_source uuid, p_target uuid, p_through text) returns void language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
@@ -53,7 +53,7 @@ begin
   end if;
 end $$;
 
--- The children of several jobs, by parent and arrival, from a parent and a place among its children on.
+-- Return the children of several jobs by parent and arrival, starting after a parent and a sequence number.
 create or replace function interlock.children_after(p_tenant text, p_parents uuid[], p_parent uuid, p_seq bigint, p_limit integer)
 returns table (id uuid, parent_id uuid, seq bigint, live boolean, asked_to_stop boolean) language plpgsql as $$
 begin
@@ -65,8 +65,8 @@ begin
   order by c.parent_id, c.seq limit p_limit;
 end $$;
 
--- Deletes those of the next p_step jobs that ended before a time, with all they own, and keeps a row that tells of it.
--- This is the only way for the app role to delete a job, and it reaches no other one.
+-- Delete those of the next p_step jobs that finished before a time, with everything they own, and record the prune.
+-- This is the only way for the app role to delete a job, and it deletes no other jobs.
 create or replace function interlock.prune(
   p_tenant text, p_id uuid, p_actor text, p_cutoff timestamptz, p_after bigint, p_step integer, p_dry_run boolean, p_most integer,
   p_kept_seconds double precision, out deleted integer, out last_seq bigint, out at_end boolean
@@ -77,7 +77,7 @@ declare
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   p_cutoff := least(p_cutoff, clock());
-  -- What was made after the cutoff has not ended before it: where nothing older is left, the rest need not be looked at.
+  -- A job created after the cutoff cannot have finished before it: if no older job is left, skip the rest.
   select coalesce(max(w.seq), p_after), count(*) < p_step or bool_and(w.created_at >= p_cutoff) into last_seq, at_end
   from (select j.seq, j.created_at from job j where j.tenant = p_tenant and j.seq > p_after order by j.seq limit p_step) w;
   select coalesce(array_agg(x.id order by x.id) filter (where x.ordinal <= p_most), '{}'), max(x.seq) filter (where x.ordinal <= p_most),
@@ -93,7 +93,8 @@ begin
   if p_dry_run or deleted = 0 then
     return;
   end if;
-  -- Where history goes by whole partitions, that of old jobs is left to theirs; which these are stays so until this has ended.
+  -- Where history is dropped by whole partitions, leave the history of old jobs to them. The lock keeps that choice
+  -- stable until this transaction ends.
   perform from history_partition p where p.left_below is not null for share;
   chained := old;
   if found then
@@ -109,7 +110,7 @@ begin
     to_char(p_cutoff at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), deleted));
   delete from unsuccessful_job s using job j
     where j.tenant = p_tenant and j.id = any(old) and s.tenant = p_tenant and s.status = j.status::text and s.seq = j.seq;
-  -- The job goes first: nothing that belongs to one may go while it is there.
+  -- Delete the job first: the guards reject deleting what belongs to an existing job.
   perform set_config('interlock.verb', 'on', true);
   delete from job j where j.tenant = p_tenant and j.id = any(old);
   perform set_config('interlock.verb', '', true);
@@ -125,7 +126,7 @@ begin
   perform drop_emptied_blocks(p_tenant, p_after + 1, last_seq);
 end $$;
 
--- What was deleted, newest first.
+-- List prunes, newest first.
 create or replace function interlock.prunes(p_tenant text, p_limit integer) returns setof interlock.prune language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);

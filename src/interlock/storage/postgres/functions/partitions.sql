@@ -1,4 +1,5 @@
--- The smallest id that a job made at a time can have, and the time in an id.
+-- Convert between a time and a job id: the smallest id a job created at a time can have, and the creation time in an
+-- id.
 create or replace function interlock.id_at(p_time timestamptz) returns uuid
   language sql immutable parallel safe
   return rpad(lpad(to_hex((extract(epoch from p_time) * 1000)::bigint), 12, '0'), 32, '0')::uuid;
@@ -6,15 +7,15 @@ create or replace function interlock.id_time(p_id uuid) returns timestamptz
   language sql immutable parallel safe
   return to_timestamp(('x' || left(replace(p_id::text, '-', ''), 12))::bit(48)::bigint / 1000.0);
 
--- Whether the history of a job may outlive it, to go with the whole partition.
+-- Return whether the history of a job may outlive it, to be dropped with its whole partition.
 create or replace function interlock.history_left(p_id uuid) returns boolean
   language sql stable as $$
   select exists (select from interlock.history_partition p
     where p_id < p.left_below and p_id >= coalesce(p.first_id, '00000000-0000-0000-0000-000000000000'))
 $$;
 
--- Nobody reaches a partition by its own name who may not reach all of history. Functions that are not of the owner's
--- rights are for the owner: whoever else calls them owns nothing that they could change.
+-- Protect a partition like job_history itself, so that its own name gives no further access. Functions here without
+-- `security definer` are for the owner: any other caller owns no table that they could change.
 create or replace function interlock.shield_history(p_name text) returns void
   language plpgsql set search_path = interlock, pg_temp as $$
 begin
@@ -27,8 +28,8 @@ begin
   execute format('comment on table %I is %L', p_name, 'A partition of job_history.');
 end $$;
 
--- Adds a partition for jobs made within a stretch of time. It takes no lock that a change of a job would wait for, but of
--- the partition of all other ids; where that has rows of this stretch, they stay there, and so does what follows them.
+-- Add a partition for jobs created between two times. It takes no lock that job changes wait for, except on the default
+-- partition. If that already has rows of this range, they stay there, and so do the later ones.
 create or replace function interlock.add_history_partition(p_from timestamptz, p_before timestamptz) returns boolean
   language plpgsql set search_path = interlock, pg_temp as $$
 declare
@@ -43,7 +44,8 @@ exception when check_violation then
   return false;
 end $$;
 
--- Makes the partitions of the time to come, up to two ahead; how many. It gives way soon, and is called again.
+-- Create the next partitions, up to two ahead, and return how many. It gives up a lock soon; maintenance calls it
+-- again.
 create or replace function interlock.extend_history() returns integer
   language plpgsql security definer set search_path = interlock, pg_temp set lock_timeout = '200ms' as $$
 declare
@@ -58,7 +60,7 @@ begin
     return 0;
   end if;
   lock table history_partition in share row exclusive mode;
-  if starts < clock() then  -- nobody has called for long: what came meanwhile is among all other ids
+  if starts < clock() then  -- not called for a long time: the rows written since are in the default partition
     starts := starts + width * floor(extract(epoch from clock() - starts) / extract(epoch from width));
   end if;
   while starts < clock() + 2 * width loop
@@ -72,7 +74,7 @@ exception when lock_not_available then
   return 0;
 end $$;
 
--- A partitioning that was begun and not ended has left a condition that new jobs will not fulfil one day: it goes before that.
+-- Drop the constraint that an aborted partitioning left behind before new jobs violate it.
 create or replace function interlock.forget_partitioning() returns void
   language plpgsql set search_path = interlock, pg_temp as $$
 begin
@@ -82,7 +84,7 @@ begin
   end if;
 end $$;
 
--- From now on prune leaves the history of jobs made before a time to its partition; how many partitions that concerns.
+-- Let prune leave the history of jobs created before a time to its partition. Return how many partitions this affects.
 create or replace function interlock.leave_history(p_cutoff timestamptz) returns integer
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 declare
@@ -96,14 +98,14 @@ begin
   return marked;
 end $$;
 
--- Takes a partition out of history, if all of its time is before another and no job of it is left, of anybody; null if others
--- had it. First nobody may write into it, while jobs are looked for; then, for a moment, nobody may read history.
+-- Detach a partition that lies before the cutoff and has no job of any tenant left; null if it was locked. Writes to
+-- the partition are blocked while it looks for jobs, then reads of history for a moment.
 create or replace function interlock.detach_history(p_name text, p_cutoff timestamptz) returns boolean
   language plpgsql security definer set search_path = interlock, pg_temp set lock_timeout = '200ms' as $$
 declare
   part history_partition;
 begin
-  -- Whoever prunes holds these rows: it has ended when they are ours, and waits before it touches history.
+  -- Prune locks these rows before it touches history: once we hold them, earlier prunes have ended and later ones wait.
   select * into part from history_partition p where p.name = p_name and not p.detached
     and p.before_id <= id_at(least(p_cutoff, clock())) and (p.kept or p.left_below = p.before_id) for update;
   if not found then
@@ -120,7 +122,7 @@ exception when lock_not_available then
   return null;
 end $$;
 
--- Drops what is no part of history any more; null if others had it. No lock but its own is held while its files go.
+-- Drop a detached partition; null if it was locked. Only its own lock is held while its files are deleted.
 create or replace function interlock.drop_history(p_name text) returns boolean
   language plpgsql security definer set search_path = interlock, pg_temp set lock_timeout = '200ms' as $$
 begin
@@ -133,8 +135,8 @@ exception when lock_not_available then
   return null;
 end $$;
 
--- In a partition with a job that stays, the history of all others has to go row by row: from now on with each job, and
--- that which was left is swept up.
+-- Keep a partition that has a job that stays. Its other history is then deleted row by row: with each pruned job, and
+-- by sweep_history for jobs already pruned.
 create or replace function interlock.keep_history(p_name text) returns void
   language sql security definer set search_path = interlock, pg_temp as $$
   update history_partition set kept = true where name = p_name
@@ -144,7 +146,7 @@ create or replace function interlock.history_is_emptied(p_name text) returns voi
   update history_partition set left_below = null where name = p_name and kept
 $$;
 
--- Deletes what was left of a tenant's deleted jobs, among so many jobs of a partition from one id on; the last of these.
+-- Delete the history of a tenant's pruned jobs, among the next p_jobs jobs of a partition, and return the last id.
 create or replace function interlock.sweep_history(p_tenant text, p_name text, p_after uuid, p_jobs integer) returns uuid
   language plpgsql security definer set search_path = interlock, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off set jit = off as $$
@@ -167,8 +169,9 @@ begin
   return ids[cardinality(ids)];
 end $$;
 
--- Makes one table into one that is partitioned, whose first partition it is, up to a time that no job in it has reached, as a
--- valid condition made_before says: so nothing is read or copied. What is set for the table holds for the new one as well.
+-- Convert job_history into a partitioned table whose first partition is the old table, up to p_before. The validated
+-- constraint made_before proves that no row is later, so nothing is read or copied. The new table gets the settings of
+-- the old one.
 create or replace function interlock.partition_history(p_before timestamptz, p_every interval) returns void
   language plpgsql set search_path = interlock, pg_temp as $$
 declare
@@ -180,10 +183,10 @@ begin
   lock table job_history in access exclusive mode;
   select array_agg(pg_get_triggerdef(t.oid)) into triggers from pg_trigger t where t.tgrelid = whole and not t.tgisinternal;
   for part in select t.tgname from pg_trigger t where t.tgrelid = whole and not t.tgisinternal and t.tgtype & 1 = 1 loop
-    execute format('drop trigger %I on job_history', part.tgname);  -- those for each row come back from above
+    execute format('drop trigger %I on job_history', part.tgname);  -- cloned again from the partitioned table below
   end loop;
   for part in select f.oid::regprocedure as name from pg_proc f join pg_type y on y.oid = f.prorettype where y.typrelid = whole loop
-    execute format('drop function %s', part.name);  -- made again, for rows of the new table
+    execute format('drop function %s', part.name);  -- recreated later with the row type of the new table
   end loop;
   execute format('alter table job_history rename to %I', old);
   execute format('alter table %I rename constraint job_history_pkey to %I', old, old || '_pkey');

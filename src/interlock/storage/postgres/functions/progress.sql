@@ -1,7 +1,7 @@
--- Keeps each step that is not there yet, of jobs that their workers still hold; answers with what is kept, by the place of the step
--- among those sent, but sends back no result that is what was sent. What does not come back was refused.
+-- Save each new step of jobs that their workers still hold. Return the saved steps by their position in the input,
+-- without results that equal the input. A step missing from the result was rejected.
 --
--- Here and below offset 0 keeps the planner from turning the joins round: always from the few that were sent to the many that are kept.
+-- Here and below, offset 0 fixes the join order: from the few rows sent to the many rows stored.
 create or replace function interlock.save_steps(
   p_tenant text, ids uuid[], fences bigint[], workers text[], names text[], occurrences integer[], results text[], functions text[],
   sanitizeds boolean[]
@@ -13,7 +13,7 @@ declare
   leased boolean[];
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  -- Whoever has this lock is alone with the job; the statements after it see what those before have committed.
+  -- The lock serializes writers of a job; the statements after it see what earlier writers committed.
   select array_agg(l.job_id is not null order by u.ordinal) into leased
   from unnest(ids, fences, workers) with ordinality as u(id, fence, worker, ordinal)
   left join (select l.job_id, l.fence, l.worker from interlock.lease l where l.tenant = p_tenant and l.job_id = any(ids)
@@ -40,7 +40,7 @@ begin
   where u.leased;
 end $$;
 
--- The steps of several jobs after a number, oldest first, not more than so many of each.
+-- Return the steps of several jobs after a number, oldest first, at most p_limit per job.
 create or replace function interlock.steps(p_tenant text, p_ids uuid[], p_after bigint, p_limit integer)
 returns table (job_id uuid, seq integer, name text, occurrence integer, result text, function text, fence bigint, at timestamptz,
   sanitized boolean) language plpgsql as $$
@@ -52,7 +52,7 @@ begin
      where s.tenant = p_tenant and s.job_id = u.id and s.seq > p_after order by s.seq limit p_limit) s;
 end $$;
 
--- Gives a job that has none yet the steps of another, all or up to the last one of a name; tells how many.
+-- Copy the steps of a job, all or up to the last one of a name, to a job that has none. Return how many.
 create or replace function interlock.copy_steps(p_tenant text, p_source uuid, p_target uuid, p_through text)
 returns integer language plpgsql as $$
 declare
@@ -71,11 +71,11 @@ begin
   return copied;
 end $$;
 
--- Adds events to jobs that their workers still hold and numbers them, in the order sent; one that is there already keeps its number.
--- What does not come back was refused.
+-- Add events to jobs that their workers still hold, and number them in input order. An event that exists keeps its
+-- number; an event missing from the result was rejected.
 --
--- The turn of an event is not below the id of its transaction, and not below the turn of the event before it in the same job.
--- The second matters: a transaction may have its id long before it gets the lock of a job.
+-- commit_seq is at least the id of the transaction and at least the commit_seq of the previous event of the job. The
+-- second condition is needed because a transaction may get its id long before it gets the lock of a job.
 create or replace function interlock.add_events(
   p_tenant text, ids uuid[], fences bigint[], workers text[], event_ids uuid[], levels text[], messages text[], payloads text[],
   sanitizeds boolean[], ats timestamptz[]
@@ -88,7 +88,7 @@ declare
   now_epoch integer;
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  -- Whoever has this lock is alone with the job; the statements after it see what those before have committed.
+  -- The lock serializes writers of a job; the statements after it see what earlier writers committed.
   select array_agg(l.job_id is not null order by u.ordinal) into leased
   from unnest(ids, fences, workers) with ordinality as u(id, fence, worker, ordinal)
   left join (select l.job_id, l.fence, l.worker from interlock.lease l where l.tenant = p_tenant and l.job_id = any(ids)
@@ -116,7 +116,8 @@ begin
   where u.leased;
 end $$;
 
--- The events of one job after a number, and later than a time, oldest first. The lock of its job gave each event its number, so none comes late.
+-- Return the events of one job after a number and later than a time, oldest first. Events are numbered under the job's
+-- lock, so none appears late.
 create or replace function interlock.events(p_tenant text, p_job_id uuid, p_after bigint, p_since timestamptz, p_limit integer)
 returns table (job_id uuid, seq integer, id uuid, level text, message text, payload text, at timestamptz, received_at timestamptz,
   sanitized boolean) language plpgsql as $$
@@ -128,8 +129,8 @@ begin
     order by e.seq limit p_limit;
 end $$;
 
--- The events of all jobs after a place, as far as they are settled: below the horizon every transaction has ended, and whatever is
--- written from now on has a turn at or above it. So nothing ever appears at or before a place that was given out.
+-- Return the events of all jobs after a feed position, up to the snapshot's xmin. All transactions below it have ended,
+-- and later events get a commit_seq at or above it. So no event ever appears at or before a position already returned.
 create or replace function interlock.feed(
   p_tenant text, p_epoch bigint, p_commit_seq bigint, p_job_id uuid, p_seq bigint, p_limit integer
 ) returns table (epoch integer, commit_seq bigint, job_id uuid, seq integer, id uuid, level text, message text, payload text, at timestamptz,
@@ -149,7 +150,7 @@ begin
   order by e.epoch, e.commit_seq, e.job_id, e.seq limit p_limit;
 end $$;
 
--- The turn that nothing written from now on is below, and its epoch.
+-- Return the lower bound of every future commit_seq, and its epoch.
 create or replace function interlock.feed_end() returns table (epoch integer, commit_seq bigint) language sql volatile as $$
   select value, pg_snapshot_xmin(pg_current_snapshot())::text::bigint from interlock.epoch
 $$;

@@ -1,4 +1,4 @@
--- Whoever looks first lets those jobs join their lines whose time has come, so that what is told is true.
+-- Assign slots to jobs that have become due before reading, so that `blocked` is current.
 create or replace function interlock.jobs(p_tenant text, p_ids uuid[]) returns setof interlock.job_view language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
@@ -8,9 +8,9 @@ begin
   return query select v.* from interlock.job_view v where v.tenant = p_tenant and v.id = any(p_ids);
 end $$;
 
--- The newest jobs that fit, each place they are read from telling its own newest; the caller sorts. It is read from wherever the fewest
--- rows have to be looked at. The statements have only those conditions that were asked for, so that an index can serve them.
--- What a list leaves out is blanked here, so that it is not even read.
+-- Return the newest matching jobs of each source, up to the limit; the caller sorts them. A source is the index that
+-- reads the fewest rows for a status. Each statement has only the conditions requested, so that an index can serve it.
+-- Columns that a list omits are null here, so that PostgreSQL does not read them.
 create or replace function interlock.find_jobs(
   p_tenant text, p_statuses interlock.status[], p_type text, p_agent_kind text, p_agent_id text, p_worker text,
   p_stale_seconds double precision, p_parent_id uuid, p_tags text[],
@@ -30,7 +30,7 @@ declare
   last_succeeded bigint;
   timed constant boolean := p_created_after is not null or p_created_before is not null;
   worded constant boolean := p_type is not null or cardinality(p_tags) > 0;
-  -- A condition on seq in any case: the index of the sequence is only weighed where there is one.
+  -- Always add a condition on seq: the planner considers the index on seq only if there is one.
   fits constant text := case when p_before_seq is null then ' and v.seq <= 9223372036854775807' else ' and v.seq < $12' end
     || case when p_statuses is null then '' else ' and v.status = any($2)' end
     || case when p_type is null then '' else ' and v.type = $3' end
@@ -42,7 +42,7 @@ declare
     || case when cardinality(p_tags) = 0 then '' else ' and v.tags @> $9' end
     || case when p_created_after is null then '' else ' and v.created_at >= $10' end
     || case when p_created_before is null then '' else ' and v.created_at < $11' end;
-  -- offset 0 keeps the planner from working on more jobs than are shown: it makes a plan for those that are named, one by one
+  -- offset 0 makes the planner look up the listed jobs one by one, instead of computing the view for more jobs
   those constant text := ' cross join lateral (select w.* from interlock.job_view w where w.tenant = $1 and w.seq = c.seq offset 0) v';
   those_by_id constant text := ' cross join lateral (select w.* from interlock.job_view w where w.tenant = $1 and w.id = c.job_id offset 0) v';
   job_blocks constant text := '(select s.first_seq, s.last_seq from '
@@ -68,13 +68,13 @@ begin
     where s.tenant = p_tenant and s.latest >= coalesce(p_created_after, '-infinity') and s.earliest < coalesce(p_created_before, 'infinity');
   end if;
   if 'succeeded' = any(sources) then
-    -- the newest mostly wait: none that arrived after this has succeeded
+    -- the newest jobs mostly wait: no job after this sequence number has succeeded
     select case when bool_or(y.last_seq is null) then 9223372036854775807 else coalesce(max(y.last_seq), 0) end into last_succeeded
     from interlock.queue_counter y where y.tenant = p_tenant and y.to_status = 'succeeded';
   end if;
   foreach source in array sources loop
     foreach part in array case when source in ('running', 'waiting_for_approval', 'queued') or noted_to = 0 then '{everywhere}'
-        when worded then '{not_noted,stretches}' else '{not_noted,between}' end::text[] loop
+        when worded then '{not_noted,job_blocks}' else '{not_noted,between}' end::text[] loop
       return query execute
         'select v.tenant, v.id, v.seq, v.type, v.status, v.priority, null::text, v.headers, v.traceparent, v.tags, v.agent_kind, v.agent_id,
           v.affinity_key, v.repository, v.requires, v.idempotency_key, v.webhook, v.parent_id, v.redrive_of, v.created_by, v.requested_by,
@@ -120,7 +120,8 @@ begin
   end loop;
 end $$;
 
--- The places of jobs that wait for their time, a place in a line, or children; where a type is named, those of others may be among them.
+-- Return the sequence numbers of jobs that wait for run_at, a concurrency slot, or children. With a type, the result
+-- may include jobs of other types.
 create or replace function interlock.due_some_time(p_tenant text, p_type text) returns setof bigint language sql stable as $$
   select q.seq from interlock.ready q where q.tenant = p_tenant and not q.blocked and p_type is null
   union all
@@ -133,12 +134,12 @@ create or replace function interlock.due_some_time(p_tenant text, p_type text) r
   join interlock.job j on j.tenant = p_tenant and j.id = w.job_id
 $$;
 
--- In which places the jobs of some statuses are told apart from all others; anywhere, if they are too many for that.
+-- Return the sources that hold the jobs of these statuses, or `anywhere` if there are too many rows to sort.
 create or replace function interlock.where_to_find(
   p_tenant text, p_statuses interlock.status[], p_type text, p_of_agent boolean, p_known text
 ) returns text[] language plpgsql as $$
 declare
-  few constant integer := 5000;  -- so many rows are sorted and looked at sooner than all jobs are walked
+  few constant integer := 5000;  -- sorting up to this many rows is faster than walking all jobs
   unsuccessful constant interlock.status[] := '{retry,failed,dead_letter,cancelled}';
 begin
   perform set_config('interlock.tenant', p_tenant, true);
@@ -153,12 +154,12 @@ begin
           select from interlock.unsuccessful_job b where b.tenant = p_tenant and b.status = any(p_statuses::text[]) limit few + 1) x)) then
     return '{anywhere}';
   end if;
-  -- Whoever is queued is found beside those that wait for another try.
+  -- The source of `queued` includes `retry`.
   return array(select distinct s::text from unnest(p_statuses) s where not (s = 'retry' and 'queued' = any(p_statuses)));
 end $$;
 
--- Jobs by their idempotency key or the end of their id, newest first. The ids are read from end to end: fast enough for a person, and no
--- index to maintain for it.
+-- Find jobs by idempotency key or by the end of their id, newest first. It scans all ids: fast enough for interactive
+-- use, and there is no index to maintain.
 create or replace function interlock.search_jobs(p_tenant text, p_text text, p_id_end text, p_limit integer) returns setof uuid
 language plpgsql as $$
 begin
@@ -175,7 +176,7 @@ begin
   return query select h.* from interlock.job_history h where h.tenant = p_tenant and h.job_id = p_job_id order by h.version;
 end $$;
 
--- Part of a tenant's chains, job by job from one id on, beside what each job itself says.
+-- Return the next part of a tenant's history chains, by job id, with the status, version and chain head of each job.
 create or replace function interlock.chains(p_tenant text, p_after uuid, p_jobs integer)
 returns table (tenant text, job_id uuid, version integer, from_status interlock.status, to_status interlock.status, verb text,
   actor text, attempt integer, fence bigint, reason text, metadata text, at timestamptz, hash bytea, job_version integer,
@@ -188,7 +189,7 @@ begin
   with recursive chosen(id, n) as (
     select p_after, 0
     union all
-    -- What was left of deleted jobs, to go with a partition, is passed over.
+    -- Skip history of pruned jobs that is left for its partition.
     select (select h.job_id from interlock.job_history h where h.tenant = p_tenant and h.job_id > chosen.id
       and (not some_left or exists (select from interlock.job j where j.tenant = h.tenant and j.id = h.job_id)
            or not interlock.history_left(h.job_id)) order by h.job_id limit 1), n + 1
@@ -201,7 +202,7 @@ begin
   order by h.job_id, h.version;
 end $$;
 
--- The ends of a tenant's chains.
+-- Return the chain heads of a tenant's jobs.
 create or replace function interlock.heads(p_tenant text, p_after uuid, p_limit integer)
 returns table (job_id uuid, hash bytea) language plpgsql as $$
 begin

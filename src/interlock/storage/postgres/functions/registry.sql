@@ -1,4 +1,4 @@
--- Raises the number that says which registry an enqueue was checked against.
+-- Raise the registry version, against which enqueue validates jobs.
 create or replace function interlock.raise_registry(p_tenant text) returns void language sql as $$
   insert into interlock.tenant (tenant, registry) values (p_tenant, 1)
   on conflict (tenant) do update set registry = interlock.tenant.registry + 1
@@ -37,7 +37,7 @@ begin
   return found;
 end $$;
 
--- Agents from one on, in the order of their names.
+-- List agents by name, starting after one.
 create or replace function interlock.agents(p_tenant text, p_after_kind text, p_after_id text, p_limit integer)
 returns setof interlock.agent language plpgsql as $$
 begin
@@ -46,7 +46,7 @@ begin
     order by a.kind, a.id limit p_limit;
 end $$;
 
--- Strict agents without a free slot none of whose jobs runs or could be claimed now.
+-- List strict agents without a free slot and without any job that runs or can be claimed.
 create or replace function interlock.stalled_agents(p_tenant text, p_limit integer) returns setof interlock.agent language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
@@ -64,7 +64,7 @@ begin
   return query select a.* from unnest(p_kinds, p_ids) as u(kind, id) join interlock.agent a on a.tenant = p_tenant and a.kind = u.kind and a.id = u.id;
 end $$;
 
--- The limit acts by the trigger relimit.
+-- The trigger relimit applies a new limit.
 create or replace function interlock.set_agent(
   p_tenant text, p_kind text, p_id text, p_max_concurrency integer, p_strict boolean, p_defaults text, p_backoff text
 ) returns setof interlock.agent language plpgsql as $$
@@ -80,7 +80,7 @@ begin
     where a.tenant = p_tenant and a.kind = p_kind and a.id = p_id returning a.*;
 end $$;
 
--- Null: there is no such agent; false: it has unfinished jobs.
+-- Return null if the agent does not exist, false if it has unfinished jobs.
 create or replace function interlock.drop_agent(p_tenant text, p_kind text, p_id text) returns boolean language plpgsql as $$
 declare
   gone bigint;
@@ -103,7 +103,8 @@ begin
   return true;
 end $$;
 
--- Sums up what the triggers have written; minutes older than an hour become one. Rows that somebody else is at are left to them.
+-- Sum up the counter rows that triggers wrote; minutes older than an hour become one row. Rows locked by another
+-- process are skipped.
 create or replace function interlock.fold_counters(p_tenant text) returns void language plpgsql security definer
   set search_path = interlock, pg_temp as $$
 begin
@@ -120,7 +121,8 @@ begin
   from old o group by o.tenant, o.type, m, o.from_status, o.to_status having sum(o.count) > 0;
 end $$;
 
--- What moved of each type, minute by minute; all that was before the last hour is one. Only ended jobs are deleted, and they tell nothing here.
+-- Return the transitions of each type per minute; everything before the last hour is one row. Deletions are left out:
+-- only terminal jobs are deleted, and these counts do not depend on them.
 create or replace function interlock.minutes(p_tenant text)
 returns table (type text, minute timestamptz, waiting bigint, running bigint, enqueued bigint, succeeded bigint, failed bigint) language plpgsql as $$
 declare
@@ -138,7 +140,7 @@ begin
   from interlock.queue_counter y where y.tenant = p_tenant and y.to_status is not null group by y.type, at order by y.type, at;
 end $$;
 
--- How many jobs of each type are where. All in one statement, so that the counts add up.
+-- Count the jobs of each type by location. One statement, so that the counts are consistent.
 create or replace function interlock.stats(p_tenant text, p_type text)
 returns table (type text, ready bigint, delayed bigint, blocked bigint, in_progress bigint, waiting_for_approval bigint, dead_letter bigint,
   succeeded bigint, failed bigint, cancelled bigint, oldest_ready_at timestamptz, enqueued double precision, started double precision,

@@ -1,4 +1,4 @@
--- Where a tenant lives; one that is new is placed on the shard that is offered.
+-- Return the placement of a tenant; place a new tenant on the offered shard.
 create or replace function interlock.assign_shard(p_tenant text, p_shard text) returns table (shard text, other text, phase text) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
@@ -9,7 +9,7 @@ begin
   end loop;
 end $$;
 
--- Lets a tenant live here that never did; one that has left stays away. Tells whether it is new.
+-- Admit a tenant that is new to this shard and return whether it is new. A tenant that has moved away stays away.
 create or replace function interlock.admit(p_tenant text) returns boolean language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
@@ -18,7 +18,7 @@ begin
   return found;
 end $$;
 
--- Writes down how far a move has come, if the tenant still lives where the mover believes it does.
+-- Record the progress of a move, if the tenant is still on the shard that the mover expects.
 create or replace function interlock.note_move(p_tenant text, p_believed text, p_shard text, p_other text, p_phase text)
 returns boolean language plpgsql as $$
 begin
@@ -27,7 +27,7 @@ begin
   return found;
 end $$;
 
--- Whether a named claim was granted something that still runs under it.
+-- Return whether a job leased under this claim ID still runs under that lease.
 create or replace function interlock.remembers_claim(p_tenant text, p_worker text, p_claim_id text) returns boolean language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
@@ -36,7 +36,7 @@ begin
     where c.tenant = p_tenant and c.worker = p_worker and c.claim_id = p_claim_id);
 end $$;
 
--- Whether a tenant may be changed here now: it has not left, and no move has it alone.
+-- Return whether a tenant can be changed here now: it has not moved away, and no move holds its lock.
 create or replace function interlock.may_change(p_tenant text) returns boolean language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);

@@ -1,6 +1,6 @@
--- What the planner is told. Jobs are named by tenant and an array of ids; before version 17 PostgreSQL seeks all rows of the tenant
--- instead and looks at each, where it believes that a tenant has only a few. One plan serves all tenants, so it must suit the largest:
--- as far as the planner knows, there is only one.
+-- Planner statistics. Queries look up jobs by tenant and an array of ids. Before version 17, PostgreSQL reads all rows
+-- of the tenant instead if it estimates that a tenant has few. One plan serves all tenants, so it must suit the
+-- largest: n_distinct = 1 makes the planner assume a single tenant.
 do $$
 declare
   part record;
@@ -11,8 +11,8 @@ begin
   end loop;
 end $$;
 
--- Looks at tables that have grown since they were made and that nobody has looked at yet: a plan that was made for an empty table
--- is kept until somebody does, and autovacuum may take a minute.
+-- Analyze tables that have grown and were never analyzed: a plan cached for an empty table is kept until then, and
+-- autovacuum may take a minute.
 create or replace function interlock.look_at_new_tables() returns void
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 declare

@@ -1,4 +1,5 @@
--- Keeps new tokens, and tells of each that has one of the ids or keys: a call that is repeated finds what it made before.
+-- Insert new tokens and return every token with one of the ids or keys, so that a repeated call finds its earlier
+-- result.
 create or replace function interlock.create_tokens(
   p_tenant text, p_ids uuid[], p_hashes bytea[], p_actors text[], p_descriptions text[], p_roles text[], p_worker_ids text[],
   p_types text[], p_repositories text[], p_capabilities text[], p_lifetimes double precision[], p_keys text[]
@@ -20,7 +21,7 @@ begin
     union select k.* from interlock.token k where k.tenant = p_tenant and k.key = any(p_keys);
 end $$;
 
--- The token with this hash, whoever's it is.
+-- Return the token with this hash, of any tenant.
 create or replace function interlock.find_token(p_hash bytea) returns setof interlock.token language plpgsql as $$
 declare
   owner record;
@@ -32,7 +33,7 @@ begin
   end if;
 end $$;
 
--- Newest first.
+-- List tokens, newest first.
 create or replace function interlock.list_tokens(p_tenant text, p_before uuid, p_limit integer)
 returns setof interlock.token language plpgsql as $$
 begin
@@ -43,8 +44,8 @@ begin
     order by k.created_at desc, k.id desc limit p_limit;
 end $$;
 
--- Revokes each token that lives, and tells of each that exists: who revoked it first, stays. Where only those of workers are
--- meant, no other exists.
+-- Revoke each active token, and return each existing one; the first revocation is kept. With p_of_workers, only worker
+-- tokens count as existing.
 create or replace function interlock.revoke_tokens(p_tenant text, p_ids uuid[], p_actor text, p_of_workers boolean)
 returns setof interlock.token language plpgsql as $$
 begin
@@ -56,7 +57,8 @@ begin
     where k.tenant = p_tenant and k.id = any(p_ids) and (k.worker_id is not null or not p_of_workers);
 end $$;
 
--- Deletes those of these tokens that ended before a time. This is the only way for the app role to delete a token, and it reaches none that counts.
+-- Delete those of these tokens that ended before a time. This is the only way for the app role to delete a token, and
+-- it deletes no valid one.
 create or replace function interlock.forget_tokens(p_tenant text, p_ids uuid[], p_before timestamptz) returns integer
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 declare
@@ -69,7 +71,7 @@ begin
   return gone;
 end $$;
 
--- Notes that tokens were used, unless that was noted a moment ago.
+-- Record the use of tokens, unless it was recorded recently.
 create or replace function interlock.touch_tokens(p_tenant text, p_ids uuid[], p_older_than bigint)
 returns integer language plpgsql as $$
 declare

@@ -1,6 +1,8 @@
--- Completes each job that its worker still holds (fence -2^62: whichever it is), by sorted ids; what is not named in the answer was
--- refused. Arrays come and go as wholes, texts of which there is none as null: a value of its own for each job is dear to a client.
--- Fences, workers and sanitizeds may stop after the first, which then holds for all.
+-- Complete each job that its worker still holds, by sorted ids (fence -2^62 matches any fence). A job missing from the
+-- result was rejected.
+--
+-- Columns are passed as arrays, null if no job has a value, because encoding one value per job is expensive for the
+-- client. p_fences, workers and sanitizeds may have one element that applies to all jobs.
 create or replace function interlock.complete(
   p_tenant text, ids uuid[], p_fences bigint[], workers text[], results text[], summaries text[], usages text[], sanitizeds boolean[],
   out positions integer[], out fences bigint[], out attempts integer[], out versions integer[], out at timestamptz
@@ -16,13 +18,13 @@ declare
   same_worker text := case when cardinality(workers) = 1 then workers[1] end;
   same_actor text := 'worker:' || same_worker;
   same_sanitized boolean := case when cardinality(sanitizeds) = 1 then sanitizeds[1] end;
-  at_first bytea;  -- what is hashed of a job that was claimed once and then completed, if that is the same for all
+  at_first bytea;  -- the hashed bytes of a job completed in its first run, if they are the same for all
 begin
   at := interlock.clock();
   tail := interlock.field(interlock.micros(at));
   noted := '--' || tail;
   p_tenant := set_config('interlock.tenant', p_tenant, true);
-  -- Ids of one batch are mostly neighbors, so that one look says that none of them has saved anything.
+  -- Ids of one batch are mostly adjacent, so one range probe usually shows that none of them has saved progress.
   saved := exists (select from interlock.job_checkpoint c where c.tenant = p_tenant and c.job_id between ids[1] and ids[cardinality(ids)])
     or exists (select from interlock.job_step s where s.tenant = p_tenant and s.job_id between ids[1] and ids[cardinality(ids)]);
   if saved then
@@ -39,7 +41,8 @@ begin
   end if;
   perform set_config('interlock.verb', 'on', true);
   with done as (
-    -- The place of an id among the sorted ones is found by halving: nothing is joined, so no join can be turned round.
+    -- width_bucket finds the index of an id by binary search: without a join, the planner cannot choose a wrong join
+    -- order.
     update interlock.job j set status = 'succeeded', previous = j.status, version = j.version + 1, worker = null, lease_expires_at = null,
       finished_at = at, updated_at = at, verb = 'complete', actor = coalesce(same_actor, 'worker:' || j.worker),
       reason = null, metadata = metadatas[width_bucket(j.id, ids)], error = null, result = results[width_bucket(j.id, ids)], result_summary = summaries[width_bucket(j.id, ids)],
@@ -58,13 +61,13 @@ begin
   perform set_config('interlock.verb', '', true);
 end $$;
 
--- How a failed job is tried again: as it says itself, else its agent, else its type.
+-- Return the backoff of a job: its own, else that of its agent, else that of its type.
 create or replace function interlock.backoff_of(j interlock.job) returns text language sql stable as $$
   select coalesce(j.backoff, (select a.backoff from interlock.agent a where a.tenant = j.tenant and a.no = j.agent_no),
     (select y.backoff from interlock.job_type y where y.tenant = j.tenant and y.name = j.type))
 $$;
 
--- Locks jobs, in one order, and tells what decisions look at; the lease is locked too, so that no heartbeat slips in between.
+-- Lock jobs in one order and return their job states. The lease is locked too, so that no heartbeat comes in between.
 create or replace function interlock.job_states(p_tenant text, p_ids uuid[])
 returns table (id uuid, status interlock.status, attempt integer, max_attempts integer, version integer, fence bigint, worker text,
   run_at timestamptz, deadline timestamptz, lease_expires_at timestamptz, run_started_at timestamptz,
@@ -84,8 +87,8 @@ begin
   where j.tenant = p_tenant and j.id = any(p_ids);
 end $$;
 
--- Locks jobs and then their agents, each in one order, for whoever changes them in more than one statement: by itself each of those
--- would lock its agents behind those that are held already.
+-- Lock jobs and then their agents, each in one order, for a caller that changes them in several statements. Otherwise
+-- each statement would lock its agents after those of the previous one, which can deadlock.
 create or replace function interlock.hold(p_tenant text, p_ids uuid[]) returns void language plpgsql as $$
 declare
   nos bigint[];
@@ -99,7 +102,7 @@ begin
   end if;
 end $$;
 
--- Writes decided changes; what a change leaves open stays as it is.
+-- Write decided transitions; a null leaves its column unchanged.
 create or replace function interlock.change(
   p_tenant text, ids uuid[], versions integer[], statuses interlock.status[], verbs text[], actors text[], attempts integer[],
   release_counts integer[], reasons text[], metadatas text[], run_ats timestamptz[], errors text[], cancel_requests timestamptz[],
@@ -122,8 +125,8 @@ begin
     slot_epoch = case when j.agent_no is not null and j.status = 'running' and u.status <> 'running' then
       (select a.strict_epoch from interlock.agent a where a.tenant = p_tenant and a.no = j.agent_no and a."strict" and a.max_concurrency is not null)
       else j.slot_epoch end
-  -- From the few named jobs, which standings has locked, to the table, whatever the planner believes of its size: offset 0 keeps
-  -- the join from being turned round, and the limit makes the few look few.
+  -- offset 0 fixes the join order, from the few jobs that job_states has locked to the table, regardless of the
+  -- planner's size estimate. The limit keeps the row estimate low.
   from (select u.*, k.at from unnest(ids, versions, statuses, verbs, actors, attempts, release_counts, reasons, metadatas, run_ats, errors,
         cancel_requests, cancel_reasons, sanitizeds, approval_ids, results)
       as u(id, version, status, verb, actor, attempt, releases, reason, metadata, run_at, error, cancel_requested_at, cancel_reason,
@@ -136,7 +139,8 @@ begin
   return changed;
 end $$;
 
--- Children by name, held as they are until the transaction ends; one that hangs lacks a slot or waits for children of its own.
+-- Return children by id, locked until the transaction ends. A child hangs if it lacks a slot or waits for its own
+-- children.
 create or replace function interlock.children(p_tenant text, p_ids uuid[])
 returns table (id uuid, ended boolean, parent_id uuid, hangs boolean) language plpgsql as $$
 begin
@@ -147,14 +151,19 @@ begin
     where j.tenant = p_tenant and j.id = any(p_ids);
 end $$;
 
--- What decides whether a job would wait for ever: whether each of these waits for children, and which strict agent's slot it lacks.
+-- Return what a deadlock check needs: whether each job waits for children, and the strict agent whose slot it lacks.
 create or replace function interlock.look_at_jobs(p_tenant text, p_ids uuid[])
 returns table (id uuid, waits boolean, agent bigint) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   return query select i.id, exists (select from interlock.job_await w where w.tenant = p_tenant and w.job_id = i.id),
-    (select a.no from interlock.ready q join interlock.agent a on a.tenant = q.tenant and a.no = q.agent_no
-     where q.tenant = p_tenant and q.job_id = i.id and q.blocked and a."strict" and a.max_concurrency is not null)
+    -- From the job to its agent to its row of ready, by keys: each join the other way round would read the whole tenant.
+    (select a.no from (select j.agent_kind, j.agent_id, j.run_at, j.seq from interlock.job j
+        where j.tenant = p_tenant and j.id = i.id and j.agent_kind is not null limit 1) j
+     cross join lateral (select b.no from interlock.agent b where b.tenant = p_tenant and b.kind = j.agent_kind and b.id = j.agent_id
+        and b.kind is not null and b."strict" and b.max_concurrency is not null limit 1) a
+     where exists (select from interlock.ready q
+        where q.tenant = p_tenant and q.agent_no = a.no and q.blocked >= true and q.run_at = j.run_at and q.seq = j.seq))
   from unnest(p_ids) i(id);
 end $$;
 
@@ -164,7 +173,7 @@ begin
   return query select w.job_id, w.child_id from interlock.job_await w where w.tenant = p_tenant and w.job_id = any(p_ids);
 end $$;
 
--- The jobs that hold the slots of strict agents that have none free.
+-- Return the jobs that hold the slots of strict agents without a free slot.
 create or replace function interlock.look_at_holders(p_tenant text, p_agents bigint[]) returns table (agent bigint, id uuid) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
@@ -177,7 +186,7 @@ begin
     where a.tenant = p_tenant and a.no = any(p_agents) and a."strict" and a.used >= a.max_concurrency;
 end $$;
 
--- Makes a job wait for children; before it is released, so that it is not ready in between.
+-- Make a job wait for children. This precedes its release, so that the job is not claimable in between.
 create or replace function interlock.await_children(p_tenant text, p_job_id uuid, p_children uuid[]) returns void language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true), set_config('interlock.verb', 'on', true);
@@ -186,7 +195,7 @@ begin
   perform set_config('interlock.verb', '', true);
 end $$;
 
--- The history rows that ended these grants.
+-- Return the history rows that ended these leases.
 create or replace function interlock.lease_ends(p_tenant text, ids uuid[], fences bigint[])
 returns setof interlock.job_history language plpgsql as $$
 begin
@@ -196,7 +205,8 @@ begin
     where h.from_status = 'running' and h.to_status <> 'running';
 end $$;
 
--- Stops handing out jobs of a type, or lets it go on: then those that are ready are told of, as they could not be claimed before.
+-- Pause or resume a type. Resuming emits `queue.ready` for jobs that became due meanwhile, because they could not be
+-- claimed before.
 create or replace function interlock.pause(p_tenant text, p_type text, p_actor text, p_reason text) returns void language plpgsql as $$
 declare
   t timestamptz := interlock.clock();

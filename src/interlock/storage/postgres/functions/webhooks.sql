@@ -1,11 +1,11 @@
--- How many subscriptions are active, and how many there are.
+-- Count the active subscriptions and all stored ones.
 create or replace function interlock.count_subscriptions(p_tenant text, out active bigint, out kept bigint) language sql as $$
   select count(*) filter (where s.ended_at is null and (s.expires_at is null or s.expires_at > interlock.clock())), count(*)
   from interlock.subscription s where s.tenant = p_tenant
 $$;
 
--- Adds a subscription, unless its key or id is there; the answer is whose place it is: its id and the body it came with. Where very
--- many are kept that have ended, the one that ended first makes room.
+-- Add a subscription unless its key or id exists, and return the id and body hash of the stored one. At the storage
+-- limit, delete the subscription that ended first.
 create or replace function interlock.subscribe(
   p_tenant text, p_id uuid, p_channel text, p_url text, p_events text[], p_types text[], p_mode text, p_group_id text,
   p_min_interval double precision, p_expires_in double precision, p_secret text, p_created_by text, p_key text, p_body bytea, p_most integer,
@@ -33,7 +33,7 @@ begin
   return query select s.id, s.body_sha256 from interlock.subscription s where s.tenant = p_tenant and (s.key = p_key or s.id = p_id);
 end $$;
 
--- Newest first; all, or one.
+-- List subscriptions, newest first, or return one.
 create or replace function interlock.subscriptions(p_tenant text, p_id uuid, p_before uuid, p_limit integer)
 returns table (id uuid, url text, events text[], types text[], mode text, group_id text, min_interval_seconds double precision,
   expires_at timestamptz, ended_at timestamptz, ended_reason text, failures integer, created_at timestamptz, created_by text)
@@ -46,7 +46,7 @@ begin
   where s.tenant = p_tenant and (p_id is null or s.id = p_id) and (p_before is null or s.id < p_before) order by s.id desc limit p_limit;
 end $$;
 
--- Takes a subscription away, and with the last one of a channel what was on its way over it.
+-- Delete a subscription; with the last one of a channel, also delete its pending deliveries.
 create or replace function interlock.unsubscribe(p_tenant text, p_id uuid) returns boolean language plpgsql as $$
 declare
   left_channel text;
@@ -64,7 +64,8 @@ begin
   return true;
 end $$;
 
--- Goes on with a subscription, unless it had ended and there are as many as may be; says whether it does.
+-- Renew a subscription, and return whether it is active. One that has ended counts against the limit of active
+-- subscriptions.
 create or replace function interlock.renew_subscription(p_tenant text, p_id uuid, p_expires_in double precision, p_most integer)
 returns boolean language plpgsql as $$
 declare
@@ -78,7 +79,8 @@ begin
   return found;
 end $$;
 
--- A new secret for a subscription, or without one for the webhooks of jobs; the last one signs too for a while.
+-- Set a new secret for a subscription, or (p_id null) for the webhooks of jobs; the previous secret also signs for a
+-- while.
 create or replace function interlock.rotate_secret(p_tenant text, p_id uuid, p_secret text, p_keep double precision) returns boolean
 language plpgsql as $$
 declare
@@ -126,8 +128,8 @@ begin
   where o.tenant = p_tenant and o.id = p_id;
 end $$;
 
--- Lets an event go for each receiver that may hear of its kind now, the newest for all others, or makes them wait. The channel's own
--- row of the pace is the lock: two senders do not fold one burst twice.
+-- Coalesce throttled events: keep one event per receiver that may get this kind now, the newest first, or delay them
+-- all. The channel's row in webhook_throttle is the lock, so that two senders do not coalesce one burst twice.
 create or replace function interlock.fold_bursts(p_tenant text, p_channel text) returns void
 language plpgsql as $$
 declare
@@ -147,7 +149,7 @@ begin
     values (p_tenant, p_channel, kind.event, kind.type, '-infinity') on conflict do nothing;
     perform from interlock.webhook_throttle p
     where p.tenant = p_tenant and p.channel = p_channel and p.event = kind.event and p.type = kind.type for update;
-    -- Those that answer, or all if none does.
+    -- Receivers that are not backing off, or all of them if every one is.
     select count(*), count(*) filter (where m.quiet_until <= t), min(m.quiet_until) into listeners, free, soonest from (
       select coalesce(p.quiet_until, '-infinity') as quiet_until, coalesce(s.resting_until > t, false) as rests,
         bool_and(coalesce(s.resting_until > t, false)) over () as all_rest
@@ -163,7 +165,7 @@ begin
         and o.folded is null;
       continue;
     end if;
-    -- Less those that may go but have not been taken yet.
+    -- Minus the deliveries that are already released but not yet leased.
     select case when listeners = 0 then 1 else greatest(free - count(*), 0) end into room from interlock.outbox o
     where o.tenant = p_tenant and o.channel = p_channel and o.event = kind.event and o.type = kind.type and o.next_try_at <= t
       and o.folded is not null and o.grabs = 0;
@@ -180,7 +182,7 @@ begin
   end loop;
 end $$;
 
--- Hands out due deliveries, up to so many of each channel; they are due again when the lease is over.
+-- Lease due deliveries, up to p_wants per channel; they are due again when the lease expires.
 create or replace function interlock.take_deliveries(
   p_tenant text, p_channels text[], p_wants integer[], p_lease double precision, p_fresh_secret text
 ) returns table (id uuid, grab integer, channel text, attempts integer, event text, at timestamptz, job_id uuid, type text, status interlock.status,
@@ -194,14 +196,14 @@ declare
   gap double precision;
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  -- Jobs of a paused type cannot be claimed; those that are ready when it goes on are told of then.
+  -- Jobs of a paused type cannot be claimed; resuming the type emits the event for jobs that are ready then.
   if exists (select from interlock.queue k where k.tenant = p_tenant and k.paused_at is not null) then
     delete from interlock.outbox o
     where o.tenant = p_tenant and o.channel = any(p_channels) and o.next_try_at <= t and o.event = 'queue.ready' and o.grabs = 0
       and exists (select from interlock.queue k where k.tenant = p_tenant and k.type = o.type and k.paused_at is not null);
   end if;
   for want in select u.channel, u.most from unnest(p_channels, p_wants) as u(channel, most) order by u.channel loop
-    -- In a group every member must want its events apart.
+    -- A group is throttled only if every member sets an interval.
     select coalesce(min(s.min_interval_seconds), 0) into gap from interlock.subscription s
     where s.tenant = p_tenant and s.channel = want.channel and s.ended_at is null;
     if gap > 0 then
@@ -215,7 +217,7 @@ begin
         select null::uuid as id, due.url as url, w.secret, case when w.previous_until > t then w.previous_secret end as previous_secret
         into receiver from interlock.webhook_secret w where w.tenant = p_tenant;
       else
-        -- Those that answer before those that failed lately, and among them those that were left alone for long enough, and whose turn it is.
+        -- Prefer receivers that are not backing off, then those not throttled, then round-robin.
         select s.id, s.url, s.secret, case when s.previous_until > t then s.previous_secret end as previous_secret
         into receiver from interlock.subscription s left join interlock.webhook_throttle p
           on p.tenant = s.tenant and p.channel = 'subscription:' || s.id and p.event = due.event and p.type = due.type
@@ -231,7 +233,7 @@ begin
         update interlock.subscription s
         set commit_seq = (select max(m.commit_seq) + 1 from interlock.subscription m where m.tenant = p_tenant and m.channel = want.channel)
         where s.tenant = p_tenant and s.id = receiver.id and s.mode = 'group';
-        -- Whoever was told of a kind hears no more of it for its interval; a repeated try to the same receiver is no other event.
+        -- Throttle this kind of event for the receiver's interval; a retry to the same receiver is not a new event.
         insert into interlock.webhook_throttle (tenant, channel, event, type, quiet_until)
         select p_tenant, 'subscription:' || s.id, due.event, due.type, t + s.min_interval_seconds * interval '1 second'
         from interlock.subscription s
@@ -255,7 +257,8 @@ begin
   where o.tenant = p_tenant and o.id = p_id and o.grabs = p_grab and o.next_try_at is not null;
 end $$;
 
--- Writes what became of a try, if its taker still has the delivery. A group passes a failed one on to a member that is awake.
+-- Record the result of an attempt, if the caller still leases the delivery. A group passes a failed delivery to another
+-- healthy member.
 create or replace function interlock.settle_delivery(
   p_tenant text, p_id uuid, p_grab integer, p_status text, p_delay double precision, p_ends boolean, p_code integer, p_error text
 ) returns boolean language plpgsql as $$
@@ -275,7 +278,7 @@ begin
     update interlock.subscription s set failures = 0, resting_until = null
     where s.tenant = p_tenant and s.id = leased.subscription_id and s.failures > 0;
   else
-    -- A receiver that fails rests for a while, longer each time: 5 s to 10 min.
+    -- Back off from a failing receiver, longer each time: 5 s to 10 min.
     update interlock.subscription s set failures = s.failures + 1,
       resting_until = t + least(5 * 2 ^ least(s.failures, 10), 600) * interval '1 second',
       ended_at = case when p_ends then coalesce(s.ended_at, t) else s.ended_at end,

@@ -1,8 +1,8 @@
--- Jobs, their history, and the two narrow tables that index them: what may be claimed, and what is held.
+-- Jobs, their history, and two narrow index tables: ready (claimable jobs) and lease (running jobs).
 
--- Beside its primary key a table has only partial indexes, some on a condition that every row fulfils. It is there for the planner,
--- which weighs such an index only where the condition follows from the statement: as long as it knows nothing of a table that is
--- still empty, all ranges of a tenant look alike to it, and a job named by its id could be sought along the tenant's whole sequence.
+-- Except for primary keys, all indexes are partial, some with a condition that every row satisfies. The planner
+-- considers such an index only if the statement implies the condition. Without that, all ranges of a tenant look equal
+-- to it while a table is still empty, and a lookup by id could scan the tenant's whole sequence.
 
 create schema if not exists interlock;
 
@@ -30,7 +30,7 @@ create function interlock.current_tenant() returns text
 comment on function interlock.current_tenant() is
   'The tenant this transaction acts for; null, so that no row is seen, when none was set.';
 
--- The order matters: up to 'retry' a job waits for a worker, from 'succeeded' on it has ended.
+-- The order matters: statuses up to 'retry' wait for a worker, those from 'succeeded' on are terminal.
 create type interlock.status as enum
   ('queued', 'retry', 'waiting_for_approval', 'running', 'succeeded', 'failed', 'dead_letter', 'cancelled');
 
@@ -102,8 +102,9 @@ create table interlock.queue (
 );
 comment on table interlock.queue is 'What operators set for all jobs of one type.';
 
--- Columns of fixed size that are never null come first: PostgreSQL finds them without walking, and the tenant behind them too, as long as
--- it begins at a multiple of four. Then what the triggers read of every change, then what else is never null, then the rest.
+-- Fixed-size columns that are never null come first: PostgreSQL reads them at a constant offset, and also the tenant
+-- after them if it starts at a multiple of four. Then the columns that triggers read on every change, then the other
+-- non-null columns, then the rest.
 create table interlock.job (
   id                   uuid        not null,
   seq                  bigint      not null generated always as identity,
@@ -175,7 +176,7 @@ create table interlock.job (
   constraint priority_in_range check (abs(priority) <= 1000)
 ) with (fillfactor = 30);
 create unique index job_idempotency_key on interlock.job (tenant, idempotency_key) where idempotency_key is not null;
--- Not unique: numbers come from their sequence, and a unique index would be searched twice for every new job.
+-- Not unique: numbers come from a sequence, and a unique index would be searched twice for every new job.
 create index job_seq on interlock.job (tenant, seq) where seq is not null;
 create index job_parent on interlock.job (tenant, parent_id) where parent_id is not null;
 create index job_agent on interlock.job (tenant, agent_kind, agent_id, seq) where agent_kind is not null;
@@ -278,7 +279,7 @@ create table interlock.job_history (
   metadata    text collate "C",
   at          timestamptz not null,
   hash        bytea       not null,
-  primary key (tenant, job_id, version) with (fillfactor = 50)  -- room beside a job's first row for those that follow
+  primary key (tenant, job_id, version) with (fillfactor = 50)  -- room next to a job's first row for those that follow
 );
 comment on table interlock.job_history is
   'Every transition of every job, written by the triggers of job; each hash covers the row and the hash before it.';

@@ -1,6 +1,6 @@
--- What the database refuses and what it writes by itself: the guard, the history, the indexes of the truth.
+-- Guards and triggers: illegal changes are rejected; history, counters and index tables are written automatically.
 
--- One field of a history row as length:text, a null as a dash. The common cases are made without counting.
+-- Encode one field of a history row as length:text, null as a dash. The common cases skip the counting.
 create function interlock.field(value text) returns text
   language sql immutable parallel safe return coalesce(octet_length(value)::text || ':' || value, '-');
 create function interlock.field(value bigint) returns text
@@ -17,17 +17,17 @@ create function interlock.micros(t timestamptz) returns bigint
   language sql immutable parallel safe
   return (extract(epoch from t) * 1000000)::bigint;
 
--- The parts of a hash that are the same for all rows of a statement, so that they are put together once.
+-- The parts of a hash that are the same for all rows of a statement, so that they are built once.
 create function interlock.became(to_status interlock.status, verb text, actor text) returns text
   language sql immutable parallel safe return interlock.field(to_status) || interlock.field(verb) || interlock.field(actor);
 create function interlock.noted(reason text, metadata text, at bigint) returns text
   language sql immutable parallel safe return interlock.field(reason) || interlock.field(metadata) || interlock.field(at);
 
--- What the chain of a job begins with. Later rows cover it through the hash before them.
+-- The start of a job's chain. Later rows cover it through the previous hash.
 create function interlock.origin(tenant_field text, job_id uuid) returns bytea
   language sql stable parallel safe return convert_to(tenant_field || '36:' || job_id::text, 'UTF8');
 
--- What a hash covers beside the one before. It is the same for all jobs that move together for the first time.
+-- The bytes a hash covers besides the previous hash. They are the same for all jobs in a batch of first transitions.
 create function interlock.history_bytes(
   version integer, from_status interlock.status, became text, attempt integer, fence bigint, noted text
 ) returns bytea
@@ -42,8 +42,8 @@ create function interlock.history_hash(
 comment on function interlock.history_hash is
   'SHA-256 over the hash before and every field of the row as length:text; the same bytes on every engine.';
 
--- The guard. Grants and what ends them, which every job has, are seen to be legal in its WHEN, whose length is a cost of each
--- statement; everything else is looked at closely.
+-- The guard. Its WHEN clause accepts claims and completions, which every job has, without calling the function. The
+-- clause is short because its length is a cost of each statement.
 create function interlock.guard_move() returns trigger language plpgsql as $$
 begin
   if old.status >= 'succeeded' then
@@ -77,11 +77,11 @@ begin
       select from interlock.eligibility_key r where r.tenant = new.tenant and r.no = new.eligibility_key and r.base = new.base and r.priority = new.priority
         and r.type = new.type and r.requires = new.requires and r.repository is not distinct from new.repository
         and r.affinity_key is not distinct from new.affinity_key) then
-    raise exception 'interlock: job %: its route is the one of its type, requirements, priority, repository and affinity key', old.id
+    raise exception 'interlock: job %: its eligibility key must match its type, requirements, priority, repository and affinity key', old.id
       using errcode = 'check_violation';
   end if;
   new.updated_at := interlock.clock();
-  if current_setting('interlock.verb', true) is distinct from 'on' then  -- a claim and a completion bring the hash of their row along
+  if current_setting('interlock.verb', true) is distinct from 'on' then  -- claims and completions supply the hash
     new.metadata := interlock.metadata_of_change(old, new);
     new.head := interlock.history_hash(old.head, new.version, new.previous,
       interlock.became(new.status, new.verb, new.actor), old.attempt, new.fence,
@@ -96,7 +96,7 @@ create trigger guard_move before update on interlock.job for each row
              else old.status <= 'retry' and new.status = 'running' and new.fence > old.fence end) is not true)
   execute function interlock.guard_move();
 
--- For each statement, not for each row: the length of the list is a cost.
+-- Per statement, not per row: comparing this many columns per row is expensive.
 create function interlock.refuse_identity() returns trigger language plpgsql as $$
 begin
   raise exception 'interlock: what a job was created with, its payload above all, never changes' using errcode = 'check_violation';
@@ -105,7 +105,7 @@ create trigger guard_identity before update of tenant, id, seq, type, payload, h
   requested_by, parent_id, redrive_of, idempotency_key, body_sha256, agent_kind, agent_id, agent_no, repository, affinity_key, requires,
   webhook, backoff, expiry_delay_seconds on interlock.job for each statement execute function interlock.refuse_identity();
 
--- ready is found by both: whoever ends the wait of a job leaves them as they are.
+-- A row in ready is found by run_at and eligibility key, so a transition that ends the wait must not change them.
 create function interlock.reject_reorder() returns trigger language plpgsql as $$
 begin
   raise exception 'interlock: job %: when it is due and who may have it change while it waits, not as it stops waiting', old.id
@@ -141,7 +141,7 @@ declare
   agent_nos boolean;
   nos bigint[]; limited bigint[];
 begin
-  if current_tenant() is null then  -- somebody who needs no tenant to see rows
+  if current_tenant() is null then  -- a role that bypasses row-level security set no tenant
     perform set_config('interlock.tenant', n.tenant, true) from created n limit 1;
   end if;
   insert into job_history (tenant, job_id, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at, hash)
@@ -164,7 +164,7 @@ begin
     if exists (select from (select n.agent_no, min(n.run_at) as first from created n where n.agent_no = any(limited) group by n.agent_no) b
                cross join lateral (select from ready q where q.tenant = current_tenant() and q.agent_no = b.agent_no and q.blocked <= false
                                    and q.run_at > b.first limit 1) later) then
-      perform take_back_slots(limited);  -- one comes before another that has a place and may not have started
+      perform take_back_slots(limited);  -- a new job precedes one that has a slot and may not have started
     end if;
     perform release_slots(limited, '{}');
   end if;
@@ -173,26 +173,27 @@ end $$;
 create trigger after_insert after insert on interlock.job referencing new table as created
   for each statement execute function interlock.after_insert();
 
--- Order of work: history and tally first, since nobody waits for those; then the agents of the changed jobs, which are held until the
--- transaction ends; they are locked before anything that indexes the truth is touched, so that
--- whoever holds an agent's row sees ready, lease and what else tells of its places as of whole transitions.
--- Rows of ready are sought from the changed jobs on and deleted by their place: row-level security holds for the owner too, and offers the
--- planner all rows of the tenant to begin with.
+-- Order: history and counters first, because no other transaction waits for them; then the agents of the changed jobs,
+-- locked until the transaction ends. Agents are locked before any index table is changed, so that a transaction with
+-- the lock of an agent sees ready, lease and its slots as of complete transitions.
+--
+-- Rows of ready are looked up from the changed jobs and deleted by ctid: row-level security applies to the owner too,
+-- and the planner would otherwise start from all rows of the tenant.
 create function interlock.after_update() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off set jit = off as $$
 declare
   t timestamptz := clock();
   changes integer; leased boolean; ended boolean; entered boolean; left_ready boolean; children boolean;
-  agent_nos boolean; leased_of_agents boolean; unsuccessful boolean; others boolean; apart boolean;  -- of another tenant than the one set
+  agent_nos boolean; leased_of_agents boolean; unsuccessful boolean; others boolean; apart boolean;  -- of other tenants
   stopped uuid[]; parents uuid[]; nos bigint[]; limited bigint[] := '{}'; freed bigint[] := '{}';
   listened text;
   part record;
 begin
-  if current_tenant() is null then  -- somebody who needs no tenant to see rows
+  if current_tenant() is null then  -- a role that bypasses row-level security set no tenant
     perform set_config('interlock.tenant', n.tenant, true) from changed n limit 1;
   end if;
-  -- One look at the changed rows, for the tally and for what there is to do.
+  -- One pass over the changed rows, for the counters and to find what else to do.
   with moves as materialized (
     select n.tenant, n.type, n.previous, n.status, count(*) as n, max(n.seq) as last_seq, bool_or(n.parent_id is not null) as of_parents,
       bool_or(n.agent_no is not null) as of_agents, bool_or(n.webhook is not null) as of_webhooks
@@ -206,7 +207,7 @@ begin
     bool_or(of_parents and status >= 'succeeded'), bool_or(of_agents and status <> 'running'),
     bool_or(of_agents and status = 'running' and previous <> 'running'),
     bool_or(status <> previous and (status >= 'failed' or 'retry' in (status, previous))), bool_or(tenant <> current_tenant()),
-    -- The triggers that tell of changes are spared a look of their own.
+    -- Saves the webhook triggers their own pass.
     set_config('interlock.listened', (bool_or(tenant <> current_tenant() or (of_webhooks and status >= 'succeeded'))
       or exists (select from subscription s where s.tenant = current_tenant() and s.ended_at is null))::text, true)
   into changes, leased, ended, entered, left_ready, children, agent_nos, leased_of_agents, unsuccessful, apart, listened from moves;
@@ -227,7 +228,8 @@ begin
   end if;
 
   if children then
-    -- The waiting jobs first, as everywhere. Two children may end at once: the later one sees what the earlier has done.
+    -- Lock the waiting jobs first, as everywhere. If two children finish concurrently, the later one sees the result of
+    -- the earlier one.
     perform from job j where j.tenant = current_tenant() and j.id = any(array(
       select w.job_id from changed n cross join lateral (
         select x.job_id from job_await x where x.tenant = n.tenant and x.child_id = n.id offset 0) w
@@ -255,7 +257,7 @@ begin
   end if;
 
   if leased then
-    -- A claim takes its jobs out of ready itself, and first. Whoever grants otherwise leaves them to be looked at and taken out here.
+    -- A claim deletes its own rows of ready first. For any other lease, check the slot and delete the row here.
     if current_setting('interlock.leasing', true) is distinct from 'claim' then
       if leased_of_agents and exists (
           select from changed n join ready q on q.tenant = n.tenant and q.agent_no = n.agent_no and q.blocked and q.run_at = n.run_at and q.seq = n.seq
@@ -276,7 +278,8 @@ begin
   if ended and not apart then
     stopped := array(select n.id from changed n where n.previous = 'running' and n.status <> 'running' order by n.id);
     delete from lease l where l.tenant = current_tenant() and l.job_id = any(stopped);
-    -- Whoever saves progress holds the lease: with this, all of it is there. What was saved since the digests were made is not in them.
+    -- Saving progress requires the lease, so no more can be saved now. Reject progress saved after the digests were
+    -- computed.
     if (exists (select from job_step s where s.tenant = current_tenant() and s.job_id between stopped[1] and stopped[cardinality(stopped)])
         or exists (select from job_checkpoint c where c.tenant = current_tenant() and c.job_id between stopped[1] and stopped[cardinality(stopped)]))
         and exists (select from changed n where n.previous = 'running' and n.status <> 'running'
@@ -304,7 +307,7 @@ begin
       returning n.id, n.agent_no, n.slot_epoch)
     select freed || coalesce(array_agg(x.agent_no), '{}') into freed from (
       select * from gone
-      union  -- those whose last child ended in this very statement
+      union  -- those whose last child finished in this statement
       select n.id, n.agent_no, n.slot_epoch from changed n where n.id = any(parents) and n.previous <= 'retry' and n.status > 'running') x
     cross join lateral (select from agent a where a.tenant = current_tenant() and a.no = x.agent_no and a."strict" and a.strict_epoch = x.slot_epoch offset 0) kept;
   end if;
@@ -316,10 +319,10 @@ begin
           where x.tenant = n.tenant and x.agent_no = n.agent_no and x.blocked and x.run_at = n.run_at and x.seq = n.seq offset 0) r
         where n.agent_no is not null and n.previous <= 'retry' and n.status > 'running'));
     end if;
-    if others then  -- those that ended while they ran have given their place back in any case
+    if others then  -- jobs that finished while running have released their slot above
       select freed || coalesce(array_agg(n.agent_no), '{}') into freed
       from changed n cross join lateral (select a."strict", a.strict_epoch from agent a where a.tenant = n.tenant and a.no = n.agent_no offset 0) a
-      where n.agent_no is not null and n.status <> 'running' and case  -- one that is only asked to stop still runs
+      where n.agent_no is not null and n.status <> 'running' and case  -- a running job with a cancel request still runs
         when n.previous = 'running' then n.status < 'succeeded' and (a."strict" and n.slot_epoch = a.strict_epoch) is not true
         when n.previous = 'waiting_for_approval' then n.status >= 'succeeded' and a."strict" and n.slot_epoch = a.strict_epoch
         else false end;
@@ -336,11 +339,11 @@ begin
     select j.tenant, j.eligibility_key, j.base, j.run_at, j.seq, j.id, j.deadline, j.agent_no, must_wait_for_slot(j.tenant, j.agent_no, j.slot_epoch) from job j
     where j.tenant = current_tenant() and j.id = any(parents) and j.status <= 'retry'
       and not exists (select from job_await a where a.tenant = j.tenant and a.job_id = j.id)
-      -- one that began to wait and had its child end in this very statement has just entered
+      -- a job that started to wait and whose child finished in this statement was inserted above
       and not exists (select from changed n where n.id = j.id and n.status <= 'retry' and n.previous > 'retry');
   end if;
   if limited <> '{}' then
-    if entered or parents is not null then  -- one of them may come before another that has a place and does not run
+    if entered or parents is not null then  -- one of them may precede a job that has a slot but does not run
       perform take_back_slots(limited);
     end if;
     if left_ready or others then
@@ -363,7 +366,7 @@ end $$;
 create trigger after_delete after delete on interlock.job referencing old table as gone
   for each statement execute function interlock.after_delete();
 
--- An edit of a waiting job moves its place in ready; rare, so row by row, with the old key at hand.
+-- An edit of a waiting job changes its row in ready. Rare, so per row, where the old key is at hand.
 create function interlock.move_ready() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 declare
@@ -372,7 +375,7 @@ begin
   if old.agent_no is not null then
     limited := lock_agents(array[old.agent_no]);
   end if;
-  if new.run_at = old.run_at then  -- it is no more ready than before
+  if new.run_at = old.run_at then  -- it did not become ready
     perform set_config('interlock.untold', 'on', true);
   end if;
   update ready q set eligibility_key = new.eligibility_key, base = new.base, run_at = new.run_at, deadline = new.deadline,

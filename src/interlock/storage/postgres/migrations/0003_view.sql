@@ -1,4 +1,4 @@
--- A job as it is shown: the row, its lease and its checkpoint together, in the order of the record.
+-- A job as the API returns it: the row, its lease and its checkpoint, in the column order of the record.
 
 create view interlock.job_view with (security_invoker = true) as
 select j.tenant, j.id, j.seq, j.type, j.status, j.priority, j.payload, j.headers, j.traceparent, j.tags, j.agent_kind, j.agent_id,
@@ -19,7 +19,7 @@ left join interlock.lease l on l.tenant = j.tenant and l.job_id = j.id and j.sta
 left join interlock.job_checkpoint c on c.tenant = j.tenant and c.job_id = j.id and (j.fence > 0 or j.redrive_of is not null);
 comment on view interlock.job_view is 'A job as it is shown: what it is now, with its lease and checkpoint.';
 
--- What the columns mean.
+-- Column comments.
 do $$
 declare
   name text;

@@ -1,5 +1,5 @@
--- Tenants cannot see each other: row-level security stands behind every predicate, for every role but the sweeper's, which
--- owns only the functions that look across tenants and tells nothing but tenant and id.
+-- Tenant isolation: row-level security backs every predicate, for every role except the sweeper. That role owns only
+-- the functions that search across tenants, and they return only tenants and ids.
 
 do $$
 begin
@@ -8,8 +8,8 @@ begin
   end if;
 exception when duplicate_object or unique_violation then null;
 end $$;
--- The owner takes on the first to serve, and the second to hand functions over to it. On a server where others have made both roles,
--- somebody who administers them has to grant them.
+-- The owner needs membership in the first role to serve, and in the second to transfer functions to it. If another role
+-- created both, an administrator of these roles must grant them.
 do $$
 declare
   name text;
@@ -45,13 +45,14 @@ grant select on interlock.queue_counter to interlock_app;
 grant usage on sequence interlock.eligibility_key_no, interlock.agent_no, interlock.job_seq_seq to interlock_app;
 grant select, insert, update on interlock.queue, interlock.job_checkpoint to interlock_app;
 grant select, insert, update on interlock.job to interlock_app;
-grant select on interlock.ready to interlock_app;  -- only the triggers of job and a claim, with the rights of the owner, write there
+grant select on interlock.ready to interlock_app;  -- only the triggers of job and claim() write it, as the owner
 grant select, update on interlock.lease to interlock_app;
 grant select, insert, update, delete on interlock.claim_result to interlock_app;
 grant select, insert on interlock.job_await to interlock_app;
 grant select on interlock.job_history, interlock.job_view, interlock.epoch to interlock_app;
 
--- A policy names who acts, not who has been granted what: the owner is a member of both roles, and its functions act for one tenant.
+-- Policies check current_user, not membership: the owner is a member of both roles, and its functions act for one
+-- tenant.
 grant select on interlock.tenant, interlock.agent, interlock.queue_counter, interlock.eligibility_key, interlock.ready, interlock.lease, interlock.claim_result, interlock.job_await to interlock_sweep;
 create policy sweep on interlock.tenant for select to interlock_sweep using (current_user = 'interlock_sweep');
 create policy sweep on interlock.agent for select to interlock_sweep using (current_user = 'interlock_sweep');
@@ -65,9 +66,9 @@ create policy sweep on interlock.claim_result for select to interlock_sweep usin
 create function interlock.tenants() returns setof text
   language sql stable security definer set search_path = interlock, pg_temp as $$ select tenant from tenant $$;
 
--- The functions below skip from one tenant that has something of the kind to the next: tenants with nothing cost nothing.
+-- The functions below skip from one tenant with matching rows to the next: tenants without any cost nothing.
 
--- Tenants that have an agent with a free place and a job that has come due for it.
+-- Return tenants that have an agent with a free slot and a job that became due for it.
 create function interlock.due_agents(p_now timestamptz, p_limit integer) returns setof text
   language sql stable security definer set search_path = interlock, pg_temp as $$
   with recursive t(tenant) as (
@@ -78,7 +79,7 @@ create function interlock.due_agents(p_now timestamptz, p_limit integer) returns
   select t.tenant from t where exists (select from agent a where a.tenant = t.tenant and a.next_due <= p_now) limit p_limit
 $$;
 
--- Tenants whose tally has many rows that could be one.
+-- Return tenants whose counters have many rows that could be merged.
 create function interlock.long_counters(p_rows integer, p_limit integer) returns setof text
   language sql stable security definer set search_path = interlock, pg_temp as $$
   with recursive t(tenant) as (

@@ -1,4 +1,4 @@
--- Gates: what people are asked while a job waits, what they answered, and the hash of the link that lets somebody answer.
+-- Approvals: the request while a job waits, its votes and decision, and the hash of the approval link.
 
 create table interlock.approval (
   id              uuid        not null,
@@ -104,7 +104,8 @@ select a.tenant, a.id, a.job_id, a.fence, a.status, a.prompt, a.details, a.risk,
 from interlock.approval a;
 comment on view interlock.approval_view is 'An approval with its votes as JSON, in the order of the record.';
 
--- A gate never outlives the wait for it. Whoever decides closes it first; any other way out of the wait closes it here.
+-- An approval is open only while its job waits. A decision closes it first; any other transition out of the wait closes
+-- it here.
 create function interlock.close_approval_with_job() returns trigger language plpgsql as $$
 begin
   update interlock.approval a set status = case new.verb when 'expire' then 'expired' else 'void' end, closed_at = interlock.clock()
@@ -155,13 +156,13 @@ grant select on interlock.approval_view to interlock_app;
 grant select (tenant, id, job_id, status, expires_at, deadline, token_sha256) on interlock.approval to interlock_sweep;
 create policy sweep on interlock.approval for select to interlock_sweep using (current_user = 'interlock_sweep');
 
--- Whose gate, and which, has a link token with this hash; everything else about it is read as that tenant.
+-- Return the tenant and id of the approval with this link token; everything else is read as that tenant.
 create function interlock.approval_of_token(p_sha256 bytea) returns table (tenant text, approval_id uuid)
   language sql stable security definer set search_path = interlock, pg_temp as $$
   select a.tenant, a.id from approval a where a.token_sha256 = p_sha256
 $$;
 
--- Both skip from one tenant that has an open gate to the next: tenants with none cost nothing.
+-- Both skip from one tenant with an open approval to the next: tenants without any cost nothing.
 create function interlock.due_approvals(p_now timestamptz, p_limit integer) returns table (tenant text, job_id uuid)
   language sql stable security definer set search_path = interlock, pg_temp as $$
   with recursive t(tenant) as (

@@ -1,4 +1,4 @@
--- What workers leave behind while a job runs: steps that are not done twice, events that people read.
+-- Progress of a running job: steps, which are not run twice, and events.
 
 create table interlock.job_step (
   job_id     uuid        not null,

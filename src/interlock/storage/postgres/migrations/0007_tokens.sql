@@ -1,4 +1,4 @@
--- Bearer tokens: of the text of one only its SHA-256 is kept. And the key that seals the cookies they are in.
+-- Bearer tokens, stored only as SHA-256, and the key that signs cookies.
 
 create table interlock.token (
   tenant       text collate "C" not null,
@@ -21,7 +21,7 @@ create table interlock.token (
   primary key (tenant, id),
   check ((revoked_at is null) = (revoked_by is null)),
   check (expires_at is null or expires_at > created_at),
-  -- Whoever works neither approves nor could make a token that does.
+  -- A worker token can neither approve nor create a token that can.
   check (not roles @> array['work'] or not roles && array['approve', 'operate', 'admin']),
   check (worker_id is null or roles @> array['work'])
 );
@@ -29,7 +29,7 @@ create table interlock.token (
 create unique index token_hash on interlock.token (hash);
 create unique index token_key on interlock.token (tenant, key) where key is not null;
 create index token_newest on interlock.token (tenant, created_at, id);
--- When it ended or will, for those that ever do.
+-- The time a token ended or will end, for those that have one.
 create index token_end on interlock.token (least(revoked_at, expires_at)) where least(revoked_at, expires_at) is not null;
 
 comment on table interlock.token is 'Bearer tokens; the text of one is shown once and never kept.';
@@ -72,7 +72,7 @@ grant select, insert, update (last_used_at, revoked_at, revoked_by) on interlock
 grant select (tenant, id, hash, expires_at, revoked_at) on interlock.token to interlock_sweep;
 create policy sweep on interlock.token for select to interlock_sweep using (current_user = 'interlock_sweep');
 
--- Whose token has this hash; everything else about it is read as that tenant.
+-- Return the tenant of the token with this hash; everything else is read as that tenant.
 create function interlock.token_owner(p_hash bytea) returns table (tenant text, token_id uuid)
   language sql stable security definer set search_path = interlock, pg_temp as $$
   select t.tenant, t.id from token t where t.hash = p_hash
@@ -93,7 +93,7 @@ create table interlock.signing_key (
   only_row boolean not null default true primary key check (only_row),
   key      bytea   not null check (length(key) = 32)
 );
--- Two random uuids are from the strong source of randomness that the server has, which is offered in no other way.
+-- gen_random_uuid() is the only access to the server's strong random source.
 insert into interlock.signing_key (key) values (sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())));
 comment on table interlock.signing_key is 'The key of cookies, forms and cursors, which all servers of this database share. Replacing it signs all users out.';
 comment on column interlock.signing_key.only_row is 'Makes sure that there is one row.';

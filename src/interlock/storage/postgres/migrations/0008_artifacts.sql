@@ -1,4 +1,4 @@
--- Artifacts of jobs, the objects that no artifact points to, and how many bytes each tenant keeps.
+-- Artifacts of jobs, orphaned objects that no artifact references, and the bytes stored per tenant.
 
 create table interlock.artifact (
   job_id       uuid        not null,

@@ -1,4 +1,4 @@
--- Who listens to what, and the outbox: one row for each event on its way to one receiver, written with the change it tells of.
+-- Subscriptions and the outbox: one row per event and receiver, written in the transaction of the transition.
 
 create table interlock.subscription (
   tenant               text collate "C" not null,
@@ -158,14 +158,14 @@ begin
 end $$;
 grant select, insert, update, delete on interlock.subscription, interlock.webhook_throttle to interlock_app;
 grant select, insert, update on interlock.webhook_secret to interlock_app;
-grant select, update, delete on interlock.outbox to interlock_app;  -- only the triggers of job put anything in
+grant select, update, delete on interlock.outbox to interlock_app;  -- only the triggers of job insert rows
 
 create function interlock.delivery_id() returns uuid language sql volatile
   return encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
     placing substring(int8send(floor(extract(epoch from interlock.clock()) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid;
 comment on function interlock.delivery_id() is 'A new UUIDv7.';
 
--- Jobs of one type that become claimable together are one event; it is due when they are.
+-- Jobs of one type that become claimable in one statement make one event, due when they are.
 create function interlock.deliver_ready(p_tenant text, p_ids uuid[]) returns void
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 declare
@@ -185,19 +185,20 @@ begin
   order by s.channel, j.type, greatest(q.run_at, t), j.seq;
 end $$;
 
--- Runs after the triggers that keep ready, as its name comes later. It must cost next to nothing where nobody listens.
+-- Its name sorts after the triggers that maintain ready, so it runs after them. It must be nearly free without
+-- subscriptions.
 create function interlock.announce() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 declare
   t timestamptz := clock();
   whose text;
-  own boolean;  -- a job has a webhook of its own
+  own boolean;  -- a finished job has its own webhook
   listened text;
   ended text;
   ids uuid[];
 begin
   if tg_op = 'UPDATE' then
-    listened := current_setting('interlock.listened', true);  -- as after_update has just found
+    listened := current_setting('interlock.listened', true);  -- set by after_update in this statement
     ended := set_config('interlock.listened', '', true);
     if listened = 'false' then
       return null;
@@ -230,7 +231,7 @@ begin
   where n.tenant = whose and n.status is distinct from n.previous;
 
   if exists (select from subscription s where s.tenant = whose and s.ended_at is null and 'queue.ready' = any(s.events)) then
-    -- Those that entered ready by this, and the parents of those that ended.
+    -- Jobs that entered ready, and the parents of finished jobs.
     select array_agg(n.id) into ids from (
       select m.id from moved m where m.status <= 'retry' and (m.previous is null or m.previous > 'retry')
       union select m.parent_id from moved m where m.parent_id is not null and m.status >= 'succeeded') n;
@@ -243,7 +244,7 @@ create trigger announce_insert after insert on interlock.job referencing new tab
 create trigger announce_update after update on interlock.job referencing new table as moved
   for each statement execute function interlock.announce();
 
--- A job may become claimable without a move of its own: its turn in the line of its agent has come, or an edit has changed its time.
+-- A job may become claimable without a transition: it gets a concurrency slot, or an edit changes its run_at.
 create function interlock.announce_slot() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 declare
@@ -260,13 +261,14 @@ end $$;
 create trigger announce_slot after update on interlock.ready referencing new table as slotted
   for each statement when (current_setting('interlock.listened', true) is distinct from 'false') execute function interlock.announce_slot();
 
--- What must be found across tenants.
+-- Rights to search across tenants.
 grant select (tenant, channel, next_try_at, settled_at, id) on interlock.outbox to interlock_sweep;
 grant select (tenant, id, ended_at, expires_at) on interlock.subscription to interlock_sweep;
 create policy sweep on interlock.outbox for select to interlock_sweep using (current_user = 'interlock_sweep');
 create policy sweep on interlock.subscription for select to interlock_sweep using (current_user = 'interlock_sweep');
 
--- Channels with something due: every tenant's longest waiting one first, then everybody's second, and so on.
+-- Return channels with due deliveries, round-robin over tenants: the oldest of each tenant, then the second of each,
+-- and so on.
 create function interlock.due_channels(p_now timestamptz, p_limit integer) returns table (tenant text, channel text)
   language sql stable security definer set search_path = interlock, pg_temp as $$
   with recursive c(tenant, channel) as (

@@ -1,4 +1,4 @@
--- Types that are known beforehand, and workers that were seen. (The lines of agents are kept by verbs/lines.sql.)
+-- Registered types, and worker presence. (functions/concurrency.sql maintains the slots of agents.)
 
 create table interlock.job_type (
   tenant        text collate "C" not null,

@@ -1,6 +1,6 @@
--- What operators do to many jobs at once: find them, do them again, delete them.
+-- Bulk operations: find, redrive and prune jobs.
 
--- None of these columns ever changes.
+-- These columns never change.
 drop index interlock.job_parent;
 create index job_parent on interlock.job (tenant, parent_id, seq) where parent_id is not null;
 create index job_redrive on interlock.job (tenant, redrive_of) where redrive_of is not null;

@@ -1,4 +1,4 @@
--- Lets the sweeper find workers, whoever's they are, that were not seen for long and hold nothing.
+-- Lets the sweeper find workers of all tenants that have not polled for long and hold no lease.
 
 grant select (tenant, name, last_seen_at) on interlock.worker to interlock_sweep;
 create policy sweep on interlock.worker for select to interlock_sweep using (current_user = 'interlock_sweep');

@@ -1,4 +1,5 @@
--- Shards: which databases share the work, which of them each tenant lives on, and a guard that refuses to change what lives elsewhere.
+-- Shards: the databases that share the work, the placement of each tenant, and a guard that rejects changes to tenants
+-- of other shards.
 
 create table interlock.shard (
   no   integer not null primary key check (no between 0 and 1023),
@@ -39,7 +40,7 @@ alter table interlock.tenant add column state text collate "C" not null default 
 comment on column interlock.tenant.state is
   'here; leaving while it is copied to another shard and no job may be deleted; or gone, when nothing may be changed here any more.';
 
--- What a move holds alone while it copies what is alive, and every change of the tenant's data holds together with all others.
+-- Advisory lock of a tenant: exclusive while a move copies its active jobs, shared for every change of its data.
 create function interlock.move_lock(p_tenant text) returns bigint
   language sql immutable parallel safe return hashtextextended('interlock move ' || p_tenant, 0);
 
@@ -57,8 +58,9 @@ alter table interlock.move_delta force row level security;
 create policy tenant_only on interlock.move_delta using (tenant = (select interlock.current_tenant()));
 grant select on interlock.move_delta to interlock_app;
 
--- Read in the transaction of the change itself, so that whoever has an old map is refused and looks again. A transaction that sees
--- the past would read an old state: it locks the row, which fails if somebody has changed it since.
+-- Checked in the transaction of the change, so that a caller with an outdated placement is rejected and looks it up
+-- again. A repeatable-read transaction would see an old state, so it locks the row, which fails if the row has changed
+-- since.
 create function interlock.refuse_departed() returns trigger language plpgsql as $$
 declare
   whose text := interlock.current_tenant();
@@ -67,7 +69,7 @@ begin
   if not exists (select from interlock.shard s where s.here) then
     return null;
   end if;
-  if whose is null then  -- somebody who needs no tenant to see rows: no lock keeps them out, but what they change is noted
+  if whose is null then  -- a role that bypasses row-level security: no lock stops it, but its changes are recorded
     perform set_config('interlock.leaving', 'yes', true);
     return null;
   end if;
@@ -87,7 +89,7 @@ begin
   raise exception 'interlock: this tenant is on another shard, or is being moved there' using errcode = 'IL002';
 end $$;
 
--- Only what verbs write themselves is guarded; what triggers and sweeps keep beside it needs no guard of its own.
+-- Guard only the tables that operations write. Rows that triggers and sweeps derive from them need no guard.
 do $$
 declare
   guarded record;
@@ -105,8 +107,8 @@ begin
   end loop;
 end $$;
 
--- What a job is made of is noted whenever it is written, if the guard has found that its tenant is leaving. A parent that waited for a
--- child becomes ready when that ends, without being written itself.
+-- Record every job that is written while its tenant is leaving. Also record the parent of a finished child: it may
+-- become ready without being written itself.
 create function interlock.note_move_deltas() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 begin
@@ -136,7 +138,7 @@ begin
   end loop;
 end $$;
 
--- Waiting jobs go over ahead of their tenant: their deadlines are for the shard where it lives to keep.
+-- A move copies waiting jobs before their tenant arrives: only the shard that has the tenant enforces their deadlines.
 create or replace function interlock.due_deadlines(p_now timestamptz, p_limit integer) returns table (tenant text, job_id uuid)
   language sql stable security definer set search_path = interlock, pg_temp as $$
   (
@@ -162,7 +164,7 @@ create or replace function interlock.due_deadlines(p_now timestamptz, p_limit in
   )
 $$;
 
--- A tenant that was never here is not made by the way: a router that has asked the directory says so first.
+-- Reject the implicit creation of a tenant: a router looks it up in the directory and admits it first.
 create function interlock.refuse_stranger() returns trigger language plpgsql as $$
 begin
   if new.tenant is distinct from nullif(current_setting('interlock.admitted', true), '')
@@ -174,7 +176,7 @@ begin
 end $$;
 create trigger only_who_was_sent_here before insert on interlock.tenant for each row execute function interlock.refuse_stranger();
 
--- What must be known across tenants: which shards the directory names, how many live on each, and who is on the move.
+-- Queries across tenants: the shards in the directory, the number of tenants on each, and the tenants being moved.
 create function interlock.population() returns table (shard text, tenants bigint)
   language sql stable security definer set search_path = interlock, pg_temp as $$
   select x.shard, count(x.tenant) from (

@@ -1,5 +1,5 @@
--- Lists of rare words need not walk past all other jobs: for every stretch of jobs in the order of arrival it is noted which types
--- and tags are in it, and when its jobs were made. Noted by upkeep once a stretch is full, so that an enqueue pays nothing.
+-- Index of job blocks, so that a list with a rare filter need not scan all jobs: the types, tags and creation times of
+-- each block of consecutive jobs. Maintenance indexes a block once it is full, so that enqueue pays nothing.
 
 create table interlock.job_block (
   first_seq bigint      not null,
@@ -42,13 +42,13 @@ begin
   end loop;
 end $$;
 
--- The newest jobs mostly wait; those that have succeeded begin below them.
+-- The newest jobs mostly wait; succeeded jobs start below this number.
 alter table interlock.queue_counter add column last_seq bigint;
 comment on column interlock.queue_counter.last_seq is 'None of the jobs arrived after this; null if unknown.';
 
--- What upkeep holds alone while it notes a stretch, and new tags of a job together with each other.
+-- Advisory lock of a tenant: exclusive while maintenance indexes a block, shared for changes of tags.
 create function interlock.job_block_lock(p_tenant text) returns bigint
-  language sql immutable parallel safe return hashtextextended('interlock stretch ' || p_tenant, 0);
+  language sql immutable parallel safe return hashtextextended('interlock job_block ' || p_tenant, 0);
 
 create function interlock.note_new_tags() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp as $$
@@ -64,7 +64,7 @@ end $$;
 create trigger note_new_tags after update of tags on interlock.job for each row
   when (old.tags is distinct from new.tags) execute function interlock.note_new_tags();
 
--- Tenants with so many jobs behind their last stretch.
+-- Return tenants with at least p_jobs jobs after their last job block.
 grant select (tenant, seq) on interlock.job to interlock_sweep;
 grant select on interlock.job_block to interlock_sweep;
 create policy sweep on interlock.job for select to interlock_sweep using (current_user = 'interlock_sweep');
@@ -76,7 +76,7 @@ create function interlock.long_tails(p_jobs integer, p_limit integer) returns se
   where exists (select from job j where j.tenant = t.tenant and j.seq > noted.seq order by j.seq offset p_jobs - 1)
   limit p_limit
 $$;
--- How many places in the order of arrival have been given out: where it is the same as before, no tail has grown.
+-- Return the last sequence number drawn: if it has not changed, no tenant has new jobs to index.
 grant select on sequence interlock.job_seq_seq to interlock_sweep;
 create function interlock.last_job_seq() returns bigint
   language sql stable security definer set search_path = interlock, pg_temp as $$ select last_value from job_seq_seq $$;

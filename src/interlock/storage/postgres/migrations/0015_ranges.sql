@@ -1,11 +1,12 @@
--- A worker that takes any repository, or any affinity key, finds its jobs in one range however many repositories or keys there are.
+-- A worker that accepts any repository or affinity key finds its jobs in one index range, regardless of their number.
 
 alter table interlock.eligibility_key add column across_repositories bigint, add column across_keys bigint;
 comment on column interlock.eligibility_key.across_repositories is 'The same route without its repository, if it has one.';
 comment on column interlock.eligibility_key.across_keys is 'The same route without its affinity key, if it has one.';
 
--- What a claim goes by: keys, repositories and capabilities of others are never read. Whoever has all capabilities of a list has its first.
--- Columns, as row-level security lets no index be searched by an expression that might tell what it sees.
+-- Lookup columns of a claim, which never reads the keys, repositories and capabilities of other workers. A worker that
+-- has all required capabilities has the first one. They are columns because row-level security prevents an index search
+-- by an expression that is not leakproof.
 alter table interlock.eligibility_key add column found_by_key text collate "C" not null generated always as (coalesce(affinity_key, '')) stored,
   add column found_by_repository text collate "C" not null generated always as (coalesce(repository, '')) stored,
   add column found_by_need text collate "C" not null generated always as (coalesce(requires[1], '')) stored;

@@ -1,4 +1,4 @@
--- What is known of the partitions of history, where an operator has asked for them; without a row, history is one table.
+-- Partitions of history, if an operator has enabled them; without a row, history is one table.
 
 create table interlock.history_partition (
   first_id   uuid,
@@ -20,7 +20,7 @@ comment on column interlock.history_partition.name is 'The name of the table.';
 grant select on interlock.history_partition to interlock_app;
 
 grant select (tenant, id) on interlock.job to interlock_sweep;
--- Whether a job of anybody has an id from one on and before another.
+-- Return whether any tenant has a job with an id from p_first on and before p_before.
 create function interlock.any_job(p_first uuid, p_before uuid) returns boolean
   language sql stable security definer set search_path = interlock, pg_temp as $$
   with recursive t(tenant) as (

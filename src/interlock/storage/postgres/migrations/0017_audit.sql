@@ -1,7 +1,8 @@
--- What direct SQL may not do, whoever runs it: leave a job without a way out, or close an approval without its job. And the audit log:
--- what operators did.
+-- Guards against direct SQL by any role: no change may leave a job stuck, or close an approval without its job. And the
+-- audit log of operator actions.
 
--- The verbs say that they are at work by a setting that lasts as long as their statement; what triggers do follows from a legal change.
+-- Operations set `interlock.verb` for the length of their statement. Writes by triggers follow from a legal change and
+-- pass.
 create function interlock.refuse_by_hand() returns trigger language plpgsql as $$
 begin
   raise exception 'interlock: %', tg_argv[0] using errcode = 'check_violation';
@@ -28,7 +29,8 @@ create trigger approval_is_decided_with_its_job before update of status, closed_
   when (old.status = 'open' and pg_trigger_depth() = 0 and current_setting('interlock.verb', true) is distinct from 'on')
   execute function interlock.refuse_by_hand('an approval is closed by the operation that moves its job on; decide it with interlock approvals');
 
--- Whatever closes or opens an approval: when the transaction ends, its job waits for it exactly if it is open.
+-- When the transaction ends, a job waits for an approval exactly if it is open, regardless of the statement that
+-- changed it.
 create function interlock.refuse_parted() returns trigger language plpgsql as $$
 declare
   status text;
@@ -46,7 +48,7 @@ end $$;
 create constraint trigger approval_and_job_go_together after insert or update of status on interlock.approval
   deferrable initially deferred for each row execute function interlock.refuse_parted();
 
--- A transition covers what was saved in the run that it ended, so that nothing is saved outside of a run.
+-- A transition covers the progress saved in the run it ended, so nothing may be saved outside a run.
 create function interlock.refuse_outside_a_run() returns trigger language plpgsql as $$
 begin
   if new.tenant = interlock.current_tenant() and not exists (select from interlock.job j where j.tenant = new.tenant and j.id = new.job_id and j.status = 'running'
@@ -68,7 +70,7 @@ end $$;
 create trigger checkpoint_goes_with_its_job before delete on interlock.job_checkpoint for each row
   when (interlock.job_lives(old.tenant, old.job_id)) execute function interlock.refuse_checkpoint_delete();
 
--- Jobs are found by their routes.
+-- Jobs are found by their eligibility keys.
 create trigger route_never_changes before update or delete on interlock.eligibility_key for each statement
   execute function interlock.refuse_by_hand('a route never changes and stays; jobs are found by it');
 create trigger tenant_is_permanent before delete or update of tenant on interlock.tenant for each statement

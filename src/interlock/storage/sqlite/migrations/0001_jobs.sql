@@ -1,4 +1,4 @@
--- Jobs and their history. What a job was born with is in job_body and never rewritten; what changes is in job, kept narrow.
+-- Jobs and their history. job_body holds the immutable columns; job holds the mutable ones and is kept narrow.
 
 CREATE TABLE epoch (
   only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
@@ -6,16 +6,15 @@ CREATE TABLE epoch (
 );
 INSERT INTO epoch VALUES (1, 0);
 
--- The next place in the order of arrival, per tenant.
--- registry rises whenever a type or the defaults of an agent change.
+-- next_seq is the seq of the tenant's next job. registry rises whenever a type or the defaults of an agent change.
 CREATE TABLE tenant (
   tenant   TEXT NOT NULL PRIMARY KEY,
   next_seq INTEGER NOT NULL,
   registry INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 
--- Whom jobs are for. One with a limit has a line: used counts the places given out; while one is free, next_due is the time at
--- which the next job joins.
+-- Agents. For a limited agent, used counts the concurrency slots in use. While one is free, next_due is the run_at of
+-- the next job without a slot.
 CREATE TABLE agent (
   tenant          TEXT NOT NULL,
   no              INTEGER NOT NULL,
@@ -37,8 +36,8 @@ CREATE UNIQUE INDEX agent_name ON agent (tenant, kind, id);
 CREATE INDEX agent_lease ON agent (tenant, kind, id) WHERE json_extract(defaults, '$.lease_seconds') IS NOT NULL;
 CREATE INDEX agent_due ON agent (tenant, next_due) WHERE next_due IS NOT NULL;
 
--- How many jobs moved from one status to another, minute by minute, by the base of their route; '' is birth or deletion. Of those that
--- succeeded, none arrived after last_seq.
+-- Transitions per minute, by base eligibility key; status '' stands for creation or deletion.
+-- No job counted as succeeded has a seq above last_seq.
 CREATE TABLE queue_counter (
   tenant      TEXT NOT NULL,
   base        INTEGER NOT NULL,
@@ -50,8 +49,8 @@ CREATE TABLE queue_counter (
   PRIMARY KEY (tenant, base, minute, from_status, to_status)
 ) WITHOUT ROWID;
 
--- The distinct combinations of what decides who may claim a job; rows are only ever added.
--- base is the route with the same type, requires and priority but no repository and no affinity key.
+-- Distinct combinations of the fields that decide which workers can claim a job; rows are only added.
+-- base is the key with the same type, requires and priority but no repository and no affinity key.
 CREATE TABLE eligibility_key (
   tenant       TEXT NOT NULL,
   no           INTEGER NOT NULL,
@@ -65,7 +64,7 @@ CREATE TABLE eligibility_key (
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX eligibility_key_once ON eligibility_key (tenant, type, priority, requires, coalesce(repository, ''), coalesce(affinity_key, ''));
 
--- What operators set for all jobs of one type.
+-- Operator settings for all jobs of one type.
 CREATE TABLE queue (
   tenant       TEXT NOT NULL,
   type         TEXT NOT NULL,
@@ -76,10 +75,10 @@ CREATE TABLE queue (
   CHECK ((paused_at IS NULL) = (paused_by IS NULL))
 ) WITHOUT ROWID;
 
--- Unlike the others a table with row ids: its rows are rewritten all the time, and that takes a quarter less than where tenant and seq
--- are compared at every step of every search. Nothing keeps the row ids; VACUUM may change them.
--- head is the hash of the newest row of its history. metadata is what a change says of itself; of a claim,
--- a completion and an enqueue only that row has it.
+-- A rowid table, unlike the others: its rows are updated often, and rowid lookups make updates a quarter cheaper than
+-- comparing tenant and seq at every B-tree level. No table stores the rowids; VACUUM may change them.
+-- head is the chain head. metadata is that of the last transition; for claim, complete and enqueue only the history
+-- row has it.
 CREATE TABLE job (
   tenant              TEXT NOT NULL,
   id                  TEXT NOT NULL,
@@ -120,7 +119,8 @@ CREATE TABLE job (
   tags                TEXT NOT NULL DEFAULT '[]',
   sanitized           INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (tenant, seq),
-  -- No IN with more than two values in a CHECK: SQLite would build a temporary index for it at every write. What is commonest comes first.
+  -- No IN with more than two values in a CHECK: SQLite would build a temporary index for it at every write.
+  -- The most common status comes first.
   CONSTRAINT status_is_known CHECK
     (CASE status WHEN 'running' THEN 1 WHEN 'succeeded' THEN 1 WHEN 'queued' THEN 1 WHEN 'retry' THEN 1
                  WHEN 'waiting_for_approval' THEN 1 WHEN 'failed' THEN 1 WHEN 'dead_letter' THEN 1
@@ -144,7 +144,7 @@ CREATE UNIQUE INDEX job_id ON job (tenant, id);
 CREATE INDEX job_ready ON job (tenant, eligibility_key, run_at, seq) WHERE status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
 CREATE INDEX job_ready_base ON job (tenant, base, run_at, seq)
   WHERE eligibility_key <> base AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
--- Jobs without a place in the line of their agent, and all unfinished jobs of each agent.
+-- Jobs without a concurrency slot of their agent, and all unfinished jobs of each agent.
 CREATE INDEX job_blocked ON job (tenant, agent_no, run_at, seq) WHERE blocked = 1 AND finished_at IS NULL;
 CREATE INDEX job_of_agent ON job (tenant, agent_no, blocked) WHERE agent_no IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX job_deadline ON job (tenant, deadline)
@@ -180,7 +180,7 @@ CREATE UNIQUE INDEX job_idempotency_key ON job_body (tenant, idempotency_key) WH
 CREATE INDEX job_agent ON job_body (tenant, agent_kind, agent_id, seq) WHERE agent_kind IS NOT NULL;
 CREATE INDEX job_parent ON job_body (tenant, parent_id) WHERE parent_id IS NOT NULL;
 
--- What a job ended with, where there is anything to keep.
+-- Results of jobs that returned any.
 CREATE TABLE job_result (
   tenant         TEXT NOT NULL,
   seq            INTEGER NOT NULL,
@@ -191,7 +191,7 @@ CREATE TABLE job_result (
   PRIMARY KEY (tenant, seq)
 ) WITHOUT ROWID;
 
--- What each named claim was granted, so that a repeated call gets the same jobs.
+-- The jobs leased under each claim ID, so that a repeated claim returns the same jobs.
 CREATE TABLE claim_result (
   tenant   TEXT NOT NULL,
   worker   TEXT NOT NULL,
@@ -201,7 +201,7 @@ CREATE TABLE claim_result (
   PRIMARY KEY (tenant, worker, claim_id)
 ) WITHOUT ROWID;
 
--- Children a released job still waits for.
+-- Unfinished children that a released job waits for.
 CREATE TABLE job_await (
   tenant   TEXT NOT NULL,
   child_id TEXT NOT NULL,
@@ -210,7 +210,7 @@ CREATE TABLE job_await (
 ) WITHOUT ROWID;
 CREATE INDEX job_await_parent ON job_await (tenant, job_id);
 
--- The saved progress of a job: one value, numbered.
+-- The last checkpoint of each job.
 CREATE TABLE job_checkpoint (
   tenant TEXT NOT NULL,
   job_id TEXT NOT NULL,
@@ -221,7 +221,7 @@ CREATE TABLE job_checkpoint (
   PRIMARY KEY (tenant, job_id)
 ) WITHOUT ROWID;
 
--- Every transition of every job (seq tells which); each hash covers the row, the id of the job and the hash before it.
+-- Every transition of every job, by the job's seq; each hash covers the row, the job ID and the previous hash.
 CREATE TABLE job_history (
   tenant      TEXT NOT NULL,
   seq         INTEGER NOT NULL,

@@ -1,8 +1,9 @@
--- What the database refuses, and the history it writes. Functions of these names are registered by Interlock's own connections; any other
--- tool that tries to change a job reads the name as its error.
+-- Integrity triggers, and the history they write. Only Interlock's connections register the functions called
+-- here; in any other tool a change to a job fails with the function name as the error.
 
--- The verbs compute the hashes of many rows of history at once and write each as the head of its job; only_interlock_may_change_jobs(seq) is what
--- the row says beside it. Any other change leaves the head as it is: nothing is written here, and check_change writes the row.
+-- Operations compute history hashes in batches and write each as the head of its job;
+-- only_interlock_may_change_jobs(seq) returns the metadata of the history row. Direct SQL does not change the head, so
+-- this trigger writes nothing, and check_change writes the row.
 CREATE TRIGGER history_of_change AFTER UPDATE OF version ON job WHEN NEW.version <> OLD.version AND NEW.head <> OLD.head
 BEGIN
   INSERT INTO job_history VALUES (NEW.tenant, NEW.seq, NEW.version, OLD.status, NEW.status, NEW.verb, NEW.actor, OLD.attempt,
@@ -15,9 +16,9 @@ BEGIN
     NEW.reason, only_interlock_may_change_jobs(NEW.seq), NEW.updated_at, NEW.head);
 END;
 
--- While a verb is at work only_interlock_may_change_jobs() is 0; for any other change it is 1, and what follows from the change is done
--- by check_change. The work is behind a view, since a trigger's whole body costs time even when its WHEN is false.
--- The commonest moves, claim and complete, are found legal first.
+-- only_interlock_may_change_jobs() is 0 during an operation and 1 for direct SQL, whose side effects check_change
+-- performs. That work is behind a view, because a trigger's body costs time even when its WHEN is false.
+-- The most common transitions, claim and complete, are tested first.
 CREATE TRIGGER rules_of_change AFTER UPDATE ON job
 WHEN NOT (NEW.version = OLD.version + 1 AND NEW.attempt = OLD.attempt AND CASE
     WHEN OLD.status = 'queued' AND NEW.status = 'running' THEN NEW.fence > OLD.fence
@@ -56,8 +57,8 @@ BEGIN
   INSERT INTO change_to_check (tenant, seq) VALUES (NEW.tenant, NEW.seq);
 END;
 
--- The columns of a job as they were before the change, whether its options were changed, and whether anything else than its place was;
--- all null for a birth.
+-- The previous columns of a job, whether its options changed (optioned), and whether any column besides its slot
+-- changed (edited); all null for a new job.
 CREATE VIEW change_to_check AS
 SELECT tenant, seq, status, version, fence, attempt, finished_at, blocked, worker, head, approval_id, error, 0 AS optioned, 0 AS edited
 FROM job WHERE 0;
@@ -75,7 +76,7 @@ BEGIN
     AND NOT EXISTS (SELECT 1 FROM job_body b WHERE b.tenant = NEW.tenant AND b.seq = NEW.seq);
   SELECT RAISE(ABORT, 'interlock: this job has ended, which is final; redrive makes a new job')
   WHERE NEW.finished_at IS NOT NULL;
-  -- Heartbeats, and whatever gives a place in a line or takes it back, leave the version as it is.
+  -- Heartbeats and slot changes do not change the version.
   SELECT RAISE(ABORT, 'interlock: every change of a job raises version by one')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.version <> NEW.version + 1
     AND (j.status <> NEW.status OR j.version <> NEW.version OR (only_interlock_may_change_jobs() AND (j.blocked = NEW.blocked OR NEW.edited)));
@@ -108,15 +109,15 @@ BEGIN
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.finished_at IS NULL AND only_interlock_may_change_jobs()
     AND j.awaiting <> (SELECT count(*) FROM job_await a JOIN job c ON c.tenant = a.tenant AND c.id = a.child_id AND c.finished_at IS NULL
       WHERE a.tenant = j.tenant AND a.job_id = j.id);
-  SELECT RAISE(ABORT, 'interlock: the route of a job is the one of its type, requirements, priority, repository and affinity key')
+  SELECT RAISE(ABORT, 'interlock: the eligibility key of a job must match its type, requirements, priority, repository and affinity key')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND only_interlock_may_change_jobs()
     AND NOT EXISTS (SELECT 1 FROM eligibility_key r CROSS JOIN job_body b ON b.tenant = r.tenant AND b.seq = j.seq
       WHERE r.tenant = j.tenant AND r.no = j.eligibility_key AND r.base = j.base AND r.priority = j.priority AND r.type = b.type
         AND r.requires = b.requires AND r.repository IS b.repository AND r.affinity_key IS b.affinity_key);
-  -- A time before all times marks the job whose history may be written now (history_comes_with_its_change).
+  -- updated_at = -1 marks the job whose history may be written now (history_comes_with_its_change).
   UPDATE job SET updated_at = -1
   WHERE tenant = NEW.tenant AND seq = NEW.seq AND version IS NOT NEW.version AND only_interlock_may_change_jobs();
-  -- The limit keeps the clock from being read twice: the time of the row is the one that its hash covers.
+  -- LIMIT 1 keeps SQLite from reading the clock twice: the row must have the time that its hash covers.
   INSERT INTO job_history
   SELECT j.tenant, j.seq, j.version, NEW.status, j.status, j.verb, j.actor, coalesce(NEW.attempt, j.attempt), j.fence, j.reason,
     t.metadata, t.now, interlock_history_hash(NEW.head, j.tenant, j.id, j.version, NEW.status, j.status, j.verb, j.actor,
@@ -131,7 +132,7 @@ BEGIN
   UPDATE job SET (updated_at, head) = (SELECT h.at, h.hash FROM job_history h
     WHERE h.tenant = job.tenant AND h.seq = job.seq AND h.version = job.version)
   WHERE tenant = NEW.tenant AND seq = NEW.seq AND (version IS NOT NEW.version OR updated_at < 0) AND only_interlock_may_change_jobs();
-  -- The verbs settle the lines they touch; whoever else changes a job has its line counted anew (0010_agents).
+  -- Operations update the slots of the agents they touch; after direct SQL, recount them (0010_agents).
   INSERT INTO slots_to_recount
   SELECT j.tenant, j.agent_no FROM job j
   WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.agent_no IS NOT NULL AND only_interlock_may_change_jobs();
@@ -140,7 +141,7 @@ BEGIN
   WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.finished_at IS NOT NULL AND only_interlock_may_change_jobs();
 END;
 
--- A job that has ended waits for nobody, and is waited for no more. The verbs see to that themselves.
+-- After direct SQL, remove a terminal job from job_await, as parent and as child. Operations do this themselves.
 CREATE VIEW ended_to_announce AS SELECT tenant, seq, id FROM job WHERE 0;
 CREATE TRIGGER announce_ended INSTEAD OF INSERT ON ended_to_announce
 BEGIN
@@ -159,8 +160,8 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: what a job ended with never changes');
 END;
 
--- The transition that ends a job covers its result, so that nothing but the verb that makes it may write one. (REPLACE deletes a row and
--- fires no trigger for that, so every table whose rows never change also looks at what is inserted.)
+-- The final transition covers the result, so only the operation that makes it may write one. REPLACE deletes rows
+-- without firing delete triggers, so every table with immutable rows also has an insert trigger.
 CREATE TRIGGER result_is_written_once BEFORE INSERT ON job_result WHEN only_interlock_may_change_jobs()
 BEGIN
   SELECT RAISE(ABORT, 'interlock: what a job ended with never changes; only the operation that ends the job writes it');
@@ -184,7 +185,7 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: only a job that has ended may be deleted, with all it owns: use interlock prune');
 END;
 
--- What a job waits for is written by the release that makes it wait, and goes when either of the two has ended.
+-- The release that makes a job wait writes these rows; they are deleted when the job or the child is terminal.
 CREATE TRIGGER await_comes_with_its_release BEFORE INSERT ON job_await WHEN only_interlock_may_change_jobs()
 BEGIN
   SELECT RAISE(ABORT, 'interlock: only a release makes a job wait for children');
@@ -203,7 +204,7 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: a job waits for its children until they have ended');
 END;
 
--- Jobs are found by their routes, and numbered by their tenant.
+-- Claims find jobs by eligibility key, and jobs get their seq from the tenant: both must be stable.
 CREATE TRIGGER route_never_changes BEFORE UPDATE ON eligibility_key
 BEGIN
   SELECT RAISE(ABORT, 'interlock: a route never changes; jobs are found by it');
@@ -232,7 +233,7 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: a tenant stays');
 END;
 
--- The saved progress is the worker's while it runs the job; the transition that ends the run covers it.
+-- Only the worker that runs a job writes its checkpoint; the transition that ends the run covers it.
 CREATE TRIGGER checkpoint_belongs_to_a_run BEFORE INSERT ON job_checkpoint
 WHEN only_interlock_may_change_jobs()
   AND NOT EXISTS (SELECT 1 FROM job WHERE tenant = NEW.tenant AND id = NEW.job_id AND status = 'running')
@@ -253,7 +254,7 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: the checkpoint of a job goes only with the job');
 END;
 
--- A body that stayed would answer for its idempotency key with a job that is gone.
+-- A leftover body would replay its idempotency key with a deleted job.
 CREATE TRIGGER deleted_jobs_go_whole_and_are_counted AFTER DELETE ON job
 BEGIN
   DELETE FROM job_body WHERE tenant = OLD.tenant AND seq = OLD.seq;
@@ -267,8 +268,8 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: what a job was created with, its payload above all, never changes');
 END;
 
--- After the insertion nobody can tell whether a row was replaced, and to look before it takes twice as long. So what a job is created with
--- comes before the job, and no job is left without it by a key that another one takes.
+-- An AFTER INSERT trigger cannot see whether REPLACE deleted a row, and a BEFORE INSERT check takes twice as long. So
+-- the body must be inserted before the job, and a reused idempotency key must not leave another job without its body.
 CREATE TRIGGER body_comes_before_its_job AFTER INSERT ON job_body
 WHEN only_interlock_may_change_jobs() AND (EXISTS (SELECT 1 FROM job WHERE tenant = NEW.tenant AND seq = NEW.seq)
   OR (NEW.idempotency_key IS NOT NULL AND EXISTS (SELECT 1 FROM job j WHERE j.tenant = NEW.tenant

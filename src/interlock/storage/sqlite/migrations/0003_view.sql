@@ -1,5 +1,5 @@
--- A job as it is shown: body, state and checkpoint together, in the order of the record, with the route's base, the agent's number and the head behind.
--- What most jobs lack is looked up only for those that may have it.
+-- The fields of a Job in order, from body, state and checkpoint, followed by base, agent number and chain head.
+-- CASE avoids the lookup of values that most jobs do not have.
 
 CREATE VIEW job_view AS
 SELECT j.tenant, j.id, j.seq, b.type, j.status, j.priority, b.payload, b.headers, b.traceparent, j.tags, b.agent_kind, b.agent_id,

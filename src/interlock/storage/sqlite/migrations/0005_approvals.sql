@@ -1,4 +1,4 @@
--- Gates: what people are asked while a job waits, what they answered, and the hash of the link that lets somebody answer.
+-- Approvals, their votes, and the hash of the approval link token.
 
 CREATE TABLE approval (
   tenant          TEXT NOT NULL,
@@ -44,7 +44,7 @@ CREATE INDEX approval_newest ON approval (tenant, opened_at, id);
 CREATE INDEX approval_open ON approval (tenant, opened_at, id) WHERE status = 'open';
 CREATE INDEX approval_due ON approval (tenant, expires_at) WHERE status = 'open';
 
--- What each principal said; nobody is heard twice.
+-- Votes, at most one per principal and approval.
 CREATE TABLE approval_vote (
   tenant      TEXT NOT NULL,
   approval_id TEXT NOT NULL,
@@ -58,8 +58,8 @@ CREATE TABLE approval_vote (
 ) WITHOUT ROWID;
 CREATE INDEX approval_vote_job ON approval_vote (tenant, job_id);
 
--- A gate never outlives the wait for it. Whoever decides closes it first; any other way out of the wait closes it here.
--- (The function is only named here, so that another tool reads it as its error before any other.)
+-- An approval closes when its job stops waiting. A decision closes it first; any other transition closes it here.
+-- The condition calls the function only so that other tools fail with its name before any other error.
 CREATE TRIGGER approval_closes_with_the_wait AFTER UPDATE OF approval_id ON job
 WHEN OLD.approval_id IS NOT NULL AND only_interlock_may_change_jobs() IS NOT NULL
 BEGIN
@@ -67,7 +67,8 @@ BEGIN
   WHERE tenant = OLD.tenant AND id = OLD.approval_id AND id IS NOT NEW.approval_id AND status = 'open';
 END;
 
--- A decision moves its job too. By direct SQL a job that stops waiting closes its approval above, and no other way leads out.
+-- A decision also makes a transition of its job. With direct SQL the only way to close an approval is to end the wait
+-- of its job (trigger above).
 CREATE TRIGGER approval_is_decided_with_its_job BEFORE UPDATE OF status, closed_by, closed_at, comment, data ON approval
 WHEN only_interlock_may_change_jobs() AND OLD.status = 'open'
   AND EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.job_id AND approval_id = OLD.id)
@@ -96,7 +97,7 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: what people are asked never changes');
 END;
 
--- REPLACE would delete whatever is in the way of a new row, or of a link.
+-- REPLACE would delete rows that conflict with the new row or link.
 CREATE TRIGGER approval_is_not_replaced BEFORE INSERT ON approval
 WHEN EXISTS (SELECT 1 FROM approval WHERE tenant = NEW.tenant AND id = NEW.id)
   OR EXISTS (SELECT 1 FROM approval WHERE tenant = NEW.tenant AND job_id = NEW.job_id AND (fence = NEW.fence OR status = 'open'))

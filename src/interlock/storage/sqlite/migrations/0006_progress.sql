@@ -1,4 +1,4 @@
--- What workers leave behind while a job runs: steps that are not done twice, events that people read.
+-- Progress of running jobs: saved steps, which a replay returns, and events.
 
 CREATE TABLE job_step (
   tenant     TEXT NOT NULL,
@@ -15,8 +15,8 @@ CREATE TABLE job_step (
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX job_step_once ON job_step (tenant, job_id, name, occurrence);
 
--- epoch and turn put the events of all jobs into one order in which nothing ever appears before what was read already.
--- at is when the worker recorded an event, from the begin of its lease to its arrival.
+-- epoch and commit_seq order the events of all jobs so that no event appears before one that was already read.
+-- at is when the worker recorded the event, between the start of its lease and its arrival.
 CREATE TABLE job_event (
   tenant      TEXT NOT NULL,
   job_id      TEXT NOT NULL,
@@ -38,7 +38,7 @@ CREATE TABLE job_event (
 CREATE UNIQUE INDEX job_event_once ON job_event (tenant, job_id, id);
 CREATE INDEX job_event_feed ON job_event (tenant, epoch, commit_seq, job_id, seq);
 
--- The last turn given out, per tenant; kept apart from the events, since those may be pruned and turns never come again.
+-- The last commit_seq per tenant, in its own table: events can be pruned, and numbers must never be reused.
 CREATE TABLE event_commit_seq (
   tenant TEXT NOT NULL PRIMARY KEY,
   last   INTEGER NOT NULL
@@ -49,7 +49,7 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: a step is kept as it was first saved');
 END;
 
--- REPLACE would delete whatever is in the way of a new row.
+-- REPLACE would delete rows that conflict with the new row.
 CREATE TRIGGER step_is_not_replaced BEFORE INSERT ON job_step
 WHEN EXISTS (SELECT 1 FROM job_step WHERE tenant = NEW.tenant AND job_id = NEW.job_id AND seq = NEW.seq)
   OR EXISTS (SELECT 1 FROM job_step WHERE tenant = NEW.tenant AND job_id = NEW.job_id AND name = NEW.name AND occurrence = NEW.occurrence)
@@ -57,7 +57,7 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: a step is kept as it was first saved');
 END;
 
--- The transition that ends a run covers the steps saved in it, so that none is added later.
+-- The transition that ends a run covers its steps, so no step may be added later.
 CREATE TRIGGER step_belongs_to_a_run BEFORE INSERT ON job_step
 WHEN only_interlock_may_change_jobs() AND NOT EXISTS
   (SELECT 1 FROM job WHERE tenant = NEW.tenant AND id = NEW.job_id AND status = 'running' AND fence = NEW.fence)

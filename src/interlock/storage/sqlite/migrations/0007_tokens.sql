@@ -1,4 +1,5 @@
--- Bearer tokens: of the text of one only its SHA-256 is kept. And the key that seals the cookies they are in. Names are sorted JSON lists; null types or repositories mean any.
+-- Bearer tokens, stored as SHA-256 only, and the signing key for the cookies that carry them.
+-- roles, types, repositories and capabilities are sorted JSON lists; null types or repositories mean any.
 
 CREATE TABLE token (
   tenant       TEXT NOT NULL,
@@ -20,17 +21,17 @@ CREATE TABLE token (
   PRIMARY KEY (tenant, id),
   CHECK ((revoked_at IS NULL) = (revoked_by IS NULL)),
   CHECK (expires_at IS NULL OR expires_at > created_at),
-  -- Whoever works neither approves nor could make a token that does.
+  -- A token with the work role can neither approve nor create a token that can.
   CHECK (roles NOT LIKE '%"work"%'
     OR (roles NOT LIKE '%"approve"%' AND roles NOT LIKE '%"operate"%' AND roles NOT LIKE '%"admin"%')),
   CHECK (worker_id IS NULL OR roles LIKE '%"work"%')
 ) WITHOUT ROWID;
 
--- Found by its hash before the tenant is known.
+-- Authentication looks up the hash before it knows the tenant.
 CREATE UNIQUE INDEX token_hash ON token (hash);
 CREATE UNIQUE INDEX token_key ON token (tenant, key) WHERE key IS NOT NULL;
 CREATE INDEX token_newest ON token (tenant, created_at, id);
--- When it ended or will, for those that ever do.
+-- The earlier of revocation and expiry, for tokens that have either.
 CREATE INDEX token_end ON token (min(coalesce(revoked_at, expires_at), coalesce(expires_at, revoked_at)))
   WHERE coalesce(revoked_at, expires_at) IS NOT NULL;
 
@@ -50,7 +51,7 @@ BEGIN
   SELECT RAISE(ABORT, 'a token never changes but to be revoked, once');
 END;
 
--- REPLACE would delete whatever is in the way of a new row; a verb that finds its token there already leaves it as it is.
+-- REPLACE would delete rows that conflict with the new row. Operations use ON CONFLICT DO NOTHING.
 CREATE TRIGGER token_is_not_replaced BEFORE INSERT ON token
 WHEN only_interlock_may_change_jobs() AND (EXISTS (SELECT 1 FROM token WHERE tenant = NEW.tenant AND (id = NEW.id OR key = NEW.key))
   OR EXISTS (SELECT 1 FROM token WHERE hash = NEW.hash))
@@ -58,7 +59,7 @@ BEGIN
   SELECT RAISE(ABORT, 'a token never changes but to be revoked, once');
 END;
 
--- The key of cookies, forms and cursors, random and shown to nobody.
+-- The random key that signs cookies, forms and cursors; it never leaves the server.
 CREATE TABLE signing_key (
   only_row INTEGER NOT NULL PRIMARY KEY CHECK (only_row = 1),
   key      BLOB NOT NULL CHECK (length(key) = 32)

@@ -1,4 +1,4 @@
--- Artifacts of jobs, the objects that no artifact points to, and how many bytes each tenant keeps.
+-- Artifacts, orphaned objects, and bytes stored per tenant.
 
 CREATE TABLE artifact (
   tenant       TEXT NOT NULL,
@@ -24,8 +24,8 @@ CREATE UNIQUE INDEX artifact_name ON artifact (tenant, job_id, name);
 CREATE INDEX artifact_newest ON artifact (tenant, job_id, created_at, id);
 CREATE INDEX artifact_id ON artifact (tenant, id);
 
--- Uploads under way, what was given up, and what was replaced: to be collected when their time has come.
--- A condemned one can no longer become an artifact, whatever the clock says.
+-- Objects of uploads in progress, abandoned uploads and replaced artifacts, deleted after collect_at.
+-- A condemned object can never become an artifact, regardless of collect_at.
 CREATE TABLE artifact_orphan (
   tenant     TEXT NOT NULL,
   object_key TEXT NOT NULL,

@@ -1,6 +1,6 @@
--- Who listens to what, and the outbox: one row for each event on its way to one receiver, written with the change it tells of.
+-- Webhook subscriptions, and the outbox: one row per event and channel, written in the transaction of the transition.
 
--- channel is the queue of deliveries a subscription takes from: its own, or that of its group.
+-- channel is the queue of deliveries that a subscription receives: its own, or that of its group.
 CREATE TABLE subscription (
   tenant               TEXT NOT NULL,
   id                   TEXT NOT NULL,
@@ -32,7 +32,7 @@ CREATE TABLE subscription (
 CREATE UNIQUE INDEX subscription_key ON subscription (tenant, key) WHERE key IS NOT NULL;
 CREATE INDEX subscription_channel ON subscription (tenant, channel);
 
--- What signs the events that go to the webhooks of single jobs.
+-- The secret that signs deliveries to the webhooks of single jobs.
 CREATE TABLE webhook_secret (
   tenant          TEXT NOT NULL PRIMARY KEY,
   secret          TEXT NOT NULL,
@@ -41,7 +41,7 @@ CREATE TABLE webhook_secret (
   CHECK ((previous_secret IS NULL) = (previous_until IS NULL))
 ) WITHOUT ROWID;
 
--- Until when a channel that folds bursts hears no more of one kind of event.
+-- The time until which a throttled subscription receives no more events of one (event, type) pair.
 CREATE TABLE webhook_throttle (
   tenant      TEXT NOT NULL,
   channel     TEXT NOT NULL,
@@ -51,8 +51,9 @@ CREATE TABLE webhook_throttle (
   PRIMARY KEY (tenant, channel, event, type)
 ) WITHOUT ROWID;
 
--- next_try_at is also the lease: whoever takes a row moves it on, and a row whose taker died is due again by itself.
--- grabs proves that a taker still has it. folded is null until a channel that folds bursts has let the row go.
+-- next_try_at is also the lease: a dispatcher that leases a row moves it forward, and if it dies the row becomes due
+-- again. grabs is the fence of that lease. folded is the number of coalesced events, null until a throttled channel
+-- releases the row.
 CREATE TABLE outbox (
   tenant           TEXT NOT NULL,
   id               TEXT NOT NULL,
@@ -92,7 +93,7 @@ CREATE INDEX outbox_settled ON outbox (settled_at) WHERE settled_at IS NOT NULL;
 
 CREATE INDEX job_webhook ON job_body (tenant, seq) WHERE webhook IS NOT NULL;
 
--- An event put in here goes into the outbox once for every channel that listens to it.
+-- Inserting an event here adds one outbox row per subscribed channel.
 CREATE VIEW event_to_deliver AS SELECT tenant, seq, '' AS event, from_status FROM job_history WHERE 0;
 
 CREATE TRIGGER deliver_event INSTEAD OF INSERT ON event_to_deliver
@@ -110,14 +111,14 @@ BEGIN
   WHERE s.tenant = NEW.tenant AND s.ended_at IS NULL AND instr(s.events, '"' || NEW.event || '"')
     AND (s.expires_at IS NULL OR s.expires_at > interlock_clock())
     AND (s.types IS NULL OR EXISTS (SELECT 1 FROM json_each(s.types) t WHERE t.value = b.type))
-    -- Jobs of one type that become ready together are one event.
+    -- Jobs of one type that become ready at the same time share one event.
     AND (NEW.event <> 'queue.ready' OR (j.awaiting = 0 AND j.blocked = 0 AND NOT EXISTS (SELECT 1 FROM outbox o
       WHERE o.tenant = s.tenant AND o.channel = s.channel AND o.next_try_at = max(j.run_at, interlock_clock())
         AND o.event = 'queue.ready' AND o.type = b.type AND o.grabs = 0)))
   GROUP BY s.channel;
 END;
 
--- A row put in here is told as the events it means.
+-- Inserting a transition here delivers its events.
 CREATE VIEW transition_to_deliver AS SELECT tenant, seq, from_status, to_status FROM job_history WHERE 0;
 
 CREATE TRIGGER deliver_transition INSTEAD OF INSERT ON transition_to_deliver WHEN NEW.from_status IS NOT NEW.to_status
@@ -141,16 +142,16 @@ BEGIN
   WHERE NEW.to_status IN ('succeeded', 'failed', 'dead_letter', 'cancelled');
 END;
 
--- A job may become claimable without a move of its own: its children have ended, or its turn in the line of its agent has come.
+-- A job can become claimable without a transition: its last child ended, or it got a concurrency slot.
 CREATE TRIGGER deliver_ready AFTER UPDATE OF awaiting, blocked ON job
 WHEN (OLD.awaiting > 0 OR OLD.blocked = 1) AND NEW.awaiting = 0 AND NEW.blocked = 0 AND OLD.version = NEW.version
   AND EXISTS (SELECT 1 FROM subscription s WHERE s.tenant = NEW.tenant)
-  AND only_interlock_may_change_jobs() IS NOT NULL  -- named so that another tool reads it as its error
+  AND only_interlock_may_change_jobs() IS NOT NULL  -- so that other tools fail with this name
 BEGIN
   INSERT INTO event_to_deliver SELECT NEW.tenant, NEW.seq, 'queue.ready', NEW.status WHERE NEW.status IN ('queued', 'retry');
 END;
 
--- The same if an edit has changed its time.
+-- Likewise if an edit changed its run_at.
 CREATE TRIGGER deliver_new_time AFTER UPDATE OF run_at ON job
 WHEN OLD.run_at <> NEW.run_at AND OLD.status = NEW.status AND NEW.awaiting = 0 AND NEW.blocked = 0
   AND EXISTS (SELECT 1 FROM subscription s WHERE s.tenant = NEW.tenant)
@@ -159,7 +160,7 @@ BEGIN
   INSERT INTO event_to_deliver SELECT NEW.tenant, NEW.seq, 'queue.ready', NEW.status WHERE NEW.status IN ('queued', 'retry');
 END;
 
--- Interlock's verbs tell of their moves themselves; this is for every other change of a job.
+-- Operations deliver their own transitions; this trigger covers direct SQL.
 CREATE TRIGGER deliver_change INSTEAD OF INSERT ON change_to_check
 BEGIN
   INSERT INTO transition_to_deliver

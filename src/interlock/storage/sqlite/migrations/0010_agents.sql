@@ -1,8 +1,8 @@
--- Agents with a limit have a line: of its jobs that are due, the first ones have a place, and only they may be claimed. Places are
--- those of jobs that hold one since they started, and those given to the head of the line; a claim only turns the second kind
--- into the first. Also here: types that are known beforehand, and workers that were seen.
+-- Concurrency slots, registered types and worker presence. The first due jobs of a limited agent have a slot, and only
+-- they can be claimed. A slot belongs to a job that has started, or is reserved for one of the first due jobs; a claim
+-- turns a reserved slot into a used one and does not change their number.
 
--- To settle a line is to insert it here, with how many places were freed.
+-- Insert an agent here, with the number of freed slots, to assign its free slots to due jobs.
 CREATE VIEW slots_to_release AS SELECT tenant, no AS agent_no, 0 AS freed FROM agent WHERE 0;
 CREATE TRIGGER release_agent_slots INSTEAD OF INSERT ON slots_to_release
 BEGIN
@@ -15,13 +15,13 @@ BEGIN
     next_due = CASE WHEN used - NEW.freed + changes() < max_concurrency THEN (
       SELECT min(j.run_at) FROM job j INDEXED BY job_blocked WHERE j.tenant = NEW.tenant AND j.agent_no = NEW.agent_no AND j.blocked = 1 AND j.finished_at IS NULL) END
   WHERE tenant = NEW.tenant AND no = NEW.agent_no
-    -- a full line whose head moved up stays as it is
+    -- no update if every freed slot was assigned again and none is free
     AND NOT (changes() = NEW.freed AND used >= max_concurrency AND next_due IS NULL);
 END;
 
--- To deal out a line again is to insert it here: when a job may come before one that has a place already. Jobs that neither run nor
--- keep their places give them back. A job keeps its place if its agent had a limit and was strict
--- when it stopped running, and has been strict ever since.
+-- Insert an agent here to reassign its slots, when a job may be due before one that already has a slot. Jobs that
+-- neither run nor keep their slot lose it. A job keeps its slot if its agent was limited and strict when the job
+-- stopped running, and has been strict ever since.
 CREATE VIEW slots_to_assign AS SELECT tenant, no AS agent_no, 0 AS freed FROM agent WHERE 0;
 CREATE TRIGGER assign_agent_slots INSTEAD OF INSERT ON slots_to_assign
 BEGIN
@@ -32,7 +32,7 @@ BEGIN
   INSERT INTO slots_to_release VALUES (NEW.tenant, NEW.agent_no, NEW.freed + changes());
 END;
 
--- To count the places of a line anew is to insert it here: after a new limit, or a change by direct SQL.
+-- Insert an agent here to recount its slots, after a new limit or a change by direct SQL.
 CREATE VIEW slots_to_recount AS SELECT tenant, no AS agent_no FROM agent WHERE 0;
 CREATE TRIGGER recount_slots INSTEAD OF INSERT ON slots_to_recount
 BEGIN
@@ -68,7 +68,7 @@ CREATE TABLE job_type (
   PRIMARY KEY (tenant, name)
 ) WITHOUT ROWID;
 
--- Nothing depends on these rows; asks is JSON, what the worker claimed with last.
+-- Worker presence, for information only; asks is the JSON of the filters of the last claim.
 CREATE TABLE worker (
   tenant        TEXT NOT NULL,
   name          TEXT NOT NULL,

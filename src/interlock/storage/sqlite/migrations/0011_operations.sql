@@ -1,13 +1,13 @@
--- What operators do to many jobs at once: find them, do them again, delete them.
+-- Bulk operations: find, redrive and prune jobs.
 
 CREATE INDEX job_redrive ON job_body (tenant, redrive_of) WHERE redrive_of IS NOT NULL;
 
--- Jobs that wait for another try, or ended otherwise than succeeded: few, and those that are looked for; also by what they are of.
--- (IN with more than two values would build a temporary index at every write.)
+-- Jobs in status retry, failed, dead_letter or cancelled, also by base: few rows, and the ones operators search for.
+-- No IN: with more than two values it would build a temporary index at every write.
 CREATE INDEX job_unsuccessful ON job (tenant, status, seq) WHERE status <> 'queued' AND status <> 'running' AND status <> 'succeeded' AND status <> 'waiting_for_approval';
 CREATE INDEX job_unsuccessful_base ON job (tenant, status, base, seq) WHERE status <> 'queued' AND status <> 'running' AND status <> 'succeeded' AND status <> 'waiting_for_approval';
 
--- What is kept of jobs that were deleted; hash is over the ends of their histories, by tenant and job, like audit head.
+-- Records of prunes. hash covers the chain heads of the deleted jobs, by tenant and job, like `audit head`.
 CREATE TABLE prune (
   tenant    TEXT NOT NULL,
   at        INTEGER NOT NULL,

@@ -1,2 +1,2 @@
--- On PostgreSQL this lets the sweeper find workers that nobody has seen for long; here any connection sees every tenant.
+-- PostgreSQL only: lets the sweep find stale workers. On SQLite every connection sees all tenants.
 SELECT 1;

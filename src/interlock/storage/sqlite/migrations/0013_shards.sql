@@ -1,2 +1,2 @@
--- On PostgreSQL this tells databases apart that share the tenants of one service; a file is always the only one.
+-- PostgreSQL only: identifies the shards of one service. A SQLite store has no shards.
 SELECT 1;

@@ -1,5 +1,5 @@
--- Lists of rare words need not walk past all other jobs: for every stretch of jobs in the order of arrival it is noted which types
--- and tags are in it, and when its jobs were made. Noted by upkeep once a stretch is full, so that an enqueue pays nothing.
+-- The job block index: the types, tags and creation times of each block of consecutive jobs, so that a list with a rare
+-- filter skips most jobs. A maintenance task adds a block once it is full, so an enqueue costs nothing extra.
 
 CREATE TABLE job_block (
   tenant    TEXT NOT NULL,

@@ -1,5 +1,5 @@
--- A worker that takes any repository, or any affinity key, finds its jobs in one range however many repositories or keys there are:
--- a job names its route without its repository, if it has one, and without its affinity key, if it has one.
+-- A worker that accepts any repository, or any affinity key, reads one index range for any number of them. So each job
+-- stores its eligibility key without the repository and without the affinity key, if it has them.
 
 ALTER TABLE job ADD COLUMN across_repositories INTEGER;
 ALTER TABLE job ADD COLUMN across_keys INTEGER;

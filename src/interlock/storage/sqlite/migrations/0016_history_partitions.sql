@@ -1,2 +1,2 @@
--- Partitions of history are a matter of PostgreSQL: a file has none.
+-- PostgreSQL only: SQLite has no history partitions.
 SELECT 1;

@@ -1,4 +1,5 @@
--- The audit log: what operators did, written in the transaction of the change; each hash covers the row and the hash before it.
+-- The audit log of operator actions, written in the transaction of the action; each hash covers the row and the
+-- previous hash.
 
 CREATE TABLE audit_log (
   tenant  TEXT NOT NULL,

@@ -6,17 +6,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import cast
 
+from interlock.cli.remote import admin
 from interlock.cli.remote import jobs as on_jobs
-from interlock.cli.remote import people
-from interlock.cli.remote.line import ServerConnection
-from interlock.cli.remote.values import members
+from interlock.cli.remote.connection import ServerConnection
+from interlock.cli.remote.decode import members
 from interlock.client.http.decode import read
 from interlock.domain.principal import Principal, local
 from interlock.engine.engine import Engine
 
 
 class Remote:
-    """The actors of an engine whose verbs commands call, each asked over HTTP."""
+    """The parts of an engine that commands use, over HTTP."""
 
     def __init__(self, line: ServerConnection) -> None:
         self.jobs = on_jobs.RemoteJobs(line)
@@ -28,11 +28,11 @@ class Remote:
         self.progress = on_jobs.RemoteProgress(line)
         self.audit = on_jobs.RemoteAudit(line)
         self.workers = on_jobs.RemoteWorkers(line)
-        self.approvals = people.RemoteApprovals(line)
-        self.registry = people.RemoteRegistry(line)
-        self.tokens = people.RemoteTokens(line)
-        self.webhooks = people.RemoteWebhooks(line)
-        self.artifacts = people.RemoteArtifacts(line)
+        self.approvals = admin.RemoteApprovals(line)
+        self.registry = admin.RemoteRegistry(line)
+        self.tokens = admin.RemoteTokens(line)
+        self.webhooks = admin.RemoteWebhooks(line)
+        self.artifacts = admin.RemoteArtifacts(line)
 
 
 @asynccontextmanager

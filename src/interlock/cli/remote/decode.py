@@ -1,4 +1,4 @@
-"""Answers of a server as the values that commands show; JSON that people wrote stays byte for byte as it came."""
+"""Decoding of server responses into the values that commands print; JSON of users keeps its exact bytes."""
 
 from __future__ import annotations
 

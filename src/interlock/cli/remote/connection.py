@@ -13,7 +13,7 @@ from interlock.client.http.encode import encoded
 from interlock.client.http.transport import Calls, HttpRequest, HttpResponse, Query
 
 T = TypeVar("T")
-RETRY_SECONDS = 10.0  # somebody sits before the screen
+RETRY_SECONDS = 10.0  # a person is waiting at the terminal
 MAX_PAGE_SIZE: Final = 200
 ALL: Final = 1 << 30
 JSON: Final = {"content-type": "application/json"}
@@ -53,7 +53,7 @@ class ServerConnection:
         beyond: Callable[[T], bool] | None = None,
         **about: object,
     ) -> list[T]:
-        """Up to so many items, only those beyond a place if one is given."""
+        """Return up to `limit` items, only those beyond a position if one is given."""
         found: list[T] = []
         cursor: str | None = None
         while True:

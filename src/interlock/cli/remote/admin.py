@@ -10,8 +10,8 @@ from urllib.parse import quote
 import msgspec
 
 from interlock import wire
-from interlock.cli.remote import values
-from interlock.cli.remote.line import ALL, ServerConnection
+from interlock.cli.remote import decode
+from interlock.cli.remote.connection import ALL, ServerConnection
 from interlock.client.http.decode import read
 from interlock.domain import json_text
 from interlock.domain.approval import Approval, ApprovalFilter, Decision
@@ -41,10 +41,10 @@ class RemoteApprovals:
         query = [(name, str(value)) for name, value in given if value is not None]
         before = filter.before
         beyond = None if before is None else lambda one: (one.opened_at, one.id) < before
-        return await self._line.listed("/v1/approvals", values.approval, limit=filter.limit, query=query, beyond=beyond)
+        return await self._line.listed("/v1/approvals", decode.approval, limit=filter.limit, query=query, beyond=beyond)
 
     async def get(self, tenant: str, approval_id: str) -> Approval:
-        return values.approval((await self._line.get(_path("approvals", approval_id))).body)
+        return decode.approval((await self._line.get(_path("approvals", approval_id))).body)
 
     async def decide(
         self,
@@ -59,12 +59,12 @@ class RemoteApprovals:
         kept = None if data is None else msgspec.Raw(_checked_json(data))
         body = {"decision": decision, "comment": comment, "data": kept, "digest": digest}
         answer = await self._line.post(_path("approvals", approval_id, "decide"), body, approval_id=approval_id)
-        return values.approval(answer.body)
+        return decode.approval(answer.body)
 
     async def create_link(self, who: Principal, approval_id: str) -> MintedLink:
         answer = await self._line.post(_path("approvals", approval_id, "token"), {}, approval_id=approval_id)
-        given = values.members(answer.body)
-        return MintedLink(values.approval(given["approval"]), read(given["token"], str))
+        given = decode.members(answer.body)
+        return MintedLink(decode.approval(given["approval"]), read(given["token"], str))
 
 
 class RemoteRegistry:
@@ -72,10 +72,10 @@ class RemoteRegistry:
         self._line = line
 
     async def types(self, tenant: str) -> list[JobType]:
-        return await self._line.listed("/v1/types", values.job_type, limit=ALL)
+        return await self._line.listed("/v1/types", decode.job_type, limit=ALL)
 
     async def type(self, tenant: str, name: str) -> JobType:
-        return values.job_type((await self._line.get(_path("types", name))).body)
+        return decode.job_type((await self._line.get(_path("types", name))).body)
 
     async def set_type(
         self,
@@ -88,14 +88,14 @@ class RemoteRegistry:
     ) -> JobType:
         kept = None if schema is None else msgspec.Raw(_checked_json(schema.encode("utf-8", "surrogateescape")))
         body = {"schema": kept, "requires": list(requires), "defaults": defaults or None}
-        return values.job_type((await self._line.put(_path("types", name), body)).body)
+        return decode.job_type((await self._line.put(_path("types", name), body)).body)
 
     async def delete_type(self, who: Principal, name: str) -> None:
         await self._line.delete(_path("types", name))
 
     async def agents(self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 50) -> list[Agent]:
         beyond = None if after == ("", "") else lambda one: (one.kind, one.id) > after
-        return await self._line.listed("/v1/agents", values.agent, limit=limit, beyond=beyond)
+        return await self._line.listed("/v1/agents", decode.agent, limit=limit, beyond=beyond)
 
     async def set_agent(
         self,
@@ -108,7 +108,7 @@ class RemoteRegistry:
         defaults: Mapping[str, Any] | None = None,
     ) -> Agent:
         body = {"max_concurrency": max_concurrency, "strict": strict, "defaults": defaults or None}
-        return values.agent((await self._line.put(_path("agents", kind, id), body)).body)
+        return decode.agent((await self._line.put(_path("agents", kind, id), body)).body)
 
     async def delete_agent(self, who: Principal, kind: str, id: str) -> None:
         await self._line.delete(_path("agents", kind, id), kind=kind, id=id)
@@ -121,14 +121,14 @@ class RemoteTokens:
     async def create(self, who: Principal, request: TokenRequest) -> CreatedToken:
         body = msgspec.structs.asdict(request)
         answer = await self._line.post("/v1/tokens", body, repeatable=request.key is not None, key=request.key or "")
-        return CreatedToken(values.token(answer.body), read(values.members(answer.body)["token"], str))
+        return CreatedToken(decode.token(answer.body), read(decode.members(answer.body)["token"], str))
 
     async def list(self, who: Principal, *, before: str | None = None, limit: int = 50) -> list[Token]:
         beyond = None if before is None else lambda one: one.id < before
-        return await self._line.listed("/v1/tokens", values.token, limit=limit, beyond=beyond)
+        return await self._line.listed("/v1/tokens", decode.token, limit=limit, beyond=beyond)
 
     async def revoke(self, who: Principal, token_id: str) -> Token:
-        return values.token((await self._line.post(_path("tokens", token_id, "revoke"), {})).body)
+        return decode.token((await self._line.post(_path("tokens", token_id, "revoke"), {})).body)
 
 
 class RemoteWebhooks:
@@ -138,28 +138,28 @@ class RemoteWebhooks:
     async def subscribe(self, who: Principal, request: SubscriptionRequest) -> Created:
         body = msgspec.structs.asdict(request)
         answer = await self._line.post("/v1/subscriptions", body, repeatable=request.key is not None)
-        secret: str | None = read(values.members(answer.body)["secret"], str | None)  # type: ignore[arg-type]
-        return Created(values.subscription(answer.body), secret, answer.status == 200)
+        secret: str | None = read(decode.members(answer.body)["secret"], str | None)  # type: ignore[arg-type]
+        return Created(decode.subscription(answer.body), secret, answer.status == 200)
 
     async def subscriptions(
         self, who: Principal, *, before: str | None = None, limit: int = 50
     ) -> list[Subscription]:  # fmt: skip
         beyond = None if before is None else lambda one: one.id < before
-        return await self._line.listed("/v1/subscriptions", values.subscription, limit=limit, beyond=beyond)
+        return await self._line.listed("/v1/subscriptions", decode.subscription, limit=limit, beyond=beyond)
 
     async def subscription(self, who: Principal, id: str) -> Subscription:
-        return values.subscription((await self._line.get(_path("subscriptions", id))).body)
+        return decode.subscription((await self._line.get(_path("subscriptions", id))).body)
 
     async def unsubscribe(self, who: Principal, id: str) -> None:
         await self._line.delete(_path("subscriptions", id))
 
     async def renew(self, who: Principal, id: str, *, expires_in_seconds: float | None = None) -> Subscription:
         body = {"expires_in_seconds": expires_in_seconds}
-        return values.subscription((await self._line.post(_path("subscriptions", id, "renew"), body)).body)
+        return decode.subscription((await self._line.post(_path("subscriptions", id, "renew"), body)).body)
 
     async def rotate(self, who: Principal, id: str) -> str:
         answer = await self._line.post(_path("subscriptions", id, "rotate"), {}, repeatable=False)
-        return read(values.members(answer.body)["secret"], str)
+        return read(decode.members(answer.body)["secret"], str)
 
     async def deliveries(self, who: Principal, filter: DeliveryFilter) -> list[Delivery]:
         """A server lists what was sent to one subscription; for all of them their lists are put together."""
@@ -172,11 +172,11 @@ class RemoteWebhooks:
             everything = DeliveryFilter(id, None, None, None, ALL)
             if any(one.id == delivery_id for one in await self._deliveries(id, everything)):
                 path = _path("subscriptions", id, "deliveries", delivery_id, "redeliver")
-                return values.delivery((await self._line.post(path, {})).body)
+                return decode.delivery((await self._line.post(path, {})).body)
         raise NotFound(delivery_id, what="delivery")
 
     async def _all_subscriptions(self, who: Principal) -> Sequence[str]:
-        subscriptions = self._line.listed("/v1/subscriptions", values.subscription, limit=ALL)
+        subscriptions = self._line.listed("/v1/subscriptions", decode.subscription, limit=ALL)
         return [one.id for one in await subscriptions]
 
     async def _deliveries(self, id: str, filter: DeliveryFilter) -> list[Delivery]:
@@ -187,7 +187,7 @@ class RemoteWebhooks:
             return is_older and filter.job_id in (None, one.job_id)
 
         path = _path("subscriptions", id, "deliveries")
-        return await self._line.listed(path, values.delivery, limit=filter.limit, query=query, beyond=fits)
+        return await self._line.listed(path, decode.delivery, limit=filter.limit, query=query, beyond=fits)
 
 
 class RemoteArtifacts:
@@ -199,11 +199,11 @@ class RemoteArtifacts:
     ) -> list[Artifact]:  # fmt: skip
         beyond = None if before is None else lambda one: (one.created_at, one.id) < before
         path = _path("jobs", wire.job_id(job_id), "artifacts")
-        return await self._line.listed(path, values.artifact, limit=limit, beyond=beyond, job_id=job_id)
+        return await self._line.listed(path, decode.artifact, limit=limit, beyond=beyond, job_id=job_id)
 
     async def get(self, tenant: str, job_id: str, artifact_id: str) -> Artifact:
         path = _path("jobs", wire.job_id(job_id), "artifacts")
-        everything = await self._line.listed(path, values.artifact, limit=ALL)
+        everything = await self._line.listed(path, decode.artifact, limit=ALL)
         for one in everything:
             if one.id == artifact_id:
                 return one
@@ -223,7 +223,7 @@ class RemoteArtifacts:
 
 
 def _checked_json(given: bytes) -> bytes:
-    """JSON to be put into a body as it is: only if it is JSON, or it could say something else there."""
+    """Return JSON to embed in a body, after checking it: invalid text could change the rest of the body."""
     try:
         json_text.loads(given)
     except (ValueError, RecursionError) as error:
