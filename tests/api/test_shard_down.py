@@ -37,7 +37,7 @@ async def test_requests_for_a_shard_that_is_down_get_503_and_readiness_names_it(
             await eventually(lambda: _degraded(guarded))
             assert (await guarded.get("/readyz")).json()["unreachable"] == ["b"]
             refused = problem(await there.post("/v1/jobs", {"type": "work"}), 503, "unavailable")
-            assert "shard b" in refused["detail"]
+            assert "shard" not in refused["detail"], "callers are not told which database is down; /readyz names it"
             await here.enqueue()
             assert len(here.ok(await here.get("/v1/jobs"))["items"]) == 1
             wire.mend()
@@ -56,7 +56,7 @@ async def test_a_service_whose_shards_all_hang_is_not_ready(
             other.stall()
             with monkeypatch.context() as soon:
                 soon.setattr(routing, "RETRY_SECONDS", 0.01)
-                assert "no shard" in problem(await api.get("/readyz"), 503, "unavailable")["detail"]
+                problem(await api.get("/readyz"), 503, "unavailable")
                 with pytest.raises(Unavailable, match="no shard"):
                     await router.unreachable()
             one.mend()

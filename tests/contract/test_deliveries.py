@@ -248,7 +248,8 @@ async def test_what_has_ended_is_swept_after_a_while(remote: Desk) -> None:
     await outbox.sweep_subscriptions(60.0, 1000)
     assert len(await outbox.subscriptions(remote.tenant, limit=10)) == 2
     remote.clock.advance(1)
-    assert await outbox.sweep_subscriptions(60.0, 1000) >= 1
+    while await outbox.sweep_subscriptions(60.0, 1000):  # what other tests have left comes first
+        pass
     assert await outbox.subscriptions(remote.tenant, limit=10) == [lasting]
     assert await outbox.forget_deliveries(71.0, 1000) == 0
     assert [d.status for d in await deliveries(remote)] == [DeliveryStatus.DELIVERED]

@@ -33,7 +33,7 @@ async def opened(board: Board, chromium: Browser, path: str, *, script: bool = T
 
 
 def test_a_narrowed_query_keeps_the_rest_and_begins_at_its_first_page() -> None:
-    query = Fields("status=running&tag=a&agent=x%2Fy&before=7&said=bulk&n=3&type=")
+    query = Fields("status=running&tag=a&agent=x%2Fy&before=7&notice=bulk&n=3&type=")
     assert query.with_filter("tag", "b & c") == "status=running&agent=x%2Fy&tag=a&tag=b+%26+c"
     assert query.with_filter("tag", "a") == "status=running&agent=x%2Fy&tag=a"
     assert query.with_filter("agent", "u/v") == "status=running&tag=a&agent=u%2Fv"
