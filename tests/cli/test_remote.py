@@ -195,8 +195,10 @@ def test_a_job_is_run_followed_and_its_files_are_fetched(command: Command, tmp_p
         assert command("artifacts", "get", id, name, "--output", str(tmp_path / "it")).code == 0
         assert (tmp_path / "it").read_text() == "# hello"
     assert command("artifacts", "get", id, "nothing", "--output", str(tmp_path / "it")).code == 3
-    names = [one["name"] for one in command.both("workers", "list")["items"]]
-    assert not [name for name in names if "report" in name], "a worker that has stopped leaves the list"
+    asked = [
+        type for one in command.both("workers", "list")["items"] for ask in one["asks"] for type in ask["types"] or ()
+    ]
+    assert "report" not in asked, "a worker that has stopped leaves the list"
 
 
 def test_a_gate_is_seen_and_decided(command: Command) -> None:
