@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib.resources import files
 from pathlib import Path
 
 import apsw
@@ -11,6 +10,7 @@ import asyncpg
 import pytest
 
 from interlock.cli.doctor import faults
+from interlock.storage.migrate import migrations
 from tests.cli.test_cli import CLI, cli
 from tests.support.postgres import OWNER, Postgres
 
@@ -159,7 +159,7 @@ async def test_a_row_that_breaks_a_rule_is_named_and_repaired(cli: CLI, postgres
 
 def trigger_text(name: str) -> str:
     """The statement that makes a trigger of a SQLite file."""
-    text = (files("interlock.storage.sqlite") / "migrations" / "0002_rules.sql").read_text()
+    text = migrations("interlock.storage.sqlite")[0].text
     start = text.index(f"CREATE TRIGGER {name} ")
     return text[start : text.index("\nEND;", start) + len("\nEND;")]
 

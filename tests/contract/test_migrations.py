@@ -103,10 +103,28 @@ async def test_a_database_that_cannot_keep_every_text_is_refused(postgres: Postg
         await admin.close()
 
 
-def test_both_engines_have_migrations_of_the_same_names() -> None:
-    sqlite, postgres = (migrations(package) for package in PACKAGES.values())
-    assert [m.name for m in sqlite] == [m.name for m in postgres]
-    assert [m.number for m in sqlite] == list(range(1, len(sqlite) + 1))
+@pytest.mark.parametrize("engine", PACKAGES)
+def test_migrations_are_numbered_without_gaps(engine: str) -> None:
+    found = migrations(PACKAGES[engine])
+    assert [m.number for m in found] == list(range(1, len(found) + 1))
+
+
+def test_the_schema_comes_first_and_later_migrations_follow_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "grown_schema"
+    for name, text in {
+        "__init__.py": "",
+        "schema/02_jobs.sql": "CREATE TABLE b (x);",
+        "schema/01_tenants.sql": "CREATE TABLE a (x);",
+        "migrations/0003_last.sql": "CREATE TABLE d (x);",
+        "migrations/0002_more.sql": "CREATE TABLE c (x);",
+    }.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    schema = Migration(1, "0001_schema", "CREATE TABLE a (x);\nCREATE TABLE b (x);")
+    more, last = Migration(2, "0002_more", "CREATE TABLE c (x);"), Migration(3, "0003_last", "CREATE TABLE d (x);")
+    assert migrations("grown_schema") == [schema, more, last]
+    assert pending(migrations("grown_schema"), {1: schema.checksum}) == [more, last]
 
 
 async def test_migrating_twice_does_nothing_the_second_time(migrated: Place) -> None:
@@ -118,9 +136,10 @@ async def test_migrating_twice_does_nothing_the_second_time(migrated: Place) -> 
 
 async def test_an_altered_migration_is_refused(migrated: Place) -> None:
     async with migrated.adapter() as adapter:
-        await adapter.run("UPDATE schema_migration SET checksum = 'other' WHERE number = 2")
+        await adapter.run("UPDATE schema_migration SET checksum = 'other' WHERE number = 1")
+    first = migrations(PACKAGES[migrated.engine])[0].name
     for use in (migrated.open, migrated.migrate):
-        with pytest.raises(SchemaMismatch, match="0002_rules differs from the one that made this database"):
+        with pytest.raises(SchemaMismatch, match=f"{first} differs from the one that made this database"):
             await use()
 
 

@@ -22,13 +22,25 @@ class Migration(NamedTuple):
 
 
 def migrations(package: str) -> list[Migration]:
-    """Return every migration of one engine, oldest first."""
-    found = [
-        Migration(int(file.name[:4]), file.name.removesuffix(".sql"), file.read_text())
-        for file in (files(package) / "migrations").iterdir()
-        if file.name.endswith(".sql")
-    ]
-    return sorted(found)
+    """Return the migrations of one engine, oldest first.
+
+    The first one is the schema: the files of the directory `schema`, by concern. They are edited in place until the
+    first release. From then on every change is a file `NNNN_name.sql` in the directory `migrations`.
+    """
+    schema, later = (_sql_files(package, directory) for directory in ("schema", "migrations"))
+    found = [Migration(int(name[:4]), name, text) for name, text in later]
+    if schema:
+        found.insert(0, Migration(1, "0001_schema", "\n".join(text for _, text in schema)))
+    return found
+
+
+def _sql_files(package: str, directory: str) -> list[tuple[str, str]]:
+    place = files(package) / directory
+    if not place.is_dir():
+        return []
+    return sorted(
+        (file.name.removesuffix(".sql"), file.read_text()) for file in place.iterdir() if file.name.endswith(".sql")
+    )
 
 
 def pending(known: Sequence[Migration], applied: dict[int, str]) -> list[Migration]:

@@ -1,83 +1,9 @@
--- Jobs and their history. job_body holds the immutable columns; job holds the mutable ones and is kept narrow.
-
-CREATE TABLE epoch (
-  only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
-  value    INTEGER NOT NULL CHECK (value >= 0)
-);
-INSERT INTO epoch VALUES (1, 0);
-
--- next_seq is the seq of the tenant's next job. registry rises whenever a type or the defaults of an agent change.
-CREATE TABLE tenant (
-  tenant   TEXT NOT NULL PRIMARY KEY,
-  next_seq INTEGER NOT NULL,
-  registry INTEGER NOT NULL DEFAULT 0
-) WITHOUT ROWID;
-
--- Agents. For a limited agent, used counts the concurrency slots in use. While one is free, next_due is the run_at of
--- the next job without a slot.
-CREATE TABLE agent (
-  tenant          TEXT NOT NULL,
-  no              INTEGER NOT NULL,
-  kind            TEXT NOT NULL,
-  id              TEXT NOT NULL,
-  max_concurrency INTEGER CHECK (max_concurrency BETWEEN 1 AND 1000000),
-  strict          INTEGER NOT NULL DEFAULT 0,
-  strict_epoch             INTEGER NOT NULL DEFAULT 0,
-  implicit        INTEGER NOT NULL DEFAULT 0,
-  used            INTEGER NOT NULL DEFAULT 0 CHECK (used >= 0),
-  next_due        INTEGER,
-  backoff         TEXT,
-  defaults        TEXT,
-  created_at      INTEGER NOT NULL,
-  updated_at      INTEGER NOT NULL,
-  PRIMARY KEY (tenant, no)
-) WITHOUT ROWID;
-CREATE UNIQUE INDEX agent_name ON agent (tenant, kind, id);
-CREATE INDEX agent_lease ON agent (tenant, kind, id) WHERE json_extract(defaults, '$.lease_seconds') IS NOT NULL;
-CREATE INDEX agent_due ON agent (tenant, next_due) WHERE next_due IS NOT NULL;
-
--- Transitions per minute, by base eligibility key; status '' stands for creation or deletion.
--- No job counted as succeeded has a seq above last_seq.
-CREATE TABLE queue_counter (
-  tenant      TEXT NOT NULL,
-  base        INTEGER NOT NULL,
-  minute      INTEGER NOT NULL,
-  from_status TEXT NOT NULL,
-  to_status   TEXT NOT NULL,
-  count       INTEGER NOT NULL,
-  last_seq    INTEGER NOT NULL,
-  PRIMARY KEY (tenant, base, minute, from_status, to_status)
-) WITHOUT ROWID;
-
--- Distinct combinations of the fields that decide which workers can claim a job; rows are only added.
--- base is the key with the same type, requires and priority but no repository and no affinity key.
-CREATE TABLE eligibility_key (
-  tenant       TEXT NOT NULL,
-  no           INTEGER NOT NULL,
-  base         INTEGER NOT NULL,
-  type         TEXT NOT NULL,
-  requires     TEXT NOT NULL,
-  priority     INTEGER NOT NULL,
-  repository   TEXT,
-  affinity_key TEXT,
-  PRIMARY KEY (tenant, no)
-) WITHOUT ROWID;
-CREATE UNIQUE INDEX eligibility_key_once ON eligibility_key (tenant, type, priority, requires, coalesce(repository, ''), coalesce(affinity_key, ''));
-
--- Operator settings for all jobs of one type.
-CREATE TABLE queue (
-  tenant       TEXT NOT NULL,
-  type         TEXT NOT NULL,
-  paused_at    INTEGER,
-  paused_by    TEXT,
-  pause_reason TEXT,
-  PRIMARY KEY (tenant, type),
-  CHECK ((paused_at IS NULL) = (paused_by IS NULL))
-) WITHOUT ROWID;
+-- Jobs. job_body holds the columns that never change; job holds the mutable ones and is kept narrow.
 
 -- A rowid table, unlike the others: its rows are updated often, and rowid lookups make updates a quarter cheaper than
 -- comparing tenant and seq at every B-tree level. No table stores the rowids; VACUUM may change them.
--- head is the chain head. metadata is that of the last transition; for claim, complete and enqueue only the history
+-- across_repositories and across_keys are the eligibility key without the repository or the affinity key, if the job has
+-- one: a worker that accepts any of them reads one index range for any number of them. head is the chain head. metadata is that of the last transition; for claim, complete and enqueue only the history
 -- row has it.
 CREATE TABLE job (
   tenant              TEXT NOT NULL,
@@ -85,10 +11,12 @@ CREATE TABLE job (
   seq                 INTEGER NOT NULL,
   status              TEXT NOT NULL,
   priority            INTEGER NOT NULL,
-  eligibility_key               INTEGER NOT NULL,
+  eligibility_key     INTEGER NOT NULL,
   base                INTEGER NOT NULL,
-  agent_no                INTEGER,
-  slot_epoch           INTEGER,
+  across_repositories INTEGER,
+  across_keys         INTEGER,
+  agent_no            INTEGER,
+  slot_epoch          INTEGER,
   blocked             INTEGER NOT NULL DEFAULT 0,
   run_at              INTEGER NOT NULL,
   deadline            INTEGER,
@@ -101,7 +29,7 @@ CREATE TABLE job (
   lease_expires_at    INTEGER,
   lease_seconds       REAL,
   heartbeat_at        INTEGER,
-  approval_id             TEXT,
+  approval_id         TEXT,
   version             INTEGER NOT NULL,
   releases            INTEGER NOT NULL,
   cancel_requested_at INTEGER,
@@ -144,12 +72,20 @@ CREATE UNIQUE INDEX job_id ON job (tenant, id);
 CREATE INDEX job_ready ON job (tenant, eligibility_key, run_at, seq) WHERE status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
 CREATE INDEX job_ready_base ON job (tenant, base, run_at, seq)
   WHERE eligibility_key <> base AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
+CREATE INDEX job_ready_across_repositories ON job (tenant, across_repositories, run_at, seq)
+  WHERE across_repositories IS NOT NULL AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
+CREATE INDEX job_ready_across_keys ON job (tenant, across_keys, run_at, seq)
+  WHERE across_keys IS NOT NULL AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
 -- Jobs without a concurrency slot of their agent, and all unfinished jobs of each agent.
 CREATE INDEX job_blocked ON job (tenant, agent_no, run_at, seq) WHERE blocked = 1 AND finished_at IS NULL;
 CREATE INDEX job_of_agent ON job (tenant, agent_no, blocked) WHERE agent_no IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX job_deadline ON job (tenant, deadline)
   WHERE deadline IS NOT NULL AND status IN ('queued', 'retry', 'waiting_for_approval');
 CREATE INDEX job_lease ON job (tenant, lease_expires_at) WHERE status = 'running';
+-- Jobs in status retry, failed, dead_letter or cancelled, also by base: few rows, and the ones operators search for.
+-- No IN: with more than two values it would build a temporary index at every write.
+CREATE INDEX job_unsuccessful ON job (tenant, status, seq) WHERE status <> 'queued' AND status <> 'running' AND status <> 'succeeded' AND status <> 'waiting_for_approval';
+CREATE INDEX job_unsuccessful_base ON job (tenant, status, base, seq) WHERE status <> 'queued' AND status <> 'running' AND status <> 'succeeded' AND status <> 'waiting_for_approval';
 
 CREATE TABLE job_body (
   tenant               TEXT NOT NULL,
@@ -179,6 +115,8 @@ CREATE TABLE job_body (
 CREATE UNIQUE INDEX job_idempotency_key ON job_body (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX job_agent ON job_body (tenant, agent_kind, agent_id, seq) WHERE agent_kind IS NOT NULL;
 CREATE INDEX job_parent ON job_body (tenant, parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX job_redrive ON job_body (tenant, redrive_of) WHERE redrive_of IS NOT NULL;
+CREATE INDEX job_webhook ON job_body (tenant, seq) WHERE webhook IS NOT NULL;
 
 -- Results of jobs that returned any.
 CREATE TABLE job_result (
@@ -196,7 +134,7 @@ CREATE TABLE claim_result (
   tenant   TEXT NOT NULL,
   worker   TEXT NOT NULL,
   claim_id TEXT NOT NULL,
-  leased  TEXT NOT NULL,
+  leased   TEXT NOT NULL,
   at       INTEGER NOT NULL,
   PRIMARY KEY (tenant, worker, claim_id)
 ) WITHOUT ROWID;
@@ -210,31 +148,36 @@ CREATE TABLE job_await (
 ) WITHOUT ROWID;
 CREATE INDEX job_await_parent ON job_await (tenant, job_id);
 
--- The last checkpoint of each job.
-CREATE TABLE job_checkpoint (
-  tenant TEXT NOT NULL,
-  job_id TEXT NOT NULL,
-  seq    INTEGER NOT NULL,
-  data   TEXT NOT NULL,
-  sanitized INTEGER NOT NULL,
-  at     INTEGER NOT NULL,
-  PRIMARY KEY (tenant, job_id)
-) WITHOUT ROWID;
-
--- Every transition of every job, by the job's seq; each hash covers the row, the job ID and the previous hash.
-CREATE TABLE job_history (
-  tenant      TEXT NOT NULL,
-  seq         INTEGER NOT NULL,
-  version     INTEGER NOT NULL,
-  from_status TEXT,
-  to_status   TEXT NOT NULL,
-  verb        TEXT NOT NULL,
-  actor       TEXT NOT NULL,
-  attempt     INTEGER NOT NULL,
-  fence       INTEGER NOT NULL,
-  reason      TEXT,
-  metadata    TEXT,
-  at          INTEGER NOT NULL,
-  hash        BLOB NOT NULL,
-  PRIMARY KEY (tenant, seq, version)
-) WITHOUT ROWID;
+-- The fields of a Job in order, from body, state and checkpoint, followed by base, agent number and chain head.
+-- CASE avoids the lookup of values that most jobs do not have.
+CREATE VIEW job_view AS
+SELECT j.tenant, j.id, j.seq, b.type, j.status, j.priority, b.payload, b.headers, b.traceparent, j.tags, b.agent_kind, b.agent_id,
+  b.affinity_key, b.repository, b.requires, b.idempotency_key, b.webhook, b.parent_id, b.redrive_of, b.created_by, b.requested_by,
+  j.run_at, j.deadline, j.timeout_seconds, b.backoff, b.expiry_delay_seconds, j.attempt, j.max_attempts, j.worker, j.fence,
+  j.lease_expires_at, CASE WHEN j.status = 'running' THEN j.heartbeat_at END AS heartbeat_at, j.approval_id,
+  CASE WHEN j.awaiting = 0 THEN '[]' ELSE
+    (SELECT json_group_array(a.child_id) FROM job_await a WHERE a.tenant = j.tenant AND a.job_id = j.id)
+  END AS awaiting,
+  j.cancel_requested_at, j.cancel_reason,
+  CASE WHEN j.fence > 0 OR b.redrive_of IS NOT NULL THEN
+    (SELECT c.data FROM job_checkpoint c WHERE c.tenant = j.tenant AND c.job_id = j.id) END AS checkpoint,
+  CASE WHEN j.fence > 0 OR b.redrive_of IS NOT NULL THEN
+    (SELECT c.seq FROM job_checkpoint c WHERE c.tenant = j.tenant AND c.job_id = j.id) END AS checkpoint_seq,
+  CASE WHEN j.status = 'succeeded' THEN
+    (SELECT r.usage FROM job_result r WHERE r.tenant = j.tenant AND r.seq = j.seq) END AS usage,
+  CASE WHEN j.status = 'succeeded' OR j.status = 'failed' THEN
+    (SELECT r.result FROM job_result r WHERE r.tenant = j.tenant AND r.seq = j.seq) END AS result,
+  CASE WHEN j.status = 'succeeded' THEN
+    (SELECT r.result_summary FROM job_result r WHERE r.tenant = j.tenant AND r.seq = j.seq) END AS result_summary,
+  j.error,
+  j.sanitized
+    OR CASE WHEN j.fence > 0 OR b.redrive_of IS NOT NULL THEN
+      coalesce((SELECT c.sanitized FROM job_checkpoint c WHERE c.tenant = j.tenant AND c.job_id = j.id), 0) ELSE 0 END
+    OR CASE WHEN j.status = 'succeeded' THEN
+      coalesce((SELECT r.sanitized FROM job_result r WHERE r.tenant = j.tenant AND r.seq = j.seq), 0) ELSE 0 END AS sanitized,
+  j.version, j.releases, b.created_at,
+  CASE WHEN j.fence > 0 OR b.redrive_of IS NOT NULL THEN max(j.updated_at,
+      coalesce((SELECT c.at FROM job_checkpoint c WHERE c.tenant = j.tenant AND c.job_id = j.id), 0))
+    ELSE j.updated_at END AS updated_at,
+  j.started_at, j.run_started_at, j.finished_at, j.blocked, j.base, j.agent_no, j.head
+FROM job j CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq;

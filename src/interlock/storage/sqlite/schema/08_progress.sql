@@ -1,4 +1,36 @@
--- Progress of running jobs: saved steps, which a replay returns, and events.
+-- Progress of running jobs: checkpoints, saved steps, which a replay returns, and events.
+
+-- The last checkpoint of each job.
+CREATE TABLE job_checkpoint (
+  tenant    TEXT NOT NULL,
+  job_id    TEXT NOT NULL,
+  seq       INTEGER NOT NULL,
+  data      TEXT NOT NULL,
+  sanitized INTEGER NOT NULL,
+  at        INTEGER NOT NULL,
+  PRIMARY KEY (tenant, job_id)
+) WITHOUT ROWID;
+
+-- Only the worker that runs a job writes its checkpoint; the transition that ends the run covers it.
+CREATE TRIGGER checkpoint_belongs_to_a_run BEFORE INSERT ON job_checkpoint
+WHEN only_interlock_may_change_jobs()
+  AND NOT EXISTS (SELECT 1 FROM job WHERE tenant = NEW.tenant AND id = NEW.job_id AND status = 'running')
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: a checkpoint is saved while its job runs');
+END;
+
+CREATE TRIGGER checkpoint_changes_in_a_run BEFORE UPDATE ON job_checkpoint
+WHEN only_interlock_may_change_jobs() AND (NEW.tenant <> OLD.tenant OR NEW.job_id <> OLD.job_id
+  OR NOT EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.job_id AND status = 'running'))
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: a checkpoint is saved while its job runs');
+END;
+
+CREATE TRIGGER checkpoint_goes_with_its_job BEFORE DELETE ON job_checkpoint
+WHEN EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.job_id)
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: the checkpoint of a job goes only with the job');
+END;
 
 CREATE TABLE job_step (
   tenant     TEXT NOT NULL,
@@ -23,7 +55,7 @@ CREATE TABLE job_event (
   seq         INTEGER NOT NULL,
   id          TEXT NOT NULL,
   epoch       INTEGER NOT NULL,
-  commit_seq        INTEGER NOT NULL,
+  commit_seq  INTEGER NOT NULL,
   fence       INTEGER NOT NULL,
   at          INTEGER NOT NULL,
   received_at INTEGER NOT NULL,

@@ -1,20 +1,4 @@
--- Integrity triggers, and the history they write. Only Interlock's connections register the functions called
--- here; in any other tool a change to a job fails with the function name as the error.
-
--- Operations compute history hashes in batches and write each as the head of its job;
--- only_interlock_may_change_jobs(seq) returns the metadata of the history row. Direct SQL does not change the head, so
--- this trigger writes nothing, and check_change writes the row.
-CREATE TRIGGER history_of_change AFTER UPDATE OF version ON job WHEN NEW.version <> OLD.version AND NEW.head <> OLD.head
-BEGIN
-  INSERT INTO job_history VALUES (NEW.tenant, NEW.seq, NEW.version, OLD.status, NEW.status, NEW.verb, NEW.actor, OLD.attempt,
-    NEW.fence, NEW.reason, CASE NEW.verb WHEN 'claim' THEN NULL ELSE only_interlock_may_change_jobs(NEW.seq) END, NEW.updated_at, NEW.head);
-END;
-
-CREATE TRIGGER history_of_enqueue AFTER INSERT ON job WHEN NEW.head <> x''
-BEGIN
-  INSERT INTO job_history VALUES (NEW.tenant, NEW.seq, NEW.version, NULL, NEW.status, NEW.verb, NEW.actor, NEW.attempt, NEW.fence,
-    NEW.reason, only_interlock_may_change_jobs(NEW.seq), NEW.updated_at, NEW.head);
-END;
+-- The rules that every change of a job obeys, whether an operation or direct SQL makes it.
 
 -- only_interlock_may_change_jobs() is 0 during an operation and 1 for direct SQL, whose side effects check_change
 -- performs. That work is behind a view, because a trigger's body costs time even when its WHEN is false.
@@ -132,7 +116,7 @@ BEGIN
   UPDATE job SET (updated_at, head) = (SELECT h.at, h.hash FROM job_history h
     WHERE h.tenant = job.tenant AND h.seq = job.seq AND h.version = job.version)
   WHERE tenant = NEW.tenant AND seq = NEW.seq AND (version IS NOT NEW.version OR updated_at < 0) AND only_interlock_may_change_jobs();
-  -- Operations update the slots of the agents they touch; after direct SQL, recount them (0010_agents).
+  -- Operations update the slots of the agents they touch; after direct SQL, recount them.
   INSERT INTO slots_to_recount
   SELECT j.tenant, j.agent_no FROM job j
   WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.agent_no IS NOT NULL AND only_interlock_may_change_jobs();
@@ -143,6 +127,7 @@ END;
 
 -- After direct SQL, remove a terminal job from job_await, as parent and as child. Operations do this themselves.
 CREATE VIEW ended_to_announce AS SELECT tenant, seq, id FROM job WHERE 0;
+
 CREATE TRIGGER announce_ended INSTEAD OF INSERT ON ended_to_announce
 BEGIN
   UPDATE job SET awaiting = 0, blocked = 0 WHERE tenant = NEW.tenant AND seq = NEW.seq;
@@ -155,24 +140,6 @@ BEGIN
   DELETE FROM job_await WHERE tenant = NEW.tenant AND child_id = NEW.id;
 END;
 
-CREATE TRIGGER result_never_changes BEFORE UPDATE ON job_result
-BEGIN
-  SELECT RAISE(ABORT, 'interlock: what a job ended with never changes');
-END;
-
--- The final transition covers the result, so only the operation that makes it may write one. REPLACE deletes rows
--- without firing delete triggers, so every table with immutable rows also has an insert trigger.
-CREATE TRIGGER result_is_written_once BEFORE INSERT ON job_result WHEN only_interlock_may_change_jobs()
-BEGIN
-  SELECT RAISE(ABORT, 'interlock: what a job ended with never changes; only the operation that ends the job writes it');
-END;
-
-CREATE TRIGGER result_goes_with_its_job BEFORE DELETE ON job_result
-WHEN EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND seq = OLD.seq)
-BEGIN
-  SELECT RAISE(ABORT, 'interlock: what a job ended with goes only with the job');
-END;
-
 CREATE TRIGGER job_keeps_its_identity BEFORE UPDATE OF tenant, id, seq, agent_no, rowid, oid, _rowid_ ON job
 BEGIN
   SELECT RAISE(ABORT, 'interlock: the identity of a job never changes');
@@ -183,75 +150,6 @@ WHEN CASE OLD.status WHEN 'succeeded' THEN 0 WHEN 'failed' THEN 0 WHEN 'dead_let
   OR only_interlock_may_change_jobs()
 BEGIN
   SELECT RAISE(ABORT, 'interlock: only a job that has ended may be deleted, with all it owns: use interlock prune');
-END;
-
--- The release that makes a job wait writes these rows; they are deleted when the job or the child is terminal.
-CREATE TRIGGER await_comes_with_its_release BEFORE INSERT ON job_await WHEN only_interlock_may_change_jobs()
-BEGIN
-  SELECT RAISE(ABORT, 'interlock: only a release makes a job wait for children');
-END;
-
-CREATE TRIGGER await_never_changes BEFORE UPDATE ON job_await
-BEGIN
-  SELECT RAISE(ABORT, 'interlock: what a job waits for never changes');
-END;
-
-CREATE TRIGGER await_ends_with_a_job BEFORE DELETE ON job_await
-WHEN only_interlock_may_change_jobs()
-  AND EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.child_id AND finished_at IS NULL)
-  AND EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.job_id AND finished_at IS NULL)
-BEGIN
-  SELECT RAISE(ABORT, 'interlock: a job waits for its children until they have ended');
-END;
-
--- Claims find jobs by eligibility key, and jobs get their seq from the tenant: both must be stable.
-CREATE TRIGGER route_never_changes BEFORE UPDATE ON eligibility_key
-BEGIN
-  SELECT RAISE(ABORT, 'interlock: a route never changes; jobs are found by it');
-END;
-
-CREATE TRIGGER route_is_permanent BEFORE DELETE ON eligibility_key
-BEGIN
-  SELECT RAISE(ABORT, 'interlock: a route stays; jobs are found by it');
-END;
-
-CREATE TRIGGER route_is_not_replaced BEFORE INSERT ON eligibility_key
-WHEN only_interlock_may_change_jobs() AND (EXISTS (SELECT 1 FROM eligibility_key WHERE tenant = NEW.tenant AND no = NEW.no)
-  OR EXISTS (SELECT 1 FROM eligibility_key WHERE tenant = NEW.tenant AND type = NEW.type AND priority = NEW.priority AND requires = NEW.requires
-    AND coalesce(repository, '') = coalesce(NEW.repository, '') AND coalesce(affinity_key, '') = coalesce(NEW.affinity_key, '')))
-BEGIN
-  SELECT RAISE(ABORT, 'interlock: a route never changes; jobs are found by it');
-END;
-
-CREATE TRIGGER tenant_counts_up BEFORE UPDATE ON tenant WHEN NEW.tenant <> OLD.tenant OR NEW.next_seq < OLD.next_seq
-BEGIN
-  SELECT RAISE(ABORT, 'interlock: the number of the next job of a tenant never falls');
-END;
-
-CREATE TRIGGER tenant_is_permanent BEFORE DELETE ON tenant
-BEGIN
-  SELECT RAISE(ABORT, 'interlock: a tenant stays');
-END;
-
--- Only the worker that runs a job writes its checkpoint; the transition that ends the run covers it.
-CREATE TRIGGER checkpoint_belongs_to_a_run BEFORE INSERT ON job_checkpoint
-WHEN only_interlock_may_change_jobs()
-  AND NOT EXISTS (SELECT 1 FROM job WHERE tenant = NEW.tenant AND id = NEW.job_id AND status = 'running')
-BEGIN
-  SELECT RAISE(ABORT, 'interlock: a checkpoint is saved while its job runs');
-END;
-
-CREATE TRIGGER checkpoint_changes_in_a_run BEFORE UPDATE ON job_checkpoint
-WHEN only_interlock_may_change_jobs() AND (NEW.tenant <> OLD.tenant OR NEW.job_id <> OLD.job_id
-  OR NOT EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.job_id AND status = 'running'))
-BEGIN
-  SELECT RAISE(ABORT, 'interlock: a checkpoint is saved while its job runs');
-END;
-
-CREATE TRIGGER checkpoint_goes_with_its_job BEFORE DELETE ON job_checkpoint
-WHEN EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.job_id)
-BEGIN
-  SELECT RAISE(ABORT, 'interlock: the checkpoint of a job goes only with the job');
 END;
 
 -- A leftover body would replay its idempotency key with a deleted job.
@@ -284,20 +182,39 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: what a job was created with goes only with the job');
 END;
 
-CREATE TRIGGER history_never_changes BEFORE UPDATE ON job_history
+CREATE TRIGGER result_never_changes BEFORE UPDATE ON job_result
 BEGIN
-  SELECT RAISE(ABORT, 'interlock: history is append-only; a row never changes');
+  SELECT RAISE(ABORT, 'interlock: what a job ended with never changes');
 END;
 
-CREATE TRIGGER history_comes_with_its_change AFTER INSERT ON job_history
-WHEN only_interlock_may_change_jobs() AND NOT EXISTS
-  (SELECT 1 FROM job WHERE tenant = NEW.tenant AND seq = NEW.seq AND version = NEW.version AND updated_at = -1)
+-- The final transition covers the result, so only the operation that makes it may write one. REPLACE deletes rows
+-- without firing delete triggers, so every table with immutable rows also has an insert trigger.
+CREATE TRIGGER result_is_written_once BEFORE INSERT ON job_result WHEN only_interlock_may_change_jobs()
 BEGIN
-  SELECT RAISE(ABORT, 'interlock: history is append-only: only a transition writes a row');
+  SELECT RAISE(ABORT, 'interlock: what a job ended with never changes; only the operation that ends the job writes it');
 END;
 
-CREATE TRIGGER history_goes_with_its_job BEFORE DELETE ON job_history
+CREATE TRIGGER result_goes_with_its_job BEFORE DELETE ON job_result
 WHEN EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND seq = OLD.seq)
 BEGIN
-  SELECT RAISE(ABORT, 'interlock: history is append-only; its rows go only with their job');
+  SELECT RAISE(ABORT, 'interlock: what a job ended with goes only with the job');
+END;
+
+-- The release that makes a job wait writes these rows; they are deleted when the job or the child is terminal.
+CREATE TRIGGER await_comes_with_its_release BEFORE INSERT ON job_await WHEN only_interlock_may_change_jobs()
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: only a release makes a job wait for children');
+END;
+
+CREATE TRIGGER await_never_changes BEFORE UPDATE ON job_await
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: what a job waits for never changes');
+END;
+
+CREATE TRIGGER await_ends_with_a_job BEFORE DELETE ON job_await
+WHEN only_interlock_may_change_jobs()
+  AND EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.child_id AND finished_at IS NULL)
+  AND EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.job_id AND finished_at IS NULL)
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: a job waits for its children until they have ended');
 END;

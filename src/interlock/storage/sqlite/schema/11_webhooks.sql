@@ -16,7 +16,7 @@ CREATE TABLE subscription (
   ended_reason         TEXT,
   failures             INTEGER NOT NULL DEFAULT 0,
   resting_until        INTEGER,
-  commit_seq                 INTEGER NOT NULL DEFAULT 0,
+  commit_seq           INTEGER NOT NULL DEFAULT 0,
   secret               TEXT NOT NULL,
   previous_secret      TEXT,
   previous_until       INTEGER,
@@ -90,8 +90,6 @@ CREATE INDEX outbox_due ON outbox (tenant, channel, next_try_at) WHERE next_try_
 CREATE INDEX outbox_channel ON outbox (tenant, channel, id);
 CREATE INDEX outbox_job ON outbox (tenant, job_id);
 CREATE INDEX outbox_settled ON outbox (settled_at) WHERE settled_at IS NOT NULL;
-
-CREATE INDEX job_webhook ON job_body (tenant, seq) WHERE webhook IS NOT NULL;
 
 -- Inserting an event here adds one outbox row per subscribed channel.
 CREATE VIEW event_to_deliver AS SELECT tenant, seq, '' AS event, from_status FROM job_history WHERE 0;

@@ -1,6 +1,31 @@
--- Concurrency slots, registered types and worker presence. The first due jobs of a limited agent have a slot, and only
--- they can be claimed. A slot belongs to a job that has started, or is reserved for one of the first due jobs; a claim
--- turns a reserved slot into a used one and does not change their number.
+-- Agents and their concurrency slots, registered types and worker presence.
+--
+-- The first due jobs of a limited agent have a slot, and only they can be claimed. A slot belongs to a job that has
+-- started, or is reserved for one of the first due jobs; a claim turns a reserved slot into a used one and does not
+-- change their number.
+
+-- Agents. For a limited agent, used counts the concurrency slots in use. While one is free, next_due is the run_at of
+-- the next job without a slot.
+CREATE TABLE agent (
+  tenant          TEXT NOT NULL,
+  no              INTEGER NOT NULL,
+  kind            TEXT NOT NULL,
+  id              TEXT NOT NULL,
+  max_concurrency INTEGER CHECK (max_concurrency BETWEEN 1 AND 1000000),
+  strict          INTEGER NOT NULL DEFAULT 0,
+  strict_epoch    INTEGER NOT NULL DEFAULT 0,
+  implicit        INTEGER NOT NULL DEFAULT 0,
+  used            INTEGER NOT NULL DEFAULT 0 CHECK (used >= 0),
+  next_due        INTEGER,
+  backoff         TEXT,
+  defaults        TEXT,
+  created_at      INTEGER NOT NULL,
+  updated_at      INTEGER NOT NULL,
+  PRIMARY KEY (tenant, no)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX agent_name ON agent (tenant, kind, id);
+CREATE INDEX agent_lease ON agent (tenant, kind, id) WHERE json_extract(defaults, '$.lease_seconds') IS NOT NULL;
+CREATE INDEX agent_due ON agent (tenant, next_due) WHERE next_due IS NOT NULL;
 
 -- Insert an agent here, with the number of freed slots, to assign its free slots to due jobs.
 CREATE VIEW slots_to_release AS SELECT tenant, no AS agent_no, 0 AS freed FROM agent WHERE 0;

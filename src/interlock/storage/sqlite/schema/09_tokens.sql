@@ -31,6 +31,7 @@ CREATE TABLE token (
 CREATE UNIQUE INDEX token_hash ON token (hash);
 CREATE UNIQUE INDEX token_key ON token (tenant, key) WHERE key IS NOT NULL;
 CREATE INDEX token_newest ON token (tenant, created_at, id);
+
 -- The earlier of revocation and expiry, for tokens that have either.
 CREATE INDEX token_end ON token (min(coalesce(revoked_at, expires_at), coalesce(expires_at, revoked_at)))
   WHERE coalesce(revoked_at, expires_at) IS NOT NULL;

@@ -1,11 +1,4 @@
--- Bulk operations: find, redrive and prune jobs.
-
-CREATE INDEX job_redrive ON job_body (tenant, redrive_of) WHERE redrive_of IS NOT NULL;
-
--- Jobs in status retry, failed, dead_letter or cancelled, also by base: few rows, and the ones operators search for.
--- No IN: with more than two values it would build a temporary index at every write.
-CREATE INDEX job_unsuccessful ON job (tenant, status, seq) WHERE status <> 'queued' AND status <> 'running' AND status <> 'succeeded' AND status <> 'waiting_for_approval';
-CREATE INDEX job_unsuccessful_base ON job (tenant, status, base, seq) WHERE status <> 'queued' AND status <> 'running' AND status <> 'succeeded' AND status <> 'waiting_for_approval';
+-- Records of operator actions: prunes and the audit log.
 
 -- Records of prunes. hash covers the chain heads of the deleted jobs, by tenant and job, like `audit head`.
 CREATE TABLE prune (
@@ -35,4 +28,31 @@ END;
 CREATE TRIGGER prune_is_permanent BEFORE DELETE ON prune
 BEGIN
   SELECT RAISE(ABORT, 'interlock: prune records are permanent; no row is deleted');
+END;
+
+CREATE TABLE audit_log (
+  tenant  TEXT NOT NULL,
+  seq     INTEGER NOT NULL CHECK (seq > 0),
+  actor   TEXT NOT NULL,
+  action  TEXT NOT NULL,
+  object  TEXT NOT NULL,
+  details TEXT,
+  at      INTEGER NOT NULL,
+  hash    BLOB NOT NULL CHECK (length(hash) = 32),
+  PRIMARY KEY (tenant, seq)
+) WITHOUT ROWID;
+
+CREATE TRIGGER log_never_changes BEFORE UPDATE ON audit_log
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: the audit log is append-only; a row never changes');
+END;
+
+CREATE TRIGGER log_is_permanent BEFORE DELETE ON audit_log
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: the audit log is append-only; no row goes');
+END;
+
+CREATE TRIGGER log_comes_with_its_change BEFORE INSERT ON audit_log WHEN only_interlock_may_change_jobs()
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: the audit log is append-only; a row is written by the operation it records');
 END;

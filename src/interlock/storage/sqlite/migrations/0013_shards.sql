@@ -1,2 +1,0 @@
--- PostgreSQL only: identifies the shards of one service. A SQLite store has no shards.
-SELECT 1;

@@ -1,2 +1,0 @@
--- PostgreSQL only: SQLite has no history partitions.
-SELECT 1;
