@@ -7,40 +7,14 @@ are digested like the fields of a history row: `length:text`, or `-` for null.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 from interlock.domain.audit import fields
-from interlock.domain.job import NewJob
-
-
-class Options(NamedTuple):
-    """The options of a job, as created or last edited, in digest order."""
-
-    type: str
-    priority: int
-    deadline: int | None
-    timeout_seconds: float | None
-    max_attempts: int
-    backoff: str | None
-    expiry_delay_seconds: float | None
-    headers: str | None
-    traceparent: str | None
-    tags: Sequence[str]
-    agent_kind: str | None
-    agent_id: str | None
-    affinity_key: str | None
-    repository: str | None
-    requires: Sequence[str]
-    idempotency_key: str | None
-    body_sha256: bytes | None
-    webhook: str | None
-    parent_id: str | None
-    redrive_of: str | None
-    created_by: str
-    requested_by: str | None
+from interlock.domain.job import FIELDS, OPTIONS, Kind, NewJob
 
 
 class StepFields(NamedTuple):
@@ -66,35 +40,47 @@ def of_fields(*values: object) -> str:
     return sha256(fields(*values)).hexdigest()
 
 
-def of_options(options: Options) -> str:
-    """Return the digest of options, with durations in microseconds and lists encoded as fields."""
-    o = options
-    return of_fields(
-        o.type, o.priority, o.deadline, _micros(o.timeout_seconds), o.max_attempts, o.backoff,
-        _micros(o.expiry_delay_seconds), o.headers, o.traceparent, _listed(o.tags), o.agent_kind, o.agent_id,
-        o.affinity_key, o.repository, _listed(o.requires), o.idempotency_key,
-        None if o.body_sha256 is None else bytes(o.body_sha256).hex(), o.webhook, o.parent_id, o.redrive_of,
-        o.created_by, o.requested_by,
-    )  # fmt: skip
+def of_options(values: Sequence[Any]) -> str:
+    """Return the digest of the options of a job, in the order of OPTIONS."""
+    given = list(values)
+    for i, convert in _CONVERSIONS:
+        if given[i] is not None:
+            given[i] = convert(given[i])
+    return of_fields(*given)
 
 
 def of_creation(job: NewJob, progress: Mapping[str, str | None] | None = None) -> str:
     """Return the metadata of the row that creates a job; a redriven job may start with progress of another."""
-    # Hot path of every enqueue: slices instead of names, and cached digests for jobs that differ only in payload.
-    given = (job[1], job[3], *job[6:_FAULT])
-    options = _digest_options(given) if job.idempotency_key or job.parent_id else _options_once(given)
+    given = _options(job)
+    # Many jobs differ only in their payload.
+    options = of_options(given) if job.idempotency_key or job.parent_id else _options_once(given)
     payload = sha256(job.payload.encode()).hexdigest()
     if progress:
         return str(merge(None, {"options": options, "payload": payload, **progress}))
     return f'{{"digests":{{"options":"{options}","payload":"{payload}"}}}}'
 
 
-def _digest_options(given: tuple[Any, ...]) -> str:
-    return of_options(Options._make(given))
+def _micros(seconds: float) -> int:
+    return round(seconds * 1_000_000)
 
 
-_FAULT = NewJob._fields.index("fault")
-_options_once = lru_cache(1024)(_digest_options)
+def _listed(values: Sequence[str]) -> str:
+    return fields(*values).decode() if values else ""
+
+
+def _hex(value: bytes) -> str:
+    return bytes(value).hex()
+
+
+_options = itemgetter(*map(NewJob._fields.index, OPTIONS))
+_options_once = lru_cache(1024)(of_options)
+# Durations are digested in microseconds, and lists as fields; storage.job_columns does the same in SQL.
+_BY_KIND: Final[Mapping[Kind, Callable[[Any], object]]] = {Kind.SECONDS: _micros, Kind.NAMES: _listed}
+_CONVERSIONS: Final = tuple(
+    (i, _BY_KIND[FIELDS[name].kind] if name in FIELDS else _hex)
+    for i, name in enumerate(OPTIONS)
+    if name not in FIELDS or FIELDS[name].kind in _BY_KIND
+)
 
 
 def of_result(result: str | None, summary: str | None, usage: str | None) -> dict[str, str | None]:
@@ -149,14 +135,6 @@ def carried(metadata: str | None) -> dict[str, str | None]:
         return {}
     found = facts.get("digests") if isinstance(facts, dict) else None
     return found if isinstance(found, dict) else {}
-
-
-def _micros(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1_000_000)
-
-
-def _listed(values: Sequence[str]) -> str:
-    return fields(*values).decode() if values else ""
 
 
 class Kept(NamedTuple):

@@ -1,78 +1,158 @@
-"""The job record, and the inputs and results of operations on it.
+"""The job record: one table of its fields, and the inputs and results of operations on it.
 
-Times are whole microseconds since 1970, UTC. Fields named as JSON hold exact JSON text.
+`Job` is the table: each field has its Python type and a `Field` with everything else that other modules need to know.
+Wire structs (`wire.job`), column lists (`storage.job_columns`) and constructors are derived from `FIELDS`.
+
+Times are whole microseconds since 1970, UTC. Fields of kind JSON hold exact JSON text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from operator import itemgetter
+from typing import Annotated, Any, Final, NamedTuple, get_args, get_type_hints
 
 from interlock.domain.lifecycle import FINISHES, Location, Status, Verb, locate
 from interlock.domain.progress import Event
+from interlock.domain.retry import MAX_RETRY_AFTER_SECONDS
 from interlock.errors import Error
 
 MAX_ATTEMPTS: Final = 100
 DEFAULT_MAX_ATTEMPTS: Final = 3
 MAX_RELEASES: Final = 1000
+MAX_DELAY_SECONDS: Final = 10 * 365 * 86_400
 # Matches any fence of the worker, for protocols without fences. No lease has this value.
 ANY_FENCE: Final = -(2**62)
 
 
-class Job(NamedTuple):
-    """The current state of a job. In lists payload, result, checkpoint and error details are None."""
+class Kind(Enum):
+    """The values of a field: how they are encoded, stored and digested."""
 
-    tenant: str
-    id: str
-    seq: int
-    type: str
-    status: Status
-    priority: int
-    payload: str | None  # JSON
-    headers: str | None  # JSON map
-    traceparent: str | None
-    tags: Sequence[str]
-    agent_kind: str | None
-    agent_id: str | None
-    affinity_key: str | None
-    repository: str | None
-    requires: Sequence[str]
-    idempotency_key: str | None
-    webhook: str | None
-    parent_id: str | None
-    redrive_of: str | None
-    created_by: str
-    requested_by: str | None
-    run_at: int
-    deadline: int | None
-    timeout_seconds: float | None
-    backoff: str | None  # JSON
-    expiry_delay_seconds: float | None
-    attempt: int
-    max_attempts: int
-    worker: str | None
-    fence: int
-    lease_expires_at: int | None
-    heartbeat_at: int | None
-    approval_id: str | None
-    awaiting: Sequence[str]
-    cancel_requested_at: int | None
-    cancel_reason: str | None
-    checkpoint: str | None  # JSON
-    checkpoint_seq: int | None
-    usage: str | None  # JSON
-    result: str | None  # JSON
-    result_summary: str | None
-    error: str | None  # JSON
-    sanitized: bool
-    version: int
-    releases: int
-    created_at: int
-    updated_at: int
-    started_at: int | None
-    run_started_at: int | None
-    finished_at: int | None
-    blocked: bool  # has no concurrency slot of its agent
+    TEXT = "text"
+    INTEGER = "integer"
+    SECONDS = "seconds"
+    BOOLEAN = "boolean"
+    NAMES = "names"  # a list of texts
+    ID = "id"  # of a job or approval
+    STATUS = "status"
+    TIME = "time"
+    JSON = "json"  # exact JSON text
+
+
+class Stored(Enum):
+    """Where a field is stored. PostgreSQL has one table for the first three."""
+
+    JOB = "job"
+    BODY = "body"  # SQLite: job_body, which never changes
+    RESULT = "result"  # SQLite: job_result
+    VIEW = "view"  # computed by job_view of each engine
+
+
+class Field(NamedTuple):
+    """Facts about one field of a job."""
+
+    about: str
+    kind: Kind = Kind.TEXT
+    stored: Stored = Stored.JOB
+    json: Any = Any  # the type of a JSON value
+    listed: bool = True  # lists of jobs contain it
+    bounds: tuple[float, float] | None = None
+    initial: object = None  # its value after an enqueue, if NewJob does not have it
+    redriven: bool = False  # a redrive copies it
+    editable: bool = False
+    name: str = ""  # set by `_table`
+    nullable: bool = False  # set by `_table`
+
+
+_Int: Final = Kind.INTEGER
+_BODY: Final = Stored.BODY
+
+
+class Job(NamedTuple):
+    """The current state of a job. In lists the JSON fields that are not listed are None."""
+
+    tenant: Annotated[str, Field("owner of the job")]
+    id: Annotated[str, Field("UUIDv7 that identifies the job", Kind.ID)]
+    seq: Annotated[int, Field("order of arrival within the tenant", _Int)]
+    type: Annotated[str, Field("task that runs the job; names its queue", stored=_BODY, redriven=True)]
+    status: Annotated[Status, Field("state of the job", Kind.STATUS, initial=Status.QUEUED)]
+    priority: Annotated[
+        int, Field("higher first, -1000 to 1000", _Int, bounds=(-1000, 1000), redriven=True, editable=True)
+    ]
+    payload: Annotated[
+        str | None, Field("any JSON value for the worker", Kind.JSON, _BODY, listed=False, redriven=True)
+    ]
+    headers: Annotated[
+        str | None, Field("strings by name for the worker", Kind.JSON, _BODY, dict[str, str], redriven=True)
+    ]
+    traceparent: Annotated[str | None, Field("W3C trace context", stored=_BODY, redriven=True)]
+    tags: Annotated[Sequence[str], Field("labels to filter lists by", Kind.NAMES, redriven=True, editable=True)]
+    agent_kind: Annotated[str | None, Field("kind of the agent that the job runs for", stored=_BODY, redriven=True)]
+    agent_id: Annotated[str | None, Field("ID of the agent that the job runs for", stored=_BODY, redriven=True)]
+    affinity_key: Annotated[
+        str | None, Field("only workers that name this key claim the job", stored=_BODY, redriven=True)
+    ]
+    repository: Annotated[
+        str | None, Field("only workers that may use this repository claim the job", stored=_BODY, redriven=True)
+    ]
+    requires: Annotated[Sequence[str], Field("capabilities that a worker needs", Kind.NAMES, _BODY, redriven=True)]
+    idempotency_key: Annotated[str | None, Field("a repeated enqueue with this key returns this job", stored=_BODY)]
+    webhook: Annotated[str | None, Field("URL that receives the terminal event", stored=_BODY, redriven=True)]
+    parent_id: Annotated[str | None, Field("job that created this one as its child", Kind.ID, _BODY, redriven=True)]
+    redrive_of: Annotated[str | None, Field("terminal job that this one redrives", Kind.ID, _BODY)]
+    created_by: Annotated[str, Field("principal that enqueued the job", stored=_BODY)]
+    requested_by: Annotated[str | None, Field("free text of the producer, never verified", stored=_BODY, redriven=True)]
+    run_at: Annotated[int, Field("earliest start of the next run", Kind.TIME, editable=True)]
+    deadline: Annotated[int | None, Field("no run starts after this time", Kind.TIME, editable=True)]
+    timeout_seconds: Annotated[
+        float | None,
+        Field("longest time of one run", Kind.SECONDS, bounds=(0.001, MAX_DELAY_SECONDS), redriven=True),
+    ]
+    backoff: Annotated[str | None, Field("delay between attempts", Kind.JSON, _BODY, dict[str, Any], redriven=True)]
+    expiry_delay_seconds: Annotated[
+        float | None,
+        Field(
+            "delay before the next attempt after a lease expired",
+            Kind.SECONDS, _BODY, bounds=(0, MAX_RETRY_AFTER_SECONDS), redriven=True,
+        ),
+    ]  # fmt: skip
+    attempt: Annotated[int, Field("current attempt", _Int, initial=1)]
+    max_attempts: Annotated[
+        int, Field("maximum number of attempts", _Int, bounds=(1, MAX_ATTEMPTS), redriven=True, editable=True)
+    ]
+    worker: Annotated[str | None, Field("worker that holds the lease")]
+    fence: Annotated[int, Field("number of the newest lease", _Int, initial=0)]
+    lease_expires_at: Annotated[int | None, Field("end of the lease", Kind.TIME, Stored.VIEW)]
+    heartbeat_at: Annotated[int | None, Field("time of the last heartbeat", Kind.TIME, Stored.VIEW)]
+    approval_id: Annotated[str | None, Field("pending approval", Kind.ID)]
+    awaiting: Annotated[
+        Sequence[str],
+        Field("children that the next run waits for", Kind.NAMES, Stored.VIEW, listed=False, initial=()),
+    ]
+    cancel_requested_at: Annotated[int | None, Field("time of the cancel request", Kind.TIME)]
+    cancel_reason: Annotated[str | None, Field("reason of the cancel request")]
+    checkpoint: Annotated[str | None, Field("saved progress value", Kind.JSON, Stored.VIEW, listed=False)]
+    checkpoint_seq: Annotated[int | None, Field("number of the checkpoint", _Int, Stored.VIEW)]
+    usage: Annotated[
+        str | None, Field("numbers by name, such as tokens or cost", Kind.JSON, Stored.RESULT, dict[str, float])
+    ]
+    result: Annotated[str | None, Field("JSON value that the job returned", Kind.JSON, Stored.RESULT, listed=False)]
+    result_summary: Annotated[str | None, Field("result in one line", stored=Stored.RESULT)]
+    error: Annotated[
+        str | None, Field("error of the last failed attempt", Kind.JSON, json=dict[str, Any], listed=False)
+    ]
+    sanitized: Annotated[bool, Field("whether invalid Unicode was replaced", Kind.BOOLEAN, Stored.VIEW, initial=False)]
+    version: Annotated[int, Field("rises with every transition and edit", _Int, initial=1)]
+    releases: Annotated[int, Field("how often the job was released", _Int, initial=0)]
+    created_at: Annotated[int, Field("time of the enqueue", Kind.TIME, _BODY)]
+    updated_at: Annotated[int, Field("time of the last change", Kind.TIME, Stored.VIEW)]
+    started_at: Annotated[int | None, Field("start of the first run", Kind.TIME)]
+    run_started_at: Annotated[int | None, Field("start of the newest run", Kind.TIME)]
+    finished_at: Annotated[int | None, Field("time when the job became terminal", Kind.TIME)]
+    blocked: Annotated[
+        bool, Field("whether it lacks a concurrency slot of its agent", Kind.BOOLEAN, Stored.VIEW, initial=False)
+    ]
 
     def location(self, now: int) -> Location:
         return locate(self.status, run_at=self.run_at, now=now, awaits=bool(self.awaiting), blocked=self.blocked)
@@ -81,9 +161,45 @@ class Job(NamedTuple):
     def retry_count(self) -> int:
         return self.attempt - 1
 
+    @property
+    def runs_first(self) -> bool:
+        """Whether this lease is its first and it starts without progress of another job."""
+        return self.version == 2 and self.redrive_of is None
+
+
+def _table() -> dict[str, Field]:
+    found: dict[str, Field] = {}
+    for name, hint in get_type_hints(Job, include_extras=True).items():
+        kind, field = get_args(hint)
+        found[name] = field._replace(name=name, nullable=type(None) in get_args(kind))
+    return found
+
+
+FIELDS: Final[Mapping[str, Field]] = _table()
+
+
+def kind_of(name: str) -> Kind | None:
+    """Return the kind of a field, or None for `body_sha256`, an option that is not part of the record."""
+    return FIELDS[name].kind if name in FIELDS else None
+
+
+def job_maker(names: Sequence[str], rest: Mapping[str, object]) -> Callable[[tuple[Any, ...]], Job]:
+    """Return a function that builds a job from the values of `names`, in that order; `rest` has the other fields."""
+    given = (*names, *rest)
+    if sorted(given) != sorted(Job._fields):
+        raise TypeError(f"a job needs each field once: {sorted({*given} ^ {*Job._fields})}")
+    arrange, others, count = itemgetter(*map(given.index, Job._fields)), tuple(rest.values()), len(names)
+
+    def make(values: tuple[Any, ...]) -> Job:
+        if len(values) != count:
+            raise TypeError(f"{len(values)} values for {count} fields of a job")
+        return Job._make(arrange(values + others))
+
+    return make
+
 
 class NewJob(NamedTuple):
-    """A validated job to enqueue."""
+    """A validated job to enqueue. The fields from `type` on, without the payload and times, are its options."""
 
     id: str
     type: str
@@ -115,17 +231,25 @@ class NewJob(NamedTuple):
 
     def created(self, tenant: str, enqueued: Enqueued) -> Job | None:
         """Return the job as enqueued, or None if only the database knows its state."""
-        if enqueued.at is None or self.agent_kind is not None or self.delay_seconds is not None:
+        at = enqueued.at
+        if at is None or self.agent_kind is not None or self.delay_seconds is not None:
             return None
-        # Positional, because keyword arguments would cost more than the rest of an enqueue.
-        return Job._make((
-            tenant, self.id, enqueued.seq, self.type, Status.QUEUED, self.priority, self.payload, self.headers,
-            self.traceparent, self.tags, None, None, self.affinity_key, self.repository, self.requires,
-            self.idempotency_key, self.webhook, self.parent_id, self.redrive_of, self.created_by, self.requested_by,
-            enqueued.at if self.run_at is None else self.run_at, self.deadline, self.timeout_seconds, self.backoff,
-            self.expiry_delay_seconds, 1, self.max_attempts, None, 0, None, None, None, (), None, None, None, None,
-            None, None, None, None, False, 1, 0, enqueued.at, enqueued.at, None, None, None, False,
-        ))  # fmt: skip
+        return _created((*_new_values(self), tenant, enqueued.seq, at if self.run_at is None else self.run_at, at, at))
+
+
+# Fields of a new job that are stored with it or choose when it is due; `run_at` needs the clock of the database.
+_SAME: Final = tuple(name for name in NewJob._fields if name in FIELDS and name != "run_at")
+_PLACED: Final = ("tenant", "seq", "run_at", "created_at", "updated_at")
+INITIAL: Final = {name: f.initial for name, f in FIELDS.items() if name not in (*_SAME, *_PLACED)}
+_new_values: Final = itemgetter(*map(NewJob._fields.index, _SAME))
+_created: Final = job_maker((*_SAME, *_PLACED), INITIAL)
+# The options of a job in digest order: all of NewJob but its ID, payload and start. They change only by an edit.
+OPTIONS: Final = tuple(
+    name for name in NewJob._fields if name not in ("id", "payload", "run_at", "delay_seconds", "fault")
+)
+REDRIVEN: Final = tuple(name for name, f in FIELDS.items() if f.redriven)
+EDITABLE: Final = tuple(name for name, f in FIELDS.items() if f.editable)
+UNLISTED: Final = frozenset(name for name, f in FIELDS.items() if not f.listed)
 
 
 class Enqueued(NamedTuple):

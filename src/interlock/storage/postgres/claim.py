@@ -14,6 +14,7 @@ from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimFilter, Names
 from interlock.storage.expired import ExpiredCounts, count_expired
+from interlock.storage.job_columns import job_of
 from interlock.storage.postgres import transition
 from interlock.storage.postgres.column_arrays import filled, is_empty, maker, times
 from interlock.storage.postgres.connection import Conn, call, of_a_row
@@ -21,8 +22,6 @@ from interlock.storage.postgres.connection import Conn, call, of_a_row
 log = logging.getLogger(__name__)
 
 SWEEP_FIRST: Final = 100
-_STATUSES: Final = {str(status): status for status in Status}
-_STATUS: Final = Job._fields.index("status")
 # Columns that a claim returns for every job, and the less common ones in the order of interlock.rare_facts.
 _FIELDS: Final = (
     "id", "seq", "type", "priority", "payload", "agent_kind", "agent_id", "idempotency_key", "created_by", "created_at",
@@ -52,7 +51,7 @@ async def claim(
         await _sweep(connection, tenant, expired)
         first, *answer = await _ask(connection, *asked, False)
     if first == "repeat":
-        jobs = list(map(to_job, await connection.fetch(_LEASED_BEFORE, tenant, ask.worker, ask.claim_id)))
+        jobs = list(map(job_of, await connection.fetch(_LEASED_BEFORE, tenant, ask.worker, ask.claim_id)))
     else:
         jobs = _leased(tenant, ask.worker, *answer)
     jobs.sort(key=_since)
@@ -99,13 +98,6 @@ async def _sweep(connection: Conn, tenant: str, expired: ExpiredCounts) -> None:
     found = await connection.fetch("select id from interlock.passed_deadlines($1, $2)", tenant, SWEEP_FIRST)
     late = [EnforceDeadline(row[0]) for row in found]
     expired += count_expired(late, await transition.carry_out(connection, tenant, late))
-
-
-def to_job(row: Any) -> Job:
-    """Convert a row of job_view to a job."""
-    values = list(row)
-    values[_STATUS] = _STATUSES[values[_STATUS]]
-    return Job._make(values)
 
 
 def _leased(tenant: str, worker: str, at: int, expires_at: int, fence: int, *arrays: Any) -> list[Job]:

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 import asyncpg
 
 from interlock.errors import SchemaMismatch, Unavailable
+from interlock.storage.job_columns import expand
 from interlock.storage.migrate import Migration, migrations, pending
 from interlock.storage.postgres.connection import Conn
 from interlock.storage.postgres.hosts import Nodes
@@ -73,9 +74,8 @@ grant execute on all functions in schema interlock to interlock_app, interlock_s
 
 def functions() -> Migration:
     """Return all functions as one migration, applied whenever its checksum differs."""
-    return Migration(
-        0, "functions", "".join((files(PACKAGE) / "functions" / f"{name}.sql").read_text() for name in FUNCTIONS)
-    )
+    text = "".join((files(PACKAGE) / "functions" / f"{name}.sql").read_text() for name in FUNCTIONS)
+    return Migration(0, "functions", expand(text))
 
 
 async def migrate(dsn: str) -> list[str]:

@@ -29,6 +29,7 @@ from interlock.errors import SchemaMismatch
 from interlock.storage import history_chain
 from interlock.storage.contract import NO_TERMS, ChainVerification, Due, Fitness, Terms, cancels_of
 from interlock.storage.expired import ExpiredCounts
+from interlock.storage.job_columns import job_of
 from interlock.storage.postgres import (
     caller_transaction,
     claim,
@@ -146,7 +147,7 @@ class PostgresStore(
 
     async def get(self, tenant: str, job_ids: Sequence[str]) -> list[Job | None]:
         rows = await self._fetch(call("jobs", 2), tenant, list(job_ids))
-        jobs = {job.id: job for job in map(claim.to_job, rows)}
+        jobs = {job.id: job for job in map(job_of, rows)}
         return [jobs.get(id) for id in job_ids]
 
     async def find(self, tenant: str, filter: Filter) -> list[Job]:
@@ -156,7 +157,7 @@ class PostgresStore(
             call("find_jobs", 13), tenant, statuses, f.type, *(f.agent or (None, None)), f.worker, f.stale_seconds,
             f.parent_id, list(f.tags), f.created_after, f.created_before, f.before_seq, f.limit,
         )  # fmt: skip
-        found = {job.seq: job for job in map(claim.to_job, rows)}
+        found = {job.seq: job for job in map(job_of, rows)}
         return [found[seq] for seq in sorted(found, reverse=True)[: f.limit]]
 
     async def search(self, tenant: str, text: str, id_end: str | None, limit: int) -> list[str]:

@@ -9,7 +9,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from interlock.domain import digests
-from interlock.domain.digests import Kept, Options, StepFields
+from interlock.domain.digests import Kept, StepFields
+from interlock.domain.job import OPTIONS, Kind, kind_of
 from interlock.domain.transition import EditedFields
 from interlock.storage.sql_files import load
 
@@ -82,10 +83,8 @@ def of_options(connection: Connection, tenant: str, seq: int, edited: EditedFiel
     """Return the digest of a job's options, current or after an edit."""
     found = options(connection, tenant, seq)
     if edited is not None:
-        found = found._replace(
-            priority=edited.priority, deadline=edited.deadline, max_attempts=edited.max_attempts, tags=edited.tags
-        )
-    return digests.of_options(found)
+        found |= {name: value for name, value in edited._asdict().items() if name in found}
+    return digests.of_options(tuple(found.values()))
 
 
 def metadata_of_change(
@@ -148,11 +147,8 @@ def _decision(connection: Connection, tenant: str, approval_id: str, if_open: st
     return digests.of_decision(closed, closed_by, comment, data, ((v[0], v[1], v[2], v[3]) for v in votes))
 
 
-def options(connection: Connection, tenant: str, seq: int) -> Options:
-    """Return the current options of a job."""
-    found = Options._make(connection.rows(_SQL["options"], (tenant, seq))[0])
-    return found._replace(tags=_names(found.tags), requires=_names(found.requires))
-
-
-def _names(text: Any) -> tuple[str, ...]:
-    return tuple(json.loads(text))
+def options(connection: Connection, tenant: str, seq: int) -> dict[str, Any]:
+    """Return the current options of a job by name, in digest order."""
+    (row,) = connection.rows(_SQL["options"], (tenant, seq))
+    found = dict(zip(OPTIONS, row, strict=True))
+    return found | {name: tuple(json.loads(text)) for name, text in found.items() if kind_of(name) is Kind.NAMES}

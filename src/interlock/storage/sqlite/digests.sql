@@ -6,10 +6,7 @@ SELECT id, status, fence, version, error, metadata, verb FROM job WHERE tenant =
 SELECT payload FROM job_body WHERE tenant = ? AND seq = ?;
 
 -- name: options
-SELECT b.type, j.priority, j.deadline, j.timeout_seconds, j.max_attempts, b.backoff, b.expiry_delay_seconds, b.headers, b.traceparent,
-  j.tags, b.agent_kind, b.agent_id, b.affinity_key, b.repository, b.requires, b.idempotency_key, b.body_sha256, b.webhook, b.parent_id,
-  b.redrive_of, b.created_by, b.requested_by
-FROM job j CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq WHERE j.tenant = ? AND j.seq = ?;
+SELECT {options} FROM job j CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq WHERE j.tenant = ? AND j.seq = ?;
 
 -- name: checkpoint
 SELECT interlock_digest_fields(seq, data) FROM job_checkpoint WHERE tenant = ? AND job_id = ?;

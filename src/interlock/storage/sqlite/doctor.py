@@ -94,12 +94,12 @@ def _end(c: Connection, fault: Fault, actor: str, reason: str) -> str:
         c, fault.tenant, fault.name, fence, status, Status.CANCELLED, Verb.CANCEL, approval_id
     )  # fmt: skip
     options = digests.options(c, fault.tenant, seq)
-    repaired = options._replace(
-        priority=min(max(options.priority, -1000), 1000),
-        max_attempts=min(max(options.max_attempts, min(max(attempt, 1), 100)), 100),
-    )
+    repaired = options | {
+        "priority": min(max(options["priority"], -1000), 1000),
+        "max_attempts": min(max(options["max_attempts"], min(max(attempt, 1), 100)), 100),
+    }
     if repaired != options:
-        about["options"] = of_options(repaired)
+        about["options"] = of_options(tuple(repaired.values()))
     c.metadatas[seq] = metadata = merge(None, about)
     c.hashes[seq] = history_hash(
         head, fault.tenant, fault.name, version + 1, Status(status), Status.CANCELLED, Verb.CANCEL, actor, attempt,

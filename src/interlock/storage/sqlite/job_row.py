@@ -6,19 +6,19 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from interlock.domain.job import Job
-from interlock.domain.lifecycle import Status
+from interlock.domain.job import FIELDS, Job, Kind
+from interlock.storage.job_columns import AT, STATUSES
 
-AT: Final = {name: i for i, name in enumerate(Job._fields)}
-_STATUS, _SANITIZED, _BLOCKED = AT["status"], AT["sanitized"], AT["blocked"]
-_LISTS: Final = (AT["tags"], AT["requires"], AT["awaiting"])
-_STATUSES: Final = {str(status): status for status in Status}
+_STATUS: Final = AT["status"]
+_LISTS: Final = tuple(AT[name] for name, field in FIELDS.items() if field.kind is Kind.NAMES)
+_BOOLEANS: Final = tuple(AT[name] for name, field in FIELDS.items() if field.kind is Kind.BOOLEAN)
 
 
 def to_job(row: Sequence[Any]) -> Job:
     values = list(row)
-    values[_STATUS] = _STATUSES[values[_STATUS]]
+    values[_STATUS] = STATUSES[values[_STATUS]]
     for i in _LISTS:
         values[i] = () if values[i] == "[]" else tuple(json.loads(values[i]))
-    values[_SANITIZED], values[_BLOCKED] = bool(values[_SANITIZED]), bool(values[_BLOCKED])
-    return tuple.__new__(Job, values)
+    for i in _BOOLEANS:
+        values[i] = bool(values[i])
+    return Job._make(values)

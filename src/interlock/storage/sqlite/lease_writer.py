@@ -14,12 +14,13 @@ from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import DEFAULT_LEASE_SECONDS
 from interlock.domain.retry import SECOND
+from interlock.storage.job_columns import AT
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import transition_effects
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
 from interlock.storage.sqlite.history_hash import hash_transitions
-from interlock.storage.sqlite.job_row import AT, to_job
+from interlock.storage.sqlite.job_row import to_job
 from interlock.storage.sqlite.lease_cache import LeasedRow, LeaseRow
 
 _SQL: Final = load("interlock.storage.sqlite", "claim.sql")

@@ -17,14 +17,7 @@ create or replace function interlock.listed(items text[]) returns text language 
     (select string_agg(interlock.field(i.item), '' order by i.ordinal) from unnest(items) with ordinality as i(item, ordinal)) end;
 
 create or replace function interlock.options_digest(j interlock.job) returns text language sql stable parallel safe return
-  interlock.digest(interlock.field(j.type) || interlock.field(j.priority::text) || interlock.field(interlock.micros(j.deadline)::text)
-    || interlock.field((j.timeout_seconds * 1000000)::bigint::text) || interlock.field(j.max_attempts::text) || interlock.field(j.backoff)
-    || interlock.field((j.expiry_delay_seconds * 1000000)::bigint::text) || interlock.field(j.headers) || interlock.field(j.traceparent)
-    || interlock.field(interlock.listed(j.tags)) || interlock.field(j.agent_kind) || interlock.field(j.agent_id)
-    || interlock.field(j.affinity_key) || interlock.field(j.repository) || interlock.field(interlock.listed(j.requires))
-    || interlock.field(j.idempotency_key) || interlock.field(encode(j.body_sha256, 'hex')) || interlock.field(j.webhook)
-    || interlock.field(j.parent_id::text) || interlock.field(j.redrive_of::text) || interlock.field(j.created_by)
-    || interlock.field(j.requested_by));
+  interlock.digest({digest});
 
 create or replace function interlock.checkpoint_digest(p_tenant text, p_job_id uuid) returns text language plpgsql stable as $$
 begin

@@ -76,12 +76,7 @@ begin
     foreach part in array case when source in ('running', 'waiting_for_approval', 'queued') or noted_to = 0 then '{everywhere}'
         when worded then '{not_noted,job_blocks}' else '{not_noted,between}' end::text[] loop
       return query execute
-        'select v.tenant, v.id, v.seq, v.type, v.status, v.priority, null::text, v.headers, v.traceparent, v.tags, v.agent_kind, v.agent_id,
-          v.affinity_key, v.repository, v.requires, v.idempotency_key, v.webhook, v.parent_id, v.redrive_of, v.created_by, v.requested_by,
-          v.run_at, v.deadline, v.timeout_seconds, v.backoff, v.expiry_delay_seconds, v.attempt, v.max_attempts, v.worker, v.fence,
-          v.lease_expires_at, v.heartbeat_at, v.approval_id, v.awaiting, v.cancel_requested_at, v.cancel_reason, null::text, v.checkpoint_seq,
-          v.usage, null::text, v.result_summary, null::text, v.sanitized, v.version, v.releases, v.created_at, v.updated_at, v.started_at,
-          v.run_started_at, v.finished_at, v.blocked from '
+        'select {list} from '
         || case
           when source = 'running' then
             '(select l.job_id from interlock.lease l where l.tenant = $1 and ($6 is null or l.worker = $6) offset 0) c'
