@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from interlock.domain.decide import ReleaseJob
+from interlock.domain.explain import ReasonCode
 from interlock.domain.job import Job, Receipt, Rejected
 from interlock.domain.lifecycle import Status
 from interlock.errors import WouldDeadlock
 from tests.contract.approvals import command, decided, waiting
 from tests.contract.builders import Desk, cancel, complete, fail, release
 from tests.contract.concurrency import BOT, limit
+from tests.contract.reasons import details, why
 
 OTHER: dict[str, Any] = {"agent_kind": "bot", "agent_id": "2"}
 
@@ -149,3 +151,53 @@ async def test_an_agent_hangs_while_all_its_slots_are_held_by_jobs_that_wait(rem
     assert await hanging(rival) == []
     remote.clock.advance(30)
     assert await hanging(remote) == []
+
+
+async def test_why_names_the_jobs_that_wait_for_each_other(remote: Desk) -> None:
+    """A lowered limit makes a wait endless that was allowed: the parent holds the only slot that its child needs."""
+    await limit(remote, 2)
+    parent, other = await started(remote), await started(remote)
+    child = await child_of(remote, parent)
+    await remote.do(release(parent, children=(child,)))
+    behind = await remote.add(**BOT)
+    assert "cycle" not in await details(remote, parent.id)  # the other job may end
+    await limit(remote, 1)
+    await remote.do(complete(other))
+    first, second, third = [await why(remote, id) for id in (parent.id, child, behind)]
+    assert (first.clause, second.clause) == (ReasonCode.WAITING_FOR_CHILDREN, ReasonCode.AGENT_BUSY)
+    for reported, ids in (
+        (first, [parent.id, child, parent.id]),
+        (second, [child, parent.id, child]),
+        (third, [parent.id, child, parent.id]),  # not one of them, but it waits for them
+    ):
+        assert reported.reason.details["cycle"] == ids
+        assert f"jobs {' -> '.join(ids)} wait for each other: cancel one of them" in reported.reason.message
+    await remote.do(cancel(child))
+    assert "cycle" not in await details(remote, behind)
+
+
+async def test_why_names_a_longer_cycle_in_order(remote: Desk) -> None:
+    await limit(remote, 1)
+    await limit(remote, 2, id="2")
+    one, two, other = await started(remote), await remote.running(**OTHER), await remote.running(**OTHER)
+    for_two, for_one = await child_of(remote, one, **OTHER), await child_of(remote, two)
+    for job, awaited in ((one, for_two), (two, for_one)):
+        await remote.do(release(job, children=(awaited,)))
+    await limit(remote, 1, id="2")
+    assert "cycle" not in await details(remote, one.id)
+    await remote.do(complete(other))
+    ring = [one.id, for_two, two.id, for_one]
+    for at, id in enumerate(ring):
+        assert (await details(remote, id))["cycle"] == [*ring[at:], *ring[:at], id]
+
+
+async def test_a_wait_that_people_or_time_can_end_is_no_cycle(remote: Desk) -> None:
+    await limit(remote, 2)
+    parent, asks = await started(remote), await started(remote)
+    child = await child_of(remote, parent)
+    await remote.do(release(parent, children=(child,)))
+    _, approval = await waiting(remote, job=asks)
+    assert "cycle" not in await details(remote, parent.id)
+    assert "cycle" not in await details(remote, child)
+    await decided(remote, command(approval))
+    assert "cycle" not in await details(remote, child)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from interlock.domain.decide import ReleaseJob
 from interlock.domain.explain import ReasonCode
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal
@@ -45,6 +46,11 @@ class Time:
         return self.now
 
 
+def claims(workers: Workers, tenant: str, ask: ClaimFilter) -> None:
+    with workers.claiming(tenant, ask):
+        pass
+
+
 @pytest.fixture
 def notebook(store: Store) -> Notebook:
     return Notebook(store)
@@ -64,7 +70,7 @@ async def test_a_worker_is_noted_once_in_a_while_however_often_it_asks(
     workers: Workers, notebook: Notebook, time: Time
 ) -> None:
     for _ in range(100):
-        workers.note("t", ClaimFilter("w1"))
+        claims(workers, "t", ClaimFilter("w1"))
         await workers.stop()
         time.now += NOTE_EVERY_SECONDS / 25
     assert len(notebook.notes) == 4
@@ -75,7 +81,7 @@ async def test_workers_that_ask_together_are_noted_together_tenant_by_tenant(
     workers: Workers, notebook: Notebook
 ) -> None:
     for tenant, name in (("t", "w1"), ("u", "w1"), ("t", "w2")):
-        workers.note(tenant, ClaimFilter(name))
+        claims(workers, tenant, ClaimFilter(name))
     await workers.stop()
     assert [(tenant, [s.worker for s in seen]) for tenant, seen in notebook.notes] == [
         ("t", ["w1", "w2"]),
@@ -83,51 +89,115 @@ async def test_workers_that_ask_together_are_noted_together_tenant_by_tenant(
     ]
 
 
-async def test_everything_a_worker_asked_for_lately_is_noted_and_what_it_no_longer_asks_for_is_not(
+MAIL, RENDER, GPU = (ClaimFilter("w1", types=frozenset({name})) for name in ("mail", "render", "gpu"))
+
+
+@pytest.mark.parametrize(
+    ("asks", "known"),
+    [
+        ([MAIL], {MAIL}),
+        ([MAIL, RENDER], {RENDER}),  # it changed what it accepts
+        ([MAIL, RENDER, MAIL], {MAIL, RENDER}),  # it claims for both in turn
+        ([MAIL, RENDER, MAIL, RENDER, RENDER], {RENDER}),
+        ([MAIL, RENDER, GPU] * 2, {MAIL, RENDER, GPU}),
+        ([MAIL, RENDER, GPU] * 2 + [MAIL, RENDER] * 2, {MAIL, RENDER}),
+        ([MAIL, RENDER] * 2 + [GPU], {GPU}),
+    ],
+)
+async def test_what_a_worker_no_longer_asks_for_is_out_of_date_at_its_next_claim(
+    workers: Workers, notebook: Notebook, asks: list[ClaimFilter], known: set[ClaimFilter]
+) -> None:
+    for ask in asks:
+        claims(workers, "t", ask)
+        await workers.stop()
+    assert set(notebook.notes[-1][1][0].asks) == {wanted(ask) for ask in known}
+
+
+async def test_a_filter_counts_as_long_as_a_claim_waits_with_it(workers: Workers, notebook: Notebook) -> None:
+    async def noted() -> set[ClaimFilter]:
+        await workers.stop()
+        return set(notebook.notes[-1][1][0].asks)
+
+    with workers.claiming("t", MAIL):
+        with workers.claiming("t", MAIL):
+            for _ in range(3):
+                claims(workers, "t", RENDER)
+            assert await noted() == {wanted(MAIL), wanted(RENDER)}
+        claims(workers, "t", RENDER)
+        assert await noted() == {wanted(MAIL), wanted(RENDER)}
+    assert await noted() == {wanted(RENDER)}
+
+
+async def test_a_filter_that_was_last_used_long_ago_is_not_one_of_several_used_in_turn(
     workers: Workers, notebook: Notebook, time: Time
 ) -> None:
-    mail, render = ClaimFilter("w1", types=frozenset({"mail"})), ClaimFilter("w1", types=frozenset({"render"}), limit=9)
-    for ask in (mail, render):
-        workers.note("t", ask)
+    for ask in (MAIL, RENDER):
+        claims(workers, "t", ask)
+    time.now += LATELY_SECONDS
+    claims(workers, "t", MAIL)
     await workers.stop()
-    time.now += NOTE_EVERY_SECONDS
-    workers.note("t", render)
-    await workers.stop()
-    assert set(notebook.notes[-1][1][0].asks) == {wanted(mail), wanted(render)}
-    time.now += LATELY_SECONDS - NOTE_EVERY_SECONDS
-    workers.note("t", render)
-    await workers.stop()
-    assert notebook.notes[-1][1][0].asks == (wanted(render),)
+    assert notebook.notes[-1][1][0].asks == (wanted(MAIL),)
 
 
-async def test_what_a_worker_has_not_asked_for_before_is_noted_at_once(workers: Workers, notebook: Notebook) -> None:
-    mail, render = ClaimFilter("w1", types=frozenset({"mail"})), ClaimFilter("w1", types=frozenset({"render"}))
-    for ask in (mail, mail, render, render):
-        workers.note("t", ask)
-        await workers.stop()
-    assert [seen[0].asks for _, seen in notebook.notes] == [(wanted(mail),), (wanted(mail), wanted(render))]
-
-
-async def test_of_a_worker_that_asks_for_ever_other_things_the_last_few_are_noted(
+async def test_of_a_worker_that_asks_for_many_things_in_turn_the_last_few_are_noted(
     workers: Workers, notebook: Notebook, time: Time
 ) -> None:
     for n in range(50):
         time.now += 1
-        workers.note("t", ClaimFilter("w1", types=frozenset({f"type-{n}"})))
+        with workers.claiming("t", ClaimFilter("w1", types=frozenset({f"type-{n % 10}"}))):
+            claims(workers, "t", MAIL)
         await workers.stop()
-    assert max(len(seen[0].asks) for _, seen in notebook.notes) == MAX_ASKS
+    assert max(len(seen[0].asks) for _, seen in notebook.notes) <= MAX_ASKS
+
+
+async def test_why_is_right_as_soon_as_a_worker_has_asked_for_something_else(
+    interlock_engine: Engine, who: Principal
+) -> None:
+    engine = interlock_engine
+    mail, render = [(await engine.jobs.enqueue(who, JobRequest(type=name))).id for name in ("mail", "render")]
+
+    async def clauses() -> list[str]:
+        return [str((await engine.why.of(who.tenant, id)).clause) for id in (mail, render)]
+
+    async def asks(type: str, **more: Any) -> None:
+        ask = ClaimFilter("w1", types=frozenset({type}), capabilities=frozenset(more))
+        async with asyncio.timeout(10):
+            for job in await engine.leases.claim(who.tenant, ask):
+                order = ReleaseJob(job.id, job.fence, "w1", delay_seconds=0)
+                await engine.leases.release(who.tenant, order)
+
+    for type, expected in (("mail", ["ready", "no_worker_for_type"]), ("render", ["no_worker_for_type", "ready"])):
+        await asks(type)
+        assert await clauses() == expected
+    await asks("render", gpu=True)
+    assert await clauses() == ["no_worker_for_type", "ready"]
+    await asks("other")
+    assert await clauses() == ["no_worker_for_type"] * 2
+    message = (await engine.why.of(who.tenant, mail)).reason.message
+    assert message == "no worker seen in the last 60 s takes jobs of type mail"
+
+
+async def test_why_says_how_long_ago_the_worker_asked(
+    interlock_engine: Engine, who: Principal, clock: ManualClock
+) -> None:
+    engine = interlock_engine
+    assert await engine.leases.claim(who.tenant, ClaimFilter("w1")) == []
+    id = (await engine.jobs.enqueue(who, JobRequest(type="work"))).id
+    assert (await engine.why.of(who.tenant, id)).reason.message.endswith("; w1 polled 0 s ago")
+    clock.advance(42.9)
+    assert (await engine.why.of(who.tenant, id)).reason.message.endswith("; w1 polled 42 s ago")
 
 
 async def test_a_claim_for_no_types_deletes_the_worker_and_repeated_ones_cost_nothing(
     workers: Workers, notebook: Notebook
 ) -> None:
-    workers.note("t", ClaimFilter("w1"))
+    claims(workers, "t", ClaimFilter("w1"))
     for _ in range(3):
-        workers.note("t", ClaimFilter("w1", types=frozenset()))
+        claims(workers, "t", ClaimFilter("w1", types=frozenset()))
         await workers.stop()
     assert [seen[0] for _, seen in notebook.notes] == [WorkerSeen("w1", ())]
     assert await workers.seen("t") == []
-    workers.note("t", ClaimFilter("w1"))
+    claims(workers, "t", ClaimFilter("w1"))
     await workers.stop()
     assert [one.name for one in await workers.seen("t")] == ["w1"]
 
@@ -217,7 +287,7 @@ async def test_why_is_answered_with_the_clause_that_decides_and_unknown_jobs_are
 
 async def test_a_claim_that_waits_keeps_its_worker_in_sight(store: Store, clock: ManualClock, time: Time) -> None:
     workers = Workers(store, clock=time)
-    leases = Leases(store, LIMITS, noticed=workers.note)
+    leases = Leases(store, LIMITS, workers=workers)
     enough = asyncio.Event()
     waiting = asyncio.create_task(leases.claim("t", ClaimFilter("w1"), wait_seconds=60, enough=enough))
     for _ in range(3):

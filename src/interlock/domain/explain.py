@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from interlock.domain import json_text
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.policy import ClaimFilter, fits
+from interlock.domain.retry import SECOND
 from interlock.domain.timestamps import when
 from interlock.domain.worker_presence import LATELY_SECONDS, EligibleWorkers
 
@@ -67,6 +68,7 @@ class JobSnapshot(NamedTuple):
     busy_with: Sequence[str] = ()
     ahead: int = 0
     eligible_workers: Sequence[EligibleWorkers] = ()
+    cycle: Sequence[str] = ()  # jobs that wait for each other, and this one for them; the first one again at the end
 
 
 class Reason(NamedTuple):
@@ -173,7 +175,16 @@ def _children(job: JobSnapshot) -> Reason | None:
     if not job.awaiting:
         return None
     message = f"it waits until {_some(job.awaiting, 'child', 'children')} ended"
-    return Reason(ReasonCode.WAITING_FOR_CHILDREN, message, {"children": list(job.awaiting)})
+    return _in_a_cycle(job, Reason(ReasonCode.WAITING_FOR_CHILDREN, message, {"children": list(job.awaiting)}))
+
+
+def _in_a_cycle(job: JobSnapshot, reason: Reason) -> Reason:
+    """Add the jobs that wait for each other, if this one waits for them: no worker can end such a wait."""
+    if not job.cycle:
+        return reason
+    advice = "cancel one of them, raise max_concurrency of their strict agents, or turn strict off"
+    message = f"{reason.message}; jobs {' -> '.join(job.cycle)} wait for each other: {advice}"
+    return reason._replace(message=message, details={**reason.details, "cycle": list(job.cycle)})
 
 
 def _time(job: JobSnapshot) -> Reason | None:
@@ -213,7 +224,7 @@ def _concurrency(job: JobSnapshot) -> Reason | None:
         "busy_with": list(job.busy_with),
         "ahead": job.ahead,
     }
-    return Reason(ReasonCode.AGENT_BUSY, message, details)
+    return _in_a_cycle(job, Reason(ReasonCode.AGENT_BUSY, message, details))
 
 
 def _worker(job: JobSnapshot) -> Reason:
@@ -254,9 +265,10 @@ def _ready(job: JobSnapshot, eligible_workers: Iterable[EligibleWorkers]) -> Rea
     newest = sorted(eligible_workers, key=lambda workers: (-workers.last_seen_at, workers.names))
     count, seen = sum(workers.size for workers in newest), newest[0].last_seen_at
     details = {"workers": list(newest[0].names), "workers_count": count, "last_seen_at": when(seen)}
-    message = f"it is ready for the next eligible worker; {newest[0].names[0]} polled at {when(seen)}"
-    if seen <= job.now - round(LATELY_SECONDS * 1_000_000):
-        message = f"it is ready, but eligible workers are busy: {newest[0].names[0]} last polled at {when(seen)}"
+    ago = f"{newest[0].names[0]} polled {max(job.now - seen, 0) // SECOND} s ago"
+    message = f"it is ready for the next eligible worker; {ago}"
+    if seen <= job.now - round(LATELY_SECONDS * SECOND):
+        message = f"it is ready, but eligible workers are busy: {ago}"
     return Reason(ReasonCode.READY, message, details)
 
 

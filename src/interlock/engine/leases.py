@@ -16,6 +16,7 @@ from interlock.domain.retry import MAX_RETRY_AFTER_SECONDS
 from interlock.engine.completion import first_of
 from interlock.engine.progress import sanitized_events
 from interlock.engine.results import answered, each
+from interlock.engine.worker_presence import Workers
 from interlock.errors import Invalid
 from interlock.storage.contract import Store, cancels_of
 from interlock.wire import Limits
@@ -36,10 +37,10 @@ OrderedTypes = Callable[[], Awaitable[Sequence[Names]]]
 class Leases:
     """Worker operations on leased jobs; every call carries the fence of its lease."""
 
-    def __init__(self, store: Store, limits: Limits, *, noticed: Callable[[str, ClaimFilter], None]) -> None:
+    def __init__(self, store: Store, limits: Limits, *, workers: Workers) -> None:
         self._store = store
         self._limits = limits
-        self._noticed = noticed
+        self._workers = workers
 
     async def claim(
         self,
@@ -66,23 +67,24 @@ class Leases:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
         in_vain = 0
-        while True:
-            changed = self._store.watch(tenant) if wait_seconds else None
-            self._noticed(tenant, ask)
-            began = loop.time()
-            if in_order is None:
-                jobs = await self._store.claim(tenant, ask)
-            else:
-                jobs = await self._claim_in_order(tenant, ask, await in_order())
-            looked = loop.time()
-            left = deadline - looked
-            if jobs or changed is None or left <= 0 or (enough is not None and enough.is_set()):
-                return jobs
-            await first_of(changed, enough, seconds=min(left, POLL_SECONDS))
-            since = loop.time() - looked
-            in_vain = in_vain + 1 if since < MAX_PAUSE_SECONDS else 0
-            if (pause := _pause(in_vain, looked - began)) > since:
-                await first_of(enough, seconds=min(pause - since, left))
+        with self._workers.claiming(tenant, ask) as still_claiming:
+            while True:
+                changed = self._store.watch(tenant) if wait_seconds else None
+                began = loop.time()
+                if in_order is None:
+                    jobs = await self._store.claim(tenant, ask)
+                else:
+                    jobs = await self._claim_in_order(tenant, ask, await in_order())
+                looked = loop.time()
+                left = deadline - looked
+                if jobs or changed is None or left <= 0 or (enough is not None and enough.is_set()):
+                    return jobs
+                await first_of(changed, enough, seconds=min(left, POLL_SECONDS))
+                since = loop.time() - looked
+                in_vain = in_vain + 1 if since < MAX_PAUSE_SECONDS else 0
+                if (pause := _pause(in_vain, looked - began)) > since:
+                    await first_of(enough, seconds=min(pause - since, left))
+                still_claiming()
 
     async def _claim_in_order(self, tenant: str, ask: ClaimFilter, types: Sequence[Names]) -> list[Job]:
         jobs: list[Job] = []

@@ -9,7 +9,8 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from interlock import wire
@@ -31,17 +32,46 @@ MAX_ASKS: Final = 8
 LAST_NOTES_SECONDS: Final = 1.0
 
 
-class _SeenFilters:
-    """What this process knows of one worker: its last filter, when it polled, and when that was last written."""
+class _Ask:
+    """When this process last saw one claim filter of a worker, counted in claims, and how many claims wait with it."""
+
+    __slots__ = ("at", "no", "waiting")
 
     def __init__(self) -> None:
-        self.asks: dict[ClaimFilter, float] = {}
-        self.noted_at = -NOTE_EVERY_SECONDS
+        self.no = 0
+        self.at = 0.0
+        self.waiting = 0
 
-    def seen(self, worker: str, now: float) -> WorkerSeen:
-        lately = [ask for ask, at in self.asks.items() if at > now - LATELY_SECONDS]
-        self.asks = {ask: self.asks[ask] for ask in lately[-MAX_ASKS:]}
-        return WorkerSeen(worker, tuple(self.asks))
+
+class _SeenFilters:
+    """What this process knows of one worker: its recent claims, and what was last written."""
+
+    def __init__(self) -> None:
+        self.asks: dict[ClaimFilter, _Ask] = {}
+        self.claims = 0
+        self.since = 0  # the claim before the newest one with the same filter, or the newest one itself
+        self.noted_at = -NOTE_EVERY_SECONDS
+        self.noted: frozenset[ClaimFilter] = frozenset()
+
+    def add(self, what: ClaimFilter, now: float) -> _Ask:
+        """Record a claim: filters not claimed since the last claim with the same filter are out of date.
+
+        A worker that changes what it accepts is therefore known by its new filter at its next claim. One that claims
+        with several filters in turn is known by all of them.
+        """
+        for old in [one for one, ask in self.asks.items() if not ask.waiting and ask.at <= now - LATELY_SECONDS]:
+            del self.asks[old]
+        self.claims += 1
+        ask = self.asks.pop(what, None) or _Ask()
+        self.since = ask.no or self.claims
+        ask.no, ask.at = self.claims, now
+        self.asks[what] = ask
+        if len(self.asks) > MAX_ASKS:
+            del self.asks[next(iter(self.asks))]
+        return ask
+
+    def current(self) -> frozenset[ClaimFilter]:
+        return frozenset(what for what, ask in self.asks.items() if ask.waiting or ask.no >= self.since)
 
 
 class Workers:
@@ -54,9 +84,11 @@ class Workers:
         self._due: dict[tuple[str, str], WorkerSeen] = {}
         self._writing: asyncio.Task[None] | None = None
 
-    def note(self, tenant: str, ask: ClaimFilter) -> None:
-        """Record a claim in the background: immediately if it is new, else every few seconds.
+    @contextmanager
+    def claiming(self, tenant: str, ask: ClaimFilter) -> Iterator[Callable[[], None]]:
+        """Record a claim in the background: immediately if it differs from the last, else every few seconds.
 
+        The filter counts as long as the claim waits. Call the yielded function from time to time while it does.
         A claim for no types is the last one of a worker that stops: its record is deleted.
         """
         now, key = self._clock(), (tenant, ask.worker)
@@ -65,15 +97,25 @@ class Workers:
             if known is None or known.asks:  # a caller that may claim nothing polls too: record it once
                 self._known.put(key, _SeenFilters(), now + LATELY_SECONDS)
                 self._record(key, WorkerSeen(ask.worker, ()))
+            yield lambda: None
             return
         known = known or _SeenFilters()
+        claim = known.add(wanted(ask), now)
+        claim.waiting += 1
+        self._note(key, known)
+        try:
+            yield lambda: self._note(key, known)
+        finally:
+            claim.waiting -= 1
+            if self._known.get(key, self._clock()) is known and known.current() != known.noted:
+                self._note(key, known)
+
+    def _note(self, key: tuple[str, str], known: _SeenFilters) -> None:
+        now, current = self._clock(), known.current()
         self._known.put(key, known, now + LATELY_SECONDS)
-        what = wanted(ask)
-        is_new = known.asks.pop(what, None) is None and len(known.asks) < MAX_ASKS
-        known.asks[what] = now
-        if is_new or now - known.noted_at >= NOTE_EVERY_SECONDS:
-            known.noted_at = now
-            self._record(key, known.seen(ask.worker, now))
+        if current != known.noted or now - known.noted_at >= NOTE_EVERY_SECONDS:
+            known.noted, known.noted_at = current, now
+            self._record(key, WorkerSeen(key[1], tuple(current)))
 
     def _record(self, key: tuple[str, str], seen: WorkerSeen) -> None:
         self._due[key] = seen
@@ -94,10 +136,14 @@ class Workers:
         """Delete workers that did not poll for a day and hold no lease."""
         return await repeat_until_empty(lambda: self._store.forget_workers(KEPT_SECONDS, FORGET_BATCH_SIZE))
 
-    async def stop(self) -> None:
-        """Give writes in progress a moment to reach the store."""
+    async def written(self) -> None:
+        """Give writes in progress a moment to reach the store, so that a reader sees the claims made before."""
         if (writing := self._writing) is not None:
             await asyncio.wait([writing], timeout=LAST_NOTES_SECONDS)
+
+    async def stop(self) -> None:
+        await self.written()
+        if (writing := self._writing) is not None:
             writing.cancel()
 
     async def _write(self) -> None:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from interlock.domain.deadlock import cycle
 from interlock.domain.explain import JobSnapshot
 from interlock.domain.lifecycle import Status
 from interlock.domain.retry import SECOND
@@ -20,6 +21,7 @@ from interlock.domain.worker_presence import (
     filters_to_text,
 )
 from interlock.storage.postgres.connection import call
+from interlock.storage.postgres.transition import search
 
 if TYPE_CHECKING:
     import asyncpg
@@ -64,7 +66,12 @@ class PostgresExplain(ABC):
 
     async def job_snapshot(self, tenant: str, job_id: str) -> JobSnapshot | None:
         rows = await self._fetch(call("job_snapshot", 4), tenant, job_id, LATELY_SECONDS, MAX_NAMED)
-        return _job_snapshot(rows[0]) if rows else None
+        if not rows:
+            return None
+        found = _job_snapshot(rows[0])
+        if found.awaiting or found.blocked:
+            found = found._replace(cycle=await search(self._fetch, tenant, cycle(found.id)))
+        return found
 
 
 def _presence(
@@ -79,7 +86,7 @@ def _job_snapshot(row: asyncpg.Record) -> JobSnapshot:
     for i in _LISTS:
         values[i] = tuple(values[i])
     values[_ELIGIBLE_WORKERS] = tuple(_eligible_workers(*workers) for workers in json.loads(values[_ELIGIBLE_WORKERS]))
-    return JobSnapshot._make(values)
+    return JobSnapshot(*values)
 
 
 def _eligible_workers(asks: str, names: Sequence[str], count: int, seen: int) -> EligibleWorkers:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from itertools import repeat
 from random import random
-from typing import Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from interlock.domain.approval import RequestApproval
 from interlock.domain.deadlock import Question, Rows, starved_child
@@ -32,6 +32,7 @@ from interlock.storage.postgres import approvals, edit, heartbeats, history
 from interlock.storage.postgres.column_arrays import array_literal, is_empty, maker, shared
 from interlock.storage.postgres.connection import Conn, call, of_a_row
 
+T = TypeVar("T")
 # An array sent as text is encoded in one step; for an array, the driver would encode every element.
 _COMPLETE: Final = (
     "select * from interlock.complete($1, $2::text::uuid[], $3::text::bigint[], $4::text::text[], $5::text::text[], "
@@ -205,7 +206,7 @@ async def _await_children(
     if any(row[3] for row in rows):
         # Jobs that start to wait for slots of one agent are serialized here, so that the second sees the first.
         await connection.execute("select interlock.hold($1, $2)", tenant, [change.id])
-        starved = await _starved_child(connection, tenant, starved_child(change.id, still, waits))
+        starved = await search(connection.fetch, tenant, starved_child(change.id, still, waits))
         if starved is not None:
             return WouldDeadlock(change.id, starved)
     waits[change.id] = still
@@ -213,15 +214,18 @@ async def _await_children(
     return change
 
 
-async def _starved_child(connection: Conn, tenant: str, search: Generator[Question, Rows, str | None]) -> str | None:
+async def search(
+    fetch: Callable[..., Awaitable[Iterable[Any]]], tenant: str, questions: Generator[Question, Rows, T]
+) -> T:
+    """Answer the queries of a search for jobs that wait for each other, and return its result."""
     try:
-        question = next(search)
+        question = next(questions)
         while True:
-            rows = await connection.fetch(call(f"look_at_{question.look}", 2), tenant, question.about)
-            question = search.send(map(tuple, rows))
+            rows = await fetch(call(f"look_at_{question.look}", 2), tenant, question.about)
+            question = questions.send(map(tuple, rows))
     except StopIteration as end:
-        child: str | None = end.value
-        return child
+        found: T = end.value
+        return found
 
 
 async def write(connection: Conn, tenant: str, changes: Sequence[Transition]) -> None:

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
+from interlock.domain.deadlock import cycle
 from interlock.domain.explain import JobSnapshot
 from interlock.domain.lifecycle import Status
 from interlock.domain.retry import SECOND
@@ -20,6 +21,7 @@ from interlock.domain.worker_presence import (
 )
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite.connection import Connection
+from interlock.storage.sqlite.transition import search
 
 T = TypeVar("T")
 _SQL: Final = load("interlock.storage.sqlite", "explain.sql")
@@ -73,7 +75,10 @@ class SQLiteExplain(ABC):
             now = c.read_clock()
             lately = now - round(LATELY_SECONDS * SECOND)
             facts = {"tenant": tenant, "id": job_id, "now": now, "lately": lately, "most": MAX_NAMED}
-            return next((_job_snapshot(row) for row in c.rows(_SQL["job_snapshot"], facts)), None)
+            found = next((_job_snapshot(row) for row in c.rows(_SQL["job_snapshot"], facts)), None)
+            if found is not None and (found.awaiting or found.blocked):
+                found = found._replace(cycle=search(c, tenant, cycle(found.id)))
+            return found
 
         return await self.read_settled(tenant, read)
 
@@ -90,7 +95,7 @@ def _job_snapshot(row: Sequence[Any]) -> JobSnapshot:
     for i in _LISTS:
         values[i] = tuple(json.loads(values[i]))
     values[_ELIGIBLE_WORKERS] = tuple(_eligible_workers(*workers) for workers in json.loads(values[_ELIGIBLE_WORKERS]))
-    return JobSnapshot._make(values)
+    return JobSnapshot(*values)
 
 
 def _eligible_workers(asks: str, names: Sequence[str], count: int, seen: int) -> EligibleWorkers:

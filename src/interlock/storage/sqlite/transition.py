@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
 from random import random
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from interlock.domain import principal
 from interlock.domain.approval import RequestApproval
@@ -40,6 +40,7 @@ from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
 from interlock.storage.sqlite.history_hash import hash_transitions
 from interlock.storage.sqlite.lease_cache import LeasedRow, LeaseRow
 
+T = TypeVar("T")
 _SQL: Final = load("interlock.storage.sqlite", "transition.sql")
 _SUCCEEDED: Final = Status.SUCCEEDED
 _ENDINGS: Final = (FailJob, ReleaseJob, AcknowledgeCancel, RequestApproval)
@@ -212,20 +213,21 @@ def _outcome(
     if isinstance(outcome, Transition) and outcome.children:
         outcome = _still_open(connection, tenant, outcome)
         if isinstance(outcome, Transition) and outcome.children:
-            child = _starved_child(connection, tenant, starved_child(job.id, outcome.children, waits))
+            child = search(connection, tenant, starved_child(job.id, outcome.children, waits))
             return outcome if child is None else WouldDeadlock(job.id, child)
     return outcome
 
 
-def _starved_child(connection: Connection, tenant: str, search: Generator[Question, Rows, str | None]) -> str | None:
+def search(connection: Connection, tenant: str, questions: Generator[Question, Rows, T]) -> T:
+    """Answer the queries of a search for jobs that wait for each other, and return its result."""
     try:
-        question = next(search)
+        question = next(questions)
         while True:
             facts = {"tenant": tenant, "about": json.dumps(question.about)}
-            question = search.send(connection.rows(_SQL[f"look_at_{question.look}"], facts))
+            question = questions.send(connection.rows(_SQL[f"look_at_{question.look}"], facts))
     except StopIteration as end:
-        child: str | None = end.value
-        return child
+        found: T = end.value
+        return found
 
 
 def job_states(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, Found]:
