@@ -9,17 +9,15 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import apsw
 import pytest
 import pytest_asyncio
 
 from interlock.domain.job import Job, Receipt
-from interlock.errors import Unavailable
 from interlock.storage.contract import Store, cancels_of
 from interlock.storage.migrate import migrations
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.factory import open_sharded_store
-from interlock.storage.sqlite import claim, connection
+from interlock.storage.sqlite import claim
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
 from interlock.storage.sqlite.store import SQLiteStore
@@ -146,9 +144,7 @@ async def test_nobody_is_woken_for_the_work_of_another_tenant(remote: Desk, riva
     assert [changed.is_set() for changed in idle] == [True, False]
 
 
-async def test_what_one_opener_adds_wakes_who_waits_at_another(
-    remote: Desk, beside: Desk, neighbour: Desk, engine: str
-) -> None:
+async def test_what_one_opener_adds_wakes_who_waits_at_another(remote: Desk, beside: Desk, neighbour: Desk) -> None:
     changed = beside.store.watch(beside.tenant)
     idle = beside.store.watch(neighbour.tenant)
     async with asyncio.timeout(RETRY_SECONDS):
@@ -157,7 +153,7 @@ async def test_what_one_opener_adds_wakes_who_waits_at_another(
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), 0.2)
     assert await beside.claim(limit=1)
-    assert idle.is_set() is (engine == "sqlite")  # a file tells that it was written to, not for whom
+    assert not idle.is_set()
 
 
 async def test_a_cancel_or_revoke_by_one_opener_wakes_who_watches_for_it_at_another(
@@ -187,31 +183,6 @@ async def test_a_cancel_or_revoke_by_one_opener_wakes_who_watches_for_it_at_anot
         assert (state.fence, state.cancel_requested) == (job.fence, stop is cancel)
         assert (state.worker is None) is (stop is revoke)
     assert await beside.store.lease_states(remote.tenant, [NEVER]) == [None]
-
-
-async def test_who_could_not_look_at_a_busy_file_notices_others_again_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "BUSY_MILLISECONDS", 1)
-    path = await asyncio.to_thread(migrated_file, tmp_path / "interlock.db")
-    here, there = await SQLiteStore.open(path), await SQLiteStore.open(path)
-    holder = apsw.Connection(path)
-    try:
-        holder.execute("begin immediate")
-        changed = here.watch("t")
-        for _ in range(2):  # the writer takes turns: when the second is refused, so was the look
-            with pytest.raises(Unavailable, match="another process"):
-                await here.enqueue("t", [new_job()])
-        holder.execute("rollback")
-        async with asyncio.timeout(RETRY_SECONDS):
-            while not changed.is_set():
-                with contextlib.suppress(Unavailable):
-                    await there.enqueue("t", [new_job()])
-                await asyncio.sleep(0.01)
-    finally:
-        holder.close()
-        await here.close()
-        await there.close()
 
 
 async def test_a_store_says_how_durable_it_is(remote: Desk, engine: str) -> None:

@@ -139,7 +139,7 @@ class Progress:
             yield page
 
     async def _prepared(self, look: Callable[[], Awaitable[list[T] | None]]) -> AsyncIterator[list[T]]:
-        """Read when this process adds events, and poll for those of other processes; None ends the iteration."""
+        """Read when events are added, and poll for hints that were lost; None ends the iteration."""
         clock = asyncio.get_running_loop().time
         heard = clock()
         while True:

@@ -16,7 +16,7 @@ from interlock.errors import Error, NotFound
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import events, history
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.wakeup import Wakeup
+from interlock.storage.sqlite.notify import Topic
 
 _SQL: Final = load("interlock.storage.sqlite", "progress.sql")
 T = TypeVar("T")
@@ -25,7 +25,7 @@ T = TypeVar("T")
 class SQLiteProgress(ABC):
     """Step and event methods of the SQLite store."""
 
-    _events_added: Wakeup
+    _events_added: Topic
 
     async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Rejected]:
         return await self._write(lambda c: save_steps(c, tenant, steps))

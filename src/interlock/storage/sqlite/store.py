@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Final, TypeVar
 
 import apsw
@@ -30,7 +28,7 @@ from interlock.domain.job import (
 )  # fmt: skip
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.retry import SECOND
-from interlock.errors import Invalid, SchemaMismatch, StorageBroken, Unavailable
+from interlock.errors import Invalid, SchemaMismatch, StorageBroken
 from interlock.storage import history_chain
 from interlock.storage.contract import NO_TERMS, ChainVerification, Due, Fitness, Terms, cancels_of
 from interlock.storage.expired import ExpiredCounts
@@ -55,13 +53,13 @@ from interlock.storage.sqlite.explain import SQLiteExplain
 from interlock.storage.sqlite.heartbeats import checkpoint, heartbeat
 from interlock.storage.sqlite.job_blocks import SQLiteJobBlocks
 from interlock.storage.sqlite.job_row import to_job
+from interlock.storage.sqlite.notify import EVENTS, Notifier, Topic
 from interlock.storage.sqlite.operations import SQLiteOperations
 from interlock.storage.sqlite.progress import SQLiteProgress
 from interlock.storage.sqlite.registry import SQLiteRegistry
 from interlock.storage.sqlite.tokens import SQLiteTokens
 from interlock.storage.sqlite.webhooks import SQLiteOutbox
 from interlock.storage.sqlite.writer import Writer
-from interlock.storage.wakeup import Wakeup
 
 _READ: Final = load("interlock.storage.sqlite", "read.sql")
 _PAUSE: Final = load("interlock.storage.sqlite", "transition.sql")["pause"]
@@ -69,8 +67,6 @@ _GOES_ON: Final = load("interlock.storage.sqlite", "transition.sql")["goes_on"]
 PACKAGE: Final = "interlock.storage.sqlite"
 READERS: Final = 4
 FULL: Final = 2
-LOOK_AT_OTHERS_SECONDS: Final = 0.1
-STOP_LOOKING_SECONDS: Final = 5.0
 T = TypeVar("T")
 
 
@@ -94,12 +90,10 @@ class SQLiteStore(
         self.path = path
         self._clock = clock
         self._keys: dict[str, EligibilityKeys] = {}
-        self._signal = Wakeup()
-        self._events_added = Wakeup()
+        self._notifier = Notifier(path)
+        self._events_added = Topic(self._notifier, EVENTS)
         self.expired = ExpiredCounts()
         self.outbox = SQLiteOutbox(self._write, self._read)
-        self._watched_at = 0.0
-        self._lookout: asyncio.Task[None] | None = None
         prepare_file(path)
         self._writer = Writer(self._connect, path)
         self._local = threading.local()
@@ -128,7 +122,7 @@ class SQLiteStore(
         self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False, terms: Terms = NO_TERMS
     ) -> list[Enqueued | Rejected]:
         results = await self._write(lambda c: enqueue.enqueue(c, self._keys_of(tenant), tenant, jobs, whole, terms))
-        self._signal.fire(tenant)
+        self._notifier.ring(tenant)
         return results
 
     async def enqueue_within(
@@ -165,9 +159,9 @@ class SQLiteStore(
             if not of_a_row(error):
                 raise
             results = await self._write(lambda c: transition.carry_out_apart(c, tenant, orders, self._keys_of(tenant)))
-        self._signal.fire(tenant)
+        self._notifier.ring(tenant)
         if any(isinstance(order, STOPS) for order in orders):
-            self._signal.fire(cancels_of(tenant))
+            self._notifier.ring(cancels_of(tenant))
         return results
 
     async def lease_states(self, tenant: str, job_ids: Sequence[str]) -> list[LeaseState | None]:
@@ -210,7 +204,7 @@ class SQLiteStore(
                 log.append(c, tenant, operator_log.resume(resumed_by, type))
 
         await self._write(write)
-        self._signal.fire(tenant)
+        self._notifier.ring(tenant)
 
     async def due_leases(self, limit: int) -> list[Due]:
         return await self._due("due_leases", limit)
@@ -248,30 +242,7 @@ class SQLiteStore(
         return await history_chain.head_of(await self.tenants() if tenant is None else [tenant], ends, log_end)
 
     def watch(self, tenant: str) -> asyncio.Event:
-        """Return an event that fires on commits.
-
-        Commits of this process fire it immediately; a poll of the data version detects those of others, for any tenant.
-        """
-        self._watched_at = asyncio.get_running_loop().time()
-        if self._lookout is None and self.path != MEMORY:
-            self._lookout = asyncio.create_task(self._look_at_others())
-        return self._signal.event(tenant)
-
-    async def _look_at_others(self) -> None:
-        """Poll for commits of other processes while a caller waits; query only if the WAL changed, to save queries."""
-        log, seen, written = Path(f"{self.path}-wal"), None, None
-        loop = asyncio.get_running_loop()
-        try:
-            while loop.time() - self._watched_at < STOP_LOOKING_SECONDS:
-                if (now_written := _written(log)) != written:
-                    with contextlib.suppress(Unavailable):  # the file is busy: retry
-                        version = await self._write(_data_version)  # unchanged by the writer's own commits
-                        if seen is not None and version != seen:
-                            self._signal.fire()
-                        seen, written = version, now_written
-                await asyncio.sleep(LOOK_AT_OTHERS_SECONDS)
-        finally:
-            self._lookout = None
+        return self._notifier.event(tenant)
 
     async def new_job_shard(self, tenant: str, type: str | None = None) -> int:
         return 0
@@ -312,9 +283,7 @@ class SQLiteStore(
         return found
 
     async def close(self) -> None:
-        if (lookout := self._lookout) is not None:
-            lookout.cancel()
-            await asyncio.gather(lookout, return_exceptions=True)
+        await self._notifier.close()
         await self._writer.close()
         await asyncio.to_thread(self._readers.shutdown)
         for connection in self._open_readers:
@@ -322,7 +291,7 @@ class SQLiteStore(
         self._open_readers.clear()
 
     def _stir(self, tenant: str) -> None:
-        self._signal.fire(tenant)
+        self._notifier.ring(tenant)
 
     def _keys_of(self, tenant: str) -> EligibilityKeys:
         return self._keys.setdefault(tenant, EligibilityKeys(tenant))
@@ -350,19 +319,6 @@ class SQLiteStore(
 
     def _connect(self) -> Connection:
         return Connection(self.path, clock=self._clock)
-
-
-def _written(log: Path) -> tuple[int, int] | None:
-    """Return mtime and size; two writes within one tick of the file system clock may look like one."""
-    try:
-        found = log.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_mtime_ns, found.st_size
-
-
-def _data_version(connection: Connection) -> object:
-    return connection.db.pragma("data_version")
 
 
 _LADDER: Final = """
