@@ -10,7 +10,6 @@ create table interlock.job_block (
   primary key (tenant, first_seq)
 );
 comment on table interlock.job_block is 'Blocks of 256 jobs of a tenant in order of arrival.';
-comment on column interlock.job_block.tenant is 'Whose row this is; it leads every key.';
 comment on column interlock.job_block.first_seq is 'The place of its first job.';
 comment on column interlock.job_block.last_seq is 'The place of its last job.';
 comment on column interlock.job_block.earliest is 'When the first of its jobs was made.';
@@ -25,26 +24,12 @@ create table interlock.job_block_term (
 );
 create index job_block_term_block on interlock.job_block_term (tenant, first_seq);
 comment on table interlock.job_block_term is 'The blocks with jobs of a type or with a tag.';
-comment on column interlock.job_block_term.tenant is 'Whose row this is; it leads every key.';
 comment on column interlock.job_block_term.kind is 'Whether it is a type or a tag.';
 comment on column interlock.job_block_term.word is 'The type or the tag.';
 comment on column interlock.job_block_term.first_seq is 'The seq of the first job of the block.';
 
-do $$
-declare
-  name text;
-begin
-  foreach name in array array['job_block', 'job_block_term'] loop
-    execute format('alter table interlock.%I enable row level security', name);
-    execute format('alter table interlock.%I force row level security', name);
-    execute format('create policy tenant_only on interlock.%I using (tenant = (select interlock.current_tenant()))', name);
-    execute format('grant select on interlock.%I to interlock_app', name);
-  end loop;
-end $$;
-
--- The newest jobs mostly wait; succeeded jobs start below this number.
-alter table interlock.queue_counter add column last_seq bigint;
-comment on column interlock.queue_counter.last_seq is 'None of the jobs arrived after this; null if unknown.';
+grant select on interlock.job_block, interlock.job_block_term to interlock_app;
+grant select on interlock.job_block to interlock_sweep;
 
 -- Advisory lock of a tenant: exclusive while maintenance indexes a block, shared for changes of tags.
 create function interlock.job_block_lock(p_tenant text) returns bigint
@@ -64,11 +49,6 @@ end $$;
 create trigger note_new_tags after update of tags on interlock.job for each row
   when (old.tags is distinct from new.tags) execute function interlock.note_new_tags();
 
--- Return tenants with at least p_jobs jobs after their last job block.
-grant select (tenant, seq) on interlock.job to interlock_sweep;
-grant select on interlock.job_block to interlock_sweep;
-create policy sweep on interlock.job for select to interlock_sweep using (current_user = 'interlock_sweep');
-create policy sweep on interlock.job_block for select to interlock_sweep using (current_user = 'interlock_sweep');
 create function interlock.long_tails(p_jobs integer, p_limit integer) returns setof text
   language sql stable security definer set search_path = interlock, pg_temp as $$
   select t.tenant from tenant t
@@ -76,11 +56,6 @@ create function interlock.long_tails(p_jobs integer, p_limit integer) returns se
   where exists (select from job j where j.tenant = t.tenant and j.seq > noted.seq order by j.seq offset p_jobs - 1)
   limit p_limit
 $$;
--- Return the last sequence number drawn: if it has not changed, no tenant has new jobs to index.
-grant select on sequence interlock.job_seq_seq to interlock_sweep;
+
 create function interlock.last_job_seq() returns bigint
   language sql stable security definer set search_path = interlock, pg_temp as $$ select last_value from job_seq_seq $$;
-grant create on schema interlock to interlock_sweep;
-alter function interlock.long_tails(integer, integer) owner to interlock_sweep;
-alter function interlock.last_job_seq() owner to interlock_sweep;
-revoke create on schema interlock from interlock_sweep;

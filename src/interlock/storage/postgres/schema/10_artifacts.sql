@@ -60,27 +60,12 @@ comment on table interlock.artifact_usage is 'How much each tenant keeps, for it
 comment on column interlock.artifact_usage.tenant is 'Whose it is.';
 comment on column interlock.artifact_usage.bytes is 'The sizes of all its files together.';
 
-do $$
-declare
-  name text;
-begin
-  foreach name in array array['artifact', 'artifact_orphan', 'artifact_usage'] loop
-    execute format('alter table interlock.%I enable row level security', name);
-    execute format('alter table interlock.%I force row level security', name);
-    execute format('create policy tenant_only on interlock.%I using (tenant = (select interlock.current_tenant()))', name);
-  end loop;
-end $$;
 grant select, insert, delete on interlock.artifact to interlock_app;
 grant select, insert, update, delete on interlock.artifact_orphan to interlock_app;
 grant select, insert, update on interlock.artifact_usage to interlock_app;
-
 grant select on interlock.artifact_orphan to interlock_sweep;
-create policy sweep on interlock.artifact_orphan for select to interlock_sweep using (current_user = 'interlock_sweep');
 
 create function interlock.due_orphans(p_now timestamptz, p_limit integer) returns table (tenant text, object_key text)
   language sql stable security definer set search_path = interlock, pg_temp as $$
   select o.tenant, o.object_key from artifact_orphan o where o.collect_at <= p_now order by o.collect_at limit p_limit
 $$;
-grant create on schema interlock to interlock_sweep;
-alter function interlock.due_orphans(timestamptz, integer) owner to interlock_sweep;
-revoke create on schema interlock from interlock_sweep;

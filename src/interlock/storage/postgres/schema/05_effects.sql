@@ -1,137 +1,4 @@
--- Guards and triggers: illegal changes are rejected; history, counters and index tables are written automatically.
-
--- Encode one field of a history row as length:text, null as a dash. The common cases skip the counting.
-create function interlock.field(value text) returns text
-  language sql immutable parallel safe return coalesce(octet_length(value)::text || ':' || value, '-');
-create function interlock.field(value bigint) returns text
-  language sql immutable parallel safe
-  return case when value between 0 and 9 then '1:' || value::text else length(value::text)::text || ':' || value::text end;
-create function interlock.field(value interlock.status) returns text
-  language sql immutable parallel safe
-  return case value
-    when 'queued' then '6:queued' when 'running' then '7:running' when 'succeeded' then '9:succeeded' when 'retry' then '5:retry'
-    when 'waiting_for_approval' then '20:waiting_for_approval' when 'failed' then '6:failed' when 'dead_letter' then '11:dead_letter'
-    when 'cancelled' then '9:cancelled' else '-' end;
-
-create function interlock.micros(t timestamptz) returns bigint
-  language sql immutable parallel safe
-  return (extract(epoch from t) * 1000000)::bigint;
-
--- The parts of a hash that are the same for all rows of a statement, so that they are built once.
-create function interlock.became(to_status interlock.status, verb text, actor text) returns text
-  language sql immutable parallel safe return interlock.field(to_status) || interlock.field(verb) || interlock.field(actor);
-create function interlock.noted(reason text, metadata text, at bigint) returns text
-  language sql immutable parallel safe return interlock.field(reason) || interlock.field(metadata) || interlock.field(at);
-
--- The start of a job's chain. Later rows cover it through the previous hash.
-create function interlock.origin(tenant_field text, job_id uuid) returns bytea
-  language sql stable parallel safe return convert_to(tenant_field || '36:' || job_id::text, 'UTF8');
-
--- The bytes a hash covers besides the previous hash. They are the same for all jobs in a batch of first transitions.
-create function interlock.history_bytes(
-  version integer, from_status interlock.status, became text, attempt integer, fence bigint, noted text
-) returns bytea
-  language sql stable parallel safe
-  return convert_to(
-    interlock.field(version) || interlock.field(from_status) || became || interlock.field(attempt) || interlock.field(fence) || noted, 'UTF8');
-create function interlock.history_hash(
-  before bytea, version integer, from_status interlock.status, became text, attempt integer, fence bigint, noted text
-) returns bytea
-  language sql stable parallel safe
-  return sha256(before || interlock.history_bytes(version, from_status, became, attempt, fence, noted));
-comment on function interlock.history_hash is
-  'SHA-256 over the hash before and every field of the row as length:text; the same bytes on every engine.';
-
--- The guard. Its WHEN clause accepts claims and completions, which every job has, without calling the function. The
--- clause is short because its length is a cost of each statement.
-create function interlock.guard_move() returns trigger language plpgsql as $$
-begin
-  if old.status >= 'succeeded' then
-    raise exception 'interlock: job % has ended as %, which is final; redrive makes a new job', old.id, old.status
-      using errcode = 'check_violation';
-  elsif new.version is distinct from old.version + 1 or new.previous is distinct from old.status then
-    raise exception 'interlock: job %: every change raises version by one and names the status it leaves', old.id
-      using errcode = 'check_violation';
-  elsif not (case old.status
-      when 'queued' then new.status in ('queued', 'running', 'cancelled')
-      when 'retry' then new.status in ('retry', 'running', 'failed', 'cancelled')
-      when 'waiting_for_approval' then new.status in ('queued', 'failed', 'cancelled')
-      else true end) then
-    raise exception 'interlock: job %: % → % is not a legal move', old.id, old.status, new.status
-      using errcode = 'check_violation';
-  elsif new.attempt <> old.attempt + (new.status = 'retry' and old.status = 'running')::integer then
-    raise exception 'interlock: job %: attempt rises exactly when another try is scheduled, not % → % at % → %', old.id,
-      old.attempt, new.attempt, old.status, new.status using errcode = 'check_violation';
-  elsif (case when new.status = 'running' and old.status <> 'running' then new.fence <= old.fence else new.fence <> old.fence end) then
-    raise exception 'interlock: job %: fence rises exactly when a lease begins, not % → % at % → %', old.id, old.fence, new.fence,
-      old.status, new.status using errcode = 'check_violation';
-  elsif old.status = 'running' and new.worker <> old.worker then
-    raise exception 'interlock: job %: its worker changes only when a lease begins, not % → %', old.id, old.worker, new.worker
-      using errcode = 'check_violation';
-  end if;
-  if new.status = 'waiting_for_approval' and not exists (select from interlock.approval a where a.tenant = new.tenant
-      and a.id = new.approval_id and a.job_id = new.id and a.fence = new.fence and a.status = 'open') then
-    raise exception 'interlock: job %: it waits only for its own open approval, requested under its last lease', old.id
-      using errcode = 'check_violation';
-  elsif (new.eligibility_key, new.base, new.priority) is distinct from (old.eligibility_key, old.base, old.priority) and not exists (
-      select from interlock.eligibility_key r where r.tenant = new.tenant and r.no = new.eligibility_key and r.base = new.base and r.priority = new.priority
-        and r.type = new.type and r.requires = new.requires and r.repository is not distinct from new.repository
-        and r.affinity_key is not distinct from new.affinity_key) then
-    raise exception 'interlock: job %: its eligibility key must match its type, requirements, priority, repository and affinity key', old.id
-      using errcode = 'check_violation';
-  end if;
-  new.updated_at := interlock.clock();
-  if current_setting('interlock.verb', true) is distinct from 'on' then  -- claims and completions supply the hash
-    new.metadata := interlock.metadata_of_change(old, new);
-    new.head := interlock.history_hash(old.head, new.version, new.previous,
-      interlock.became(new.status, new.verb, new.actor), old.attempt, new.fence,
-      interlock.noted(new.reason, new.metadata, interlock.micros(new.updated_at)));
-  end if;
-  return new;
-end $$;
-create trigger guard_move before update on interlock.job for each row
-  when ((
-    new.version = old.version + 1 and new.previous = old.status and new.attempt = old.attempt and new.updated_at = now()
-    and current_setting('interlock.verb', true) = 'on' and case when old.status = 'running' then new.fence = old.fence and new.status = 'succeeded'
-             else old.status <= 'retry' and new.status = 'running' and new.fence > old.fence end) is not true)
-  execute function interlock.guard_move();
-
--- Per statement, not per row: comparing this many columns per row is expensive.
-create function interlock.refuse_identity() returns trigger language plpgsql as $$
-begin
-  raise exception 'interlock: what a job was created with, its payload above all, never changes' using errcode = 'check_violation';
-end $$;
-create trigger guard_identity before update of tenant, id, seq, type, payload, headers, traceparent, created_at, created_by,
-  requested_by, parent_id, redrive_of, idempotency_key, body_sha256, agent_kind, agent_id, agent_no, repository, affinity_key, requires,
-  webhook, backoff, expiry_delay_seconds on interlock.job for each statement execute function interlock.refuse_identity();
-
--- A row in ready is found by run_at and eligibility key, so a transition that ends the wait must not change them.
-create function interlock.reject_reorder() returns trigger language plpgsql as $$
-begin
-  raise exception 'interlock: job %: when it is due and who may have it change while it waits, not as it stops waiting', old.id
-    using errcode = 'check_violation';
-end $$;
-create trigger guard_order before update of run_at, eligibility_key on interlock.job for each row
-  when (old.status <= 'retry' and new.status <> old.status and (new.run_at <> old.run_at or new.eligibility_key <> old.eligibility_key))
-  execute function interlock.reject_reorder();
-
-create function interlock.guard_enqueue() returns trigger language plpgsql as $$
-begin
-  if (new.status = 'queued' and new.version = 1 and new.attempt = 1 and new.fence = 0 and new.previous is null) is not true then
-    raise exception 'interlock: a new job is queued, at version 1, attempt 1 and fence 0' using errcode = 'check_violation';
-  end if;
-  new.updated_at := interlock.clock();
-  if current_setting('interlock.verb', true) is distinct from 'on' then
-    new.metadata := interlock.metadata_of_creation(new);
-    new.head := interlock.history_hash(interlock.origin(interlock.field(new.tenant), new.id), 1, null,
-      interlock.became(new.status, new.verb, new.actor), 1, 0, interlock.noted(new.reason, new.metadata, interlock.micros(new.updated_at)));
-  end if;
-  return new;
-end $$;
-create trigger guard_enqueue before insert on interlock.job for each row
-  when ((new.status = 'queued' and new.version = 1 and new.attempt = 1 and new.fence = 0 and new.previous is null
-    and new.updated_at = now() and current_setting('interlock.verb', true) = 'on') is not true)
-  execute function interlock.guard_enqueue();
+-- What follows from a change of a job, written by triggers: history, counters, index tables, slots and parents.
 
 create function interlock.after_insert() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp
@@ -398,30 +265,12 @@ end $$;
 create trigger move_ready after update of eligibility_key, base, run_at, deadline on interlock.job for each row
   when (old.status <= 'retry' and new.status = old.status) execute function interlock.move_ready();
 
-create function interlock.refuse_history() returns trigger language plpgsql as $$
+-- A worker that accepts any repository or affinity key finds its jobs in one index range, regardless of their number.
+create function interlock.range_ready() returns trigger language plpgsql set search_path = interlock, pg_temp as $$
 begin
-  raise exception 'interlock: history is append-only; % is refused', tg_op using errcode = 'insufficient_privilege';
+  select r.across_repositories, r.across_keys into new.across_repositories, new.across_keys
+  from eligibility_key r where r.tenant = new.tenant and r.no = new.eligibility_key;
+  return new;
 end $$;
-create function interlock.job_lives(p_tenant text, p_job_id uuid) returns boolean
-  language sql stable return exists (select from interlock.job where tenant = p_tenant and id = p_job_id);
-create function interlock.refuse_forged_history() returns trigger language plpgsql as $$
-begin
-  raise exception 'interlock: history is append-only: only a transition writes a row' using errcode = 'insufficient_privilege';
-end $$;
-create trigger history_comes_with_its_change before insert on interlock.job_history
-  for each statement when (pg_trigger_depth() = 0) execute function interlock.refuse_forged_history();
-create trigger history_never_changes before update on interlock.job_history for each row execute function interlock.refuse_history();
-create trigger history_goes_with_its_job before delete on interlock.job_history for each row
-  when (interlock.job_lives(old.tenant, old.job_id)) execute function interlock.refuse_history();
-create trigger history_is_not_truncated before truncate on interlock.job_history
-  for each statement execute function interlock.refuse_history();
-
-create function interlock.refuse_delete() returns trigger language plpgsql as $$
-begin
-  raise exception 'interlock: only a job that has ended may be deleted, with all it owns, not %: use interlock prune', old.id
-    using errcode = 'check_violation';
-end $$;
-create trigger job_is_permanent before delete on interlock.job for each row
-  when (old.status < 'succeeded' or current_setting('interlock.verb', true) is distinct from 'on') execute function interlock.refuse_delete();
-create trigger job_is_not_truncated before truncate on interlock.job
-  for each statement execute function interlock.refuse_history();
+create trigger range_ready before insert on interlock.ready for each row
+  when (new.eligibility_key <> new.base) execute function interlock.range_ready();

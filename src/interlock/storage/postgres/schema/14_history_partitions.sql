@@ -19,7 +19,6 @@ comment on column interlock.history_partition.detached is 'It is no part of hist
 comment on column interlock.history_partition.name is 'The name of the table.';
 grant select on interlock.history_partition to interlock_app;
 
-grant select (tenant, id) on interlock.job to interlock_sweep;
 -- Return whether any tenant has a job with an id from p_first on and before p_before.
 create function interlock.any_job(p_first uuid, p_before uuid) returns boolean
   language sql stable security definer set search_path = interlock, pg_temp as $$
@@ -31,6 +30,3 @@ create function interlock.any_job(p_first uuid, p_before uuid) returns boolean
   select exists (select from t where exists (
     select from job j where j.tenant = t.tenant and j.id >= coalesce(p_first, '00000000-0000-0000-0000-000000000000') and j.id < p_before))
 $$;
-grant create on schema interlock to interlock_sweep;
-alter function interlock.any_job(uuid, uuid) owner to interlock_sweep;
-revoke create on schema interlock from interlock_sweep;

@@ -64,13 +64,8 @@ create trigger token_only_revoked before update on interlock.token for each row
     or (old.revoked_at is not null and (old.revoked_at, old.revoked_by) is distinct from (new.revoked_at, new.revoked_by)))
   execute function interlock.refuse_token_change();
 
-alter table interlock.token enable row level security;
-alter table interlock.token force row level security;
-create policy tenant_only on interlock.token using (tenant = (select interlock.current_tenant()));
 grant select, insert, update (last_used_at, revoked_at, revoked_by) on interlock.token to interlock_app;
-
 grant select (tenant, id, hash, expires_at, revoked_at) on interlock.token to interlock_sweep;
-create policy sweep on interlock.token for select to interlock_sweep using (current_user = 'interlock_sweep');
 
 -- Return the tenant of the token with this hash; everything else is read as that tenant.
 create function interlock.token_owner(p_hash bytea) returns table (tenant text, token_id uuid)
@@ -83,11 +78,6 @@ create function interlock.old_tokens(p_before timestamptz, p_limit integer) retu
   select t.tenant, t.id from token t where least(t.revoked_at, t.expires_at) < p_before
   order by least(t.revoked_at, t.expires_at) limit p_limit
 $$;
-
-grant create on schema interlock to interlock_sweep;
-alter function interlock.token_owner(bytea) owner to interlock_sweep;
-alter function interlock.old_tokens(timestamptz, integer) owner to interlock_sweep;
-revoke create on schema interlock from interlock_sweep;
 
 create table interlock.signing_key (
   only_row boolean not null default true primary key check (only_row),

@@ -6,7 +6,7 @@ create table interlock.subscription (
   created_at           timestamptz not null,
   min_interval_seconds double precision not null check (min_interval_seconds >= 0),
   failures             integer     not null default 0,
-  commit_seq                 bigint      not null default 0,
+  commit_seq           bigint      not null default 0,
   expires_at           timestamptz,
   ended_at             timestamptz,
   resting_until        timestamptz,
@@ -31,7 +31,6 @@ create table interlock.subscription (
 create unique index subscription_key on interlock.subscription (tenant, key) where key is not null;
 create index subscription_channel on interlock.subscription (tenant, channel);
 comment on table interlock.subscription is 'A webhook listener.';
-comment on column interlock.subscription.tenant is 'Whose row this is; it leads every key.';
 comment on column interlock.subscription.id is 'A UUIDv7.';
 comment on column interlock.subscription.created_at is 'When it was made.';
 comment on column interlock.subscription.min_interval_seconds is 'Events of one kind that come closer together are folded into one.';
@@ -76,7 +75,6 @@ create table interlock.webhook_throttle (
   primary key (tenant, channel, event, type)
 );
 comment on table interlock.webhook_throttle is 'Until when a channel that folds bursts hears no more of one kind of event.';
-comment on column interlock.webhook_throttle.tenant is 'Whose row this is; it leads every key.';
 comment on column interlock.webhook_throttle.channel is 'The queue of deliveries.';
 comment on column interlock.webhook_throttle.event is 'The event.';
 comment on column interlock.webhook_throttle.type is 'The type of its jobs.';
@@ -119,7 +117,6 @@ create index outbox_job on interlock.outbox (tenant, job_id);
 create index outbox_settled on interlock.outbox (settled_at) where settled_at is not null;
 comment on table interlock.outbox is
   'Webhook deliveries, written by the triggers of job in the transaction of the change.';
-comment on column interlock.outbox.tenant is 'Whose row this is; it leads every key.';
 comment on column interlock.outbox.id is 'A UUIDv7; the id of the message, the same at every try.';
 comment on column interlock.outbox.at is 'When the event happened.';
 comment on column interlock.outbox.job_id is 'The job it is about.';
@@ -146,19 +143,11 @@ comment on column interlock.outbox.approval_id is 'The approval it is about.';
 comment on column interlock.outbox.url is 'The webhook of the job; null for a subscription.';
 comment on column interlock.outbox.last_error is 'Why the last try failed, in a word of ours.';
 
-do $$
-declare
-  name text;
-begin
-  foreach name in array array['subscription', 'webhook_secret', 'webhook_throttle', 'outbox'] loop
-    execute format('alter table interlock.%I enable row level security', name);
-    execute format('alter table interlock.%I force row level security', name);
-    execute format('create policy tenant_only on interlock.%I using (tenant = (select interlock.current_tenant()))', name);
-  end loop;
-end $$;
 grant select, insert, update, delete on interlock.subscription, interlock.webhook_throttle to interlock_app;
 grant select, insert, update on interlock.webhook_secret to interlock_app;
 grant select, update, delete on interlock.outbox to interlock_app;  -- only the triggers of job insert rows
+grant select (tenant, channel, next_try_at, settled_at, id) on interlock.outbox to interlock_sweep;
+grant select (tenant, id, ended_at, expires_at) on interlock.subscription to interlock_sweep;
 
 create function interlock.delivery_id() returns uuid language sql volatile
   return encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
@@ -261,12 +250,6 @@ end $$;
 create trigger announce_slot after update on interlock.ready referencing new table as slotted
   for each statement when (current_setting('interlock.listened', true) is distinct from 'false') execute function interlock.announce_slot();
 
--- Rights to search across tenants.
-grant select (tenant, channel, next_try_at, settled_at, id) on interlock.outbox to interlock_sweep;
-grant select (tenant, id, ended_at, expires_at) on interlock.subscription to interlock_sweep;
-create policy sweep on interlock.outbox for select to interlock_sweep using (current_user = 'interlock_sweep');
-create policy sweep on interlock.subscription for select to interlock_sweep using (current_user = 'interlock_sweep');
-
 -- Return channels with due deliveries, round-robin over tenants: the oldest of each tenant, then the second of each,
 -- and so on.
 create function interlock.due_channels(p_now timestamptz, p_limit integer) returns table (tenant text, channel text)
@@ -295,9 +278,3 @@ create function interlock.old_deliveries(p_before timestamptz, p_limit integer) 
   language sql stable security definer set search_path = interlock, pg_temp as $$
   select o.tenant, o.id from outbox o where o.settled_at <= p_before order by o.settled_at limit p_limit
 $$;
-
-grant create on schema interlock to interlock_sweep;
-alter function interlock.due_channels(timestamptz, integer) owner to interlock_sweep;
-alter function interlock.old_subscriptions(timestamptz, integer) owner to interlock_sweep;
-alter function interlock.old_deliveries(timestamptz, integer) owner to interlock_sweep;
-revoke create on schema interlock from interlock_sweep;

@@ -24,21 +24,11 @@ create table interlock.placement (
   constraint moves_lead_elsewhere check (other <> shard)
 );
 comment on table interlock.placement is 'The directory: which shard each tenant lives on. Kept in the database of the first shard.';
-comment on column interlock.placement.tenant is 'Whose row this is; it leads every key.';
 comment on column interlock.placement.shard is 'Where the tenant lives.';
 comment on column interlock.placement.other is 'During a move, the shard it goes to, and after it, until the old copy is deleted, the one it came from.';
 comment on column interlock.placement.phase is 'copying until the tenant lives on the other shard, then clearing until its old copy is gone.';
-alter table interlock.placement enable row level security;
-alter table interlock.placement force row level security;
-create policy tenant_only on interlock.placement using (tenant = (select interlock.current_tenant()));
 grant select, insert, update on interlock.placement to interlock_app;
 grant select on interlock.placement to interlock_sweep;
-create policy sweep on interlock.placement for select to interlock_sweep using (current_user = 'interlock_sweep');
-
-alter table interlock.tenant add column state text collate "C" not null default 'here'
-  constraint state_is_known check (state in ('here', 'leaving', 'gone'));
-comment on column interlock.tenant.state is
-  'here; leaving while it is copied to another shard and no job may be deleted; or gone, when nothing may be changed here any more.';
 
 -- Advisory lock of a tenant: exclusive while a move copies its active jobs, shared for every change of its data.
 create function interlock.move_lock(p_tenant text) returns bigint
@@ -51,11 +41,7 @@ create table interlock.move_delta (
 create index move_delta_tenant on interlock.move_delta (tenant);
 comment on table interlock.move_delta is
   'Jobs that were changed while their tenant was leaving: their copies may be old, and go over again. Written by triggers, and only then.';
-comment on column interlock.move_delta.tenant is 'Whose row this is; it leads every key.';
 comment on column interlock.move_delta.job_id is 'The job.';
-alter table interlock.move_delta enable row level security;
-alter table interlock.move_delta force row level security;
-create policy tenant_only on interlock.move_delta using (tenant = (select interlock.current_tenant()));
 grant select on interlock.move_delta to interlock_app;
 
 -- Checked in the transaction of the change, so that a caller with an outdated placement is rejected and looks it up
@@ -100,7 +86,7 @@ begin
       ('artifact', 'insert or delete'), ('artifact_orphan', 'insert or update or delete'), ('queue', 'insert or update'),
       ('subscription', 'insert or update or delete'), ('webhook_secret', 'insert or update'), ('outbox', 'update'),
       ('token', 'insert or update'), ('job_type', 'insert or update or delete'), ('prune', 'insert'), ('eligibility_key', 'insert'),
-      ('agent', 'insert or delete or update of max_concurrency, strict, implicit, backoff, defaults')
+      ('audit_log', 'insert'), ('agent', 'insert or delete or update of max_concurrency, strict, implicit, backoff, defaults')
     ) as g(name, changes) loop
     execute format('create trigger a_only_where_it_lives before %s on interlock.%I for each statement
                       execute function interlock.refuse_departed()', guarded.changes, guarded.name);
@@ -138,32 +124,6 @@ begin
   end loop;
 end $$;
 
--- A move copies waiting jobs before their tenant arrives: only the shard that has the tenant enforces their deadlines.
-create or replace function interlock.due_deadlines(p_now timestamptz, p_limit integer) returns table (tenant text, job_id uuid)
-  language sql stable security definer set search_path = interlock, pg_temp as $$
-  (
-  with recursive t(tenant) as (
-    (select x.tenant from ready x where x.deadline is not null order by x.tenant limit 1)
-    union all
-    select (select x.tenant from ready x where x.tenant > t.tenant and x.deadline is not null order by x.tenant limit 1) from t where t.tenant is not null
-  )
-  select q.tenant, q.job_id from t join tenant n on n.tenant = t.tenant and n.state <> 'gone' cross join lateral
-    (select tenant, job_id from ready where tenant = t.tenant and deadline <= p_now order by deadline limit p_limit) q
-  limit p_limit
-  )
-  union all
-  (
-  with recursive t(tenant) as (
-    (select x.tenant from job_await x where x.deadline is not null order by x.tenant limit 1)
-    union all
-    select (select x.tenant from job_await x where x.tenant > t.tenant and x.deadline is not null order by x.tenant limit 1) from t where t.tenant is not null
-  )
-  select q.tenant, q.job_id from t cross join lateral
-    (select tenant, job_id from job_await where tenant = t.tenant and deadline <= p_now order by deadline limit p_limit) q
-  limit p_limit
-  )
-$$;
-
 -- Reject the implicit creation of a tenant: a router looks it up in the directory and admits it first.
 create function interlock.refuse_stranger() returns trigger language plpgsql as $$
 begin
@@ -187,7 +147,3 @@ create function interlock.moves() returns table (tenant text, shard text, other 
   language sql stable security definer set search_path = interlock, pg_temp as $$
   select p.tenant, p.shard, p.other, p.phase from placement p where p.phase is not null order by p.tenant
 $$;
-grant create on schema interlock to interlock_sweep;
-alter function interlock.population() owner to interlock_sweep;
-alter function interlock.moves() owner to interlock_sweep;
-revoke create on schema interlock from interlock_sweep;

@@ -1,4 +1,20 @@
--- Progress of a running job: steps, which are not run twice, and events.
+-- Progress of a running job: its checkpoint, steps, which are not run twice, and events.
+
+create table interlock.job_checkpoint (
+  tenant    text collate "C" not null,
+  job_id    uuid        not null,
+  seq       bigint      not null,
+  data      text collate "C" not null,
+  sanitized boolean  not null,
+  at        timestamptz not null,
+  primary key (tenant, job_id)
+);
+comment on table interlock.job_checkpoint is 'The saved progress of a job: one value, numbered.';
+comment on column interlock.job_checkpoint.job_id is 'The job.';
+comment on column interlock.job_checkpoint.seq is 'Its number, given by the worker; only a higher one replaces it.';
+comment on column interlock.job_checkpoint.data is 'JSON text exactly as the worker sent it.';
+comment on column interlock.job_checkpoint.sanitized is 'Whether lone surrogates were replaced in it.';
+comment on column interlock.job_checkpoint.at is 'When it was saved.';
 
 create table interlock.job_step (
   job_id     uuid        not null,
@@ -15,7 +31,6 @@ create table interlock.job_step (
   constraint job_step_once unique (tenant, job_id, name, occurrence)
 );
 comment on table interlock.job_step is 'The results of named parts of runs: the first one of each name and occurrence stays.';
-comment on column interlock.job_step.tenant is 'Whose row this is; it leads every key.';
 comment on column interlock.job_step.job_id is 'Of which job.';
 comment on column interlock.job_step.seq is 'Its place among the steps of its job, in the order they were saved.';
 comment on column interlock.job_step.name is 'What the code of the job calls it.';
@@ -27,19 +42,19 @@ comment on column interlock.job_step.at is 'When it was saved.';
 comment on column interlock.job_step.sanitized is 'Whether text that is not Unicode had to be replaced.';
 
 create table interlock.job_event (
-  job_id    uuid        not null,
-  id        uuid        not null,
-  commit_seq      bigint      not null,
-  fence     bigint      not null,
-  at        timestamptz not null,
+  job_id      uuid        not null,
+  id          uuid        not null,
+  commit_seq  bigint      not null,
+  fence       bigint      not null,
+  at          timestamptz not null,
   received_at timestamptz not null,
-  seq       integer     not null,
-  epoch     integer     not null,
-  sanitized boolean     not null,
-  tenant    text collate "C" not null,
-  level     text collate "C" not null,
-  message   text collate "C" not null,
-  payload   text collate "C",
+  seq         integer     not null,
+  epoch       integer     not null,
+  sanitized   boolean     not null,
+  tenant      text collate "C" not null,
+  level       text collate "C" not null,
+  message     text collate "C" not null,
+  payload     text collate "C",
   primary key (tenant, job_id, seq),
   constraint job_event_once unique (tenant, job_id, id),
   constraint level_is_known check (level in ('info', 'warn', 'error')),
@@ -49,7 +64,6 @@ create index job_event_feed on interlock.job_event (tenant, epoch, commit_seq, j
 comment on table interlock.job_event is
   'Progress events of workers. epoch and turn put the events of all jobs into one order in which nothing ever appears '
   'before what may have been read already.';
-comment on column interlock.job_event.tenant is 'Whose row this is; it leads every key.';
 comment on column interlock.job_event.job_id is 'Of which job.';
 comment on column interlock.job_event.seq is 'Its position among the events of its job, in order of arrival.';
 comment on column interlock.job_event.id is 'Given by the worker; the same again adds nothing.';
@@ -63,6 +77,9 @@ comment on column interlock.job_event.at is 'When the worker recorded it, from t
 comment on column interlock.job_event.received_at is 'When it arrived.';
 comment on column interlock.job_event.sanitized is 'Whether text that is not Unicode had to be replaced.';
 
+grant select, insert, update on interlock.job_checkpoint to interlock_app;
+grant select, insert on interlock.job_step, interlock.job_event to interlock_app;
+
 create function interlock.refuse_progress() returns trigger language plpgsql as $$
 begin
   raise exception 'interlock: steps and events are append-only and go only with their job; % is refused', tg_op
@@ -74,10 +91,6 @@ declare
   name text;
 begin
   foreach name in array array['job_step', 'job_event'] loop
-    execute format('alter table interlock.%I enable row level security', name);
-    execute format('alter table interlock.%I force row level security', name);
-    execute format('create policy tenant_only on interlock.%I using (tenant = (select interlock.current_tenant()))', name);
-    execute format('grant select, insert on interlock.%I to interlock_app', name);
     execute format('create trigger %I before update on interlock.%I for each row execute function interlock.refuse_progress()',
                    name || '_never_changes', name);
     execute format('create trigger %I before delete on interlock.%I for each row
@@ -87,3 +100,25 @@ begin
                    name || '_is_not_truncated', name);
   end loop;
 end $$;
+
+-- A transition covers the progress saved in the run it ended, so nothing may be saved outside a run.
+create function interlock.refuse_outside_a_run() returns trigger language plpgsql as $$
+begin
+  if new.tenant = interlock.current_tenant() and not exists (select from interlock.job j where j.tenant = new.tenant and j.id = new.job_id and j.status = 'running'
+      and (tg_table_name <> 'job_step' or (to_jsonb(new) ->> 'fence')::bigint = j.fence))
+      or (tg_op = 'UPDATE' and (new.tenant, new.job_id) is distinct from (old.tenant, old.job_id)) then
+    raise exception 'interlock: steps and checkpoints are saved under the lease of a running job' using errcode = 'check_violation';
+  end if;
+  return new;
+end $$;
+create trigger step_belongs_to_a_run before insert on interlock.job_step for each row
+  when (current_setting('interlock.verb', true) is distinct from 'on') execute function interlock.refuse_outside_a_run();
+create trigger checkpoint_belongs_to_a_run before insert or update on interlock.job_checkpoint for each row
+  when (current_setting('interlock.verb', true) is distinct from 'on') execute function interlock.refuse_outside_a_run();
+
+create function interlock.refuse_checkpoint_delete() returns trigger language plpgsql as $$
+begin
+  raise exception 'interlock: the checkpoint of a job goes only with the job' using errcode = 'check_violation';
+end $$;
+create trigger checkpoint_goes_with_its_job before delete on interlock.job_checkpoint for each row
+  when (interlock.job_lives(old.tenant, old.job_id)) execute function interlock.refuse_checkpoint_delete();

@@ -45,9 +45,7 @@ create index approval_newest on interlock.approval (tenant, opened_at, id);
 create index approval_open on interlock.approval (tenant, opened_at, id) where status = 'open';
 create index approval_due on interlock.approval (tenant, expires_at) where status = 'open';
 create index approval_deadline on interlock.approval (tenant, deadline) where status = 'open' and deadline is not null;
-
 comment on table interlock.approval is 'Every approval that a job requested, and its decision. One open per job.';
-comment on column interlock.approval.tenant is 'Whose row this is; it leads every key.';
 comment on column interlock.approval.id is 'Identifies the approval; the job that waits for it names it.';
 comment on column interlock.approval.job_id is 'The job that asked.';
 comment on column interlock.approval.fence is 'The lease that ended with the request; a lease requests at most one.';
@@ -85,9 +83,7 @@ create table interlock.approval_vote (
   constraint decision_is_known check (decision in ('approve', 'deny'))
 );
 create index approval_vote_job on interlock.approval_vote (tenant, job_id);
-
 comment on table interlock.approval_vote is 'The vote of each principal on an approval; one per principal.';
-comment on column interlock.approval_vote.tenant is 'Whose row this is; it leads every key.';
 comment on column interlock.approval_vote.approval_id is 'The approval.';
 comment on column interlock.approval_vote.voter is 'Who voted.';
 comment on column interlock.approval_vote.job_id is 'The job that asked.';
@@ -103,6 +99,12 @@ select a.tenant, a.id, a.job_id, a.fence, a.status, a.prompt, a.details, a.risk,
    from interlock.approval_vote v where v.tenant = a.tenant and v.approval_id = a.id) as votes
 from interlock.approval a;
 comment on view interlock.approval_view is 'An approval with its votes as JSON, in the order of the record.';
+
+grant select, insert on interlock.approval, interlock.approval_vote to interlock_app;
+grant update (status, closed_by, closed_at, comment, data, token_sha256, link_created_by, link_created_at) on interlock.approval
+  to interlock_app;
+grant select on interlock.approval_view to interlock_app;
+grant select (tenant, id, job_id, status, expires_at, deadline, token_sha256) on interlock.approval to interlock_sweep;
 
 -- An approval is open only while its job waits. A decision closes it first; any other transition out of the wait closes
 -- it here.
@@ -142,19 +144,34 @@ create trigger approval_goes_with_its_job before delete on interlock.approval fo
 create trigger vote_goes_with_its_job before delete on interlock.approval_vote for each row
   when (interlock.job_lives(old.tenant, old.job_id)) execute function interlock.refuse_approval_delete();
 
-alter table interlock.approval enable row level security;
-alter table interlock.approval force row level security;
-create policy tenant_only on interlock.approval using (tenant = (select interlock.current_tenant()));
-alter table interlock.approval_vote enable row level security;
-alter table interlock.approval_vote force row level security;
-create policy tenant_only on interlock.approval_vote using (tenant = (select interlock.current_tenant()));
+create trigger approval_is_decided_with_its_job before update of status, closed_by, closed_at, comment, data on interlock.approval for each row
+  when (old.status = 'open' and pg_trigger_depth() = 0 and current_setting('interlock.verb', true) is distinct from 'on')
+  execute function interlock.refuse_by_hand('an approval is closed by the operation that moves its job on; decide it with interlock approvals');
+create trigger z_not_by_hand_insert before insert on interlock.approval for each statement
+  when (pg_trigger_depth() = 0 and current_setting('interlock.verb', true) is distinct from 'on')
+  execute function interlock.refuse_by_hand('an approval is opened by the operation that makes its job wait');
+create trigger z_not_by_hand_insert before insert on interlock.approval_vote for each statement
+  when (pg_trigger_depth() = 0 and current_setting('interlock.verb', true) is distinct from 'on')
+  execute function interlock.refuse_by_hand('a vote is cast only by deciding the approval');
 
-grant select, insert on interlock.approval, interlock.approval_vote to interlock_app;
-grant update (status, closed_by, closed_at, comment, data, token_sha256, link_created_by, link_created_at) on interlock.approval
-  to interlock_app;
-grant select on interlock.approval_view to interlock_app;
-grant select (tenant, id, job_id, status, expires_at, deadline, token_sha256) on interlock.approval to interlock_sweep;
-create policy sweep on interlock.approval for select to interlock_sweep using (current_user = 'interlock_sweep');
+-- When the transaction ends, a job waits for an approval exactly if it is open, regardless of the statement that
+-- changed it.
+create function interlock.refuse_parted() returns trigger language plpgsql as $$
+declare
+  status text;
+  waits boolean;
+begin
+  perform set_config('interlock.tenant', new.tenant, true);
+  select a.status into status from interlock.approval a where a.tenant = new.tenant and a.id = new.id;
+  waits := exists (select from interlock.job j where j.tenant = new.tenant and j.id = new.job_id and j.approval_id = new.id);
+  if waits <> (status = 'open') then
+    raise exception 'interlock: an approval is open exactly while its job waits for it: decide it with interlock approvals'
+      using errcode = 'check_violation';
+  end if;
+  return null;
+end $$;
+create constraint trigger approval_and_job_go_together after insert or update of status on interlock.approval
+  deferrable initially deferred for each row execute function interlock.refuse_parted();
 
 -- Return the tenant and id of the approval with this link token; everything else is read as that tenant.
 create function interlock.approval_of_token(p_sha256 bytea) returns table (tenant text, approval_id uuid)
@@ -191,9 +208,3 @@ create function interlock.due_waits(p_now timestamptz, p_limit integer) returns 
      order by deadline limit p_limit) a
   limit p_limit
 $$;
-
-grant create on schema interlock to interlock_sweep;
-alter function interlock.approval_of_token(bytea) owner to interlock_sweep;
-alter function interlock.due_approvals(timestamptz, integer) owner to interlock_sweep;
-alter function interlock.due_waits(timestamptz, integer) owner to interlock_sweep;
-revoke create on schema interlock from interlock_sweep;

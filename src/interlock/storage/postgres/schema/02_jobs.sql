@@ -1,0 +1,400 @@
+-- Jobs, their history, and the narrow tables that index them: ready (claimable jobs), lease (running jobs) and
+-- unsuccessful_job (for lists).
+
+-- Except for primary keys, all indexes are partial, some with a condition that every row satisfies. The planner
+-- considers such an index only if the statement implies the condition. Without that, all ranges of a tenant look equal
+-- to it while a table is still empty, and a lookup by id could scan the tenant's whole sequence.
+
+-- The order matters: statuses up to 'retry' wait for a worker, those from 'succeeded' on are terminal.
+create type interlock.status as enum
+  ('queued', 'retry', 'waiting_for_approval', 'running', 'succeeded', 'failed', 'dead_letter', 'cancelled');
+
+create table interlock.epoch (
+  only_row boolean primary key default true check (only_row),
+  value    integer not null default 0 check (value >= 0)
+);
+insert into interlock.epoch default values;
+comment on table interlock.epoch is 'Restore counter; raising it invalidates every fence issued before.';
+
+comment on column interlock.epoch.only_row is 'Makes sure that there is one row.';
+comment on column interlock.epoch.value is 'Fences start above this times 2^32.';
+
+create table interlock.tenant (
+  tenant   text collate "C" primary key,
+  registry integer not null default 0,
+  state    text collate "C" not null default 'here' constraint state_is_known check (state in ('here', 'leaving', 'gone'))
+);
+comment on table interlock.tenant is 'Every tenant that has a job, a type or an agent.';
+comment on column interlock.tenant.registry is 'Rises whenever a type or the defaults of an agent change; an enqueue that was validated against an older one is repeated.';
+comment on column interlock.tenant.state is
+  'here; leaving while it is copied to another shard and no job may be deleted; or gone, when nothing may be changed here any more.';
+
+create sequence interlock.eligibility_key_no;
+create table interlock.eligibility_key (
+  tenant              text collate "C" not null,
+  no                  bigint  not null,
+  base                bigint  not null,
+  type                text collate "C" not null,
+  requires            text[] collate "C" not null,
+  priority            integer not null,
+  repository          text collate "C",
+  affinity_key        text collate "C",
+  across_repositories bigint,
+  across_keys         bigint,
+  -- Lookup columns of a claim, which never reads the keys, repositories and capabilities of other workers. A worker that
+  -- has all required capabilities has the first one. They are columns because row-level security prevents an index search
+  -- by an expression that is not leakproof.
+  found_by_key        text collate "C" not null generated always as (coalesce(affinity_key, '')) stored,
+  found_by_repository text collate "C" not null generated always as (coalesce(repository, '')) stored,
+  found_by_need       text collate "C" not null generated always as (coalesce(requires[1], '')) stored,
+  primary key (tenant, no)
+);
+create unique index eligibility_key_found on interlock.eligibility_key (tenant, found_by_key, found_by_repository, found_by_need, type, priority, requires)
+  where found_by_key is not null;
+create index eligibility_key_bases on interlock.eligibility_key (tenant, type) where no = base;
+create index eligibility_key_bound on interlock.eligibility_key (tenant) where no <> base;
+comment on table interlock.eligibility_key is
+  'The distinct combinations of what decides who may claim a job; rows are only ever added. '
+  'base is the route with the same type, requires and priority but no repository and no affinity key.';
+comment on column interlock.eligibility_key.no is 'Its number.';
+comment on column interlock.eligibility_key.base is 'The route with no repository and no affinity key; itself if it has neither.';
+comment on column interlock.eligibility_key.type is 'Type of its jobs.';
+comment on column interlock.eligibility_key.requires is 'Capabilities its jobs require, sorted.';
+comment on column interlock.eligibility_key.priority is 'Priority of its jobs.';
+comment on column interlock.eligibility_key.repository is 'Repository of its jobs.';
+comment on column interlock.eligibility_key.affinity_key is 'Affinity key of its jobs.';
+comment on column interlock.eligibility_key.across_repositories is 'The same route without its repository, if it has one.';
+comment on column interlock.eligibility_key.across_keys is 'The same route without its affinity key, if it has one.';
+comment on column interlock.eligibility_key.found_by_key is 'Its affinity key; empty if it has none.';
+comment on column interlock.eligibility_key.found_by_repository is 'Its repository; empty if it has none.';
+comment on column interlock.eligibility_key.found_by_need is 'The first capability its jobs require; empty if they require none.';
+
+create table interlock.queue (
+  tenant       text collate "C" not null,
+  type         text collate "C" not null,
+  paused_at    timestamptz,
+  paused_by    text collate "C",
+  pause_reason text collate "C",
+  primary key (tenant, type),
+  check ((paused_at is null) = (paused_by is null))
+);
+comment on table interlock.queue is 'What operators set for all jobs of one type.';
+comment on column interlock.queue.type is 'The type of the jobs.';
+comment on column interlock.queue.paused_at is 'Since when no job of this type is leased.';
+comment on column interlock.queue.paused_by is 'Who paused it.';
+comment on column interlock.queue.pause_reason is 'Why.';
+
+-- Fixed-size columns that are never null come first: PostgreSQL reads them at a constant offset, and also the tenant
+-- after them if it starts at a multiple of four. Then the columns that triggers read on every change, then the other
+-- non-null columns, then the rest.
+create table interlock.job (
+  id                   uuid        not null,
+  seq                  bigint      not null generated always as identity,
+  eligibility_key      bigint      not null,
+  base                 bigint      not null,
+  fence                bigint      not null,
+  run_at               timestamptz not null,
+  created_at           timestamptz not null,
+  updated_at           timestamptz not null,
+  status               interlock.status not null,
+  priority             integer     not null,
+  attempt              integer     not null,
+  max_attempts         integer     not null,
+  version              integer     not null,
+  releases             integer     not null,
+  tenant               text collate "C" not null,
+  type                 text collate "C" not null,
+  head                 bytea       not null,
+  verb                 text collate "C" not null,
+  actor                text collate "C" not null,
+  previous             interlock.status,
+  agent_no             bigint,
+  parent_id            uuid,
+  webhook              text collate "C",
+  reason               text collate "C",
+  metadata             text collate "C",
+  worker               text collate "C",
+  lease_seconds        double precision,
+  lease_expires_at     timestamptz,
+  run_started_at       timestamptz,
+  timeout_seconds      double precision,
+  sanitized            boolean     not null default false,
+  created_by           text collate "C" not null,
+  requires             text[] collate "C" not null,
+  tags                 text[] collate "C" not null,
+  payload              text collate "C" not null,
+  started_at           timestamptz,
+  finished_at          timestamptz,
+  deadline             timestamptz,
+  cancel_requested_at  timestamptz,
+  expiry_delay_seconds double precision,
+  slot_epoch           integer,
+  approval_id          uuid,
+  redrive_of           uuid,
+  cancel_reason        text collate "C",
+  error                text collate "C",
+  agent_kind           text collate "C",
+  agent_id             text collate "C",
+  repository           text collate "C",
+  affinity_key         text collate "C",
+  idempotency_key      text collate "C",
+  body_sha256          bytea,
+  backoff              text collate "C",
+  headers              text collate "C",
+  traceparent          text collate "C",
+  requested_by         text collate "C",
+  result               text collate "C",
+  result_summary       text collate "C",
+  usage                text collate "C",
+  primary key (tenant, id),
+  constraint finished_exactly_when_ended check ((finished_at is not null) = (status >= 'succeeded')),
+  constraint leased_exactly_when_running check
+    ((worker is not null) = (status = 'running') and (lease_expires_at is not null) = (worker is not null)),
+  constraint approval_exactly_when_waiting check ((approval_id is not null) = (status = 'waiting_for_approval')),
+  constraint error_fits_status check
+    (case when error is null then status not in ('failed', 'dead_letter') else status <> 'succeeded' end),
+  constraint running_has_started check (worker is null or (started_at is not null and run_started_at is not null)),
+  constraint attempt_within_max check (attempt between 1 and max_attempts and max_attempts <= 100),
+  constraint priority_in_range check (abs(priority) <= 1000)
+) with (fillfactor = 30);
+create unique index job_idempotency_key on interlock.job (tenant, idempotency_key) where idempotency_key is not null;
+-- Not unique: numbers come from a sequence, and a unique index would be searched twice for every new job.
+create index job_seq on interlock.job (tenant, seq) where seq is not null;
+create index job_parent on interlock.job (tenant, parent_id, seq) where parent_id is not null;
+create index job_redrive on interlock.job (tenant, redrive_of) where redrive_of is not null;
+create index job_agent on interlock.job (tenant, agent_kind, agent_id, seq) where agent_kind is not null;
+comment on table interlock.job is
+  'Every job: the truth that ready and lease only index. No column that changes is indexed, so updates stay in place.';
+comment on column interlock.job.id is 'A UUIDv7. It names the job; it is no order.';
+comment on column interlock.job.seq is 'The order of arrival.';
+comment on column interlock.job.eligibility_key is 'Which combination of type, requires, priority, repository and affinity key this job has.';
+comment on column interlock.job.agent_no is 'The number of the agent it is for.';
+comment on column interlock.job.slot_epoch is
+  'The epoch of its agent in which it last stopped running and kept its slot; null: it released the slot.';
+comment on column interlock.job.base is 'The route without repository and affinity key.';
+comment on column interlock.job.fence is 'Rises with every lease and is never reused; proves that a worker holds the current lease.';
+comment on column interlock.job.run_at is 'The earliest start; in retry, of the next try.';
+comment on column interlock.job.created_at is 'When it was enqueued, by the clock of the database.';
+comment on column interlock.job.updated_at is 'When the row last changed; set by the database.';
+comment on column interlock.job.status is 'Where the job is in its life; guarded by the trigger guard_move.';
+comment on column interlock.job.priority is 'Higher first, -1000 to 1000.';
+comment on column interlock.job.attempt is '1 for the first try, one more whenever another is scheduled.';
+comment on column interlock.job.max_attempts is 'How many tries there are, 1 to 100.';
+comment on column interlock.job.version is 'The number of the newest row of its history; every change raises it by one.';
+comment on column interlock.job.releases is 'How often it was released.';
+comment on column interlock.job.sanitized is 'Whether lone surrogates were replaced in something a worker sent.';
+comment on column interlock.job.lease_expires_at is 'Until when the lease was first granted; heartbeats move it on in lease, not here.';
+comment on column interlock.job.started_at is 'When the first run started.';
+comment on column interlock.job.run_started_at is 'When the newest run started.';
+comment on column interlock.job.finished_at is 'When it became terminal.';
+comment on column interlock.job.deadline is 'No run starts at or after this time.';
+comment on column interlock.job.cancel_requested_at is 'When a cancel was first requested.';
+comment on column interlock.job.previous is 'The status before the newest change; null at creation.';
+comment on column interlock.job.head is 'The hash of the newest row of its history.';
+comment on column interlock.job.lease_seconds is 'How long a lease was asked for.';
+comment on column interlock.job.timeout_seconds is 'How long one run may take.';
+comment on column interlock.job.expiry_delay_seconds is 'Delay after a lease expiry; null means none.';
+comment on column interlock.job.approval_id is 'The approval it waits for.';
+comment on column interlock.job.parent_id is 'The job that made this one; a soft reference.';
+comment on column interlock.job.redrive_of is 'The terminal job that this one redrives; a soft reference.';
+comment on column interlock.job.type is 'Names the function to run; the jobs of one type are a queue.';
+comment on column interlock.job.worker is 'Who holds the lease.';
+comment on column interlock.job.verb is 'What made the newest change; copied into history.';
+comment on column interlock.job.actor is 'Who made the newest change; copied into history.';
+comment on column interlock.job.reason is 'Why the newest change was made; copied into history.';
+comment on column interlock.job.metadata is 'JSON: what the newest change decided; copied into history.';
+comment on column interlock.job.cancel_reason is 'Why it is to be stopped.';
+comment on column interlock.job.error is 'JSON: message, kind and details of the last failed attempt.';
+comment on column interlock.job.created_by is 'Who enqueued it.';
+comment on column interlock.job.requires is 'Capabilities a worker must have, sorted.';
+comment on column interlock.job.tags is 'Free words to find it by.';
+comment on column interlock.job.agent_kind is 'Which kind of agent it is for.';
+comment on column interlock.job.agent_id is 'Which agent it is for.';
+comment on column interlock.job.repository is 'Only workers allowed in it may claim the job.';
+comment on column interlock.job.affinity_key is 'Only workers that name it may claim the job.';
+comment on column interlock.job.idempotency_key is 'The same key with the same body finds this job again.';
+comment on column interlock.job.body_sha256 is 'SHA-256 of the request that carried the idempotency key.';
+comment on column interlock.job.backoff is 'JSON: how the delay before another try grows; null means the default.';
+comment on column interlock.job.headers is 'JSON map of text to text, passed on to the worker.';
+comment on column interlock.job.traceparent is 'W3C trace context of the caller.';
+comment on column interlock.job.webhook is 'URL that gets the terminal event.';
+comment on column interlock.job.requested_by is 'On whose behalf, as given by the caller; never trusted.';
+comment on column interlock.job.result is 'JSON text exactly as the worker sent it.';
+comment on column interlock.job.result_summary is 'A short text for lists.';
+comment on column interlock.job.usage is 'JSON: tokens and cost.';
+comment on column interlock.job.payload is 'JSON text exactly as it was sent; never changes.';
+
+create table interlock.ready (
+  tenant              text collate "C" not null,
+  eligibility_key     bigint      not null,
+  base                bigint      not null,
+  run_at              timestamptz not null,
+  seq                 bigint      not null,
+  job_id              uuid        not null,
+  agent_no            bigint,
+  deadline            timestamptz,
+  blocked             boolean     not null default false,
+  across_repositories bigint,
+  across_keys         bigint
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+create index ready_eligibility_key on interlock.ready (tenant, eligibility_key, run_at, seq) where not blocked;
+create index ready_base on interlock.ready (tenant, base, run_at, seq) where eligibility_key <> base and not blocked;
+create index ready_across_repositories on interlock.ready (tenant, across_repositories, run_at, seq)
+  where across_repositories is not null and not blocked;
+create index ready_across_keys on interlock.ready (tenant, across_keys, run_at, seq) where across_keys is not null and not blocked;
+create index ready_agent_no on interlock.ready (tenant, agent_no, blocked, run_at, seq) where agent_no is not null;
+create index ready_deadline on interlock.ready (tenant, deadline) where deadline is not null;
+comment on table interlock.ready is
+  'One row for each queued or retrying job that waits only for its time, a concurrency slot of its agent, and a worker; '
+  'kept by the triggers of job. Only rows that are not blocked are in the indexes that a claim reads.';
+comment on column interlock.ready.eligibility_key is 'Route of the job.';
+comment on column interlock.ready.base is 'Base of that route.';
+comment on column interlock.ready.run_at is 'When it is due.';
+comment on column interlock.ready.seq is 'Order of arrival.';
+comment on column interlock.ready.job_id is 'The job.';
+comment on column interlock.ready.deadline is 'When it may no longer start.';
+comment on column interlock.ready.agent_no is 'The agent it is for.';
+comment on column interlock.ready.blocked is 'Whether it lacks a concurrency slot of its agent.';
+comment on column interlock.ready.across_repositories is 'Route of the job without its repository, if it has one.';
+comment on column interlock.ready.across_keys is 'Route of the job without its affinity key, if it has one.';
+
+create table interlock.lease (
+  tenant       text collate "C" not null,
+  job_id       uuid        not null,
+  fence        bigint      not null,
+  worker       text collate "C" not null,
+  seconds      double precision not null,
+  expires_at   timestamptz not null,
+  run_ends_at  timestamptz,
+  heartbeat_at timestamptz,
+  agent_no     bigint,
+  primary key (tenant, job_id)
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+create index lease_expiry on interlock.lease (tenant, expires_at) where expires_at is not null;
+comment on table interlock.lease is 'One row for each running job: who holds it and until when; kept by the triggers of job, moved on by heartbeats.';
+comment on column interlock.lease.job_id is 'The running job.';
+comment on column interlock.lease.fence is 'The fence of this lease.';
+comment on column interlock.lease.worker is 'Who holds it.';
+comment on column interlock.lease.seconds is 'By how much a heartbeat extends it by default.';
+comment on column interlock.lease.expires_at is 'When it ends unless it is moved on.';
+comment on column interlock.lease.run_ends_at is 'When the timeout of the run ends it at the latest.';
+comment on column interlock.lease.heartbeat_at is 'The last heartbeat.';
+comment on column interlock.lease.agent_no is 'The agent the job is for.';
+
+create table interlock.claim_result (
+  tenant   text collate "C" not null,
+  worker   text collate "C" not null,
+  claim_id text collate "C" not null,
+  job_ids  uuid[]      not null,
+  fences   bigint[]    not null,
+  at       timestamptz not null,
+  primary key (tenant, worker, claim_id)
+);
+comment on table interlock.claim_result is 'What each named claim was granted, so that a repeated call gets the same jobs.';
+comment on column interlock.claim_result.worker is 'Who claimed.';
+comment on column interlock.claim_result.claim_id is 'The name the worker gave this claim.';
+comment on column interlock.claim_result.job_ids is 'What was granted.';
+comment on column interlock.claim_result.fences is 'The fence of each lease, in the same order.';
+comment on column interlock.claim_result.at is 'When it was last looked at.';
+
+create table interlock.job_await (
+  tenant   text collate "C" not null,
+  child_id uuid not null,
+  job_id   uuid not null,
+  deadline timestamptz,
+  primary key (tenant, child_id, job_id)
+);
+create index job_await_parent on interlock.job_await (tenant, job_id);
+create index job_await_deadline on interlock.job_await (tenant, deadline) where deadline is not null;
+comment on table interlock.job_await is 'Children a released job still waits for.';
+comment on column interlock.job_await.child_id is 'The child that has not ended yet.';
+comment on column interlock.job_await.job_id is 'The parent that waits.';
+comment on column interlock.job_await.deadline is 'When the parent may no longer start.';
+
+create table interlock.queue_counter (
+  tenant      text collate "C" not null,
+  type        text collate "C" not null,
+  minute      timestamptz not null,
+  from_status interlock.status,
+  to_status   interlock.status,
+  count       bigint      not null,
+  folded      boolean     not null default false,
+  last_seq    bigint
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+create index queue_counter_type on interlock.queue_counter (tenant, type);
+create index queue_counter_unfolded on interlock.queue_counter (tenant) where not folded;
+comment on table interlock.queue_counter is
+  'How many jobs of a type went from one status to another, per minute; written by the triggers of job and merged by maintenance. '
+  'What entered a status less what left it is how many are in it.';
+comment on column interlock.queue_counter.type is 'The type of the jobs.';
+comment on column interlock.queue_counter.minute is 'When they moved; the oldest minutes are one.';
+comment on column interlock.queue_counter.from_status is 'The previous status; null at creation.';
+comment on column interlock.queue_counter.to_status is 'The status they reached; null when they were deleted.';
+comment on column interlock.queue_counter.count is 'How many they were.';
+comment on column interlock.queue_counter.folded is 'Whether the row is already a sum of others.';
+comment on column interlock.queue_counter.last_seq is 'None of the jobs arrived after this; null if unknown.';
+
+create table interlock.unsuccessful_job (
+  seq    bigint not null,
+  job_id uuid   not null,
+  status text collate "C" not null,
+  tenant text collate "C" not null,
+  type   text collate "C" not null,
+  primary key (tenant, status, seq)
+);
+create index unsuccessful_job_type on interlock.unsuccessful_job (tenant, status, type, seq);
+comment on table interlock.unsuccessful_job is
+  'One row for each job in retry, failed, dead_letter or cancelled, for lists; kept by the triggers of job.';
+comment on column interlock.unsuccessful_job.seq is 'The order of arrival.';
+comment on column interlock.unsuccessful_job.job_id is 'The job.';
+comment on column interlock.unsuccessful_job.status is
+  'Its status; as text, since row-level security allows no index search by an enumeration, which is not leakproof.';
+comment on column interlock.unsuccessful_job.type is 'Its type.';
+
+create table interlock.job_history (
+  tenant      text collate "C" not null,
+  job_id      uuid        not null,
+  version     integer     not null,
+  from_status interlock.status,
+  to_status   interlock.status not null,
+  verb        text collate "C" not null,
+  actor       text collate "C" not null,
+  attempt     integer     not null,
+  fence       bigint      not null,
+  reason      text collate "C",
+  metadata    text collate "C",
+  at          timestamptz not null,
+  hash        bytea       not null,
+  primary key (tenant, job_id, version) with (fillfactor = 50)  -- room next to a job's first row for those that follow
+);
+comment on table interlock.job_history is
+  'Every transition of every job, written by the triggers of job; each hash covers the row and the hash before it.';
+comment on column interlock.job_history.job_id is 'The job.';
+comment on column interlock.job_history.version is '1 to n without a gap.';
+comment on column interlock.job_history.from_status is 'The previous status; null at creation.';
+comment on column interlock.job_history.to_status is 'The status it reached.';
+comment on column interlock.job_history.verb is 'What made the change.';
+comment on column interlock.job_history.actor is 'Who made it.';
+comment on column interlock.job_history.attempt is 'The attempt that the change was about.';
+comment on column interlock.job_history.fence is 'The fence of the lease that the change concerns.';
+comment on column interlock.job_history.reason is 'Why.';
+comment on column interlock.job_history.metadata is 'JSON: the error, the next try, why it was cancelled.';
+comment on column interlock.job_history.at is 'When, by the clock of the database.';
+comment on column interlock.job_history.hash is 'SHA-256 over the hash before and all fields of this row.';
+
+grant select, insert on interlock.eligibility_key to interlock_app;
+grant select, insert, update on interlock.tenant to interlock_app;
+grant select on interlock.queue_counter to interlock_app;
+grant usage on sequence interlock.eligibility_key_no, interlock.job_seq_seq to interlock_app;
+grant select, insert, update on interlock.queue, interlock.job to interlock_app;
+grant select on interlock.ready to interlock_app;  -- only the triggers of job and claim() write it, as the owner
+grant select, update on interlock.lease to interlock_app;
+grant select, insert, update, delete on interlock.claim_result to interlock_app;
+grant select, insert on interlock.job_await to interlock_app;
+grant select on interlock.job_history, interlock.unsuccessful_job, interlock.epoch to interlock_app;
+
+-- The sweeper reads what it searches by.
+grant select on interlock.tenant, interlock.queue_counter, interlock.eligibility_key, interlock.ready, interlock.lease, interlock.claim_result,
+  interlock.job_await to interlock_sweep;
+grant select (tenant, id, seq) on interlock.job to interlock_sweep;
+grant select on sequence interlock.job_seq_seq to interlock_sweep;

@@ -1,0 +1,31 @@
+-- What is kept of pruned jobs.
+
+create table interlock.prune (
+  id        uuid        not null,
+  at        timestamptz not null,
+  cutoff    timestamptz not null,
+  first_seq bigint      not null,
+  last_seq  bigint      not null,
+  jobs      integer     not null check (jobs > 0),
+  tenant    text collate "C" not null,
+  actor     text collate "C" not null,
+  hash      bytea       not null check (length(hash) = 32),
+  primary key (tenant, at, id)
+);
+comment on table interlock.prune is 'What is kept of jobs that were deleted: one row for each step of a prune.';
+comment on column interlock.prune.id is 'Names the step.';
+comment on column interlock.prune.at is 'When.';
+comment on column interlock.prune.actor is 'Who had them deleted.';
+comment on column interlock.prune.cutoff is 'All of them had ended before this.';
+comment on column interlock.prune.jobs is 'How many they were.';
+comment on column interlock.prune.first_seq is 'The first of them in the order of arrival.';
+comment on column interlock.prune.last_seq is 'The last of them.';
+comment on column interlock.prune.hash is 'SHA-256 over the ends of their histories, by tenant and job, like audit head.';
+
+create function interlock.refuse_prune_change() returns trigger language plpgsql as $$
+begin
+  raise exception 'interlock: prune records are permanent; % is rejected', tg_op using errcode = 'insufficient_privilege';
+end $$;
+create trigger prune_never_changes before update or delete on interlock.prune for each row execute function interlock.refuse_prune_change();
+create trigger prune_is_not_truncated before truncate on interlock.prune for each statement execute function interlock.refuse_prune_change();
+grant select on interlock.prune to interlock_app;

@@ -1,0 +1,31 @@
+-- The audit log of operator actions.
+
+create table interlock.audit_log (
+  seq     bigint      not null check (seq > 0),
+  at      timestamptz not null,
+  tenant  text collate "C" not null,
+  actor   text collate "C" not null,
+  action  text collate "C" not null,
+  object  text collate "C" not null,
+  hash    bytea       not null check (length(hash) = 32),
+  details text collate "C",
+  primary key (tenant, seq)
+);
+comment on table interlock.audit_log is 'What operators did, written in the transaction of the change; each hash covers the row and the hash before it.';
+comment on column interlock.audit_log.seq is '1 to n without a gap.';
+comment on column interlock.audit_log.at is 'When, by the clock of the database.';
+comment on column interlock.audit_log.actor is 'Who did it.';
+comment on column interlock.audit_log.action is 'What was done, such as queue.pause.';
+comment on column interlock.audit_log.object is 'What it was done to: a type, an agent, an id.';
+comment on column interlock.audit_log.details is 'JSON: the new values, without any secret.';
+comment on column interlock.audit_log.hash is 'SHA-256 over the hash before and all fields of this row.';
+grant select on interlock.audit_log to interlock_app;
+
+create function interlock.refuse_log_change() returns trigger language plpgsql as $$
+begin
+  raise exception 'interlock: the audit log is append-only; % is refused', tg_op using errcode = 'insufficient_privilege';
+end $$;
+create trigger log_never_changes before update or delete on interlock.audit_log for each row execute function interlock.refuse_log_change();
+create trigger log_comes_with_its_change before insert on interlock.audit_log for each statement
+  when (current_setting('interlock.verb', true) is distinct from 'log') execute function interlock.refuse_log_change();
+create trigger log_is_not_truncated before truncate on interlock.audit_log for each statement execute function interlock.refuse_log_change();
