@@ -18,7 +18,7 @@ from interlock.cli.main import app
 from interlock.config import FILE, PREFIX, Settings, load
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.webhook import EVENTS
-from interlock.wire.encode import JobBody
+from interlock.wire import responses
 
 pytest_plugins = ["pytester"]
 
@@ -184,7 +184,7 @@ def test_the_diagrams_are_those_of_the_script() -> None:
 
 def test_every_field_of_a_job_is_documented() -> None:
     documented = re.findall(r"^\| `(\w+)` \|", (DOCS / "reference" / "job.md").read_text(), re.MULTILINE)
-    assert sorted(documented) == sorted(field.name for field in msgspec.structs.fields(JobBody))
+    assert sorted(documented) == sorted(field.name for field in msgspec.structs.fields(responses.Job))
 
 
 def test_the_readme_is_short() -> None:

@@ -33,7 +33,8 @@ from interlock.errors import (
     NotFound,
     TooLarge,
 )  # fmt: skip
-from interlock.wire import encode_approval, job_request
+from interlock.wire import job_request
+from interlock.wire.encode import approval_to_dict, decision_to_dict
 from tests.support.stores import SECOND, ManualClock
 
 AGENT = Principal("acme", "token:agent", frozenset({"work", "read"}))
@@ -273,7 +274,7 @@ async def test_data_must_fit_the_schema_and_is_kept_byte_for_byte(interlock_engi
     assert (decided.data, decided.comment) == ('{"amount" :  3}', "less\ufffd")
     (job,) = await interlock_engine.leases.claim("acme", ClaimFilter("w2"))
     reported = await interlock_engine.approvals.decisions("acme", [job])
-    assert bytes(encode_approval.decision(reported[job.id][-1])["data"]) == b'{"amount" :  3}'
+    assert bytes(decision_to_dict(reported[job.id][-1])["data"]) == b'{"amount" :  3}'
 
 
 async def test_data_that_takes_too_long_to_compare_with_the_schema_is_rejected(interlock_engine: Engine) -> None:
@@ -298,7 +299,7 @@ async def test_what_is_shown_never_names_a_token_and_to_a_worker_never_a_voter(i
     approval = await approval_of(interlock_engine)
     minted = await interlock_engine.approvals.create_link(ADA, approval.id)
     decided = await interlock_engine.approvals.decide(BOB, approval.id, DENY, comment="no")
-    for_people, for_workers = encode_approval.approval(decided), encode_approval.decision(decided)
+    for_people, for_workers = approval_to_dict(decided), decision_to_dict(decided)
     assert for_people["votes"][0]["by"] == for_people["closed_by"] == "user:bob"
     assert not {"token", "token_sha256"} & (for_people.keys() | for_workers.keys())
     text = repr(for_people) + repr(for_workers)

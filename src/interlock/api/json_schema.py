@@ -20,6 +20,8 @@ class Schemas:
         match info:
             case inspect.Metadata(extra={"any_of": kinds}):
                 return {"anyOf": [self.of(kind) for kind in kinds]}
+            case inspect.Metadata(extra={"documented": kind}):
+                return self.of(kind)
             case inspect.Metadata():
                 return self._of(info.type)
             case inspect.AnyType() | inspect.RawType():

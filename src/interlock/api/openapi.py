@@ -10,10 +10,11 @@ import msgspec
 from msgspec import inspect
 
 from interlock import __version__
-from interlock.api import problems, responses
+from interlock.api import problems
 from interlock.api.json_schema import Schemas
 from interlock.api.routes import JSON, Route
 from interlock.domain.artifact import INERT, PLAIN_BYTES
+from interlock.wire import responses
 
 ROLES: Final = "x-interlock-roles"
 ON_CONDITION: Final = "x-interlock-roles-on-condition"

@@ -10,10 +10,10 @@ from typing import Any, Final
 import msgspec
 
 from interlock.api.long_poll import is_admitted, waiting
-from interlock.api.native import encode
 from interlock.api.routes import Nothing, RequestContext, Response
 from interlock.domain.progress import EventRow, FeedPosition
 from interlock.errors import Error, Invalid, Unauthenticated
+from interlock.wire.encode import event_to_dict
 
 MEDIA_TYPE: Final = "text/event-stream"
 KEEP_ALIVE: Final = b": still here\n\n"
@@ -111,4 +111,4 @@ class EndOfStream(Exception):
 
 
 def _event(id: str, row: EventRow) -> bytes:
-    return b"id: %b\nevent: %b\ndata: %b\n\n" % (id.encode(), b"event", msgspec.json.encode(encode.event(row)))
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (id.encode(), b"event", msgspec.json.encode(event_to_dict(row)))

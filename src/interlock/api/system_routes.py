@@ -7,9 +7,10 @@ import hashlib
 from html import escape
 from typing import Any, Final
 
-from interlock.api import metrics, openapi, problems, responses
+from interlock.api import metrics, openapi, problems
 from interlock.api.problems import Refusal
 from interlock.api.routes import Nothing, RequestContext, Response, Route, RouteTable, respond
+from interlock.wire import responses
 
 routes = RouteTable()
 

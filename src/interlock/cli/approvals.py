@@ -13,7 +13,7 @@ from interlock.domain.approval import Approval, ApprovalFilter, ApprovalStatus, 
 from interlock.domain.principal import Principal
 from interlock.engine.approvals import ApprovalLink
 from interlock.engine.engine import Engine
-from interlock.wire import encode_approval
+from interlock.wire.encode import approval_to_dict
 
 app = App(name="approvals", help="List and decide approvals.")
 NOTHING = Anywhere()
@@ -52,7 +52,7 @@ def list_(
 
     found = run(common, command)
     if common.json:
-        output.print_json({"items": [encode_approval.approval(approval) for approval in found]})
+        output.print_json({"items": [approval_to_dict(approval) for approval in found]})
     elif not found:
         output.print_line("no approvals")
     else:
@@ -75,7 +75,7 @@ def show(approval_id: str, *, common: Anywhere = NOTHING) -> None:
         return approval, (await engine.queries.job(who.tenant, approval.job_id)).payload
 
     approval, payload = run(common, command)
-    facts = encode_approval.approval(approval)
+    facts = approval_to_dict(approval)
     if common.json:
         output.print_json(facts)
     else:
@@ -126,9 +126,7 @@ def link(
     minted = run(common, command)
     address = f"{(url or _dashboard(common)).rstrip('/')}/approve#{minted.token}"
     if common.json:
-        output.print_json(
-            {"link": address, "token": minted.token, "approval": encode_approval.approval(minted.approval)}
-        )
+        output.print_json({"link": address, "token": minted.token, "approval": approval_to_dict(minted.approval)})
     else:
         output.print_line(address)
 
@@ -149,7 +147,7 @@ def _decide(
 
     approval = run(common, command)
     if common.json:
-        output.print_json(encode_approval.approval(approval))
+        output.print_json(approval_to_dict(approval))
     elif approval.status is ApprovalStatus.OPEN:
         output.print_line(f"vote recorded: {_in_favour(approval)} of {output.counted(approval.required, 'vote')}")
     else:

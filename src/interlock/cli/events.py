@@ -18,7 +18,7 @@ from interlock.domain.principal import Principal
 from interlock.domain.progress import EventRow
 from interlock.engine.completion import MAX_WAIT_SECONDS
 from interlock.engine.engine import Engine
-from interlock.wire.encode import job_to_dict
+from interlock.wire.job import job_to_dict
 
 NOTHING = Anywhere()
 

@@ -22,7 +22,7 @@ from interlock.engine.engine import Engine
 from interlock.engine.operations import Bulk
 from interlock.engine.retention import Pruned
 from interlock.errors import Invalid
-from interlock.wire.encode import job_to_dict
+from interlock.wire.job import job_to_dict
 
 NOTHING = Anywhere()
 Reason = Annotated[str | None, Parameter(help="reason, kept in the history")]

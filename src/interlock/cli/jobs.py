@@ -22,7 +22,7 @@ from interlock.domain.progress import EventRow, StepRow
 from interlock.domain.usage import summed
 from interlock.engine.engine import Engine
 from interlock.errors import Invalid
-from interlock.wire.encode import job_to_dict, listed_job_to_dict
+from interlock.wire.job import job_to_dict, listed_job_to_dict
 
 app = App(name="jobs", help="Enqueue, inspect, cancel and redrive jobs.")
 NOTHING = Anywhere()

@@ -193,7 +193,7 @@ def job_maker(names: Sequence[str], rest: Mapping[str, object]) -> Callable[[tup
     def make(values: tuple[Any, ...]) -> Job:
         if len(values) != count:
             raise TypeError(f"{len(values)} values for {count} fields of a job")
-        return Job._make(arrange(values + others))
+        return tuple.__new__(Job, arrange(values + others))  # as many values as there are fields
 
     return make
 

@@ -1,144 +1,51 @@
-"""Serialization of domain values, shared by the API and the command line."""
+"""Serialization of domain values, shared by the API, the command line and the dashboard. JSON text is not parsed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
-import msgspec
-from msgspec import Raw, UnsetType
+from msgspec import Raw
 
+from interlock.domain import timestamps
+from interlock.domain.approval import Approval, Vote
 from interlock.domain.artifact import Artifact
-from interlock.domain.job import Job
-from interlock.domain.lifecycle import Status
+from interlock.domain.job import HeartbeatReply, Receipt
+from interlock.domain.progress import EventRow, StepRow
 from interlock.domain.registry import Agent, Defaults, JobType, QueueStats
 from interlock.domain.token import Token
-from interlock.domain.webhook_format import format_of
 from interlock.domain.worker_presence import Presence, filter_to_dict
-from interlock.wire import when
-
-NOT_LISTED: Final = frozenset({"payload", "checkpoint", "result", "error", "awaiting"})
 
 
-class JobBody(msgspec.Struct, gc=False):
-    """A job as returned by the API."""
-
-    id: str
-    seq: int
-    tenant: str
-    type: str
-    status: str
-    location: str
-    priority: int
-    payload: Raw | UnsetType | None
-    headers: Raw | None
-    traceparent: str | None
-    tags: Sequence[str]
-    agent: dict[str, Any] | None
-    affinity_key: str | None
-    repository: str | None
-    requires: Sequence[str]
-    idempotency_key: str | None
-    webhook: str | None
-    parent_id: str | None
-    redrive_of: str | None
-    created_by: str
-    requested_by: str | None
-    run_at: str
-    deadline: str | None
-    timeout_seconds: float | None
-    backoff: Raw | None
-    expiry_delay_seconds: float | None
-    attempt: int
-    max_attempts: int
-    retry_count: int
-    lease: dict[str, Any] | None
-    approval_id: str | None
-    awaiting: Sequence[str] | UnsetType
-    cancel_requested_at: str | None
-    cancel_reason: str | None
-    checkpoint: Raw | UnsetType | None
-    checkpoint_seq: int | None
-    usage: Raw | None
-    result: Raw | UnsetType | None
-    result_summary: str | None
-    error: Raw | UnsetType | None
-    sanitized: bool
-    version: int
-    releases: int
-    created_at: str
-    updated_at: str
-    started_at: str | None
-    run_started_at: str | None
-    heartbeat_at: str | None
-    finished_at: str | None
+def raw(text: str | None) -> Raw | None:
+    """Return stored JSON text as a member of a response."""
+    return None if text is None else Raw(text.encode())
 
 
-class EnqueuedJobBody(JobBody, gc=False):
-    """A job of a batch, and whether it already existed."""
-
-    replayed: bool
-
-
-class LeasedJobBody(JobBody, gc=False):
-    """A claimed job with the steps and approvals of its earlier runs."""
-
-    steps: Sequence[Mapping[str, Any]]
-    approval: Mapping[str, Any] | None
-    approvals: Sequence[Mapping[str, Any]]
+def when(micros: int | None) -> str | None:
+    """Format a time as RFC 3339 in UTC."""
+    return None if micros is None else timestamps.when(micros)
 
 
-def job_fields(job: Job, *, now: int) -> tuple[Any, ...]:
-    """Return the fields of a job in the order of `JobBody`; JSON text is not parsed."""
-    # A response may contain hundreds of jobs. Attribute access or a function call per field would take longer than
-    # the rest of the serialization.
-    (
-        tenant, id, seq, type, status, priority, payload, headers, traceparent, tags, agent_kind, agent_id,
-        affinity_key, repository, requires, idempotency_key, webhook, parent_id, redrive_of, created_by, requested_by,
-        run_at, deadline, timeout_seconds, backoff, expiry_delay_seconds, attempt, max_attempts, worker, fence,
-        lease_expires_at, heartbeat_at, approval_id, awaiting, cancel_requested_at, cancel_reason, checkpoint,
-        checkpoint_seq, usage, result, result_summary, error, sanitized, version, releases, created_at, updated_at,
-        started_at, run_started_at, finished_at, _,
-    ) = job  # fmt: skip
-    agent = None if agent_kind is None else {"kind": agent_kind, "id": agent_id}
-    lease = None
-    if status is Status.RUNNING and lease_expires_at is not None:
-        lease = {"worker": worker, "fence": fence, "expires_at": when(lease_expires_at)}
-    return (
-        id, seq, tenant, type, status, job.location(now), priority,
-        None if payload is None else Raw(payload.encode()),
-        None if headers is None else Raw(headers.encode()),
-        traceparent, tags, agent, affinity_key, repository, requires, idempotency_key,
-        None if webhook is None else format_of(webhook)[1],
-        parent_id, redrive_of, created_by, requested_by, when(run_at),
-        None if deadline is None else when(deadline),
-        timeout_seconds,
-        None if backoff is None else Raw(backoff.encode()),
-        expiry_delay_seconds, attempt, max_attempts, attempt - 1, lease, approval_id, awaiting,
-        None if cancel_requested_at is None else when(cancel_requested_at),
-        cancel_reason,
-        None if checkpoint is None else Raw(checkpoint.encode()),
-        checkpoint_seq,
-        None if usage is None else Raw(usage.encode()),
-        None if result is None else Raw(result.encode()),
-        result_summary,
-        None if error is None else Raw(error.encode()),
-        sanitized, version, releases, when(created_at), when(updated_at),
-        None if started_at is None else when(started_at),
-        None if run_started_at is None else when(run_started_at),
-        None if heartbeat_at is None else when(heartbeat_at),
-        None if finished_at is None else when(finished_at),
-    )  # fmt: skip
+def receipt_to_dict(receipt: Receipt) -> dict[str, Any]:
+    id, fence, status, attempt, version, run_at, finished_at = receipt
+    return {
+        "id": id, "fence": fence, "status": status, "attempt": attempt, "version": version,
+        "run_at": when(run_at), "finished_at": when(finished_at),
+    }  # fmt: skip
 
 
-def job_to_dict(job: Job, *, now: int) -> dict[str, Any]:
-    """Serialize a job as a dictionary that the caller can extend."""
-    return dict(zip(JobBody.__struct_fields__, job_fields(job, now=now), strict=True))
+def heartbeat_reply_to_dict(reply: HeartbeatReply) -> dict[str, Any]:
+    return reply._asdict() | {"lease_expires_at": when(reply.lease_expires_at)}
 
 
-def listed_job_to_dict(job: Job, *, now: int) -> dict[str, Any]:
-    """Serialize a job of a list. Omit the fields that lists do not load: null would mean that they have no value."""
-    return {name: value for name, value in job_to_dict(job, now=now).items() if name not in NOT_LISTED}
+def step_to_dict(row: StepRow) -> dict[str, Any]:
+    encoded = row._asdict() | {"result": raw(row.result), "at": when(row.at)}
+    del encoded["job_id"]
+    return encoded
+
+
+def event_to_dict(row: EventRow) -> dict[str, Any]:
+    return row._asdict() | {"payload": raw(row.payload), "at": when(row.at), "received_at": when(row.received_at)}
 
 
 def agent_to_dict(agent: Agent) -> dict[str, Any]:
@@ -161,8 +68,8 @@ def worker_to_dict(seen: Presence) -> dict[str, Any]:
     return {
         "name": seen.name,
         "asks": [filter_to_dict(ask) for ask in seen.asks],
-        "first_seen_at": None if seen.first_seen_at is None else when(seen.first_seen_at),
-        "last_seen_at": None if seen.last_seen_at is None else when(seen.last_seen_at),
+        "first_seen_at": when(seen.first_seen_at),
+        "last_seen_at": when(seen.last_seen_at),
         "running": seen.running,
         "jobs": list(seen.job_ids),
     }
@@ -171,7 +78,7 @@ def worker_to_dict(seen: Presence) -> dict[str, Any]:
 def type_to_dict(type: JobType) -> dict[str, Any]:
     return {
         "name": type.name,
-        "schema": None if type.schema is None else Raw(type.schema.encode()),
+        "schema": raw(type.schema),
         "requires": list(type.requires),
         "defaults": defaults_to_dict(type.defaults),
         "created_at": when(type.created_at),
@@ -183,7 +90,7 @@ def defaults_to_dict(defaults: Defaults) -> dict[str, Any]:
     """Serialize the fields that are set."""
     given: dict[str, Any] = {name: value for name, value in defaults._asdict().items() if value is not None}
     if defaults.backoff is not None:
-        given["backoff"] = Raw(defaults.backoff.encode())
+        given["backoff"] = raw(defaults.backoff)
     return given
 
 
@@ -208,7 +115,7 @@ def stats_to_dict(stats: QueueStats, *, now: int) -> dict[str, Any]:
     return encoded | {
         "oldest_ready_seconds": None if oldest is None else max(now - oldest, 0) / 1_000_000,
         "paused": stats.paused_at is not None,
-        "paused_at": None if stats.paused_at is None else when(stats.paused_at),
+        "paused_at": when(stats.paused_at),
     }
 
 
@@ -219,3 +126,53 @@ def token_to_dict(token: Token) -> dict[str, Any]:
         if encoded[field] is not None:
             encoded[field] = when(encoded[field])
     return encoded
+
+
+def approval_to_dict(found: Approval) -> dict[str, Any]:
+    """Serialize an approval for approvers."""
+    return {
+        "id": found.id,
+        "job_id": found.job_id,
+        "status": found.status,
+        "prompt": found.prompt,
+        "details": raw(found.details),
+        "risk": found.risk,
+        "digest": found.digest,
+        "schema": raw(found.schema),
+        "required": found.required,
+        "on_deny": found.on_deny,
+        "name": found.name,
+        "occurrence": found.occurrence,
+        "votes": [_vote(vote) for vote in found.votes],
+        "comment": found.comment,
+        "data": raw(found.data),
+        "opened_by": found.opened_by,
+        "opened_at": when(found.opened_at),
+        "expires_at": when(found.expires_at),
+        "closed_by": found.closed_by,
+        "closed_at": when(found.closed_at),
+        "link_minted_by": found.link_created_by,
+        "link_minted_at": when(found.link_created_at),
+    }
+
+
+def decision_to_dict(found: Approval) -> dict[str, Any]:
+    """Serialize a decision for the worker that resumes the job, without the identity of the approvers."""
+    return {
+        "id": found.id,
+        "name": found.name,
+        "occurrence": found.occurrence,
+        "decision": found.decision,
+        "status": found.status,
+        "prompt": found.prompt,
+        "details": raw(found.details),
+        "schema": raw(found.schema),
+        "comment": found.comment,
+        "data": raw(found.data),
+        "digest": found.digest,
+        "decided_at": when(found.closed_at),
+    }
+
+
+def _vote(vote: Vote) -> dict[str, Any]:
+    return {"by": vote.voter, "decision": vote.decision, "comment": vote.comment, "at": when(vote.at)}

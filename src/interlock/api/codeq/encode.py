@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from interlock import wire
 from interlock.api.codeq import model
-from interlock.api.native.encode import raw
 from interlock.api.routes import RequestContext
 from interlock.domain.artifact import Artifact
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import TERMINAL, Location, Status
 from interlock.domain.webhook_format import format_of
 from interlock.engine.artifacts import MAX_PAGE_SIZE as MAX_PAGE
+from interlock.wire.encode import raw
 
 _LOCATION: Final = {
     Location.READY: "PENDING_LIST",

@@ -7,12 +7,12 @@ from uuid import UUID
 
 from interlock import wire
 from interlock.api.moonmind import ids
-from interlock.api.native.encode import raw, when
 from interlock.domain import json_text, principal
 from interlock.domain.artifact import Artifact
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.token import Token
+from interlock.wire.encode import raw, when
 
 STATUSES: Final = {
     "queued": (Status.QUEUED, Status.RETRY, Status.WAITING_FOR_APPROVAL),

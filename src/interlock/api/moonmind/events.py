@@ -21,7 +21,7 @@ from interlock.api.moonmind.artifacts import newest
 from interlock.api.moonmind.auth import BASE
 from interlock.api.moonmind.jobs import queue
 from interlock.api.moonmind.requests import MoonmindRequest, Text
-from interlock.api.native.encode import kept, raw, when
+from interlock.api.native.encode import kept
 from interlock.api.routes import ABSENT, Nothing, RequestContext, Response, RouteTable, respond
 from interlock.domain import json_text, principal
 from interlock.domain.artifact import Artifact
@@ -31,6 +31,7 @@ from interlock.domain.progress import Event, EventRow, Level, Report
 from interlock.domain.retry import SECOND
 from interlock.engine.progress import MAX_PAGE_SIZE as MAX_PAGE
 from interlock.errors import Conflict, Invalid
+from interlock.wire.encode import raw, when
 
 routes = RouteTable()
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from interlock import wire
-from interlock.api import auth, responses
+from interlock.api import auth
 from interlock.api.native import encode
 from interlock.api.native.lease_requests import CheckpointPart, LeaseRequest
 from interlock.api.native.leases import as_holder
@@ -26,7 +26,8 @@ from interlock.domain.approval import (
 )
 from interlock.engine.approvals import RequestedApproval
 from interlock.errors import NotFound
-from interlock.wire import encode_approval
+from interlock.wire import responses
+from interlock.wire.encode import approval_to_dict, receipt_to_dict
 
 routes = RouteTable()
 
@@ -138,8 +139,8 @@ async def open_approval(call: RequestContext[OpenRequest, Nothing]) -> Response:
 
     opened = await as_holder(call, call.body, act)
     given: dict[str, Any] = {
-        "approval": encode_approval.approval(opened.approval),
-        "receipt": encode.receipt(opened.receipt),
+        "approval": approval_to_dict(opened.approval),
+        "receipt": receipt_to_dict(opened.receipt),
     }
     if opened.token is not None:
         given["token"] = opened.token
@@ -158,7 +159,7 @@ async def list_approvals(call: RequestContext[None, ApprovalQuery]) -> Response:
     return page(
         call,
         "approvals",
-        [encode_approval.approval(one) for one in found],
+        [approval_to_dict(one) for one in found],
         more=len(found) == call.query.limit,
         end=end,
     )
@@ -167,7 +168,7 @@ async def list_approvals(call: RequestContext[None, ApprovalQuery]) -> Response:
 @routes.add("GET", "/v1/approvals/{approval_id}", roles=["read", "approve"], answers={200: ApprovalShape})
 async def get_approval(call: RequestContext[None, Nothing]) -> Response:
     """Show an approval; looking at it decides nothing."""
-    return respond(encode_approval.approval(await call.engine.approvals.get(call.who.tenant, call.path["approval_id"])))
+    return respond(approval_to_dict(await call.engine.approvals.get(call.who.tenant, call.path["approval_id"])))
 
 
 @routes.add(
@@ -177,7 +178,7 @@ async def get_approval(call: RequestContext[None, Nothing]) -> Response:
 async def create_link(call: RequestContext[Nothing, Nothing]) -> Response:
     """Create an approval link for a person without a credential; it voids the previous one."""
     minted = await call.engine.approvals.create_link(call.who, call.path["approval_id"])
-    return respond({"token": minted.token, "approval": encode_approval.approval(minted.approval)}, 201)
+    return respond({"token": minted.token, "approval": approval_to_dict(minted.approval)}, 201)
 
 
 @routes.add(
@@ -190,7 +191,7 @@ async def decide(call: RequestContext[DecideRequest, Nothing]) -> Response:
         call.who, call.path["approval_id"], body.decision, comment=body.comment, data=_json_text(body.data),
         digest=body.digest,
     )  # fmt: skip
-    return respond(encode_approval.approval(found))
+    return respond(approval_to_dict(found))
 
 
 @routes.add(
@@ -210,7 +211,7 @@ async def decide_by_link(call: RequestContext[DecideByToken, Nothing]) -> Respon
         # Only now: behind a proxy all callers have one address, and a right token must not wait for wrong ones.
         call.service.wrong_links.take(call.peer)
         raise
-    return respond(encode_approval.approval(found))
+    return respond(approval_to_dict(found))
 
 
 def _order(call: RequestContext[OpenRequest, Nothing], job_id: str, worker: str) -> RequestApproval:

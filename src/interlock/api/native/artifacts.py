@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import quote
 
-from interlock.api import auth, responses
+from interlock.api import auth
 from interlock.api.body import pieces_of
 from interlock.api.long_poll import upload_in_time
 from interlock.api.native.lease_requests import LeaseRequest
@@ -15,6 +15,7 @@ from interlock.api.native.pagination import Page, cursor_position, page
 from interlock.api.routes import Nothing, Request, RequestContext, Response, RouteTable, respond
 from interlock.domain.artifact import Artifact, Holder, served_as
 from interlock.engine.artifacts import Download
+from interlock.wire import responses
 from interlock.wire.encode import artifact_to_dict
 
 routes = RouteTable()

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
 from interlock import wire
-from interlock.api import auth, responses
+from interlock.api import auth
 from interlock.api.long_poll import claim_with_wait
-from interlock.api.native import encode
 from interlock.api.routes import Nothing, Request, RequestContext, Response, RouteTable, respond
 from interlock.domain import policy
 from interlock.domain.approval import Approval
 from interlock.domain.job import Job
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.progress import StepRow
-from interlock.wire import encode_approval
-from interlock.wire.encode import LeasedJobBody, job_fields
+from interlock.wire import responses
+from interlock.wire.encode import decision_to_dict, step_to_dict
+from interlock.wire.job import job_fields
 
 routes = RouteTable()
 
@@ -67,9 +67,9 @@ def _ask(call: RequestContext[ClaimRequest, Nothing]) -> ClaimFilter:
     return who.narrowed(ask)
 
 
-async def _leased(call: RequestContext[ClaimRequest, Nothing], jobs: list[Job]) -> list[LeasedJobBody]:
+async def _leased(call: RequestContext[ClaimRequest, Nothing], jobs: list[Job]) -> list[Any]:
     """Add to each job what its worker needs from earlier runs; a first run needs nothing."""
-    past = jobs if call.body.claim_id is not None else [job for job in jobs if not _runs_first(job)]
+    past = jobs if call.body.claim_id is not None else [job for job in jobs if not job.runs_first]
     steps: dict[str, list[StepRow]] = {}
     decided: dict[str, list[Approval]] = {}
     if past:
@@ -77,18 +77,11 @@ async def _leased(call: RequestContext[ClaimRequest, Nothing], jobs: list[Job]) 
         steps = dict(zip(ids, await call.engine.progress.steps_of(call.who.tenant, ids), strict=True))
         decided = await call.engine.approvals.decisions(call.who.tenant, past)
     return [
-        LeasedJobBody(
-            *(
-                *job_fields(job, now=0),
-                [encode.step(row) for row in steps.get(job.id, ())],
-                encode_approval.decision(decided[job.id][-1]) if job.id in decided else None,
-                [encode_approval.decision(one) for one in decided.get(job.id, ())],
-            )
+        responses.ClaimedJob(
+            *job_fields(job, now=0),
+            [step_to_dict(row) for row in steps.get(job.id, ())],
+            decision_to_dict(decided[job.id][-1]) if job.id in decided else None,
+            [decision_to_dict(one) for one in decided.get(job.id, ())],
         )
         for job in jobs
     ]
-
-
-def _runs_first(job: Job) -> bool:
-    """Whether nothing but its enqueue and this very claim has happened to a job; a redriven one brings its past."""
-    return job.version == 2 and job.redrive_of is None

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from interlock import wire
-from interlock.api import problems, responses
+from interlock.api import problems
 from interlock.api.native import encode
 from interlock.api.native.lease_requests import LeaseRequest, LeaseRequestItem, count, odd_items
 from interlock.api.native.leases import as_holder, as_holders
@@ -18,6 +18,8 @@ from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.decide import AcknowledgeCancel, CompleteJob, FailJob, Finish, ReleaseJob
 from interlock.domain.job import Rejected
 from interlock.errors import Conflict, Error, Invalid
+from interlock.wire import responses
+from interlock.wire.encode import receipt_to_dict
 
 routes = RouteTable()
 
@@ -173,7 +175,7 @@ async def finishes(call: RequestContext[Finishes, Nothing]) -> Response:
     return respond(
         {
             "items": [
-                problems.item(item.id, given.error) if isinstance(given, Rejected) else encode.receipt(given)
+                problems.item(item.id, given.error) if isinstance(given, Rejected) else receipt_to_dict(given)
                 for item, given in zip(items, answers, strict=True)
             ]
         }
@@ -202,7 +204,7 @@ async def _finish(call: RequestContext[Any, Nothing]) -> Response:
             raise given.error
         return given
 
-    return respond(encode.receipt(await as_holder(call, call.body, act)))
+    return respond(receipt_to_dict(await as_holder(call, call.body, act)))
 
 
 def _order(body: Report, job_id: str, worker: str, sanitized: bool) -> Finish:

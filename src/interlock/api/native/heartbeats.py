@@ -8,9 +8,8 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from interlock import wire
-from interlock.api import auth, problems, responses
+from interlock.api import auth, problems
 from interlock.api.long_poll import waiting
-from interlock.api.native import encode
 from interlock.api.native.lease_requests import (
     CheckpointPart,
     EventPart,
@@ -22,6 +21,8 @@ from interlock.api.native.lease_requests import (
 from interlock.api.native.leases import as_holder, as_holders
 from interlock.api.routes import Nothing, Request, RequestContext, Response, RouteTable, respond
 from interlock.domain.job import Heartbeat, Rejected
+from interlock.wire import responses
+from interlock.wire.encode import heartbeat_reply_to_dict
 
 routes = RouteTable()
 
@@ -62,7 +63,7 @@ async def heartbeat(call: RequestContext[HeartbeatRequest, Nothing]) -> Response
             call.who.tenant, _heartbeat(call, call.body, job_id, worker, call.sanitized)
         )
 
-    return respond(encode.heartbeat_reply(await as_holder(call, call.body, act)))
+    return respond(heartbeat_reply_to_dict(await as_holder(call, call.body, act)))
 
 
 @routes.add(
@@ -82,7 +83,7 @@ async def heartbeats(call: RequestContext[Heartbeats, Nothing]) -> Response:
     return respond(
         {
             "items": [
-                problems.item(item.id, given.error) if isinstance(given, Rejected) else encode.heartbeat_reply(given)
+                problems.item(item.id, given.error) if isinstance(given, Rejected) else heartbeat_reply_to_dict(given)
                 for item, given in zip(items, answers, strict=True)
             ]
         }

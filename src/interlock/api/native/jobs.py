@@ -9,14 +9,15 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from interlock import wire
-from interlock.api import auth, responses
+from interlock.api import auth
 from interlock.api.native import encode
 from interlock.api.native.pagination import Limit, Page, cursor_position, page
 from interlock.api.routes import Nothing, Request, RequestContext, Response, RouteTable, respond
 from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status
 from interlock.errors import Invalid
-from interlock.wire import JobRequest
+from interlock.wire import JobRequest, responses
+from interlock.wire.encode import receipt_to_dict
 
 routes = RouteTable()
 
@@ -229,9 +230,9 @@ async def cancel(call: RequestContext[CancelRequest, Nothing]) -> Response:
         await auth.created(call)
     if body.cascade:
         tree = await call.engine.operations.cancel_tree(call.who, call.job_id, reason=body.reason, force=body.force)
-        return respond(encode.receipt(tree.receipt) | {"descendants": tree.descendants})
+        return respond(receipt_to_dict(tree.receipt) | {"descendants": tree.descendants})
     done = await call.engine.jobs.cancel(call.who, call.job_id, reason=body.reason, force=body.force)
-    return respond(encode.receipt(done))
+    return respond(receipt_to_dict(done))
 
 
 @routes.add(
@@ -240,7 +241,7 @@ async def cancel(call: RequestContext[CancelRequest, Nothing]) -> Response:
 )  # fmt: skip
 async def revoke(call: RequestContext[Reason, Nothing]) -> Response:
     """End the lease of a job now, as if it had expired."""
-    return respond(encode.receipt(await call.engine.jobs.revoke(call.who, call.job_id, reason=call.body.reason)))
+    return respond(receipt_to_dict(await call.engine.jobs.revoke(call.who, call.job_id, reason=call.body.reason)))
 
 
 def _agent(given: str | None) -> tuple[str, str] | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from interlock.api import responses
 from interlock.api.routes import Nothing, RequestContext, Response, RouteTable, respond
+from interlock.wire import responses
 
 routes = RouteTable()
 

@@ -9,13 +9,14 @@ import msgspec
 from msgspec import Meta
 
 from interlock import wire
-from interlock.api import problems, responses
+from interlock.api import problems
 from interlock.api.native import encode
 from interlock.api.native.jobs import Selection
 from interlock.api.native.pagination import Page, cursor_position, page
 from interlock.api.routes import ABSENT, Nothing, Request, RequestContext, Response, RouteTable, respond
 from interlock.domain.operations import START, Action
 from interlock.errors import Invalid
+from interlock.wire import responses
 from interlock.wire.encode import worker_to_dict
 
 routes = RouteTable()

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from interlock.api import auth, responses, stream
-from interlock.api.native import encode
+from interlock.api import auth, stream
 from interlock.api.native.lease_requests import EventPart, LeaseRequest, Seq, events_of
 from interlock.api.native.leases import as_holder
 from interlock.api.native.pagination import Page, cursor_position, page
@@ -16,6 +15,8 @@ from interlock.api.routes import Nothing, RequestContext, Response, RouteTable, 
 from interlock.domain.job import Checkpoint
 from interlock.domain.progress import Report, Step
 from interlock.errors import Invalid
+from interlock.wire import responses
+from interlock.wire.encode import event_to_dict, step_to_dict
 
 routes = RouteTable()
 
@@ -71,7 +72,7 @@ async def save_step(call: RequestContext[StepRequest, Nothing]) -> Response:
         step = Step(job_id, body.fence, worker, body.name, body.occurrence, result, body.function, call.sanitized)
         return await call.engine.progress.save_step(call.who.tenant, step)
 
-    return respond(encode.step(await as_holder(call, body, act)))
+    return respond(step_to_dict(await as_holder(call, body, act)))
 
 
 @routes.add(
@@ -85,7 +86,7 @@ async def list_steps(call: RequestContext[None, Page]) -> Response:
     after = 0 if at is None else int(at[0])
     rows = await call.engine.progress.steps(call.who.tenant, job.id, after=after, limit=call.query.limit)
     return page(
-        call, f"steps {job.id}", [encode.step(row) for row in rows], more=len(rows) == call.query.limit,
+        call, f"steps {job.id}", [step_to_dict(row) for row in rows], more=len(rows) == call.query.limit,
         end=[rows[-1].seq if rows else after],
     )  # fmt: skip
 
@@ -124,7 +125,7 @@ async def list_events(call: RequestContext[None, EventQuery]) -> Response:
     after = (call.query.after or 0) if at is None else int(at[0])
     rows = await call.engine.progress.events(call.who.tenant, id, after=after, limit=call.query.limit)
     return page(
-        call, f"events {id}", [encode.event(row) for row in rows], more=len(rows) == call.query.limit,
+        call, f"events {id}", [event_to_dict(row) for row in rows], more=len(rows) == call.query.limit,
         end=[rows[-1].seq if rows else after],
     )  # fmt: skip
 

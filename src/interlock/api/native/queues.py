@@ -7,10 +7,10 @@ from datetime import datetime
 import structlog
 
 from interlock import wire
-from interlock.api import responses
 from interlock.api.native.jobs import Reason
 from interlock.api.native.pagination import Page, cursor_position, page
 from interlock.api.routes import Nothing, RequestContext, Response, RouteTable, respond
+from interlock.wire import responses
 from interlock.wire.encode import stats_to_dict
 
 log = structlog.get_logger("interlock.api")

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from interlock.api import responses
 from interlock.api.native import encode
 from interlock.api.native.pagination import Page, cursor_position, page
 from interlock.api.routes import ABSENT, Nothing, Request, RequestContext, Response, RouteTable, respond
+from interlock.wire import responses
 from interlock.wire.encode import agent_to_dict, type_to_dict
 
 routes = RouteTable()

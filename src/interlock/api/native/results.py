@@ -6,11 +6,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from interlock.api import auth, responses
+from interlock.api import auth
 from interlock.api.long_poll import waiting
 from interlock.api.native import encode
 from interlock.api.routes import Request, RequestContext, Response, RouteTable, respond
 from interlock.domain.lifecycle import TERMINAL
+from interlock.wire import responses
 
 routes = RouteTable()
 

@@ -6,11 +6,11 @@ from datetime import datetime
 
 import msgspec
 
-from interlock.api import responses
 from interlock.api.native.pagination import Page, cursor_position, page
 from interlock.api.routes import Nothing, Request, RequestContext, Response, RouteTable, respond
 from interlock.domain.webhook import DeliveryFilter, DeliveryStatus, Mode
 from interlock.engine.webhooks import SubscriptionRequest, delivery_to_dict, subscription_to_dict
+from interlock.wire import responses
 
 routes = RouteTable()
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from interlock.api import responses
 from interlock.api.cursors import Place
 from interlock.api.native.pagination import Page, cursor_position, page
 from interlock.api.routes import Nothing, RequestContext, Response, RouteTable, respond
-from interlock.wire import TokenRequest, encode
+from interlock.wire import TokenRequest, encode, responses
 
 routes = RouteTable()
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_type_hints
 import msgspec
 from msgspec import Raw
 
-from interlock.client.http.decode import micros, read, text
+from interlock.client.http.decode import micros, read
 from interlock.domain.approval import Approval, Vote
 from interlock.domain.artifact import Artifact
 from interlock.domain.explain import Reason, ReasonCode, Why
@@ -20,6 +20,7 @@ from interlock.domain.token import Token
 from interlock.domain.webhook import Delivery, Subscription
 from interlock.domain.worker_presence import Presence
 from interlock.errors import Error
+from interlock.wire.job import text
 
 T = TypeVar("T")
 Members = Mapping[str, Raw]

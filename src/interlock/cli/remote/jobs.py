@@ -13,13 +13,10 @@ from interlock import wire
 from interlock.cli.remote import decode
 from interlock.cli.remote.connection import MAX_PAGE_SIZE, ServerConnection
 from interlock.client.http.decode import (  # fmt: skip
-    EventShape,
-    JobShape,
     PageShape,
     QueueShape,
-    ReceiptShape,
     event,
-    job,
+    listed_job,
     queue,
     read,
     receipt,
@@ -40,7 +37,7 @@ from interlock.domain.worker_presence import Presence
 from interlock.engine.operations import Bulk, Cascade
 from interlock.engine.retention import Pruned
 from interlock.errors import Error, Unavailable
-from interlock.wire import JobRequest
+from interlock.wire import JobRequest, responses
 
 BATCH_SIZE: Final = 1000
 AUDIT_BATCH_SIZE: Final = 1000
@@ -97,7 +94,7 @@ class RemoteQueries:
     async def search(self, tenant: str, text: str, *, limit: int = 50) -> list[Job]:
         query = [("search", text), ("limit", str(limit))]
         page = read((await self._line.get("/v1/jobs", query)).body, PageShape)
-        return [job(read(one, JobShape), listed=True) for one in page.items]
+        return [listed_job(one) for one in page.items]
 
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
         return await self._line.client.history(job_id)
@@ -128,7 +125,7 @@ class RemoteOperations:
         body = {"reason": reason, "force": force, "cascade": True}
         answer = await self._line.post(path, body, job_id=job_id)
         below = read(decode.members(answer.body)["descendants"], int)
-        return Cascade(receipt(read(answer.body, ReceiptShape)), below)
+        return Cascade(receipt(read(answer.body, responses.Receipt)), below)
 
     async def redrive(
         self,
@@ -231,7 +228,7 @@ class RemoteProgress:
                 raise refusal(opened, {})
             async for sent in opened:
                 if sent.event == "event":
-                    yield [FeedEvent(NOWHERE, event(read(sent.data.encode(), EventShape)))]
+                    yield [FeedEvent(NOWHERE, event(read(sent.data.encode(), responses.Event)))]
         raise Unavailable("the event stream was interrupted")
 
 

@@ -36,7 +36,7 @@ from interlock.domain.policy import ClaimFilter
 from interlock.domain.progress import LARGEST_NUMBER, EventRow, Report, Step, StepRow
 from interlock.domain.registry import QueueStats
 from interlock.errors import IdempotencyKeyReuse, Invalid
-from interlock.wire import JobRequest
+from interlock.wire import JobRequest, responses
 
 MAX_WAIT_SECONDS: Final = 60.0
 SLOWEST_UPLOAD: Final = 32 * 1024  # bytes a second
@@ -76,7 +76,7 @@ class HttpClient:
 
     async def get(self, job_id: str) -> Job:
         answer = await self._get(_of_job(job_id), about={"job_id": job_id})
-        return decode.job(read(answer.body, decode.JobShape))
+        return decode.job(answer.body)
 
     async def find(self, filter: Filter) -> list[Job]:
         """A place in the list that this client has not come by before is found by reading from the start."""
@@ -85,7 +85,7 @@ class HttpClient:
             encode.query(filter),
             None if filter.before_seq is None else -filter.before_seq,
             limit=filter.limit,
-            item=lambda one: decode.job(read(one, decode.JobShape), listed=True),
+            item=decode.listed_job,
             at=lambda job: -job.seq,
         )
 
@@ -95,7 +95,7 @@ class HttpClient:
         async def look(wait_seconds: float) -> Job | None:
             query = [("wait_seconds", f"{wait_seconds:.3f}")]
             answer = await self._get(path, query=query, wait_seconds=wait_seconds, about=about)
-            return None if answer.status == 202 else decode.job(read(answer.body, decode.JobShape))
+            return None if answer.status == 202 else decode.job(answer.body)
 
         return await polled(look, seconds) or await self.get(job_id)
 
@@ -124,11 +124,11 @@ class HttpClient:
     async def history(self, job_id: str) -> list[HistoryRow]:
         id = wire.job_id(job_id)
         rows = await self._pages.all(_of_job(id, "history"))
-        return [decode.history(read(row, decode.HistoryShape), id) for row in rows]
+        return [decode.history(read(row, responses.HistoryRow), id) for row in rows]
 
     async def children(self, job_id: str) -> list[Job]:
         found = await self._pages.all(_of_job(job_id, "children"))
-        return [decode.job(read(one, decode.JobShape), listed=True) for one in reversed(found)]
+        return [decode.listed_job(one) for one in reversed(found)]
 
     async def events(self, job_id: str, *, after: int = 0, limit: int = MAX_PAGE_SIZE) -> list[EventRow]:
         wire.whole(after, "after", 0, LARGEST_NUMBER)
@@ -137,7 +137,7 @@ class HttpClient:
             (),
             after,
             limit=limit,
-            item=lambda one: decode.event(read(one, decode.EventShape)),
+            item=lambda one: decode.event(read(one, responses.Event)),
             at=lambda event: event.seq,
         )
 
@@ -148,7 +148,7 @@ class HttpClient:
     async def steps(self, job_id: str) -> list[StepRow]:
         id = wire.job_id(job_id)
         rows = await self._pages.all(_of_job(id, "steps"))
-        return [decode.step(read(row, decode.StepShape), id) for row in rows]
+        return [decode.step(read(row, responses.Step), id) for row in rows]
 
     async def claim(self, ask: ClaimFilter, *, wait_seconds: float = 0.0) -> list[LeasedJob]:
         """Claim jobs. A claim without an ID gets one, so that a resend after a lost response returns the same jobs."""
@@ -159,7 +159,7 @@ class HttpClient:
         async def look(wait_seconds: float) -> list[LeasedJob] | None:
             body = encode.claim(ask, worker, wait_seconds)
             answer = await self._post("/v1/claims", body, wait_seconds=wait_seconds)
-            return [decode.leased_job(one) for one in read(answer.body, decode.LeasedJobsShape).jobs] or None
+            return decode.leased_jobs(answer.body) or None
 
         with claiming() as leased:
             leases = await polled(look, wait_seconds) or []
@@ -172,7 +172,7 @@ class HttpClient:
             await together([self._heartbeat_body(heartbeat) for heartbeat in heartbeats]),
             [_lease(heartbeat.id, heartbeat.fence) for heartbeat in heartbeats],
             partial(self._post, "/v1/heartbeats"),
-            lambda one: decode.heartbeat_reply(read(one, decode.HeartbeatReplyShape)),
+            lambda one: decode.heartbeat_reply(read(one, responses.HeartbeatReply)),
         )
 
     async def interrupted(self, leases: Sequence[tuple[str, int]], *, wait_seconds: float = 0.0) -> list[str]:
@@ -193,7 +193,7 @@ class HttpClient:
             await together([self._finishing(order) for order in rest]),
             [_lease(order.id, order.fence) for order in rest],
             partial(self._post, "/v1/finishes"),
-            lambda one: decode.receipt(read(one, decode.ReceiptShape)),
+            lambda one: decode.receipt(read(one, responses.Receipt)),
         )
         acknowledged = await together(
             [self._acknowledge(order) for order in orders if isinstance(order, AcknowledgeCancel)]
@@ -210,7 +210,7 @@ class HttpClient:
     async def save_step(self, step: Step) -> StepRow:
         body = encode.step(step, await self._as(step.worker))
         answer = await self._post(_of_job(step.id, "steps"), body, about=_lease(step.id, step.fence))
-        return decode.step(read(answer.body, decode.StepShape), wire.job_id(step.id))
+        return decode.step(read(answer.body, responses.Step), wire.job_id(step.id))
 
     async def add_events(self, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
         wire.check_batch(reports)
@@ -264,7 +264,7 @@ class HttpClient:
 
     async def _changed(self, job_id: str, verb: str, body: bytes, *, repeatable: bool = True) -> Receipt:
         answer = await self._post(_of_job(job_id, verb), body, repeatable=repeatable, about={"job_id": job_id})
-        return decode.receipt(read(answer.body, decode.ReceiptShape))
+        return decode.receipt(read(answer.body, responses.Receipt))
 
     async def _enqueued(
         self, requests: Sequence[JobRequest], keys: Sequence[str], headers: Mapping[str, str]
@@ -302,7 +302,7 @@ class HttpClient:
     async def _acknowledge(self, order: AcknowledgeCancel) -> Receipt:
         body = encode.finish(order, await self._as(order.worker), alone=True)
         answer = await self._post(_of_job(order.id, "cancel/ack"), body, about=_lease(order.id, order.fence))
-        return decode.receipt(read(answer.body, decode.ReceiptShape))
+        return decode.receipt(read(answer.body, responses.Receipt))
 
     async def _add_events(self, report: Report) -> tuple[int, ...]:
         """Events in as many bodies as they need, one after the other, so that they keep their order."""

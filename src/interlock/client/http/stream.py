@@ -13,6 +13,7 @@ from interlock.client.http import decode, errors
 from interlock.client.http.transport import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, Calls, HttpResponse, refusal
 from interlock.domain.progress import EventRow
 from interlock.errors import Unavailable
+from interlock.wire import responses
 
 QUIET_SECONDS: Final = 45.0  # three times the server's keep-alive interval
 
@@ -36,7 +37,7 @@ async def follow(calls: Calls, path: str, *, after: int, about: Mapping[str, obj
                             return
                         if sent.event != "event":
                             continue
-                        row = decode.event(decode.read(sent.data.encode(), decode.EventShape))
+                        row = decode.event(decode.read(sent.data.encode(), responses.Event))
                         if row.seq > after:
                             after = row.seq
                             yield row

@@ -1,22 +1,29 @@
-"""Response schemas for the OpenAPI document. They are open, because members may be added."""
+"""Response bodies of the native API, shared by the server (OpenAPI, encoding) and the HTTP client (decoding).
+
+They accept unknown members, because members may be added. Those of a job are derived from the table of its fields. JSON
+values are `Raw`: they keep their exact bytes.
+"""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from types import GenericAlias
+from typing import Annotated, Any, Final, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, defstruct
 
 from interlock.domain.approval import ApprovalStatus, Decision
+from interlock.domain.job import FIELDS, Field, Kind
 from interlock.domain.lifecycle import Location, Status, Verb
+from interlock.domain.progress import Level
 
 
 class Shape(Struct, frozen=True, kw_only=True):
-    """The base of all answers."""
+    """A response body."""
 
 
 class Problem(Shape, frozen=True, kw_only=True):
-    """Why something was refused (RFC 9457)."""
+    """An error (RFC 9457)."""
 
     type: str
     title: str
@@ -27,7 +34,7 @@ class Problem(Shape, frozen=True, kw_only=True):
 
 
 class FieldError(Shape, frozen=True, kw_only=True):
-    """One field that is wrong, by JSON pointer."""
+    """An invalid field, by JSON pointer."""
 
     pointer: str
     code: str
@@ -35,100 +42,22 @@ class FieldError(Shape, frozen=True, kw_only=True):
 
 
 class Agent(Shape, frozen=True, kw_only=True):
-    """Whom a job is for."""
+    """The agent that a job runs for."""
 
     kind: str
     id: str
 
 
 class Lease(Shape, frozen=True, kw_only=True):
-    """Who holds a job, until when, and the number that proves it."""
+    """The lease of a running job."""
 
     worker: str
     fence: int
     expires_at: datetime
 
 
-class ListedJob(Shape, frozen=True, kw_only=True):
-    """A job of a list, without what may be large."""
-
-    id: str
-    seq: int
-    tenant: str
-    type: str
-    status: Status
-    location: Location
-    priority: int
-    headers: dict[str, str] | None
-    traceparent: str | None
-    tags: list[str]
-    agent: Agent | None
-    affinity_key: str | None
-    repository: str | None
-    requires: list[str]
-    idempotency_key: str | None
-    webhook: str | None
-    parent_id: str | None
-    redrive_of: str | None
-    created_by: str
-    requested_by: str | None
-    run_at: datetime
-    deadline: datetime | None
-    timeout_seconds: float | None
-    backoff: dict[str, Any] | None
-    expiry_delay_seconds: float | None
-    attempt: int
-    max_attempts: int
-    retry_count: int
-    lease: Lease | None
-    approval_id: str | None
-    cancel_requested_at: datetime | None
-    cancel_reason: str | None
-    checkpoint_seq: int | None
-    usage: dict[str, float] | None
-    result_summary: str | None
-    sanitized: bool
-    version: int
-    releases: int
-    created_at: datetime
-    updated_at: datetime
-    started_at: datetime | None
-    run_started_at: datetime | None
-    heartbeat_at: datetime | None
-    finished_at: datetime | None
-
-
-class Job(ListedJob, frozen=True, kw_only=True):
-    """A job as it is now."""
-
-    payload: Any
-    awaiting: list[str]
-    checkpoint: Any
-    result: Any
-    error: dict[str, Any] | None
-
-
-class EnqueuedJob(Job, frozen=True, kw_only=True):
-    """A job of a batch, and whether it was there before."""
-
-    replayed: bool
-
-
-class EnqueuedJobs(Shape, frozen=True, kw_only=True):
-    """The jobs of a batch, in the order they were sent."""
-
-    jobs: list[EnqueuedJob]
-
-
-class JobPage(Shape, frozen=True, kw_only=True):
-    """Jobs, newest first, without payload, result, checkpoint, error and the children they wait for."""
-
-    items: list[ListedJob]
-    next_cursor: str | None
-
-
 class JobStatus(Shape, frozen=True, kw_only=True):
-    """How far a job is that has not ended yet."""
+    """The status of a job that is not terminal."""
 
     id: str
     status: Status
@@ -146,7 +75,7 @@ class HistoryRow(Shape, frozen=True, kw_only=True, rename={"from_": "from"}):
     attempt: int
     fence: int
     reason: str | None
-    metadata: Any
+    metadata: Raw
     at: datetime
     hash: str
 
@@ -159,7 +88,7 @@ class HistoryPage(Shape, frozen=True, kw_only=True):
 
 
 class Receipt(Shape, frozen=True, kw_only=True):
-    """What a change did to a job, read from the history row it wrote."""
+    """The result of a transition, read from its history row."""
 
     id: str
     fence: int
@@ -177,25 +106,25 @@ class CancelReceipt(Receipt, frozen=True, kw_only=True):
 
 
 class ItemRejected(Shape, frozen=True, kw_only=True):
-    """An item of a batch that was not done, and why."""
+    """A rejected item of a batch, and its error."""
 
     id: str
     error: Problem
 
 
 class Receipts(Shape, frozen=True, kw_only=True):
-    """One answer for each item, in the order they were sent."""
+    """One result per item, in request order."""
 
     items: list[Annotated[Any, Meta(extra={"any_of": (Receipt, ItemRejected)})]]
 
 
 class Step(Shape, frozen=True, kw_only=True):
-    """The kept result of a part of a run."""
+    """A saved step of a run."""
 
     seq: int
     name: str
     occurrence: int
-    result: Any
+    result: Raw
     function: str | None
     fence: int
     sanitized: bool
@@ -210,14 +139,14 @@ class StepPage(Shape, frozen=True, kw_only=True):
 
 
 class Event(Shape, frozen=True, kw_only=True):
-    """A message about the progress of a job; `at` is when its worker recorded it."""
+    """A progress message of a job; `at` is when its worker recorded it."""
 
     id: str
     seq: int
     job_id: str
-    level: Literal["info", "warn", "error"]
+    level: Level
     message: str
-    payload: Any
+    payload: Raw
     sanitized: bool
     at: datetime
     received_at: datetime
@@ -231,13 +160,13 @@ class EventPage(Shape, frozen=True, kw_only=True):
 
 
 class EmittedEvents(Shape, frozen=True, kw_only=True):
-    """The numbers that events have got."""
+    """The sequence numbers of the new events."""
 
     seqs: list[int]
 
 
 class Decided(Shape, frozen=True, kw_only=True):
-    """The decision on a job, for the worker that resumes it."""
+    """A decision, for the worker that resumes the job."""
 
     id: str
     name: str | None
@@ -245,30 +174,16 @@ class Decided(Shape, frozen=True, kw_only=True):
     decision: Decision
     status: ApprovalStatus
     prompt: str
-    details: Any
-    schema: Any
+    details: Raw
+    schema: Raw
     comment: str | None
-    data: Any
+    data: Raw
     digest: str
     decided_at: datetime
 
 
-class ClaimedJob(Job, frozen=True, kw_only=True):
-    """A job with its lease, its steps, the last decision it waited for, and all decisions, oldest first."""
-
-    steps: list[Step]
-    approval: Decided | None
-    approvals: list[Decided]
-
-
-class Claimed(Shape, frozen=True, kw_only=True):
-    """The jobs that were granted, the best first."""
-
-    jobs: list[ClaimedJob]
-
-
 class HeartbeatReply(Shape, frozen=True, kw_only=True):
-    """When the lease expires now, and whether a cancel was requested."""
+    """The new lease expiry, and whether cancellation was requested."""
 
     id: str
     lease_expires_at: datetime
@@ -278,19 +193,19 @@ class HeartbeatReply(Shape, frozen=True, kw_only=True):
 
 
 class HeartbeatReplies(Shape, frozen=True, kw_only=True):
-    """One answer for each item, in the order they were sent."""
+    """One result per item, in request order."""
 
     items: list[Annotated[Any, Meta(extra={"any_of": (HeartbeatReply, ItemRejected)})]]
 
 
 class Saved(Shape, frozen=True, kw_only=True):
-    """The number of the checkpoint that is kept."""
+    """The number of the stored checkpoint."""
 
     seq: int
 
 
 class Artifact(Shape, frozen=True, kw_only=True):
-    """A named file of a job, or a link."""
+    """A named file or link of a job."""
 
     id: str
     job_id: str
@@ -310,7 +225,7 @@ class ArtifactPage(Shape, frozen=True, kw_only=True):
 
 
 class Token(Shape, frozen=True, kw_only=True):
-    """A bearer token, without its text."""
+    """A bearer token, without its secret."""
 
     id: str
     tenant: str
@@ -330,20 +245,20 @@ class Token(Shape, frozen=True, kw_only=True):
 
 
 class NewToken(Token, frozen=True, kw_only=True):
-    """A bearer token with its text, the only time it is shown."""
+    """A bearer token with its secret, which is shown only once."""
 
     token: str
 
 
 class TokenPage(Shape, frozen=True, kw_only=True):
-    """Tokens, newest first, those that have ended among them."""
+    """Tokens, newest first, including expired and revoked ones."""
 
     items: list[Token]
     next_cursor: str | None
 
 
 class Me(Shape, frozen=True, kw_only=True):
-    """Who is calling."""
+    """The authenticated caller."""
 
     tenant: str
     actor: str
@@ -353,13 +268,67 @@ class Me(Shape, frozen=True, kw_only=True):
 
 
 class Health(Shape, frozen=True, kw_only=True):
-    """Whether the service is there."""
+    """The liveness of the server."""
 
     status: str
 
 
 class Readiness(Health, frozen=True, kw_only=True):
-    """Whether requests should be sent here, and whether what is answered survives a crash."""
+    """Whether the server accepts requests, and whether acknowledged writes survive a crash."""
 
     durability: Literal["full", "relaxed"]
     unreachable: list[str] | UnsetType = UNSET
+
+
+# Fields of a job that the response has under another name, or not at all.
+_FOLDED: Final[dict[str, tuple[str, Any] | None]] = {
+    "agent_kind": ("agent", Agent | None), "agent_id": None,
+    "worker": ("lease", Lease | None), "fence": None, "lease_expires_at": None,
+    "blocked": None,
+}  # fmt: skip
+_DERIVED: Final[dict[str, tuple[str, Any]]] = {"status": ("location", Location), "max_attempts": ("retry_count", int)}
+_TYPES: Final[dict[Kind, Any]] = {
+    Kind.TEXT: str, Kind.INTEGER: int, Kind.SECONDS: float, Kind.BOOLEAN: bool, Kind.NAMES: tuple[str, ...],
+    Kind.ID: str, Kind.STATUS: Status, Kind.TIME: datetime,
+}  # fmt: skip
+
+
+def _members(*, listed: bool) -> list[tuple[str, Any]]:
+    """Return the members of a job and their types, in the order of the fields."""
+    found: list[tuple[str, Any] | None] = []
+    for name, field in FIELDS.items():
+        if field.listed or not listed:
+            found += [_FOLDED[name] if name in _FOLDED else (name, _type(field)), _DERIVED.get(name)]
+    return [member for member in found if member is not None]
+
+
+def _type(field: Field) -> Any:
+    if field.kind is Kind.JSON:
+        documented = field.json if field.json is Any else field.json | None
+        return Annotated[Raw, Meta(extra={"documented": documented})]
+    return _TYPES[field.kind] | None if field.nullable else _TYPES[field.kind]
+
+
+def _body(name: str, about: str, members: list[tuple[str, Any]], base: Any = Struct) -> Any:
+    return defstruct(name, members, bases=(base,), gc=False, module=__name__, namespace={"__doc__": about})
+
+
+def _list(kind: Any) -> Any:
+    return GenericAlias(list, (kind,))
+
+
+_CURSOR: Final = ("next_cursor", str | None)
+Job: Any = _body("Job", "A job.", _members(listed=False))
+ListedJob: Any = _body("ListedJob", "A job of a list, without its large members.", _members(listed=True))
+EnqueuedJob: Any = _body("EnqueuedJob", "A job of a batch, and whether it already existed.", [("replayed", bool)], Job)
+EnqueuedJobs: Any = _body("EnqueuedJobs", "The jobs of a batch, in request order.", [("jobs", _list(EnqueuedJob))])
+JobPage: Any = _body(
+    "JobPage", "Jobs, newest first, without their large members.", [("items", _list(ListedJob)), _CURSOR]
+)
+ClaimedJob: Any = _body(
+    "ClaimedJob",
+    "A leased job with its saved steps, its last decision, and all its decisions, oldest first.",
+    [("steps", list[Step]), ("approval", Decided | None), ("approvals", list[Decided])],
+    Job,
+)
+Claimed: Any = _body("Claimed", "The leased jobs, highest priority first.", [("jobs", _list(ClaimedJob))])
