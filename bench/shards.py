@@ -29,7 +29,7 @@ from interlock.storage.shards.add_shard import add_shard
 from interlock.storage.shards.factory import POOL, open_sharded_store
 from interlock.storage.shards.tenant_move import Moved, Mover
 from tests.support.postgres import OWNER, Postgres
-from tests.support.shards import SHARDS, Wire, resident, wire_to
+from tests.support.shards import SHARDS, Link, resident, wire_to
 from tests.support.stores import APP_LOGIN, fresh_database, make_template
 
 BATCH = 100
@@ -72,7 +72,7 @@ async def fresh_shards(server: Postgres) -> AsyncIterator[dict[str, str]]:
 
 
 @asynccontextmanager
-async def two_shards(server: Postgres, *, wired: bool = False) -> AsyncIterator[tuple[Store, Wire]]:
+async def two_shards(server: Postgres, *, wired: bool = False) -> AsyncIterator[tuple[Store, Link]]:
     """A router over two fresh databases, the second of them at the end of a wire, if that is wanted."""
     async with AsyncExitStack() as stack:
         databases = await stack.enter_async_context(fresh_shards(server))
@@ -80,7 +80,7 @@ async def two_shards(server: Postgres, *, wired: bool = False) -> AsyncIterator[
         wire, near = await stack.enter_async_context(wire_to(addresses[SHARDS[1]]))
         router = await open_sharded_store({**addresses, SHARDS[1]: near} if wired else addresses)
         stack.push_async_callback(router.close)
-        stack.callback(wire.mend)
+        stack.callback(wire.restore)
         yield router, wire
 
 
@@ -119,7 +119,7 @@ async def beside(server: Postgres, jobs: int, *, stalled: bool) -> float:
         try:
             return await work_through(router, here, jobs)
         finally:
-            wire.mend()
+            wire.restore()
             for task in asking:
                 task.cancel()
             await asyncio.gather(*asking, return_exceptions=True)

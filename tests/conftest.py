@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _patience() -> Iterator[None]:
+def _timeout() -> Iterator[None]:
     """Tests of what happens when a moment is over set a shorter one."""
     with pytest.MonkeyPatch.context() as patch:
         for moment in MOMENTS:

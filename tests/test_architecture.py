@@ -78,7 +78,7 @@ def rule_for(module: str) -> str | None:
     return max((rule for rule in MAY_IMPORT if within(module, rule)), key=len, default=None)
 
 
-def refusal(module: str, target: str) -> str | None:
+def rejection(module: str, target: str) -> str | None:
     """Why `module` may not import `target`, or None if it may."""
     rule = rule_for(module)
     if rule is None:
@@ -173,7 +173,7 @@ def test_every_import_follows_the_table() -> None:
     refused = []
     for path in modules():
         targets = set(imported(path.read_text(), name_of(path), is_package=path.name == "__init__.py"))
-        refused += [why for target in sorted(targets) if (why := refusal(name_of(path), target))]
+        refused += [why for target in sorted(targets) if (why := rejection(name_of(path), target))]
         if rule_for(name_of(path)) is None:
             refused.append(f"{name_of(path)}: no such room in the import table")
     assert sorted(set(refused)) == []
@@ -204,8 +204,8 @@ def test_every_import_follows_the_table() -> None:
         ("api.app", "import a_package_nobody_declared"),
     ],
 )
-def test_the_table_refuses(module: str, statement: str) -> None:
-    assert [refusal(module, target) for target in imported(statement, module)] != [None]
+def test_the_table_rejects_forbidden_imports(module: str, statement: str) -> None:
+    assert [rejection(module, target) for target in imported(statement, module)] != [None]
 
 
 @pytest.mark.parametrize(
@@ -226,8 +226,8 @@ def test_the_table_refuses(module: str, statement: str) -> None:
         ("__init__", "from interlock.assemble import App"),
     ],
 )
-def test_the_table_allows(module: str, statement: str) -> None:
-    assert [why for target in imported(statement, module) if (why := refusal(module, target))] == []
+def test_the_table_allows_permitted_imports(module: str, statement: str) -> None:
+    assert [why for target in imported(statement, module) if (why := rejection(module, target))] == []
 
 
 def test_importing_interlock_loads_nothing_from_outside_the_standard_library() -> None:
@@ -239,7 +239,7 @@ def test_importing_interlock_loads_nothing_from_outside_the_standard_library() -
     assert sorted(loaded - {"interlock"} - sys.stdlib_module_names) == []
 
 
-def test_no_module_has_a_name_that_says_nothing() -> None:
+def test_no_module_has_a_meaningless_name() -> None:
     assert [name_of(path) for path in modules() if VAGUE_NAMES & set(name_of(path).split("."))] == []
 
 
@@ -266,5 +266,5 @@ def test_no_lock_file_that_records_an_index_is_in_the_repository() -> None:
         (MACHINE_PATH, "src/interlock/work/x /worker/ /v1/work/", False),
     ],
 )
-def test_the_searches_find_what_they_look_for(pattern: re.Pattern[str], line: str, matches: bool) -> None:
+def test_the_searches_find_their_targets(pattern: re.Pattern[str], line: str, matches: bool) -> None:
     assert bool(pattern.search(line)) is matches

@@ -35,7 +35,7 @@ def test_a_peer_that_cannot_be_installed_is_named_and_the_run_fails(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_name_that_no_peer_has_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_peer_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--only", "nobody"])
     assert (ended.value.code, "no peer has 'nobody'" in capsys.readouterr().err) == (2, True)
@@ -49,6 +49,6 @@ def test_every_peer_is_pinned_and_has_its_script_and_its_target() -> None:
         assert peer.target is not None
 
 
-async def test_any_number_of_jobs_can_be_worked_through(store: Store) -> None:
+async def test_any_number_of_jobs_can_be_processed(store: Store) -> None:
     assert await work_through(store, ["one", "other"], 3) > 0
     assert sum(stats.succeeded for stats in await store.stats("one")) == 3

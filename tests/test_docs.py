@@ -47,7 +47,7 @@ def commands() -> list[str]:
     return names
 
 
-def test_there_are_commands_and_errors_to_look_for() -> None:
+def test_there_are_commands_and_errors_to_check() -> None:
     assert {"migrate", "doctor", "jobs add", "jobs list", "jobs show", "audit verify", "audit head"} <= set(commands())
     assert len(error_classes()) > 12
 
@@ -76,7 +76,7 @@ def test_the_example_of_a_settings_file_is_valid(tmp_path: Path) -> None:
     assert load({}, environ={}, directory=tmp_path) != Settings()
 
 
-def test_every_verb_of_the_history_is_documented() -> None:
+def test_every_operation_of_the_history_is_documented() -> None:
     text = (DOCS / "explanation/audit.md").read_text()
     assert [verb for verb in Verb if f"`{verb}`" not in text] == []
 
@@ -118,7 +118,7 @@ def test_the_readme_names_the_two_commands() -> None:
         "docs/how-to/limit-concurrency.md",
     ],
 )
-def test_a_program_of_the_guides_runs_and_prints_what_they_say(name: str, tmp_path: Path) -> None:
+def test_a_program_of_the_guides_runs_and_prints_the_documented_output(name: str, tmp_path: Path) -> None:
     text = (ROOT / name).read_text()
     (program,) = blocks(text, "python")
     done = subprocess.run(
@@ -135,7 +135,7 @@ def test_the_tests_of_the_guide_to_testing_pass(pytester: pytest.Pytester) -> No
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=4)
 
 
-def test_the_quickstart_goes_as_it_is_told(tmp_path: Path) -> None:
+def test_the_quickstart_works_as_written(tmp_path: Path) -> None:
     text = (DOCS / "tutorial/quickstart.md").read_text()
     (tmp_path / "research.py").write_text(*blocks(text, "python"))
     bin = Path(sys.executable).parent
@@ -172,7 +172,7 @@ def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
     assert (tmp_path / "site" / "search" / "search_index.json").stat().st_size > 100_000
 
 
-def test_the_diagrams_are_those_of_the_script() -> None:
+def test_the_diagrams_match_the_script() -> None:
     spec = importlib.util.spec_from_file_location("diagrams", ROOT / "tools" / "diagrams.py")
     assert spec is not None
     assert spec.loader is not None

@@ -52,7 +52,7 @@ def strings_and_comments(module: Path) -> tuple[str, str]:
     return spoken, "\n".join([*docs, *comments])
 
 
-def test_users_read_the_words_of_the_field() -> None:
+def test_user_visible_texts_use_the_words_of_the_field() -> None:
     found = [f"{page.name}: {word}" for page in pages() for word in WORDS.findall(page.read_text())]
     for module in sorted(SOURCE.rglob("*.py")):
         found += [f"{module.relative_to(SOURCE)}: {word}" for word in WORDS.findall(strings_and_comments(module)[0])]
@@ -61,7 +61,7 @@ def test_users_read_the_words_of_the_field() -> None:
     assert len(found) <= MOST_IN_TEXTS, "\n".join(found)
 
 
-def test_developers_read_them_too() -> None:
+def test_comments_and_docstrings_use_the_words_of_the_field() -> None:
     found = []
     for module in sorted(SOURCE.rglob("*.py")):
         found += [f"{module.relative_to(SOURCE)}: {word}" for word in WORDS.findall(strings_and_comments(module)[1])]

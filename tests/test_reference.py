@@ -6,7 +6,7 @@ import interlock
 from tests.support.reference import PAGE, render
 
 
-def test_the_reference_is_written_from_the_docstrings_of_today() -> None:
+def test_the_reference_matches_the_docstrings() -> None:
     assert PAGE.read_text() == render(), "write it anew: python -m tests.support.reference"
 
 

@@ -57,7 +57,7 @@ def exists(pid: int) -> bool:
     return True
 
 
-async def test_it_answers_and_is_as_durable_as_by_default(server: PostgresServer) -> None:
+async def test_the_test_server_responds_and_is_durable_by_default(server: PostgresServer) -> None:
     assert await value(server, "select 1") == 1
     assert int(str(await value(server, "show server_version_num"))) >= support.OLDEST * 10000
     for setting in ("fsync", "synchronous_commit", "full_page_writes"):
@@ -90,7 +90,7 @@ async def test_stopping_leaves_no_process_and_closing_no_file() -> None:
 
 if sys.platform == "linux":  # elsewhere nothing tells a child that its parent died
 
-    def test_it_ends_when_the_test_process_is_killed() -> None:
+    def test_the_test_server_stops_when_the_test_process_is_killed() -> None:
         with subprocess.Popen(
             [sys.executable, "-c", ABANDON],
             cwd=ROOT,
@@ -109,7 +109,7 @@ if sys.platform == "linux":  # elsewhere nothing tells a child that its parent d
                 shutil.rmtree(home)
 
 
-def test_a_machine_without_postgresql_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_postgresql_gets_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(support, "find_spec", lambda name: None)
     monkeypatch.setattr(support, "_complete", lambda place: False)
     with pytest.raises(PostgresMissing, match="INTERLOCK_TEST_POSTGRES"):

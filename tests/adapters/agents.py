@@ -19,7 +19,7 @@ from tests.api.rig import Api
 from tests.support.eventually import RETRY_SECONDS
 
 MODES: Final = ("legacy", "auto")  # with a handshake, as most clients of today, and without
-EVERYBODY: Final = {"enqueue_job", "get_job", "list_jobs", "wait_for_job", "cancel_job", "explain_job", "list_approvals", "list_events",
+ALL_ROLES: Final = {"enqueue_job", "get_job", "list_jobs", "wait_for_job", "cancel_job", "explain_job", "list_approvals", "list_events",
                     "list_history", "redrive_job",
                     "queue_stats", "get_artifact"}  # fmt: skip
 WORKERS: Final = {"claim_job", "heartbeat_job", "checkpoint_job", "save_step", "release_job", "complete_job",
@@ -41,7 +41,7 @@ class Agent:
         assert not result.is_error, result.content
         return value_of(result)
 
-    async def is_refused(self, tool: str, status: int, code: str, /, **arguments: Any) -> dict[str, Any]:
+    async def is_rejected(self, tool: str, status: int, code: str, /, **arguments: Any) -> dict[str, Any]:
         """The problem that a tool answers with."""
         result = await self.client.call_tool(tool, arguments)
         problem = value_of(result)

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from interlock.domain.webhook_url import Allowance
-from tests.adapters.words import json_of
+from tests.adapters.responses import json_of
 from tests.api.rig import Api
 from tests.support.receiver import Seen
 

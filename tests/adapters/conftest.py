@@ -24,14 +24,14 @@ from tests.support.postgres import OWNER, Postgres
 from tests.support.receiver import Receiver, receiver
 from tests.support.stores import ManualClock
 
-FACES = ("codeq", "moonmind", "mcp")
+ADAPTERS = ("codeq", "moonmind", "mcp")
 _numbers = itertools.count(1)
 
 
 @pytest.fixture
 async def api(store: Store, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Api]:  # noqa: F811
     """Auth is off: whoever calls may do everything."""
-    options = Options(tenant=f"face-{next(_numbers)}", faces=FACES)
+    options = Options(tenant=f"face-{next(_numbers)}", faces=ADAPTERS)
     async with serving(store, clock, options, objects=FileObjects(tmp_path / "artifacts")) as served:
         yield served
 
@@ -39,7 +39,7 @@ async def api(store: Store, clock: ManualClock, tmp_path: Path) -> AsyncIterator
 @pytest.fixture
 async def guarded(store: Store, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Api]:  # noqa: F811
     """Auth is on, and this caller has no credential yet."""
-    options = Options(auth=True, tenant=f"face-{next(_numbers)}", faces=FACES)
+    options = Options(auth=True, tenant=f"face-{next(_numbers)}", faces=ADAPTERS)
     async with serving(store, clock, options, objects=FileObjects(tmp_path / "artifacts")) as served:
         yield served
 

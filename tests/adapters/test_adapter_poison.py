@@ -11,7 +11,7 @@ import pytest
 from interlock.api.codeq import route_table as codeq
 from interlock.api.moonmind import route_table as moonmind
 from interlock.api.routes import Route
-from tests.adapters.words import NEVER
+from tests.adapters.responses import NEVER
 from tests.api.rig import Api
 
 ODD: list[Any] = [
@@ -56,7 +56,7 @@ def path_of(route: Route) -> str:
 
 
 @pytest.mark.parametrize("route", routes(), ids=lambda route: route.name)
-async def test_odd_input_is_answered_in_the_words_of_the_face(api: Api, route: Route) -> None:
+async def test_malformed_input_gets_an_error_in_the_format_of_the_adapter(api: Api, route: Route) -> None:
     path, envelope = path_of(route), "error" if "codeq" in route.path else "detail"
     if route.method == "GET":
         for query in (

@@ -7,7 +7,7 @@ import pytest
 from interlock.api.options import Options
 from interlock.api.rate_limit import RateLimiter
 from interlock.storage.contract import Store
-from tests.adapters.words import NEVER, json_of, says
+from tests.adapters.responses import NEVER, assert_response, json_of
 from tests.api.rig import Api, serving
 from tests.support.stores import ManualClock
 
@@ -25,15 +25,15 @@ async def test_queues_are_counted_by_command(api: Api) -> None:
     await create(api, "b", ',"maxAttempts":1')
     id = json_of(await api.send(f"{BASE}/tasks/claim", b'{"commands":["b"]}'), 200)["id"]
     one = '{"command":"a","ready":1,"delayed":1,"inProgress":0,"dlq":0}'
-    says(
+    assert_response(
         await api.get(f"{BASE}/admin/queues"), 200,
         f'[{one},{{"command":"b","ready":0,"delayed":0,"inProgress":1,"dlq":0}}]'.encode(),
     )  # fmt: skip
-    says(await api.get(f"{BASE}/admin/queues/a"), 200, one.encode())
+    assert_response(await api.get(f"{BASE}/admin/queues/a"), 200, one.encode())
     json_of(await api.send(f"{BASE}/tasks/{id}/nack", b"{}"), 200)
     assert json_of(await api.get(f"{BASE}/admin/queues/b"), 200)["dlq"] == 1
     nothing = b'{"command":"c","ready":0,"delayed":0,"inProgress":0,"dlq":0}'
-    says(await api.get(f"{BASE}/admin/queues/c"), 200, nothing)
+    assert_response(await api.get(f"{BASE}/admin/queues/c"), 200, nothing)
 
 
 async def test_tasks_are_listed_by_status(api: Api) -> None:
@@ -43,10 +43,10 @@ async def test_tasks_are_listed_by_status(api: Api) -> None:
         tasks = json_of(await api.get(f"{BASE}/admin/tasks?status={status}"), 200)
         assert [task["id"] for task in tasks] == ids
         assert all(task["payload"] == "{}" for task in tasks)
-    says(await api.get(f"{BASE}/admin/tasks?status=ODD"), 400, b'{"error":"invalid status"}')
+    assert_response(await api.get(f"{BASE}/admin/tasks?status=ODD"), 400, b'{"error":"invalid status"}')
 
 
-async def test_cleanup_keeps_ended_tasks_for_a_day(api: Api, clock: ManualClock) -> None:
+async def test_cleanup_keeps_terminal_tasks_for_a_day(api: Api, clock: ManualClock) -> None:
     async def clean_up(body: bytes) -> int:
         return int(json_of(await api.send(f"{BASE}/admin/tasks/cleanup", body), 200)["deleted"])
 
@@ -64,13 +64,13 @@ async def test_cleanup_keeps_ended_tasks_for_a_day(api: Api, clock: ManualClock)
     clock.advance(2)
     done = json_of(await api.send(f"{BASE}/admin/tasks/cleanup", b'{"limit":10}'), 200)
     assert (done["deleted"], done["limit"]) == (1, 10)
-    says(await api.get(f"{BASE}/tasks/{old}"), 404, b'{"error":"not found"}')
+    assert_response(await api.get(f"{BASE}/tasks/{old}"), 404, b'{"error":"not found"}')
     json_of(await api.get(f"{BASE}/tasks/{new}"), 200)
     # A time in the future shortens the day, as it did there.
     assert await clean_up(b'{"before":"2999-01-01T00:00:00Z"}') == 1
     json_of(await api.get(f"{BASE}/tasks/{live}"), 200)
     bad = await api.send(f"{BASE}/admin/tasks/cleanup", b'{"before":"yesterday"}')
-    says(bad, 400, b'{"error":"invalid \'before\' (use RFC3339)"}')
+    assert_response(bad, 400, b'{"error":"invalid \'before\' (use RFC3339)"}')
 
 
 async def test_only_admins_see_queues(guarded: Api) -> None:
@@ -79,11 +79,11 @@ async def test_only_admins_see_queues(guarded: Api) -> None:
     for caller in (guarded, producer):
         for method, path in (("GET", "queues"), ("GET", "queues/a"), ("GET", "tasks"), ("POST", "tasks/cleanup")):
             response = await caller.call(method, f"{BASE}/admin/{path}", headers={"x-role": "ADMIN"})
-            says(response, 401, b'{"error":"unauthorized. Admin only"}')
+            assert_response(response, 401, b'{"error":"unauthorized. Admin only"}')
 
 
-async def test_the_service_says_that_it_is_there_to_anybody(guarded: Api) -> None:
-    says(await guarded.get(f"{BASE}/healthz"), 200, b'{"status":"ok"}')
+async def test_anyone_can_read_that_the_service_is_healthy(guarded: Api) -> None:
+    assert_response(await guarded.get(f"{BASE}/healthz"), 200, b'{"status":"ok"}')
 
 
 @pytest.mark.parametrize(
@@ -94,11 +94,13 @@ async def test_the_service_says_that_it_is_there_to_anybody(guarded: Api) -> Non
         ("admin/tasks/cleanup", "admin", "cleanup"),
     ],
 )
-async def test_whoever_asks_too_often_is_told_when_to_go_on(api: Api, path: str, scope: str, operation: str) -> None:
+async def test_a_caller_above_the_rate_limit_is_asked_to_retry_later(
+    api: Api, path: str, scope: str, operation: str
+) -> None:
     api.service.rates = RateLimiter(0.1, 1, clock=lambda: 0.0)
     assert (await api.send(f"{BASE}/{path}", b"{}")).status_code != 429
     response = await api.send(f"{BASE}/{path}", b"{}")
-    says(
+    assert_response(
         response, 429,
         f'{{"error":"rate limit exceeded","scope":"{scope}","operation":"{operation}","retryAfterSeconds":10}}'.encode(),
     )  # fmt: skip
@@ -107,7 +109,7 @@ async def test_whoever_asks_too_often_is_told_when_to_go_on(api: Api, path: str,
     assert (await api.send(f"{BASE}/tasks/{NEVER}/heartbeat", b"{}")).status_code == 404
 
 
-async def test_a_face_is_off_unless_it_is_turned_on(store: Store, clock: ManualClock) -> None:
+async def test_an_adapter_is_off_unless_it_is_enabled(store: Store, clock: ManualClock) -> None:
     async with serving(store, clock, Options()) as plain:
         response = await plain.send(f"{BASE}/tasks", b'{"command":"x","payload":{}}')
         assert (response.status_code, response.json()["code"]) == (404, "no_such_route")

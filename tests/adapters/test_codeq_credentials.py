@@ -22,7 +22,7 @@ from interlock.cli import codeq_settings
 from interlock.errors import Invalid
 from interlock.storage.contract import Store
 from interlock.storage.object_store.s3 import S3Objects
-from tests.adapters.words import NEVER, json_of, says
+from tests.adapters.responses import NEVER, assert_response, json_of
 from tests.api.rig import Api, serving
 from tests.support.stores import ManualClock
 
@@ -62,7 +62,7 @@ async def keys(url: str) -> bytes:
     return json.dumps({"keys": [KEY.as_dict(private=False)]}).encode()
 
 
-class Door:
+class CodeqServer:
     """A server whose codeQ face knows the callers that a test names."""
 
     def __init__(self, store: Store, clock: ManualClock, stack: AsyncExitStack) -> None:
@@ -84,12 +84,12 @@ def engine() -> str:
 
 
 @pytest.fixture
-async def adapter(store: Store, clock: ManualClock) -> AsyncIterator[Door]:
+async def adapter(store: Store, clock: ManualClock) -> AsyncIterator[CodeqServer]:
     async with AsyncExitStack() as stack:
-        yield Door(store, clock, stack)
+        yield CodeqServer(store, clock, stack)
 
 
-async def test_a_static_credential_is_one_exact_text(adapter: Door) -> None:
+async def test_a_static_credential_is_one_exact_string(adapter: CodeqServer) -> None:
     api = await adapter(codeq_producers=[static("producer-secret", subject="shop")])
     producer = bearing(api, "producer-secret")
     task = json_of(await producer.send(f"{BASE}/tasks", TASK), 202)
@@ -97,37 +97,37 @@ async def test_a_static_credential_is_one_exact_text(adapter: Door) -> None:
     assert (await api.engine.queries.job("acme", task["id"])).created_by == "user:codeq/shop"
     json_of(await producer.get(f"{BASE}/tasks/{task['id']}"), 200)
     for wrong in ("producer-secre", "producer-secret2", "Producer-secret", "x"):
-        says(await bearing(api, wrong).send(f"{BASE}/tasks", TASK), 401, b'{"error":"unauthorized"}')
-    says(await producer.send(f"{BASE}/tasks/claim", b"{}"), 401, b'{"error":"unauthorized"}')
+        assert_response(await bearing(api, wrong).send(f"{BASE}/tasks", TASK), 401, b'{"error":"unauthorized"}')
+    assert_response(await producer.send(f"{BASE}/tasks/claim", b"{}"), 401, b'{"error":"unauthorized"}')
     assert (await producer.get("/v1/jobs")).status_code == 401  # it counts in this face alone
 
 
-async def test_a_worker_has_commands_and_scopes_and_the_name_of_its_subject(adapter: Door) -> None:
+async def test_a_worker_has_commands_and_scopes_and_the_name_of_its_subject(adapter: CodeqServer) -> None:
     api = await adapter(
         codeq_producers=[static("p")],
         codeq_workers=[static("w", subject="bob", eventTypes=["render"], scopes=SCOPES.split())],
     )
     producer, worker = bearing(api, "p"), bearing(api, "w")
     id = json_of(await producer.send(f"{BASE}/tasks", TASK), 202)["id"]
-    says(
+    assert_response(
         await worker.send(f"{BASE}/tasks/claim", b'{"commands":["paint"]}'), 403,
         b'{"error":"event type not allowed"}',
     )  # fmt: skip
     task = json_of(await worker.send(f"{BASE}/tasks/claim", b'{"commands":["render"]}'), 200)
     assert (task["id"], task["workerId"]) == (id, "bob")
     json_of(await worker.get(f"{BASE}/tasks/{id}"), 200)
-    says(await worker.send(f"{BASE}/tasks", TASK), 401, b'{"error":"unauthorized"}')
+    assert_response(await worker.send(f"{BASE}/tasks", TASK), 401, b'{"error":"unauthorized"}')
     with_file = b'{"status":"COMPLETED","result":{},"artifacts":[{"name":"a.txt","contentBase64":"aGk="}]}'
     (file,) = json_of(await worker.send(f"{BASE}/tasks/{id}/result", with_file), 200)["artifacts"]
     for caller in (producer, worker):
         read = await caller.get(file["url"])
         assert (read.status_code, read.content) == (200, b"hi")
         assert read.headers["content-disposition"] == "attachment; filename*=UTF-8''a.txt"
-    says(await api.get(file["url"]), 401, b'{"error":"unauthorized"}')
-    says(await producer.get(f"{BASE}/tasks/{id}/artifacts/{NEVER}"), 404, b'{"error":"not found"}')
+    assert_response(await api.get(file["url"]), 401, b'{"error":"unauthorized"}')
+    assert_response(await producer.get(f"{BASE}/tasks/{id}/artifacts/{NEVER}"), 404, b'{"error":"not found"}')
 
 
-async def test_the_commands_of_a_worker_allow_every_spelling_in_the_queue(adapter: Door) -> None:
+async def test_the_commands_of_a_worker_allow_every_spelling_in_the_queue(adapter: CodeqServer) -> None:
     api = await adapter(
         codeq_producers=[static("p")],
         codeq_workers=[static("w", subject="bob", eventTypes=["render"], scopes=SCOPES.split())],
@@ -137,7 +137,7 @@ async def test_the_commands_of_a_worker_allow_every_spelling_in_the_queue(adapte
         id = json_of(await producer.send(f"{BASE}/tasks", TASK.replace(b"render", b"RENDER")), 202)["id"]
         task = json_of(await worker.send(f"{BASE}/tasks/claim", body), 200)
         assert (task["id"], task["command"]) == (id, "RENDER")
-    says(
+    assert_response(
         await worker.send(f"{BASE}/tasks/claim", b'{"commands":["RENDER"]}'), 403,
         b'{"error":"event type not allowed"}',
     )  # fmt: skip
@@ -157,18 +157,18 @@ async def test_the_commands_of_a_worker_allow_every_spelling_in_the_queue(adapte
         ("codeq:subscribe", f"workers/subscriptions/{NEVER}/heartbeat", b"{}"),
     ],
 )
-async def test_each_verb_of_a_worker_needs_its_scope(
-    adapter: Door, scope: str, method_and_path: str, body: bytes
+async def test_each_operation_of_a_worker_needs_its_scope(
+    adapter: CodeqServer, scope: str, method_and_path: str, body: bytes
 ) -> None:
     others = " ".join(sorted(set(SCOPES.split()) - {scope}))
     api = await adapter(codeq_workers=[JWKS])
     path = f"{BASE}/{method_and_path}"
     without = bearing(api, jwt(eventTypes=["*"], scope=others))
-    says(await without.send(path, body), 403, b'{"error":"missing scope"}')
+    assert_response(await without.send(path, body), 403, b'{"error":"missing scope"}')
     assert (await bearing(api, jwt(eventTypes=["*"], scope=scope)).send(path, body)).status_code in (200, 204, 404)
 
 
-async def test_a_worker_that_does_not_say_enough_is_not_known(adapter: Door) -> None:
+async def test_a_worker_with_incomplete_claims_is_not_authenticated(adapter: CodeqServer) -> None:
     api = await adapter(codeq_workers=[JWKS])
     for claims, text in (
         ({"scope": SCOPES}, b"missing eventTypes"),
@@ -178,10 +178,10 @@ async def test_a_worker_that_does_not_say_enough_is_not_known(adapter: Door) -> 
         ({"eventTypes": ["*"], "scope": " "}, b"missing scope"),
     ):
         response = await bearing(api, jwt(**claims)).send(f"{BASE}/tasks/claim", b"{}")
-        says(response, 401, b'{"error":"%b"}' % text)
+        assert_response(response, 401, b'{"error":"%b"}' % text)
 
 
-async def test_a_signed_token_must_be_good(adapter: Door) -> None:
+async def test_a_signed_token_must_be_valid(adapter: CodeqServer) -> None:
     api = await adapter(codeq_producers=[JWKS])
     json_of(await bearing(api, jwt()).send(f"{BASE}/tasks", TASK), 202)
     json_of(await bearing(api, jwt(exp=int(time.time()) - 5)).send(f"{BASE}/tasks", TASK), 202)  # a minute of leeway
@@ -197,10 +197,10 @@ async def test_a_signed_token_must_be_good(adapter: Door) -> None:
         jwt(header={"alg": "HS256"}),
         jwt()[:-8],
     ):
-        says(await bearing(api, bad).send(f"{BASE}/tasks", TASK), 401, b'{"error":"unauthorized"}')
+        assert_response(await bearing(api, bad).send(f"{BASE}/tasks", TASK), 401, b'{"error":"unauthorized"}')
 
 
-async def test_of_several_providers_the_first_that_knows_a_credential_decides(adapter: Door) -> None:
+async def test_the_first_provider_that_knows_a_credential_decides(adapter: CodeqServer) -> None:
     first, second = static("same", subject="first"), static("same", subject="second", raw={"tid": "other"})
     api = await adapter(codeq_producers=[first, JWKS, second])
     assert json_of(await bearing(api, "same").send(f"{BASE}/tasks", TASK), 202)["tenantId"] == "acme"
@@ -209,7 +209,7 @@ async def test_of_several_providers_the_first_that_knows_a_credential_decides(ad
     assert json_of(await own.send(f"{BASE}/tasks", TASK), 202)["tenantId"] == "native"
 
 
-async def test_the_tenant_has_several_names_but_one_value(adapter: Door) -> None:
+async def test_the_tenant_has_several_names_but_one_value(adapter: CodeqServer) -> None:
     api = await adapter(codeq_producers=[JWKS])
     for claims in (
         {"tid": "corp"},
@@ -223,7 +223,7 @@ async def test_the_tenant_has_several_names_but_one_value(adapter: Door) -> None
 
 
 @pytest.mark.parametrize("for_worker", [False, True])
-async def test_a_tenant_that_is_in_doubt_is_refused(adapter: Door, for_worker: bool) -> None:
+async def test_an_ambiguous_tenant_is_rejected(adapter: CodeqServer, for_worker: bool) -> None:
     api = await adapter(codeq_producers=[JWKS], codeq_workers=[JWKS])
     for claims in (
         {"tid": None},
@@ -243,21 +243,21 @@ async def test_a_tenant_that_is_in_doubt_is_refused(adapter: Door, for_worker: b
         more: dict[str, Any] = {"eventTypes": ["*"], "scope": SCOPES} if for_worker else {}
         path = "tasks/claim" if for_worker else "tasks"
         response = await bearing(api, jwt(**claims, **more)).send(f"{BASE}/{path}", TASK)
-        says(response, 403, b'{"error":"invalid tenant claims"}')
+        assert_response(response, 403, b'{"error":"invalid tenant claims"}')
 
 
-async def test_a_subject_is_a_tenant_only_where_that_is_set_and_never_a_real_one(adapter: Door) -> None:
+async def test_a_subject_is_a_tenant_only_if_configured_and_never_an_existing_one(adapter: CodeqServer) -> None:
     api = await adapter(codeq_producers=[JWKS], codeq_tenant_from_sub=True)
     native = await api.as_role("produce", tenant="ada")
     id = json_of(await native.send(f"{BASE}/tasks", TASK), 202)["id"]
     ada = bearing(api, jwt(tid=None))
-    says(await ada.get(f"{BASE}/tasks/{id}"), 404, b'{"error":"not found"}')
+    assert_response(await ada.get(f"{BASE}/tasks/{id}"), 404, b'{"error":"not found"}')
     assert json_of(await ada.send(f"{BASE}/tasks", TASK), 202)["tenantId"] == "codeq-sub:ada"
     doubtful = bearing(api, jwt(tid="A"))
-    says(await doubtful.send(f"{BASE}/tasks", TASK), 403, b'{"error":"invalid tenant claims"}')
+    assert_response(await doubtful.send(f"{BASE}/tasks", TASK), 403, b'{"error":"invalid tenant claims"}')
 
 
-async def test_an_admin_is_a_producer_with_a_scope_or_a_role(adapter: Door) -> None:
+async def test_an_admin_is_a_producer_with_a_scope_or_a_role(adapter: CodeqServer) -> None:
     api = await adapter(
         codeq_producers=[JWKS, static("plain"), static("boss", scopes=["codeq:admin"])], codeq_workers=[static("w")]
     )
@@ -265,34 +265,34 @@ async def test_an_admin_is_a_producer_with_a_scope_or_a_role(adapter: Door) -> N
         admin = bearing(api, token)
         json_of(await admin.get(f"{BASE}/admin/queues"), 200)
         json_of(await admin.send(f"{BASE}/admin/tasks/cleanup", b""), 200)
-        says(await admin.post(f"{BASE}/tasks/{NEVER}/requeue"), 404, b'{"error":"not found"}')
+        assert_response(await admin.post(f"{BASE}/tasks/{NEVER}/requeue"), 404, b'{"error":"not found"}')
     for token in ("plain", "w", jwt(), jwt(role="USER"), jwt(role=["ADMIN"]), jwt(scope="codeq:administrator")):
         for path in ("admin/queues", "admin/queues/render", "admin/tasks"):
             response = await bearing(api, token).get(f"{BASE}/{path}", headers={"x-role": "ADMIN"})
-            says(response, 401, b'{"error":"unauthorized. Admin only"}')
+            assert_response(response, 401, b'{"error":"unauthorized. Admin only"}')
 
 
-async def test_in_development_a_header_makes_a_producer_admin(adapter: Door) -> None:
+async def test_in_development_a_header_makes_a_producer_admin(adapter: CodeqServer) -> None:
     api = await adapter(codeq_producers=[static("p")], codeq_development=True)
     producer, worker = bearing(api, "p"), await api.as_role("work", worker_id="w")
-    says(await producer.get(f"{BASE}/admin/queues"), 401, b'{"error":"unauthorized. Admin only"}')
+    assert_response(await producer.get(f"{BASE}/admin/queues"), 401, b'{"error":"unauthorized. Admin only"}')
     json_of(await producer.get(f"{BASE}/admin/queues", headers={"x-role": "ADMIN"}), 200)
     for caller in (worker, api):
         response = await caller.get(f"{BASE}/admin/queues", headers={"x-role": "ADMIN"})
-        says(response, 401, b'{"error":"unauthorized. Admin only"}')
+        assert_response(response, 401, b'{"error":"unauthorized. Admin only"}')
 
 
-async def test_a_producer_works_only_where_that_is_set(adapter: Door) -> None:
+async def test_a_producer_works_only_if_configured(adapter: CodeqServer) -> None:
     api = await adapter(codeq_producers=[static("p", subject="dev")], codeq_producer_as_worker=True)
     producer = bearing(api, "p")
     id = json_of(await producer.send(f"{BASE}/tasks", TASK), 202)["id"]
     task = json_of(await producer.send(f"{BASE}/tasks/claim", b'{"commands":["render"]}'), 200)
     assert (task["id"], task["workerId"]) == (id, "dev")
-    says(await producer.send(f"{BASE}/tasks/{id}/heartbeat", b"{}"), 200, b'{"ok":true}')
-    says(await bearing(api, "x").send(f"{BASE}/tasks/claim", b"{}"), 401, b'{"error":"unauthorized"}')
+    assert_response(await producer.send(f"{BASE}/tasks/{id}/heartbeat", b"{}"), 200, b'{"ok":true}')
+    assert_response(await bearing(api, "x").send(f"{BASE}/tasks/claim", b"{}"), 401, b'{"error":"unauthorized"}')
 
 
-async def test_tenants_of_codeq_share_neither_tasks_nor_keys(adapter: Door) -> None:
+async def test_tenants_of_codeq_share_neither_tasks_nor_keys(adapter: CodeqServer) -> None:
     api = await adapter(codeq_producers=[JWKS], codeq_workers=[JWKS])
     one, two = bearing(api, jwt(tid="one-co")), bearing(api, jwt(tid="two-co"))
     worker = bearing(api, jwt(tid="two-co", eventTypes=["*"], scope=SCOPES))
@@ -302,9 +302,9 @@ async def test_tenants_of_codeq_share_neither_tasks_nor_keys(adapter: Door) -> N
         json_of(await two.send(f"{BASE}/tasks", body), 202),
     )
     assert first["id"] != second["id"]
-    says(await two.get(f"{BASE}/tasks/{first['id']}"), 404, b'{"error":"not found"}')
-    says(await two.get(f"{BASE}/tasks/{first['id']}/result"), 404, b'{"error":"task not found"}')
-    says(await worker.send(f"{BASE}/tasks/{first['id']}/nack", b"{}"), 404, b'{"error":"not-found"}')
+    assert_response(await two.get(f"{BASE}/tasks/{first['id']}"), 404, b'{"error":"not found"}')
+    assert_response(await two.get(f"{BASE}/tasks/{first['id']}/result"), 404, b'{"error":"task not found"}')
+    assert_response(await worker.send(f"{BASE}/tasks/{first['id']}/nack", b"{}"), 404, b'{"error":"not-found"}')
     assert json_of(await worker.send(f"{BASE}/tasks/claim", b"{}"), 200)["id"] == second["id"]
 
 
@@ -321,12 +321,12 @@ async def test_tenants_of_codeq_share_neither_tasks_nor_keys(adapter: Door) -> N
         ({**JWKS, "audience": ""}, "/codeq_workers/1/audience"),
     ],
 )
-async def test_a_provider_that_cannot_be_read_is_refused_at_the_start(
+async def test_an_unreadable_provider_is_rejected_at_startup(
     tmp_path: Path, table: dict[str, Any], pointer: str
 ) -> None:
     given = {"codeq_workers": json.dumps([static("x"), table])}
     settings = config.load(given, environ={}, directory=tmp_path)
-    with pytest.raises(Invalid) as refusal:
+    with pytest.raises(Invalid) as rejection:
         async with codeq_settings.callers(settings, keys):
             pass
-    assert refusal.value.pointer == pointer
+    assert rejection.value.pointer == pointer

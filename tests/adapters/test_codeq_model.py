@@ -13,21 +13,21 @@ URL = "https://hooks.example.org/in?a=b+c"
 
 
 @pytest.mark.parametrize("dialect", [STANDARD, codeq.NAME])
-def test_a_kept_address_says_how_it_is_spoken_to(dialect: str) -> None:
+def test_a_stored_url_contains_its_webhook_format(dialect: str) -> None:
     assert format_of(address(dialect, URL)) == (dialect, URL)
 
 
-def test_our_own_dialect_leaves_no_mark() -> None:
+def test_the_native_format_adds_no_marker() -> None:
     assert address(STANDARD, URL) == URL
 
 
 @pytest.mark.parametrize("url", ["https://a+b.example.org/", "codeq+ftp://x", "Git+https://x", "", "+"])
-def test_what_is_no_dialect_is_part_of_the_url(url: str) -> None:
+def test_an_unknown_format_is_part_of_the_url(url: str) -> None:
     assert format_of(url) == (STANDARD, url)
 
 
 @pytest.mark.parametrize("status", Status)
-def test_every_status_has_a_word(status: Status) -> None:
+def test_every_status_has_a_name(status: Status) -> None:
     assert status in codeq.STATUSES[codeq.status_of(status)]
 
 
@@ -40,7 +40,7 @@ def test_a_signature_is_over_the_time_and_the_body() -> None:
 
 
 @pytest.mark.parametrize(("tried", "delay"), [(0, 2.0), (1, 4.0), (2, 8.0), (3, 16.0)])
-def test_a_result_that_was_not_taken_waits_longer_each_time(tried: int, delay: float) -> None:
+def test_the_delay_grows_with_each_failed_delivery_of_a_result(tried: int, delay: float) -> None:
     for reply in (
         WebhookResponse(500),
         WebhookResponse(302),
@@ -51,6 +51,6 @@ def test_a_result_that_was_not_taken_waits_longer_each_time(tried: int, delay: f
         assert codeq.result_outcome(tried, reply) == Outcome(DeliveryStatus.FAILED, delay)
 
 
-def test_a_result_is_given_up_after_the_fifth_try() -> None:
+def test_a_result_is_abandoned_after_the_fifth_attempt() -> None:
     assert codeq.result_outcome(4, WebhookResponse(500)) == Outcome(DeliveryStatus.DEAD)
     assert codeq.result_outcome(4, WebhookResponse(204)) == Outcome(DeliveryStatus.DELIVERED)

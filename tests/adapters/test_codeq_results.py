@@ -7,10 +7,10 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from tests.adapters.codeq_hooks import BASE, claim, create, genuine, subscribe
-from tests.adapters.words import json_of
+from tests.adapters.responses import json_of
 from tests.api.rig import Api
 from tests.support.receiver import Receiver, receiver
-from tests.support.receiver import says as answers
+from tests.support.receiver import responds as answers
 from tests.support.stores import ManualClock
 
 
@@ -30,7 +30,7 @@ async def test_a_result_is_sent_to_the_webhook_of_its_task(open_api: Api, there:
     assert b'{"pages": 3.0}' in seen.body
 
 
-async def test_every_end_is_sent(open_api: Api, there: Receiver, clock: ManualClock) -> None:
+async def test_every_terminal_status_is_sent(open_api: Api, there: Receiver, clock: ManualClock) -> None:
     async def ended(id: str) -> tuple[str, str, Any]:
         assert await open_api.engine.sender.deliver_due() == 1
         given = genuine(there.seen[-1])
@@ -59,7 +59,7 @@ async def test_every_end_is_sent(open_api: Api, there: Receiver, clock: ManualCl
     assert await ended(cancelled) == ("FAILED", "cancelled", None)
 
 
-async def test_a_result_is_tried_five_times_with_growing_delays(
+async def test_a_result_is_attempted_five_times_with_growing_delays(
     open_api: Api, there: Receiver, clock: ManualClock
 ) -> None:
     there.answer = answers(410)
@@ -88,9 +88,7 @@ async def test_any_2xx_is_enough(open_api: Api, there: Receiver, clock: ManualCl
     assert await open_api.engine.sender.deliver_due() == 0
 
 
-async def test_a_result_of_a_task_that_was_cleaned_up_meanwhile_is_still_told(
-    open_api: Api, there: Receiver, clock: ManualClock
-) -> None:
+async def test_the_result_of_a_deleted_task_is_still_sent(open_api: Api, there: Receiver, clock: ManualClock) -> None:
     await create(open_api, webhook=there.url)
     id = await claim(open_api)
     json_of(await open_api.send(f"{BASE}/tasks/{id}/result", b'{"status":"COMPLETED","result":{}}'), 200)
@@ -101,7 +99,7 @@ async def test_a_result_of_a_task_that_was_cleaned_up_meanwhile_is_still_told(
     assert (given["taskId"], given["status"], given["result"]) == (id, "COMPLETED", None)
 
 
-async def test_the_trace_of_a_task_goes_along(open_api: Api, there: Receiver) -> None:
+async def test_the_trace_of_a_task_is_sent_with_its_result(open_api: Api, there: Receiver) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     body = json.dumps({"command": "render", "payload": {}, "webhook": there.url}).encode()
     id = json_of(await open_api.send(f"{BASE}/tasks", body, traceparent=trace), 202)["id"]
@@ -110,7 +108,7 @@ async def test_the_trace_of_a_task_goes_along(open_api: Api, there: Receiver) ->
     assert there.seen[0].headers["traceparent"] == trace
 
 
-async def test_a_task_that_is_done_again_reports_as_the_first_did(open_api: Api, there: Receiver) -> None:
+async def test_a_redriven_task_reports_to_the_same_webhook(open_api: Api, there: Receiver) -> None:
     first = await create(open_api, webhook=there.url)
     json_of(await open_api.send(f"/v1/jobs/{first}/cancel", b"{}"), 200)
     second = json_of(await open_api.post(f"{BASE}/tasks/{first}/requeue"), 202)
@@ -120,7 +118,7 @@ async def test_a_task_that_is_done_again_reports_as_the_first_did(open_api: Api,
     assert {genuine(seen)["taskId"] for seen in there.seen} == {first, second["id"]}
 
 
-async def test_a_job_of_the_native_api_is_told_in_our_own_words(open_api: Api, there: Receiver) -> None:
+async def test_a_native_job_is_sent_in_the_native_format(open_api: Api, there: Receiver) -> None:
     job = await open_api.enqueue(webhook=there.url)
     json_of(await open_api.send(f"/v1/jobs/{job['id']}/cancel", b"{}"), 200)
     assert await open_api.engine.sender.deliver_due() == 1
@@ -131,9 +129,7 @@ async def test_a_job_of_the_native_api_is_told_in_our_own_words(open_api: Api, t
     assert refused.status_code == 422
 
 
-async def test_several_receivers_that_hang_up_do_not_lose_a_call(
-    open_api: Api, clock: ManualClock, there: Receiver
-) -> None:
+async def test_receivers_that_disconnect_do_not_lose_a_call(open_api: Api, clock: ManualClock, there: Receiver) -> None:
     async with AsyncExitStack() as stack:
         away = [await stack.enter_async_context(receiver()) for _ in range(2)]
         for one in away:

@@ -6,7 +6,7 @@ import json
 
 from interlock.domain.principal import Principal, local
 from interlock.wire import job_request
-from tests.adapters.words import json_of, says
+from tests.adapters.responses import assert_response, json_of
 from tests.api.rig import Api
 from tests.support.stores import ManualClock
 
@@ -36,7 +36,7 @@ async def test_more_than_a_hundred_thousand_pending_tasks_of_one_command_stay_vi
         assert json_of(await api.send(f"{BASE}/tasks/claim", b'{"commands":["flood"]}'), 200)["id"] == id
 
 
-async def test_max_attempts_counts_runs_however_they_end(api: Api, clock: ManualClock) -> None:
+async def test_max_attempts_counts_every_run(api: Api, clock: ManualClock) -> None:
     id = await create(api, "hard", maxAttempts=4)
     for run, end in ((1, "nack"), (2, "expiry"), (3, "abandon"), (3, "expiry"), (4, "nack")):
         task = json_of(await api.send(f"{BASE}/tasks/claim", b'{"leaseSeconds":10}'), 200)
@@ -44,7 +44,7 @@ async def test_max_attempts_counts_runs_however_they_end(api: Api, clock: Manual
         if end == "expiry":
             clock.advance(11)
             await api.engine.maintenance.sweep()
-            says(await api.send(f"{BASE}/tasks/{id}/heartbeat", b"{}"), 403, b'{"error":"not-owner"}')
+            assert_response(await api.send(f"{BASE}/tasks/{id}/heartbeat", b"{}"), 403, b'{"error":"not-owner"}')
         else:
             json_of(await api.send(f"{BASE}/tasks/{id}/{end}", b""), 200)
         clock.advance(1000)
@@ -56,24 +56,20 @@ async def test_max_attempts_counts_runs_however_they_end(api: Api, clock: Manual
 async def test_a_single_attempt_is_a_single_run(api: Api) -> None:
     id = await create(api, "once", maxAttempts=1)
     json_of(await api.send(f"{BASE}/tasks/claim", b"{}"), 200)
-    says(await api.send(f"{BASE}/tasks/{id}/nack", b"{}"), 200, b'{"status":"dlq","delaySeconds":0}')
+    assert_response(await api.send(f"{BASE}/tasks/{id}/nack", b"{}"), 200, b'{"status":"dlq","delaySeconds":0}')
 
 
-async def test_delayed_work_is_counted_as_ready_when_its_time_comes_and_nobody_claims(
-    api: Api, clock: ManualClock
-) -> None:
+async def test_delayed_work_counts_as_ready_once_due_without_a_claim(api: Api, clock: ManualClock) -> None:
     id = await create(api, "later", delaySeconds=90_000)
     delayed = b'{"command":"later","ready":0,"delayed":1,"inProgress":0,"dlq":0}'
-    says(await api.get(f"{BASE}/admin/queues/later"), 200, delayed)
+    assert_response(await api.get(f"{BASE}/admin/queues/later"), 200, delayed)
     clock.advance(90_000)
     ready = b'{"command":"later","ready":1,"delayed":0,"inProgress":0,"dlq":0}'
-    says(await api.get(f"{BASE}/admin/queues/later"), 200, ready)
+    assert_response(await api.get(f"{BASE}/admin/queues/later"), 200, ready)
     assert json_of(await api.get(f"{BASE}/tasks/{id}"), 200)["lastKnownLocation"] == "PENDING_LIST"
 
 
-async def test_a_worker_whose_task_went_to_another_changes_nothing_by_uploading(
-    guarded: Api, clock: ManualClock
-) -> None:
+async def test_a_worker_that_lost_its_task_changes_nothing_by_uploading(guarded: Api, clock: ManualClock) -> None:
     one = await guarded.as_role("work", "produce", worker_id="one")
     two = await guarded.as_role("work", worker_id="two")
     id = await create(one, "shared")
@@ -81,9 +77,9 @@ async def test_a_worker_whose_task_went_to_another_changes_nothing_by_uploading(
     clock.advance(11)
     await guarded.engine.maintenance.sweep()
     upload = b'{"status":"COMPLETED","result":{},"artifacts":[{"name":"a","contentBase64":"YQ=="}]}'
-    says(await one.send(f"{BASE}/tasks/{id}/result", upload), 409, b'{"error":"not-in-progress"}')
+    assert_response(await one.send(f"{BASE}/tasks/{id}/result", upload), 409, b'{"error":"not-in-progress"}')
     json_of(await two.send(f"{BASE}/tasks/claim", b"{}"), 200)
-    says(await one.send(f"{BASE}/tasks/{id}/result", upload), 403, b'{"error":"not-owner"}')
+    assert_response(await one.send(f"{BASE}/tasks/{id}/result", upload), 403, b'{"error":"not-owner"}')
     many = b'{"results":[{"taskId":"%b","status":"COMPLETED","artifacts":[{"name":"a","url":"https://example.org"}]}]}'
     given = json_of(await one.send(f"{BASE}/tasks/batch/results", many % id.encode()), 200)
     assert given == {"results": [{"taskId": id, "error": "not-owner"}]}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.adapters.codeq_hooks import BASE, SUBSCRIPTIONS, claim, create, genuine, subscribe
-from tests.adapters.words import NEVER, RFC3339, json_of, says
+from tests.adapters.responses import NEVER, RFC3339, assert_response, json_of
 from tests.api.rig import Api
 from tests.support.receiver import Receiver, receiver
-from tests.support.receiver import says as answers
+from tests.support.receiver import responds as answers
 from tests.support.stores import ManualClock
 
 
-async def test_a_worker_is_told_when_there_is_something_to_claim(open_api: Api, there: Receiver) -> None:
+async def test_a_worker_is_notified_when_a_task_can_be_claimed(open_api: Api, there: Receiver) -> None:
     made = await subscribe(open_api, there.url, ',"eventTypes":["render"]')
     assert set(made) == {"subscriptionId", "expiresAt"}
     assert RFC3339.fullmatch(made["expiresAt"])
@@ -30,7 +30,7 @@ async def test_a_worker_is_told_when_there_is_something_to_claim(open_api: Api, 
     assert not [name for name in seen.headers if name.startswith("webhook-")]
 
 
-async def test_delayed_work_is_told_of_when_its_time_comes_and_nobody_claims(
+async def test_delayed_work_is_notified_once_due_without_a_claim(
     open_api: Api, there: Receiver, clock: ManualClock
 ) -> None:
     await subscribe(open_api, there.url, ',"ttlSeconds":1000000')
@@ -41,7 +41,7 @@ async def test_delayed_work_is_told_of_when_its_time_comes_and_nobody_claims(
     assert genuine(there.seen[0])["queueDepth"] == 1
 
 
-async def test_a_task_that_was_handed_back_is_told_of_again(open_api: Api, there: Receiver, clock: ManualClock) -> None:
+async def test_a_released_task_is_notified_again(open_api: Api, there: Receiver, clock: ManualClock) -> None:
     await subscribe(open_api, there.url)
     id = await create(open_api)
     await open_api.engine.sender.deliver_due()
@@ -52,7 +52,7 @@ async def test_a_task_that_was_handed_back_is_told_of_again(open_api: Api, there
     assert len({genuine(seen)["notificationId"] for seen in there.seen}) == 2
 
 
-async def test_everybody_is_told_unless_they_are_a_group(open_api: Api, there: Receiver) -> None:
+async def test_all_subscribers_are_notified_unless_they_are_a_group(open_api: Api, there: Receiver) -> None:
     await subscribe(open_api, there.url)
     await subscribe(open_api, f"{there.url}/two", ',"deliveryMode":"fanout"')
     await create(open_api)
@@ -61,7 +61,7 @@ async def test_everybody_is_told_unless_they_are_a_group(open_api: Api, there: R
 
 
 @pytest.mark.parametrize("mode", ["group", "hash"])
-async def test_a_group_is_told_one_member_after_the_other(
+async def test_a_group_notifies_its_members_one_after_another(
     open_api: Api, there: Receiver, clock: ManualClock, mode: str
 ) -> None:
     for member in ("a", "b", "c"):
@@ -75,7 +75,7 @@ async def test_a_group_is_told_one_member_after_the_other(
     assert order[3:] == order[:3]
 
 
-async def test_tasks_that_come_together_call_every_member_once(open_api: Api, there: Receiver) -> None:
+async def test_tasks_enqueued_together_call_every_member_once(open_api: Api, there: Receiver) -> None:
     for member in ("a", "b", "c"):
         body = f'{{"callbackUrl":"{there.url}/{member}","deliveryMode":"group","groupId":"pool"}}'
         json_of(await open_api.send(SUBSCRIPTIONS, body.encode()), 200)
@@ -86,7 +86,7 @@ async def test_tasks_that_come_together_call_every_member_once(open_api: Api, th
     assert sorted(seen.line.split()[1] for seen in there.seen) == ["/hook/a", "/hook/b", "/hook/c"]
 
 
-async def test_a_member_that_fails_is_passed_over(open_api: Api, there: Receiver, clock: ManualClock) -> None:
+async def test_a_failing_member_is_skipped(open_api: Api, there: Receiver, clock: ManualClock) -> None:
     async with receiver() as dead:
         dead.answer = answers(500)
         for url in (dead.url, there.url):
@@ -99,7 +99,7 @@ async def test_a_member_that_fails_is_passed_over(open_api: Api, there: Receiver
     assert len({genuine(seen)["notificationId"] for seen in there.seen}) == 4
 
 
-async def test_a_group_of_codeq_and_one_of_our_own_are_two(open_api: Api, there: Receiver) -> None:
+async def test_a_codeq_group_and_a_native_group_are_separate(open_api: Api, there: Receiver) -> None:
     await subscribe(open_api, f"{there.url}/codeq", ',"deliveryMode":"group","groupId":"pool"')
     body = {"url": f"{there.url}/own", "events": ["queue.ready"], "mode": "group", "group_id": "pool"}
     open_api.ok(await open_api.post("/v1/subscriptions", body), 201)
@@ -110,9 +110,7 @@ async def test_a_group_of_codeq_and_one_of_our_own_are_two(open_api: Api, there:
         assert ("webhook-signature" in seen.headers) is (" /hook/own " in seen.line)
 
 
-async def test_calls_keep_five_seconds_apart_unless_said_otherwise(
-    open_api: Api, there: Receiver, clock: ManualClock
-) -> None:
+async def test_calls_are_five_seconds_apart_by_default(open_api: Api, there: Receiver, clock: ManualClock) -> None:
     json_of(await open_api.send(SUBSCRIPTIONS, f'{{"callbackUrl":"{there.url}"}}'.encode()), 200)
     for _ in range(3):
         await create(open_api)
@@ -124,7 +122,7 @@ async def test_calls_keep_five_seconds_apart_unless_said_otherwise(
     assert len(there.seen) == 2  # one for all that came meanwhile
 
 
-async def test_a_subscription_lives_five_minutes_unless_it_is_renewed(
+async def test_a_subscription_lives_five_minutes_unless_renewed(
     open_api: Api, there: Receiver, clock: ManualClock
 ) -> None:
     made = await subscribe(open_api, there.url)
@@ -140,12 +138,14 @@ async def test_a_subscription_lives_five_minutes_unless_it_is_renewed(
     clock.advance(10)
     await create(open_api)
     assert await open_api.engine.sender.deliver_due() == 0
-    says(await open_api.send(heartbeat, b"{}"), 404, b'{"error":"not-found"}')
+    assert_response(await open_api.send(heartbeat, b"{}"), 404, b'{"error":"not-found"}')
     for unknown in (NEVER, "nonsense"):
-        says(await open_api.send(f"{SUBSCRIPTIONS}/{unknown}/heartbeat", b"{}"), 404, b'{"error":"not-found"}')
+        assert_response(
+            await open_api.send(f"{SUBSCRIPTIONS}/{unknown}/heartbeat", b"{}"), 404, b'{"error":"not-found"}'
+        )
 
 
-async def test_the_same_request_again_goes_on_with_the_same_subscription(
+async def test_a_repeated_request_renews_the_same_subscription(
     open_api: Api, there: Receiver, clock: ManualClock
 ) -> None:
     first = await subscribe(open_api, there.url)
@@ -158,7 +158,7 @@ async def test_the_same_request_again_goes_on_with_the_same_subscription(
     assert await open_api.engine.sender.deliver_due() == 1
 
 
-async def test_what_cannot_be_subscribed_to_is_refused(open_api: Api) -> None:
+async def test_an_invalid_subscription_is_rejected(open_api: Api) -> None:
     good = "https://hooks.example.org/x"
     for body, text in (
         ("{", "invalid body"),
@@ -172,7 +172,7 @@ async def test_what_cannot_be_subscribed_to_is_refused(open_api: Api) -> None:
         (f'{{"callbackUrl":"{good}","deliveryMode":"group"}}', "groupId is required"),
         (f'{{"callbackUrl":"{good}","deliveryMode":"group","groupId":""}}', "groupId is required"),
     ):
-        says(await open_api.send(SUBSCRIPTIONS, body.encode()), 400, f'{{"error":"{text}"}}'.encode())
+        assert_response(await open_api.send(SUBSCRIPTIONS, body.encode()), 400, f'{{"error":"{text}"}}'.encode())
 
 
 async def test_a_worker_subscribes_to_its_own_commands_and_renews_its_own_subscription(
@@ -181,12 +181,12 @@ async def test_a_worker_subscribes_to_its_own_commands_and_renews_its_own_subscr
     producer = await closed_api.as_role("produce")
     one = await closed_api.as_role("work", worker_id="one", types=["render"])
     two = await closed_api.as_role("work", worker_id="two")
-    says(await producer.send(SUBSCRIPTIONS, b'{"callbackUrl":"x"}'), 403, b'{"error":"missing scope"}')
+    assert_response(await producer.send(SUBSCRIPTIONS, b'{"callbackUrl":"x"}'), 403, b'{"error":"missing scope"}')
     foreign = f'{{"callbackUrl":"{there.url}","eventTypes":["render","paint"]}}'.encode()
-    says(await one.send(SUBSCRIPTIONS, foreign), 403, b'{"error":"event type not allowed"}')
+    assert_response(await one.send(SUBSCRIPTIONS, foreign), 403, b'{"error":"event type not allowed"}')
     made = await subscribe(one, there.url)
     heartbeat = f"{SUBSCRIPTIONS}/{made['subscriptionId']}/heartbeat"
-    says(await two.send(heartbeat, b"{}"), 404, b'{"error":"not-found"}')
+    assert_response(await two.send(heartbeat, b"{}"), 404, b'{"error":"not-found"}')
     json_of(await one.send(heartbeat, b"{}"), 200)
     await create(producer, "paint")
     assert await closed_api.engine.sender.deliver_due() == 0
@@ -194,7 +194,7 @@ async def test_a_worker_subscribes_to_its_own_commands_and_renews_its_own_subscr
     assert await closed_api.engine.sender.deliver_due() == 1
 
 
-async def test_a_tenant_hears_nothing_of_another(closed_api: Api, there: Receiver) -> None:
+async def test_a_tenant_receives_no_events_of_another(closed_api: Api, there: Receiver) -> None:
     worker = await closed_api.as_role("work", worker_id="w")
     await subscribe(worker, there.url)
     foreign = await closed_api.as_role("produce", tenant=f"{closed_api.tenant}-other")
@@ -202,7 +202,7 @@ async def test_a_tenant_hears_nothing_of_another(closed_api: Api, there: Receive
     assert await closed_api.engine.sender.deliver_due() == 0
 
 
-async def test_without_a_secret_of_codeq_the_one_of_the_tenant_signs(closed_api: Api, there: Receiver) -> None:
+async def test_without_a_codeq_secret_the_secret_of_the_tenant_signs(closed_api: Api, there: Receiver) -> None:
     both = await closed_api.as_role("work", "produce", worker_id="w")
     await create(both, webhook=there.url)
     id = await claim(both)

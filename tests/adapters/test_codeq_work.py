@@ -14,7 +14,7 @@ from interlock.api.codeq import worker_routes
 from interlock.domain.principal import local
 from interlock.storage.contract import Store
 from interlock.wire import LIMITS, job_request
-from tests.adapters.words import NEVER, RFC3339, json_of, says
+from tests.adapters.responses import NEVER, RFC3339, assert_response, json_of
 from tests.api.rig import Api
 from tests.support.stores import ManualClock
 
@@ -48,7 +48,7 @@ async def test_an_empty_claim_is_204_without_a_body(api: Api) -> None:
 
 
 async def test_a_claim_needs_a_body(api: Api) -> None:
-    says(await api.send(f"{BASE}/tasks/claim", b""), 400, b'{"error":"invalid body"}')
+    assert_response(await api.send(f"{BASE}/tasks/claim", b""), 400, b'{"error":"invalid body"}')
 
 
 async def test_a_claimed_task_names_its_worker_and_its_lease(api: Api, clock: ManualClock) -> None:
@@ -60,7 +60,7 @@ async def test_a_claimed_task_names_its_worker_and_its_lease(api: Api, clock: Ma
     assert (await api.engine.queries.job(api.tenant, id)).lease_expires_at == clock.now + 300_000_000
 
 
-async def test_commands_are_looked_at_in_the_given_order(api: Api) -> None:
+async def test_commands_are_tried_in_the_given_order(api: Api) -> None:
     second = await create(api, b"low", b',"priority":9')
     first = await create(api, b"high")
     assert (await claim(api, b'{"commands":["none","high","low"]}'))["id"] == first
@@ -70,7 +70,7 @@ async def test_commands_are_looked_at_in_the_given_order(api: Api) -> None:
     assert [task["id"] for task in tasks] == [second, third]
 
 
-async def test_a_claim_that_waits_looks_at_commands_in_the_given_order(
+async def test_a_waiting_claim_tries_commands_in_the_given_order(
     api: Api,
     store: Store,
     monkeypatch: pytest.MonkeyPatch,
@@ -92,16 +92,16 @@ async def test_a_claim_that_waits_looks_at_commands_in_the_given_order(
     assert [task["id"]] == first
 
 
-async def test_null_is_as_good_as_no_body_where_none_is_needed(api: Api) -> None:
+async def test_null_counts_as_no_body(api: Api) -> None:
     id = await create(api)
     assert (await claim(api))["id"] == id
     for body in (b"null", b" null\n"):
-        says(await api.send(f"{BASE}/tasks/{id}/heartbeat", body), 200, b'{"ok":true}')
-    says(await api.send(f"{BASE}/tasks/{id}/abandon", b"null"), 200, b'{"status":"requeued"}')
+        assert_response(await api.send(f"{BASE}/tasks/{id}/heartbeat", body), 200, b'{"ok":true}')
+    assert_response(await api.send(f"{BASE}/tasks/{id}/abandon", b"null"), 200, b'{"status":"requeued"}')
     assert (await claim(api))["id"] == id
     assert json_of(await api.send(f"{BASE}/tasks/{id}/nack", b"null"), 200)["status"] == "requeued"
     json_of(await api.send(f"{BASE}/admin/tasks/cleanup", b"null"), 200)
-    says(await api.send(f"{BASE}/tasks/claim", b"null"), 400, b'{"error":"invalid body"}')
+    assert_response(await api.send(f"{BASE}/tasks/claim", b"null"), 400, b'{"error":"invalid body"}')
 
 
 async def test_a_batch_claims_in_order_up_to_its_count(api: Api) -> None:
@@ -115,9 +115,9 @@ async def test_a_batch_claims_in_order_up_to_its_count(api: Api) -> None:
 
 async def test_a_batch_claims_at_most_ten(api: Api) -> None:
     over = await api.send(f"{BASE}/tasks/claim/batch", b'{"count":11}')
-    says(over, 400, b'{"error":"count exceeds maximum of 10"}')
+    assert_response(over, 400, b'{"error":"count exceeds maximum of 10"}')
     for body in (b"{}", b'{"count":0}', b'{"count":"x"}'):
-        says(await api.send(f"{BASE}/tasks/claim/batch", body), 400, b'{"error":"invalid body"}')
+        assert_response(await api.send(f"{BASE}/tasks/claim/batch", body), 400, b'{"error":"invalid body"}')
 
 
 async def test_a_claim_names_at_most_a_hundred_commands(api: Api) -> None:
@@ -126,7 +126,7 @@ async def test_a_claim_names_at_most_a_hundred_commands(api: Api) -> None:
         some = await api.send(f"{BASE}/tasks/{route}", b'{"count":1,"commands":[%b]}' % b",".join(names[:100]))
         assert some.status_code == 204
         over = await api.send(f"{BASE}/tasks/{route}", b'{"count":1,"commands":[%b]}' % b",".join(names))
-        says(over, 400, b'{"error":"commands exceed maximum of 100"}')
+        assert_response(over, 400, b'{"error":"commands exceed maximum of 100"}')
 
 
 async def test_a_claim_waits_for_a_task(api: Api) -> None:
@@ -140,7 +140,7 @@ async def test_max_attempts_is_the_number_of_runs(api: Api, clock: ManualClock) 
     for run in (1, 2, 3):
         assert (await claim(api))["attempts"] == run
         response = await api.send(f"{BASE}/tasks/{id}/nack", b'{"delaySeconds":7,"reason":"busy"}')
-        says(
+        assert_response(
             response,
             200,
             b'{"status":"requeued","delaySeconds":7}' if run < 3 else b'{"status":"dlq","delaySeconds":0}',
@@ -174,10 +174,10 @@ async def test_a_nack_without_a_delay_follows_the_backoff(api: Api) -> None:
     assert 1 <= given["delaySeconds"] <= 5
 
 
-async def test_an_abandoned_task_is_back_at_once_and_no_attempt_is_spent(api: Api) -> None:
+async def test_an_abandoned_task_is_claimable_immediately_and_uses_no_attempt(api: Api) -> None:
     id = await create(api)
     await claim(api)
-    says(await api.post(f"{BASE}/tasks/{id}/abandon"), 200, b'{"status":"requeued"}')
+    assert_response(await api.post(f"{BASE}/tasks/{id}/abandon"), 200, b'{"status":"requeued"}')
     assert json_of(await api.get(f"{BASE}/tasks/{id}"), 200)["attempts"] == 0
     assert (await claim(api))["attempts"] == 1
 
@@ -187,23 +187,23 @@ async def test_a_heartbeat_extends_the_lease(api: Api, clock: ManualClock) -> No
     await claim(api)
     clock.advance(100)
     for body, seconds in ((b"{}", 300), (b"", 300), (b'{"extendSeconds":60}', 60)):
-        says(await api.send(f"{BASE}/tasks/{id}/heartbeat", body), 200, b'{"ok":true}')
+        assert_response(await api.send(f"{BASE}/tasks/{id}/heartbeat", body), 200, b'{"ok":true}')
         assert (await api.engine.queries.job(api.tenant, id)).lease_expires_at == clock.now + seconds * 1_000_000
 
 
-async def test_a_heartbeat_after_the_lease_was_lost_is_refused(guarded: Api, clock: ManualClock) -> None:
+async def test_a_heartbeat_after_the_lease_was_lost_is_rejected(guarded: Api, clock: ManualClock) -> None:
     one, two = await two_workers(guarded)
     id = await create(one)
     await claim(one, b'{"leaseSeconds":10}')
     clock.advance(11)
     await guarded.engine.maintenance.sweep()
-    says(await one.send(f"{BASE}/tasks/{id}/heartbeat", b"{}"), 403, b'{"error":"not-owner"}')
+    assert_response(await one.send(f"{BASE}/tasks/{id}/heartbeat", b"{}"), 403, b'{"error":"not-owner"}')
     assert (await claim(two))["id"] == id
-    says(await one.send(f"{BASE}/tasks/{id}/heartbeat", b"{}"), 403, b'{"error":"not-owner"}')
-    says(await two.send(f"{BASE}/tasks/{id}/heartbeat", b"{}"), 200, b'{"ok":true}')
+    assert_response(await one.send(f"{BASE}/tasks/{id}/heartbeat", b"{}"), 403, b'{"error":"not-owner"}')
+    assert_response(await two.send(f"{BASE}/tasks/{id}/heartbeat", b"{}"), 200, b'{"ok":true}')
 
 
-async def test_only_the_holder_may_finish_or_hand_back(guarded: Api) -> None:
+async def test_only_the_lease_holder_may_finish_or_release(guarded: Api) -> None:
     one, two = await two_workers(guarded)
     id = await create(one)
     await claim(one)
@@ -213,7 +213,7 @@ async def test_only_the_holder_may_finish_or_hand_back(guarded: Api) -> None:
         ("result", b'{"status":"COMPLETED"}'), ("result", b'{"status":"FAILED","error":"x"}'),
         ("result", b'{"status":"COMPLETED","artifacts":[{"name":"a","contentBase64":"YQ=="}]}'),
     ):  # fmt: skip
-        says(await two.send(f"{BASE}/tasks/{id}/{path}", body), 403, b'{"error":"not-owner"}')
+        assert_response(await two.send(f"{BASE}/tasks/{id}/{path}", body), 403, b'{"error":"not-owner"}')
     assert await guarded.engine.queries.job(guarded.tenant, id) == before
     assert await guarded.engine.artifacts.list(guarded.tenant, id) == []
     json_of(await result(one, id, b'{"status":"COMPLETED","result":{}}'), 200)
@@ -221,17 +221,17 @@ async def test_only_the_holder_may_finish_or_hand_back(guarded: Api) -> None:
 
 async def test_an_unknown_task_is_not_found_by_workers(api: Api) -> None:
     for path, body in (("heartbeat", b"{}"), ("abandon", b""), ("nack", b"{}")):
-        says(await api.send(f"{BASE}/tasks/{NEVER}/{path}", body), 404, b'{"error":"not-found"}')
-    says(await result(api, NEVER, b'{"status":"COMPLETED"}'), 404, b'{"error":"task not found"}')
+        assert_response(await api.send(f"{BASE}/tasks/{NEVER}/{path}", body), 404, b'{"error":"not-found"}')
+    assert_response(await result(api, NEVER, b'{"status":"COMPLETED"}'), 404, b'{"error":"task not found"}')
 
 
-async def test_a_task_that_does_not_run_takes_no_result(api: Api) -> None:
+async def test_a_task_that_is_not_running_accepts_no_result(api: Api) -> None:
     id = await create(api)
     for _ in ("waiting", "ended"):
         for body in (b'{"status":"COMPLETED","result":{}}', b'{"status":"COMPLETED"}', b'{"status":"WHAT"}'):
-            says(await result(api, id, body), 409, b'{"error":"not-in-progress"}')
-        says(await api.send(f"{BASE}/tasks/{id}/nack", b"{}"), 403, b'{"error":"not-owner"}')
-        says(await api.post(f"{BASE}/tasks/{id}/abandon"), 403, b'{"error":"not-owner"}')
+            assert_response(await result(api, id, body), 409, b'{"error":"not-in-progress"}')
+        assert_response(await api.send(f"{BASE}/tasks/{id}/nack", b"{}"), 403, b'{"error":"not-owner"}')
+        assert_response(await api.post(f"{BASE}/tasks/{id}/abandon"), 403, b'{"error":"not-owner"}')
         if (await api.send(f"{BASE}/tasks/claim", b"{}")).status_code == 200:
             json_of(await result(api, id, b'{"status":"COMPLETED","result":{}}'), 200)
 
@@ -246,7 +246,7 @@ async def test_a_failed_result_is_terminal(api: Api) -> None:
     assert (task["status"], task["error"], task["lastKnownLocation"]) == ("FAILED", "no such page", "NONE")
 
 
-async def test_a_failed_result_is_as_large_as_any_other_and_kept_byte_for_byte(api: Api) -> None:
+async def test_a_failed_result_has_the_same_size_limit_and_is_stored_byte_for_byte(api: Api) -> None:
     largest = b'{"price": 1.10, "log": "%b"}' % (b"x" * (LIMITS.result - 26))
     assert len(largest) == LIMITS.result
     for status in (b"COMPLETED", b"FAILED"):
@@ -260,7 +260,7 @@ async def test_a_failed_result_is_as_large_as_any_other_and_kept_byte_for_byte(a
         assert largest in seen.content
 
 
-async def test_the_details_of_a_failure_are_shown_byte_for_byte(api: Api) -> None:
+async def test_the_details_of_a_failure_are_returned_byte_for_byte(api: Api) -> None:
     job = await api.running(type="a")
     body = b'{"fence":%d,"retryable":false,"error":{"message":"no","details":{"price": 1.10, "n":[1.0,"\\u00e9"]}}}'
     json_of(await api.send(f"/v1/jobs/{job['id']}/fail", body % job["lease"]["fence"]), 200)
@@ -286,9 +286,9 @@ async def test_the_details_of_a_failure_are_shown_byte_for_byte(api: Api) -> Non
 async def test_an_invalid_result_is_rejected_and_the_task_stays_leased(api: Api, body: bytes, text: str) -> None:
     id = await create(api)
     await claim(api)
-    says(await result(api, id, body), 400, b'{"error":"%b"}' % text.encode())
+    assert_response(await result(api, id, body), 400, b'{"error":"%b"}' % text.encode())
     if b"status" in body:
-        says(
+        assert_response(
             await api.send(f"{BASE}/tasks/batch/results", b'{"results":[{"taskId":"%b",%b]}' % (id.encode(), body[1:])),
             200,
             b'{"results":[{"taskId":"%b","error":"%b"}]}' % (id.encode(), text.encode()),
@@ -326,13 +326,13 @@ async def test_commands_are_compared_without_case(api: Api) -> None:
     assert (await api.send(f"{BASE}/tasks/claim", b'{"commands":["rendeR"]}')).status_code == 204
 
 
-async def test_a_claim_that_waits_finds_a_command_in_another_spelling(api: Api) -> None:
+async def test_a_waiting_claim_finds_a_command_in_another_spelling(api: Api) -> None:
     waiting = asyncio.create_task(api.send(f"{BASE}/tasks/claim", b'{"commands":["Soon"],"waitSeconds":30}'))
     id = json_of(await api.send("/v1/jobs", b'{"type":"SOON"}'), 201)["id"]
     assert json_of(await waiting, 200)["id"] == id
 
 
-async def test_a_token_of_ours_allows_types_in_their_exact_spelling(guarded: Api) -> None:
+async def test_a_native_token_allows_types_in_their_exact_spelling(guarded: Api) -> None:
     producer = await guarded.as_role("produce")
     worker = await guarded.as_role("work", worker_id="w", types=["mine"])
     await create(producer, b"MINE")
@@ -374,18 +374,18 @@ async def test_a_dead_letter_names_its_cause_and_a_pending_task_has_no_error(api
     assert json_of(await api.get(f"{BASE}/tasks/{lost}/result"), 200)["result"]["error"] == "LEASE_EXPIRED"
 
 
-async def test_a_long_lease_is_as_long_as_it_was_asked_for(api: Api, clock: ManualClock) -> None:
+async def test_a_lease_has_the_requested_duration(api: Api, clock: ManualClock) -> None:
     id = await create(api)
     await claim(api, b'{"leaseSeconds":86400}')
     clock.advance(86_399)
     await api.engine.maintenance.sweep()
-    says(await api.send(f"{BASE}/tasks/{id}/heartbeat", b'{"extendSeconds":172800}'), 200, b'{"ok":true}')
+    assert_response(await api.send(f"{BASE}/tasks/{id}/heartbeat", b'{"extendSeconds":172800}'), 200, b'{"ok":true}')
     clock.advance(172_799)
     await api.engine.maintenance.sweep()
     json_of(await result(api, id, b'{"status":"COMPLETED","result":{}}'), 200)
 
 
-async def test_a_result_brings_files_and_links(api: Api) -> None:
+async def test_a_result_can_contain_files_and_links(api: Api) -> None:
     id = await create(api)
     await claim(api)
     content = base64.b64encode(b"# report")
@@ -401,7 +401,7 @@ async def test_a_result_brings_files_and_links(api: Api) -> None:
     assert json_of(await api.get(f"{BASE}/tasks/{id}/result"), 200)["result"] == record
 
 
-async def test_artifacts_never_keep_a_result_from_being_submitted(api: Api) -> None:
+async def test_artifacts_never_prevent_a_result_from_being_submitted(api: Api) -> None:
     id = await create(api)
     await claim(api)
     sent: list[dict[str, str]] = [
@@ -428,7 +428,7 @@ async def test_artifacts_never_keep_a_result_from_being_submitted(api: Api) -> N
     assert len(await api.engine.artifacts.list(api.tenant, id, limit=200)) == 200
 
 
-async def test_many_results_are_answered_each_on_its_own(api: Api) -> None:
+async def test_each_result_of_a_batch_gets_its_own_response(api: Api) -> None:
     good, bad = await create(api), await create(api)
     json_of(await api.send(f"{BASE}/tasks/claim/batch", b'{"count":2}'), 200)
     body = (
@@ -449,8 +449,8 @@ async def test_many_results_are_answered_each_on_its_own(api: Api) -> None:
 async def test_a_batch_of_results_has_1_to_100_items(api: Api) -> None:
     item = b'{"taskId":"%b","status":"COMPLETED"}' % NEVER.encode()
     over = await api.send(f"{BASE}/tasks/batch/results", b'{"results":[%b]}' % b",".join([item] * 101))
-    says(over, 400, b'{"error":"batch size exceeds maximum of 100"}')
-    says(await api.send(f"{BASE}/tasks/batch/results", b'{"results":[]}'), 400, b'{"error":"invalid body"}')
+    assert_response(over, 400, b'{"error":"batch size exceeds maximum of 100"}')
+    assert_response(await api.send(f"{BASE}/tasks/batch/results", b'{"results":[]}'), 400, b'{"error":"invalid body"}')
 
 
 async def test_an_eligible_task_behind_a_thousand_ineligible_ones_is_claimed(guarded: Api) -> None:
@@ -471,17 +471,19 @@ async def test_a_worker_claims_only_what_its_credential_names(guarded: Api) -> N
     await create(producer, b"other")
     id = await create(producer, b"mine")
     refused = await worker.send(f"{BASE}/tasks/claim", b'{"commands":["mine","other"]}')
-    says(refused, 403, b'{"error":"event type not allowed"}')
+    assert_response(refused, 403, b'{"error":"event type not allowed"}')
     assert (await claim(worker))["id"] == id
     assert (await worker.send(f"{BASE}/tasks/claim", b"{}")).status_code == 204
 
 
 async def test_producers_do_not_work_and_workers_do_not_produce(guarded: Api) -> None:
     producer, worker = await guarded.as_role("produce"), await guarded.as_role("work", worker_id="w")
-    says(await producer.send(f"{BASE}/tasks/claim", b"{}"), 403, b'{"error":"missing scope"}')
-    says(await worker.send(f"{BASE}/tasks", b'{"command":"x","payload":{}}'), 403, b'{"error":"missing scope"}')
+    assert_response(await producer.send(f"{BASE}/tasks/claim", b"{}"), 403, b'{"error":"missing scope"}')
+    assert_response(
+        await worker.send(f"{BASE}/tasks", b'{"command":"x","payload":{}}'), 403, b'{"error":"missing scope"}'
+    )
     for nobody in (guarded, replace(guarded, token="wrong")):
-        says(await nobody.send(f"{BASE}/tasks", b"{"), 401, b'{"error":"unauthorized"}')
+        assert_response(await nobody.send(f"{BASE}/tasks", b"{"), 401, b'{"error":"unauthorized"}')
 
 
 async def test_tenants_share_neither_tasks_nor_keys(guarded: Api) -> None:
@@ -494,7 +496,7 @@ async def test_tenants_share_neither_tasks_nor_keys(guarded: Api) -> None:
         json_of(await foreign.send(f"{BASE}/tasks", body), 202),
     )
     assert one["id"] != two["id"]
-    says(await foreign.get(f"{BASE}/tasks/{one['id']}"), 404, b'{"error":"not found"}')
-    says(await foreign.get(f"{BASE}/tasks/{one['id']}/result"), 404, b'{"error":"task not found"}')
-    says(await worker.send(f"{BASE}/tasks/{one['id']}/heartbeat", b"{}"), 404, b'{"error":"not-found"}')
+    assert_response(await foreign.get(f"{BASE}/tasks/{one['id']}"), 404, b'{"error":"not found"}')
+    assert_response(await foreign.get(f"{BASE}/tasks/{one['id']}/result"), 404, b'{"error":"task not found"}')
+    assert_response(await worker.send(f"{BASE}/tasks/{one['id']}/heartbeat", b"{}"), 404, b'{"error":"not-found"}')
     assert json_of(await worker.send(f"{BASE}/tasks/claim", b"{}"), 200)["id"] == two["id"]

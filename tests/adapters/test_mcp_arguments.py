@@ -28,7 +28,7 @@ def through_the_library(text: str) -> dict[str, str]:
 
 
 @given(st.dictionaries(texts, values, max_size=4), st.sampled_from([None, 1, 4]))
-def test_arguments_come_out_as_they_went_in(arguments: dict[str, object], indent: int | None) -> None:
+def test_arguments_round_trip_unchanged(arguments: dict[str, object], indent: int | None) -> None:
     written = {name: json.dumps(value, indent=indent) for name, value in arguments.items()}
     inner = " , ".join(f"{json.dumps(name)} : {value}" for name, value in written.items())
     text = f'{{"jsonrpc":"2.0", "id" : 7,"method":"tools/call","params":{{"name":"t", "arguments" : {{ {inner} }} }} }}'
@@ -43,18 +43,18 @@ def test_arguments_come_out_as_they_went_in(arguments: dict[str, object], indent
         '{"method":7}x', "[" * 100_000, '{"a":' * 100_000, "\ufeff{}",
     ],
 )  # fmt: skip
-def test_what_is_no_call_is_left_to_the_library(text: str) -> None:
+def test_a_message_that_is_not_a_call_is_left_to_the_library(text: str) -> None:
     assert message(text) == Message(text)
 
 
-def test_a_message_is_known_by_its_method_and_id() -> None:
+def test_a_message_is_identified_by_method_and_id() -> None:
     listing = '{"id":"a","method":"tools/list"}'
     assert message(listing) == Message(listing, "tools/list", '"a"')
     cancelled = '{"method":"notifications/cancelled","params":{"requestId":3}}'
     assert message(cancelled) == Message(cancelled, "notifications/cancelled", None, "3")
 
 
-def test_a_name_that_comes_twice_is_refused_even_in_disguise() -> None:
+def test_a_duplicate_name_is_rejected_even_when_escaped() -> None:
     for text in ('{"a":1,"a":2}', '{"a":1,"\\u0061":2}'):
         with pytest.raises(Malformed):
             members(text)
@@ -62,13 +62,13 @@ def test_a_name_that_comes_twice_is_refused_even_in_disguise() -> None:
             unsealed({"interlock": text})
 
 
-def test_a_seal_that_the_library_could_not_have_made_is_an_argument_like_any_other() -> None:
+def test_a_marker_that_the_library_could_not_have_produced_is_an_ordinary_argument() -> None:
     assert unsealed({"interlock": 1}) == {"interlock": "1"}
     assert unsealed({"interlock": "{}", "b": 2}) == {"interlock": '"{}"', "b": "2"}
     assert unsealed(None) == {}
 
 
-def test_only_plain_values_fit_into_a_query() -> None:
+def test_only_scalars_are_allowed_in_a_query() -> None:
     fields = members('{"a":[1.50,true,"x"],"b":null,"c":{},"d":[[]],"e":[null]}')
     assert scalars(fields, "a") == ["1.50", "true", "x"]
     assert scalars(fields, "b") == scalars(fields, "absent") == []

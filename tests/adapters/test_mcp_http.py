@@ -39,7 +39,7 @@ async def called(api: Api, tool: str, arguments: bytes, **headers: str) -> tuple
     return result["isError"], result["content"][0]["text"]
 
 
-async def test_a_handshake_names_the_server_and_what_it_can_do(api: Api) -> None:
+async def test_a_handshake_names_the_server_and_its_capabilities(api: Api) -> None:
     response = await api.send("/mcp", HANDSHAKE, accept="application/json, text/event-stream")
     assert response.status_code == 200
     assert response.headers["content-type"] == "application/json"
@@ -58,7 +58,7 @@ async def test_a_handshake_names_the_server_and_what_it_can_do(api: Api) -> None
     "payload",
     [b'{"a":1.10,"b":1e0,"b2":-0.0}', b"[1.000, 9007199254740993]", b'"\\u0000 \\u00e9"', b'{ "x" :[ ] }', b"null"],
 )
-async def test_a_payload_is_kept_byte_for_byte(api: Api, payload: bytes) -> None:
+async def test_a_payload_is_stored_byte_for_byte(api: Api, payload: bytes) -> None:
     refused, text = await called(api, "enqueue_job", b'{"type":"exact","payload":%b}' % payload)
     assert not refused
     job = json.loads(text)
@@ -80,14 +80,16 @@ async def test_a_payload_is_kept_byte_for_byte(api: Api, payload: bytes) -> None
         (b'{"interlock":"{\\"type\\":\\"smuggled\\"}"}', "invalid"),
     ],
 )
-async def test_odd_text_is_refused_by_the_rules_of_the_native_api(api: Api, arguments: bytes, code: str) -> None:
+async def test_invalid_unicode_is_rejected_by_the_rules_of_the_native_api(
+    api: Api, arguments: bytes, code: str
+) -> None:
     refused, text = await called(api, "enqueue_job", arguments)
     assert refused
     assert json.loads(text)["code"] == code, text
     assert api.ok(await api.get("/v1/jobs"))["items"] == []
 
 
-async def test_the_odd_text_of_a_worker_is_mended_and_marked(api: Api) -> None:
+async def test_invalid_unicode_of_a_worker_is_sanitized_and_marked(api: Api) -> None:
     for tool, more in (
         ("complete_job", b'"result":"\\udfff"'),
         ("fail_job", b'"error":{"message":"\\ud800"},"retryable":false'),
@@ -115,12 +117,12 @@ async def test_the_odd_text_of_a_worker_is_mended_and_marked(api: Api) -> None:
         (b'{"id":1,"method":"tools/list"}', 400),
     ],
 )
-async def test_what_is_no_message_is_refused(api: Api, body: bytes, status: int) -> None:
+async def test_an_invalid_message_is_rejected(api: Api, body: bytes, status: int) -> None:
     response = await api.send("/mcp", body, accept="application/json, text/event-stream")
     assert response.status_code == status, response.text
 
 
-async def test_messages_that_make_no_sense_are_errors_of_the_protocol(api: Api) -> None:
+async def test_meaningless_messages_are_protocol_errors(api: Api) -> None:
     for message, code in (
         (b'{"jsonrpc":"2.0","id":1,"method":"tools/uncall"}', -32601),
         (b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}', -32602),
@@ -131,7 +133,7 @@ async def test_messages_that_make_no_sense_are_errors_of_the_protocol(api: Api) 
         assert (await given(api, message))["error"]["code"] == code
 
 
-async def test_only_a_post_of_json_is_taken(api: Api) -> None:
+async def test_only_a_json_post_is_accepted(api: Api) -> None:
     for method in ("GET", "DELETE", "PUT", "HEAD"):
         response = await api.call(method, "/mcp")
         assert (response.status_code, response.headers["allow"]) == (405, "POST")
@@ -156,18 +158,18 @@ async def test_a_message_may_be_as_large_as_a_checkpoint_and_not_larger(api: Api
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_claim_that_is_cancelled_takes_no_job(api: Api, mode: str) -> None:
+async def test_a_cancelled_claim_leases_no_job(api: Api, mode: str) -> None:
     async with agent(api, mode) as impatient, agent(api, mode) as patient:
         claim = asyncio.create_task(impatient.claims(types=["late"], wait_seconds=60))
         await someone_waits(api)
         claim.cancel()
-        await nobody_waits(api)
+        await no_request_waits(api)
         job = await api.enqueue(type="late")
         taken = await patient.claims(types=["late"])
         assert (taken["id"], taken["attempt"], taken.get("releases", 0)) == (job["id"], 1, 0)
 
 
-async def test_a_caller_who_hangs_up_takes_no_job(api: Api) -> None:
+async def test_a_disconnected_caller_leases_no_job(api: Api) -> None:
     body = (
         b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"claim_job","arguments":{"wait_seconds":60}}}'
     )
@@ -176,7 +178,7 @@ async def test_a_caller_who_hangs_up_takes_no_job(api: Api) -> None:
     writer.write(head + b"content-length: %d\r\n\r\n%b" % (len(body), body))
     await someone_waits(api)
     writer.close()
-    await nobody_waits(api)
+    await no_request_waits(api)
     job = await api.enqueue(type="late")
     (taken,) = await api.claim()
     assert (taken["id"], taken["attempt"], taken["releases"]) == (job["id"], 1, 0)
@@ -205,7 +207,7 @@ async def test_a_cancellation_ends_only_the_request_it_names(api: Api) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_whoever_waits_is_answered_when_the_server_stops(api: Api, mode: str) -> None:
+async def test_waiting_requests_get_a_response_when_the_server_stops(api: Api, mode: str) -> None:
     async with agent(api, mode) as worker:
         await worker.tools()  # else the client asks for them after its first call
         claim = asyncio.create_task(worker.does("claim_job", wait_seconds=60))
@@ -214,18 +216,18 @@ async def test_whoever_waits_is_answered_when_the_server_stops(api: Api, mode: s
         assert await claim == {"jobs": []}
 
 
-async def nobody_waits(api: Api) -> None:
+async def no_request_waits(api: Api) -> None:
     async def is_quiet() -> bool:
         return api.service.admission.waiting == 0
 
     await eventually(is_quiet)
 
 
-async def test_the_seats_of_all_requests_are_given_back(api: Api) -> None:
+async def test_the_request_slots_of_all_requests_are_released(api: Api) -> None:
     async with agent(api) as someone:
         for _ in range(3):
             await someone.does("queue_stats")
-            await someone.is_refused("get_job", 404, "not_found", job_id="x")
+            await someone.is_rejected("get_job", 404, "not_found", job_id="x")
     admission = api.service.admission
 
     async def is_empty() -> bool:

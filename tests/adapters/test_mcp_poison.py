@@ -22,7 +22,7 @@ GOOD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
-async def test_odd_arguments_are_answered_or_refused(api: Api, tool: Tool) -> None:
+async def test_malformed_arguments_get_a_result_or_an_error(api: Api, tool: Tool) -> None:
     good = {name: json.dumps(GOOD[name]).encode() for name in tool.schema["required"]}
     for field in [*tool.schema["properties"], "nobody_knows_this"]:
         for odd in ODD:

@@ -13,51 +13,51 @@ HELLO = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
 ACCEPT = {"accept": "application/json, text/event-stream"}
 READING = {"get_job", "list_jobs", "wait_for_job", "explain_job", "list_approvals", "queue_stats", "get_artifact",
            "list_events", "list_history"}  # fmt: skip
-HOLDING = {"get_job", "wait_for_job", "get_artifact"}  # of a job that is held
+LEASED = {"get_job", "wait_for_job", "get_artifact"}  # of a job that is held
 OFFERED = [
     (("read",), READING),
     (("produce",), {"enqueue_job", "cancel_job"}),
     (("operate",), {"cancel_job", "redrive_job"}),
     (("admin",), set()),
     (("approve",), {"list_approvals", "decide_approval"}),
-    (("work",), WORKERS | HOLDING),
+    (("work",), WORKERS | LEASED),
     (("work", "read", "produce"), WORKERS | READING | {"enqueue_job", "cancel_job"}),
     (("approve", "operate", "read"), READING | {"cancel_job", "redrive_job", "decide_approval"}),
 ]
 
 
-async def test_each_role_is_offered_its_tools_and_refused_the_others(guarded: Api) -> None:
+async def test_each_role_sees_its_tools_and_cannot_call_the_others(guarded: Api) -> None:
     for roles, expected in OFFERED:
         caller = await guarded.as_role(*roles, **({"worker_id": "w"} if "work" in roles else {}))
         async with agent(caller) as someone:
             assert await someone.tools() == expected, roles
             if "decide_approval" not in expected:
-                await someone.is_refused("decide_approval", 403, "forbidden", approval_id="x", decision="approve")
+                await someone.is_rejected("decide_approval", 403, "forbidden", approval_id="x", decision="approve")
             if "claim_job" not in expected:
-                await someone.is_refused("claim_job", 403, "forbidden")
+                await someone.is_rejected("claim_job", 403, "forbidden")
             if "list_jobs" not in expected:
-                await someone.is_refused("list_jobs", 403, "forbidden")
+                await someone.is_rejected("list_jobs", 403, "forbidden")
 
 
-async def test_auth_off_offers_everything_but_deciding(api: Api) -> None:
+async def test_auth_off_offers_everything_except_deciding(api: Api) -> None:
     async with agent(api) as someone:
         assert "decide_approval" not in await someone.tools()
         job = await api.running(type="a")
         opened = await someone.does("request_approval", **lease(job), prompt="May I?")
         approval = opened["approval"]["id"]
-        await someone.is_refused("decide_approval", 403, "forbidden", approval_id=approval, decision="approve")
+        await someone.is_rejected("decide_approval", 403, "forbidden", approval_id=approval, decision="approve")
         assert (await someone.does("list_approvals"))["items"][0]["status"] == "open"
 
 
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer nobody"}, {"authorization": "Basic eDp5"}])
-async def test_without_a_credential_nobody_is_answered(guarded: Api, headers: dict[str, str]) -> None:
+async def test_without_a_credential_every_call_is_rejected(guarded: Api, headers: dict[str, str]) -> None:
     for message in (HELLO, HELLO | {"method": "initialize"}, {"jsonrpc": "2.0", "method": "notifications/initialized"}):
         refused = await guarded.post("/mcp", message, headers=ACCEPT | headers)
         problem(refused, 401, "unauthenticated")
         assert refused.headers["www-authenticate"] == "Bearer"
 
 
-async def test_a_revoked_token_ends_within_a_second_even_in_a_session(guarded: Api) -> None:
+async def test_a_revoked_token_is_rejected_within_a_second_even_in_a_session(guarded: Api) -> None:
     admin = Principal(guarded.tenant, user("test"), ROLES)
     caller = await guarded.as_role("read")
     async with agent(caller, "legacy") as someone:
@@ -83,9 +83,9 @@ async def test_tenants_are_invisible_to_each_other(guarded: Api) -> None:
         assert await thief.does("claim_job") == {"jobs": []}
         held = await worker.claims()
         for tool in ("get_job", "explain_job", "cancel_job", "get_artifact", "wait_for_job"):
-            refusal = await rival.is_refused(tool, 404, "not_found", job_id=job["id"])
-            assert "s3cret" not in str(refusal)
-        await thief.is_refused("complete_job", 404, "not_found", **lease(held))
+            rejection = await rival.is_rejected(tool, 404, "not_found", job_id=job["id"])
+            assert "s3cret" not in str(rejection)
+        await thief.is_rejected("complete_job", 404, "not_found", **lease(held))
         assert (await rival.does("list_jobs"))["items"] == []
         assert (await rival.does("queue_stats"))["items"] == []
         own = await rival.does("enqueue_job", type="secret", payload="other", idempotency_key="k")
@@ -103,19 +103,19 @@ async def test_a_worker_token_narrows_what_an_agent_can_claim(guarded: Api) -> N
         assert (await works.claims())["id"] == needs["id"]
         assert await works.does("claim_job", capabilities=["git", "gpu"], types=["*"]) == {"jobs": []}
         assert await works.does("claim_job", types=["mail"]) == {"jobs": []}
-        await works.is_refused("claim_job", 403, "forbidden", worker="somebody")
+        await works.is_rejected("claim_job", 403, "forbidden", worker="somebody")
         assert (await works.does("get_job", job_id=needs["id"]))["status"] == "running"
 
 
-async def test_a_producer_cancels_what_it_has_made_and_nothing_else(guarded: Api) -> None:
+async def test_a_producer_cancels_its_own_jobs_and_no_others(guarded: Api) -> None:
     one, other = await guarded.as_role("produce"), await guarded.as_role("produce")
     async with agent(one) as owner, agent(other) as stranger:
         job = await owner.does("enqueue_job", type="a")
-        await stranger.is_refused("cancel_job", 403, "forbidden", job_id=job["id"])
+        await stranger.is_rejected("cancel_job", 403, "forbidden", job_id=job["id"])
         assert (await owner.does("cancel_job", job_id=job["id"]))["status"] == "cancelled"
 
 
-async def test_a_session_of_one_caller_is_of_no_use_to_another(guarded: Api) -> None:
+async def test_the_session_of_one_caller_is_useless_to_another(guarded: Api) -> None:
     reader, producer = await guarded.as_role("read"), await guarded.as_role("produce")
     opening = {
         "jsonrpc": "2.0",

@@ -24,7 +24,7 @@ from interlock.domain.policy import ClaimFilter
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
-from tests.adapters.agents import EVERYBODY, MODES, WORKERS, agent_on_stdio, command, lease
+from tests.adapters.agents import ALL_ROLES, MODES, WORKERS, agent_on_stdio, command, lease
 from tests.api.rig import Api
 from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.postgres import Postgres
@@ -59,15 +59,15 @@ async def test_an_agent_works_on_a_database(url: str, engine: str) -> None:
     tenant = f"{TENANT}-{engine}"
     mode = MODES[engine == "sqlite"]
     async with agent_on_stdio("--database", url, "--tenant", tenant, mode=mode) as someone:
-        assert await someone.tools() == EVERYBODY | WORKERS
+        assert await someone.tools() == ALL_ROLES | WORKERS
         waiting = asyncio.create_task(someone.claims(types=["a"], wait_seconds=60))
         made = await someone.does("enqueue_job", type="a", payload={"n": 1.5, "text": "né\u0000"})
         job = await waiting
         assert (job["id"], job["payload"]) == (made["id"], {"n": 1.5, "text": "né\u0000"})
-        await someone.is_refused("enqueue_job", 422, "invalid", type="", colour=1)
+        await someone.is_rejected("enqueue_job", 422, "invalid", type="", colour=1)
         opened = await someone.does("request_approval", **lease(job), prompt="Go?")
         assert set(opened) == {"approval", "receipt"}
-        await someone.is_refused("decide_approval", 403, "forbidden", approval_id=opened["approval"]["id"])
+        await someone.is_rejected("decide_approval", 403, "forbidden", approval_id=opened["approval"]["id"])
     roles = ("--role", "approve", "--role", "read")
     async with agent_on_stdio("--database", url, "--tenant", tenant, *roles) as approver:
         assert "claim_job" not in await approver.tools()
@@ -78,7 +78,7 @@ async def test_an_agent_works_on_a_database(url: str, engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-async def test_an_agent_works_before_a_server_with_what_its_token_allows(guarded: Api, tmp_path: Path) -> None:
+async def test_an_agent_works_through_a_server_within_the_rights_of_its_token(guarded: Api, tmp_path: Path) -> None:
     producer = await guarded.as_role("produce", "read")
     worker = await guarded.as_role("work", worker_id="w1")
     files = {name: tmp_path / name for name in ("producer", "worker")}
@@ -90,7 +90,7 @@ async def test_an_agent_works_before_a_server_with_what_its_token_allows(guarded
         agent_on_stdio(*before, str(files["worker"]), mode="legacy") as works,
     ):
         assert await works.tools() == WORKERS | {"get_job", "wait_for_job", "get_artifact"}
-        await asks.is_refused("claim_job", 403, "forbidden")
+        await asks.is_rejected("claim_job", 403, "forbidden")
         claim = asyncio.create_task(works.claims(wait_seconds=60))
         made = await asks.does("enqueue_job", type="a", payload=[1], idempotency_key="k")
         again = await asks.does("enqueue_job", type="a", payload=[1], idempotency_key="k")
@@ -101,13 +101,13 @@ async def test_an_agent_works_before_a_server_with_what_its_token_allows(guarded
         files_to_keep = [{"name": "a b/ü.txt", "content_base64": "aGk="}]
         await works.does("complete_job", **lease(job), result={"ok": 1}, artifacts=files_to_keep)
         assert (await waiting)["result"] == {"ok": 1}
-        await works.is_refused("heartbeat_job", 409, "not_running", **lease(job))
+        await works.is_rejected("heartbeat_job", 409, "not_running", **lease(job))
         assert (await asks.does("get_artifact", job_id=job["id"], name="a b/ü.txt"))["text"] == "hi"
         assert (await asks.does("queue_stats", type="a"))["succeeded"] == 1
         assert [one["id"] for one in (await asks.does("list_jobs", tag=[], status=["succeeded"]))["items"]] == [
             job["id"]
         ]
-        await asks.is_refused("get_job", 404, "not_found", job_id="no/such id")
+        await asks.is_rejected("get_job", 404, "not_found", job_id="no/such id")
         claim = asyncio.create_task(works.claims(wait_seconds=60))
         await eventually(lambda: _is(guarded.service.admission.waiting == 1))
         claim.cancel()
@@ -118,7 +118,7 @@ async def test_an_agent_works_before_a_server_with_what_its_token_allows(guarded
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-async def test_an_agent_before_a_server_without_auth_gets_no_link_to_answer_itself(api: Api) -> None:
+async def test_an_agent_on_a_server_without_auth_gets_no_approval_link(api: Api) -> None:
     job = await api.running(type="a")
     async with agent_on_stdio("--server", api.url) as works:
         opened = await works.does("request_approval", **lease(job), prompt="Go?")
@@ -140,7 +140,7 @@ def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     )  # fmt: skip
     try:
         for message in HANDSHAKE:
-            tell(running, message)
+            send(running, message)
         assert answer(running)["id"] == 0
         yield running
     finally:
@@ -148,7 +148,7 @@ def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         running.communicate()
 
 
-def tell(running: subprocess.Popen[str], message: dict[str, Any] | str) -> None:
+def send(running: subprocess.Popen[str], message: dict[str, Any] | str) -> None:
     assert running.stdin is not None
     running.stdin.write(message if isinstance(message, str) else json.dumps(message))
     running.stdin.write("\n")
@@ -176,13 +176,13 @@ def call(id: int, tool: str, **arguments: Any) -> dict[str, Any]:
 async def test_a_killed_process_loses_nothing(url: str, engine: str, place: str, postgres: Postgres) -> None:
     tenant = f"{TENANT}-killed-{engine}"
     with process("--database", url, "--tenant", tenant) as running:
-        tell(running, call(1, "enqueue_job", type="a", payload={"n": 1}))
+        send(running, call(1, "enqueue_job", type="a", payload={"n": 1}))
         made = value(answer(running))
-        tell(running, call(2, "claim_job", lease_seconds=600))
+        send(running, call(2, "claim_job", lease_seconds=600))
         (held,) = value(answer(running))["jobs"]
-        tell(running, call(3, "checkpoint_job", job_id=held["id"], fence=held["lease"]["fence"], seq=1, data="half"))
+        send(running, call(3, "checkpoint_job", job_id=held["id"], fence=held["lease"]["fence"], seq=1, data="half"))
         assert value(answer(running)) == {"seq": 1}
-        tell(running, call(4, "claim_job", wait_seconds=60))
+        send(running, call(4, "claim_job", wait_seconds=60))
         running.send_signal(signal.SIGKILL)
         running.wait()
     store = await opened(engine, place, postgres)
@@ -192,20 +192,20 @@ async def test_a_killed_process_loses_nothing(url: str, engine: str, place: str,
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_what_came_before_the_end_of_the_input_is_answered(url: str) -> None:
+def test_messages_before_the_end_of_input_get_a_response(url: str) -> None:
     with process("--database", url) as running:
-        tell(running, call(1, "enqueue_job", type="a"))
+        send(running, call(1, "enqueue_job", type="a"))
         for odd in ("this is no message", '{"id":{"a":1},"method":"tools/list"}', "\x00", "[" * 10_000):
-            tell(running, odd)
+            send(running, odd)
         for id in ("9" * 5_000, "1e999", "NaN", '"\\ud800"', "true", "null", "1.5", "[]"):
-            tell(running, f'{{"jsonrpc":"2.0","id":{id},"method":"tools/list"}}')
-            tell(running, f'{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"queue_stats"}}}}')
+            send(running, f'{{"jsonrpc":"2.0","id":{id},"method":"tools/list"}}')
+            send(running, f'{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"queue_stats"}}}}')
             cancel = '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}'
-            tell(running, cancel % id)
-        tell(running, '{"jsonrpc":"2.0","id":9,"method":"tools/list","params":{"cursor":"\\ud800"}}')
-        tell(running, '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":[1]}}')
-        tell(running, call(2, "claim_job", types=["nothing"], wait_seconds=60))
-        tell(running, call(3, "queue_stats"))
+            send(running, cancel % id)
+        send(running, '{"jsonrpc":"2.0","id":9,"method":"tools/list","params":{"cursor":"\\ud800"}}')
+        send(running, '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":[1]}}')
+        send(running, call(2, "claim_job", types=["nothing"], wait_seconds=60))
+        send(running, call(3, "queue_stats"))
         out, err = running.communicate(timeout=RETRY_SECONDS)
         answers = {given["id"]: given for given in map(json.loads, out.splitlines())}
         assert value(answers[1])["status"] == "queued"
@@ -214,7 +214,7 @@ def test_what_came_before_the_end_of_the_input_is_answered(url: str) -> None:
         assert (running.returncode, "Traceback" in err) == (0, False)
 
 
-async def test_nobody_waits_for_answers_that_will_not_come() -> None:
+async def test_the_process_exits_without_waiting_for_responses_that_cannot_come() -> None:
     requests = OpenRequests()
     for id in ("9" * 5_000, "1e999", "NaN", '"\\ud800"', "true", "null", "1.5", "{}"):
         requests.hear(f'{{"jsonrpc":"2.0","id":{id},"method":"ping"}}')
@@ -237,11 +237,11 @@ async def test_nobody_waits_for_answers_that_will_not_come() -> None:
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-async def test_sigterm_ends_it_in_good_order(url: str, place: str, postgres: Postgres) -> None:
+async def test_sigterm_shuts_it_down_cleanly(url: str, place: str, postgres: Postgres) -> None:
     with process("--database", url, "--tenant", TENANT) as running:
-        tell(running, call(1, "queue_stats"))
+        send(running, call(1, "queue_stats"))
         answer(running)
-        tell(running, call(2, "claim_job", types=["late"], wait_seconds=60))
+        send(running, call(2, "claim_job", types=["late"], wait_seconds=60))
         running.send_signal(signal.SIGTERM)
         assert running.wait(timeout=RETRY_SECONDS) == 0
     store = await opened("sqlite", place, postgres)
@@ -259,7 +259,7 @@ async def test_sigterm_ends_it_in_good_order(url: str, place: str, postgres: Pos
         (["--database", "mysql://x"], 4, "postgresql://"),
     ],
 )
-def test_what_cannot_be_served_is_said_at_once(
+def test_invalid_options_are_reported_immediately(
     arguments: list[str], code: int, given: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
@@ -289,7 +289,7 @@ for words in (["mcp"], ["serve", "--port", "0"]):
 """
 
 
-def test_without_the_extra_everything_else_works_and_mcp_says_what_is_missing(tmp_path: Path) -> None:
+def test_without_the_extra_everything_else_works_and_mcp_names_the_missing_package(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("INTERLOCK_")}
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT], cwd=tmp_path, env=environment | {"INTERLOCK_FACES": "mcp"},

@@ -13,7 +13,7 @@ import pytest
 from mcp import MCPError
 
 from interlock.api.mcp.tools import TOOLS
-from tests.adapters.agents import EVERYBODY, MODES, WORKERS, agent, lease, text_of, value_of
+from tests.adapters.agents import ALL_ROLES, MODES, WORKERS, agent, lease, text_of, value_of
 from tests.api.rig import NEVER, Api
 from tests.support.eventually import eventually
 
@@ -21,7 +21,7 @@ from tests.support.eventually import eventually
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_job_goes_from_a_producer_through_a_worker_to_its_result(api: Api, mode: str) -> None:
     async with agent(api, mode) as someone:
-        assert await someone.tools() == EVERYBODY | WORKERS
+        assert await someone.tools() == ALL_ROLES | WORKERS
         made = await someone.does("enqueue_job", type="review", payload={"pr": 7}, tags=["mcp"], priority=5)
         assert (made["status"], made["payload"], made["created_by"]) == ("queued", {"pr": 7}, "user:local")
         job = await someone.claims(types=["review"], worker="coder", lease_seconds=120)
@@ -51,7 +51,7 @@ def compacted(job: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in job.items() if value is not None and usual.get(name, ...) != value}
 
 
-async def test_a_job_takes_a_third_of_what_it_took_as_text_and_value_with_all_nulls(api: Api) -> None:
+async def test_a_job_is_a_third_of_its_size_with_text_value_and_all_nulls(api: Api) -> None:
     await api.enqueue(type="review", payload={"pr": 7})
     job = (await api.claim(types=["review"]))[0]
     whole = (await api.get(f"/v1/jobs/{job['id']}")).text
@@ -64,7 +64,7 @@ async def test_a_job_takes_a_third_of_what_it_took_as_text_and_value_with_all_nu
     assert value_of(result)["created_at"] == job["created_at"]
 
 
-async def test_nulls_are_left_out_but_not_those_that_users_wrote(api: Api) -> None:
+async def test_nulls_are_omitted_except_those_of_users(api: Api) -> None:
     written = {"a": None, "n": [None, {"b": None}]}
     async with agent(api) as someone:
         made = await someone.does("enqueue_job", type="a", payload=written)
@@ -82,7 +82,7 @@ async def test_nulls_are_left_out_but_not_those_that_users_wrote(api: Api) -> No
         assert nothing["payload"] is None
 
 
-async def test_numbers_of_a_payload_reach_an_agent_to_the_letter(api: Api) -> None:
+async def test_numbers_of_a_payload_reach_an_agent_digit_for_digit(api: Api) -> None:
     sent = b'{"type":"a","payload":{"n":1.50,"none":null}}'
     made = api.ok(await api.send("/v1/jobs", sent), 201)
     async with agent(api) as viewer:
@@ -90,7 +90,7 @@ async def test_numbers_of_a_payload_reach_an_agent_to_the_letter(api: Api) -> No
     assert '"payload":{"n":1.50,' in text_of(result)
 
 
-async def test_a_worker_saves_steps_and_releases_and_an_operator_redrives_and_reads_along(api: Api) -> None:
+async def test_a_worker_saves_steps_and_releases_and_an_operator_redrives_and_reads_events(api: Api) -> None:
     async with agent(api) as someone:
         made = await someone.does("enqueue_job", type="long")
         job = await someone.claims()
@@ -117,15 +117,15 @@ async def test_a_worker_saves_steps_and_releases_and_an_operator_redrives_and_re
             "redrive_job", job_id=made["id"], overrides={"priority": 3}, idempotency_key="k", **{"from": "fetch"}
         )
         assert (redriven["redrive_of"], redriven["priority"]) == (made["id"], 3)
-        await someone.is_refused("redrive_job", 409, "not_ended", job_id=redriven["id"])
+        await someone.is_rejected("redrive_job", 409, "not_ended", job_id=redriven["id"])
 
 
-async def test_the_same_key_again_answers_the_job_that_is_there(api: Api) -> None:
+async def test_the_same_key_returns_the_existing_job(api: Api) -> None:
     async with agent(api) as producer:
         first = await producer.does("enqueue_job", type="a", payload=[1], idempotency_key="k")
         again = await producer.does("enqueue_job", type="a", payload=[1], idempotency_key="k")
         assert (first.get("replayed"), again["replayed"], again["id"]) == (None, True, first["id"])
-        await producer.is_refused(
+        await producer.is_rejected(
             "enqueue_job", 422, "idempotency_key_reuse", type="a", payload=[2], idempotency_key="k"
         )
 
@@ -145,7 +145,7 @@ async def test_jobs_are_listed_by_filter_and_page_by_page(api: Api) -> None:
         assert (await viewer.does("list_jobs", status="succeeded", type=None))["items"] == []
 
 
-async def test_an_operator_sees_counts_and_reasons_and_cancels(api: Api) -> None:
+async def test_an_operator_reads_counts_and_reasons_and_cancels(api: Api) -> None:
     job = await api.enqueue(type="slow", delay_seconds=600)
     async with agent(api) as operator:
         assert (await operator.does("queue_stats", type="slow"))["delayed"] == 1
@@ -158,7 +158,7 @@ async def test_an_operator_sees_counts_and_reasons_and_cancels(api: Api) -> None
         assert (ended["status"], ended["cancel_reason"]) == ("cancelled", "not needed")
 
 
-async def test_a_failure_is_tried_again_until_it_is_final(api: Api) -> None:
+async def test_a_failure_is_retried_until_it_is_final(api: Api) -> None:
     async with agent(api) as worker:
         await worker.does("enqueue_job", type="flaky", max_attempts=2)
         job = await worker.claims(types=["flaky"])
@@ -172,7 +172,7 @@ async def test_a_failure_is_tried_again_until_it_is_final(api: Api) -> None:
         assert final["status"] == "failed"
 
 
-async def test_a_worker_whose_lease_was_given_away_is_told_to_stop(api: Api) -> None:
+async def test_a_worker_whose_lease_was_lost_is_asked_to_stop(api: Api) -> None:
     async with agent(api) as worker:
         await worker.does("enqueue_job", type="a")
         lost = await worker.claims(worker="slow", lease_seconds=1)
@@ -186,7 +186,7 @@ async def test_a_worker_whose_lease_was_given_away_is_told_to_stop(api: Api) -> 
             ("fail_job", {"error": {"message": "x"}}),
             ("request_approval", {"prompt": "go on?"}),
         ):
-            await worker.is_refused(tool, 409, "lease_lost", **lease(lost), worker="slow", **more)
+            await worker.is_rejected(tool, 409, "lease_lost", **lease(lost), worker="slow", **more)
         assert (await worker.does("complete_job", **lease(taken), worker="quick"))["status"] == "succeeded"
 
 
@@ -199,7 +199,7 @@ async def test_a_cancel_request_reaches_the_worker_by_its_heartbeat(api: Api) ->
         assert (await worker.does("fail_job", **lease(job), error={"message": "stopped"}))["status"] == "cancelled"
 
 
-async def test_a_gate_is_decided_by_somebody_else_and_the_next_claim_carries_it(guarded: Api) -> None:
+async def test_an_approval_is_decided_by_another_caller_and_the_next_claim_contains_it(guarded: Api) -> None:
     producer = await guarded.as_role("produce", "read")
     worker = await guarded.as_role("work", worker_id="w1")
     approver = await guarded.as_role("approve")
@@ -215,7 +215,7 @@ async def test_a_gate_is_decided_by_somebody_else_and_the_next_claim_carries_it(
         assert (approval["job_id"], approval["prompt"], approval["details"]) == (made["id"], "Deploy?", {"host": "a"})
         verdict = {"approval_id": approval["id"], "decision": "approve", "digest": approval["digest"], "comment": "go"}
         wrong = verdict | {"digest": "0" * 64}
-        await decides.is_refused("decide_approval", 409, "digest_mismatch", **wrong)
+        await decides.is_rejected("decide_approval", 409, "digest_mismatch", **wrong)
         assert (await decides.does("decide_approval", **verdict))["status"] == "approved"
         assert (await decides.does("decide_approval", **verdict))["status"] == "approved"
         resumed = await works.claims()
@@ -224,7 +224,7 @@ async def test_a_gate_is_decided_by_somebody_else_and_the_next_claim_carries_it(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_an_agent_that_asks_people_gets_no_link_to_answer_itself(api: Api, mode: str) -> None:
+async def test_an_agent_that_requests_approval_gets_no_approval_link(api: Api, mode: str) -> None:
     async with agent(api, mode) as someone:
         job = await api.running(type="a")
         await someone.does("request_approval", **lease(job), prompt="Go?")
@@ -265,12 +265,12 @@ async def test_artifacts_are_listed_and_read_as_text_or_base64_part_by_part(api:
         assert (await someone.does("get_artifact", job_id=job["id"], name="empty"))["text"] == ""
         linked = await someone.does("get_artifact", job_id=job["id"], name="link")
         assert (linked["artifact"]["url"], "text" in linked) == ("https://example.org/x", False)
-        await someone.is_refused("get_artifact", 404, "not_found", job_id=job["id"], name="none")
-        await someone.is_refused("get_artifact", 404, "not_found", job_id=NEVER, name="raw.bin")
-        await someone.is_refused(
+        await someone.is_rejected("get_artifact", 404, "not_found", job_id=job["id"], name="none")
+        await someone.is_rejected("get_artifact", 404, "not_found", job_id=NEVER, name="raw.bin")
+        await someone.is_rejected(
             "get_artifact", 416, "range_not_satisfiable", job_id=job["id"], name="raw.bin", offset=256
         )
-        await someone.is_refused("get_artifact", 422, "invalid", job_id=job["id"], name="raw.bin", length=2**21)
+        await someone.is_rejected("get_artifact", 422, "invalid", job_id=job["id"], name="raw.bin", length=2**21)
 
 
 def by_name(listed: dict[str, Any], name: str) -> str:
@@ -333,27 +333,27 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-async def test_wrong_arguments_are_refused_and_named(api: Api) -> None:
+async def test_wrong_arguments_are_rejected_and_named(api: Api) -> None:
     async with agent(api) as someone:
         pointers = [
-            (tool, arguments, (await someone.is_refused(tool, 422, "invalid", **arguments))["errors"][0]["pointer"])
+            (tool, arguments, (await someone.is_rejected(tool, 422, "invalid", **arguments))["errors"][0]["pointer"])
             for tool, arguments, _ in WRONG
         ]
         assert pointers == WRONG
 
 
-async def test_what_is_not_there_is_not_found_and_no_tool_is_no_tool(api: Api) -> None:
+async def test_unknown_resources_and_unknown_tools_are_not_found(api: Api) -> None:
     async with agent(api) as someone:
         for id in (NEVER, "no id", "../x", "a" * 500, "\u202e", "%2e%2e"):
-            await someone.is_refused("get_job", 404, "not_found", job_id=id)
-            await someone.is_refused("explain_job", 404, "not_found", job_id=id)
+            await someone.is_rejected("get_job", 404, "not_found", job_id=id)
+            await someone.is_rejected("explain_job", 404, "not_found", job_id=id)
         for name in ("drop_table", "", "get_job ", "x" * 1000):
-            with pytest.raises(MCPError) as refusal:
+            with pytest.raises(MCPError) as rejection:
                 await someone.client.call_tool(name, {})
-            assert refusal.value.code == -32602
+            assert rejection.value.code == -32602
 
 
-async def test_every_tool_describes_itself_and_takes_what_its_schema_allows(api: Api) -> None:
+async def test_every_tool_describes_itself_and_accepts_what_its_schema_allows(api: Api) -> None:
     job = await api.running(type="a")
     good: dict[str, dict[str, Any]] = {
         "enqueue_job": {
@@ -378,7 +378,7 @@ async def test_every_tool_describes_itself_and_takes_what_its_schema_allows(api:
             if arguments := good.get(tool.name):
                 assert validator.is_valid(arguments)
                 await someone.does(tool.name, **arguments)
-    assert {tool.name for tool in TOOLS} == EVERYBODY | WORKERS | {"decide_approval"}
+    assert {tool.name for tool in TOOLS} == ALL_ROLES | WORKERS | {"decide_approval"}
 
 
 def test_every_tool_and_its_roles_are_documented() -> None:
@@ -394,7 +394,7 @@ def route_roles(name: str) -> frozenset[str]:
     return tool.roles - {"work", "produce"} if len(tool.roles) > 1 else tool.roles
 
 
-async def test_an_agent_of_one_queue_shows_in_the_other_faces(api: Api) -> None:
+async def test_a_job_enqueued_over_mcp_is_visible_to_the_other_adapters(api: Api) -> None:
     async with agent(api) as someone:
         made = await someone.does("enqueue_job", type="shared", payload={"n": 1})
     seen = api.ok(await api.get(f"/api/queue/jobs/{made['id']}"))

@@ -11,13 +11,13 @@ import pytest
 from interlock.api.moonmind import ids
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.wire import REMARK_BYTES, JobRequest
-from tests.adapters.test_moonmind_jobs import BASE, act, claim, enqueue, refuses, running
-from tests.adapters.words import json_of
+from tests.adapters.responses import json_of
+from tests.adapters.test_moonmind_jobs import BASE, act, claim, enqueue, rejects, running
 from tests.api.rig import Api
 from tests.support.stores import ManualClock
 
 
-async def test_fields_go_by_either_of_their_names(api: Api) -> None:
+async def test_fields_are_accepted_under_both_names(api: Api) -> None:
     job = await enqueue(api, b'{"type":"t","max_attempts":7,"affinity_key":"k","payload":{"a_b":1.0}}')
     assert (job["maxAttempts"], job["affinityKey"], job["payload"]) == (7, "k", {"a_b": 1.0})
     both = b'{"worker_id":"w2","workerId":"w1","lease_seconds":60,"allowed_types":["t"],"worker_capabilities":["git"]}'
@@ -30,17 +30,17 @@ async def test_fields_go_by_either_of_their_names(api: Api) -> None:
     failing = await running(api)
     json_of(await act(api, failing, "fail", b'{"worker_id":"w1","error_message":"no"}'), 200)
     assert json_of(await act(api, failing, "resubmit", b'{"max_attempts":9}'), 201)["maxAttempts"] == 9
-    refuses(await act(api, failing, "heartbeat", b'{"worker_id":"w1"}'), 422, "invalid_queue_payload")
-    refuses(await api.send(f"{BASE}/jobs", b'{"type":"t","max_attempts":0}'), 422, "invalid_queue_payload")
+    rejects(await act(api, failing, "heartbeat", b'{"worker_id":"w1"}'), 422, "invalid_queue_payload")
+    rejects(await api.send(f"{BASE}/jobs", b'{"type":"t","max_attempts":0}'), 422, "invalid_queue_payload")
 
 
-async def test_tools_take_either_name_too(api: Api) -> None:
+async def test_tools_accept_both_names_too(api: Api) -> None:
     id = await running(api)
     call = b'{"tool":"queue.complete","arguments":{"job_id":"%b","worker_id":"w1","result_summary":"ok"}}'
     assert json_of(await api.send("/mcp/tools/call", call % id.encode()), 200)["result"]["resultSummary"] == "ok"
 
 
-async def test_empty_and_repeated_entries_of_a_claim_are_none(api: Api) -> None:
+async def test_empty_and_repeated_entries_of_a_claim_are_ignored(api: Api) -> None:
     made = await enqueue(api, b'{"type":"t","payload":{"requiredCapabilities":["git"]}}')
     ask = b'{"workerId":" w1 ","leaseSeconds":5,"allowedTypes":["t"," t ","",  "x"],"workerCapabilities":["git","git"," "]}'
     job = await claim(api, ask)
@@ -52,12 +52,12 @@ async def test_empty_and_repeated_entries_of_a_claim_are_none(api: Api) -> None:
     ]
 
 
-async def test_an_empty_affinity_key_is_none(api: Api) -> None:
+async def test_an_empty_affinity_key_means_none(api: Api) -> None:
     for key in (b'""', b'"  "', b"null"):
         assert (await enqueue(api, b'{"type":" t ","affinityKey":%b}' % key))["affinityKey"] is None
 
 
-async def test_a_summary_that_is_too_long_is_cut_and_the_work_is_kept(api: Api) -> None:
+async def test_a_long_summary_is_truncated_and_the_finish_accepted(api: Api) -> None:
     for text in ("é" * 5000, "\\u0000" * 5000, "x" * (REMARK_BYTES + 1)):
         id = await running(api)
         body = b'{"workerId":"w1","resultSummary":"%b"}' % text.encode()
@@ -71,7 +71,7 @@ async def test_a_summary_that_is_too_long_is_cut_and_the_work_is_kept(api: Api) 
 
 
 @pytest.mark.parametrize("limit", [1, 50, 200, 500])
-async def test_events_of_one_time_are_all_seen_by_a_client_that_pages(api: Api, limit: int) -> None:
+async def test_a_paging_client_sees_all_events_of_the_same_time(api: Api, limit: int) -> None:
     id = await running(api)
     job = await api.engine.queries.job(api.tenant, ids.decode(id))
     body = {"fence": job.fence, "worker": "w1", "events": [{"message": str(n)} for n in range(300)]}
@@ -94,10 +94,10 @@ async def test_the_payload_of_an_event_may_be_as_large_as_a_body(api: Api) -> No
     payload = {"log": "x" * 500_000}
     body = json.dumps({"workerId": "w1", "message": "m", "payload": payload}).encode()
     assert json_of(await act(api, id, "events", body), 201)["payload"] == payload
-    refuses(await act(api, id, "events", body.replace(b"xx", b"xxxxx")), 422, "invalid_queue_payload")
+    rejects(await act(api, id, "events", body.replace(b"xx", b"xxxxx")), 422, "invalid_queue_payload")
 
 
-async def test_the_subject_of_a_jwt_is_the_user_also_if_its_issuer_has_a_name(api: Api) -> None:
+async def test_the_subject_of_a_jwt_is_the_user_even_if_its_issuer_has_a_name(api: Api) -> None:
     someone = str(uuid4())
     for actor in (someone, f"okta/{someone}"):
         who = Principal(api.tenant, user(actor), ROLES)
@@ -106,7 +106,7 @@ async def test_the_subject_of_a_jwt_is_the_user_also_if_its_issuer_has_a_name(ap
         assert (job["createdByUserId"], job["requestedByUserId"]) == (someone, someone)
 
 
-async def test_users_are_uuids_or_nobody(api: Api) -> None:
+async def test_users_are_uuids_or_null(api: Api) -> None:
     assert (await enqueue(api))["createdByUserId"] is None
     someone, somebody = str(uuid4()), str(uuid4())
     who = Principal(api.tenant, user(someone), ROLES)
@@ -116,31 +116,31 @@ async def test_users_are_uuids_or_nobody(api: Api) -> None:
         assert (job["createdByUserId"], job["requestedByUserId"]) == (someone, encoded)
 
 
-async def test_a_token_is_no_user(guarded: Api) -> None:
+async def test_a_token_is_not_a_user(guarded: Api) -> None:
     producer = await guarded.as_role("produce", "read")
     assert (await enqueue(producer))["createdByUserId"] is None
 
 
-async def test_an_event_has_something_to_say_and_an_object_or_nothing_with_it(api: Api) -> None:
+async def test_an_event_has_a_message_and_an_optional_object(api: Api) -> None:
     id = await running(api)
     for rest in (b'"message":""', b'"message":" \\n"', b'"message":"m","payload":[]', b'"message":"m","payload":"x"',
                  b'"message":"m","payload":1'):  # fmt: skip
-        refuses(await act(api, id, "events", b'{"workerId":"w1",%b}' % rest), 422, "invalid_queue_payload")
+        rejects(await act(api, id, "events", b'{"workerId":"w1",%b}' % rest), 422, "invalid_queue_payload")
     event = json_of(await act(api, id, "events", b'{"workerId":"w1","message":" m ","payload":null}'), 201)
     assert (event["message"], event["payload"]) == ("m", None)
     assert len(json_of(await api.get(f"{BASE}/jobs/{id}/events"), 200)["items"]) == 3
 
 
-async def test_a_cancel_that_is_acknowledged_again_answers_the_cancelled_job(api: Api) -> None:
+async def test_acknowledging_a_cancel_again_returns_the_cancelled_job(api: Api) -> None:
     id = await running(api)
     json_of(await act(api, id, "cancel", b""), 200)
     first = json_of(await act(api, id, "cancel/ack", b'{"workerId":"w1"}'), 200)
     assert first["status"] == "cancelled"
     assert json_of(await act(api, id, "cancel/ack", b'{"workerId":"w1"}'), 200) == first
-    refuses(await act(api, id, "cancel/ack", b'{"workerId":"w2"}'), 409, "job_state_conflict")
+    rejects(await act(api, id, "cancel/ack", b'{"workerId":"w2"}'), 409, "job_state_conflict")
     queued = (await enqueue(api))["id"]
     json_of(await act(api, queued, "cancel", b"null"), 200)
-    refuses(await act(api, queued, "cancel/ack", b'{"workerId":"w1"}'), 409, "job_state_conflict")
+    rejects(await act(api, queued, "cancel/ack", b'{"workerId":"w1"}'), 409, "job_state_conflict")
 
 
 async def test_events_are_read_page_by_page(api: Api, clock: ManualClock) -> None:

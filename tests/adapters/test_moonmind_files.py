@@ -16,8 +16,8 @@ from interlock.api.options import Options
 from interlock.storage.contract import Store
 from interlock.storage.object_store.filesystem import FileObjects
 from interlock.wire import Limits
-from tests.adapters.test_moonmind_jobs import act, claim, enqueue, refuses, running
-from tests.adapters.words import NEVER, RFC3339, json_of
+from tests.adapters.responses import NEVER, RFC3339, json_of
+from tests.adapters.test_moonmind_jobs import act, claim, enqueue, rejects, running
 from tests.api.rig import Api, serving
 from tests.support.eventually import RETRY_SECONDS
 from tests.support.stores import ManualClock
@@ -43,7 +43,7 @@ async def upload(api: Api, id: str, body: bytes, kind: str = "multipart/form-dat
     )
 
 
-async def test_a_file_is_uploaded_listed_and_read_back(api: Api) -> None:
+async def test_a_file_is_uploaded_listed_and_downloaded(api: Api) -> None:
     id = await running(api)
     digest = "sha256:" + hashlib.sha256(REPORT).hexdigest()
     body = form(file=REPORT, workerId=b"w1", name=b"out/report.bin", digest=digest.encode())
@@ -61,17 +61,17 @@ async def test_a_file_is_uploaded_listed_and_read_back(api: Api) -> None:
     assert got.headers["content-disposition"] == 'attachment; filename="report.bin"'
 
 
-async def test_only_the_holder_may_upload(api: Api) -> None:
+async def test_only_the_lease_holder_may_upload(api: Api) -> None:
     id = await running(api)
     body = form(file=b"x", workerId=b"w2", name=b"a")
-    refuses(await upload(api, id, body), 409, "job_ownership_mismatch")
+    rejects(await upload(api, id, body), 409, "job_ownership_mismatch")
     waiting = (await enqueue(api))["id"]
-    refuses(await upload(api, waiting, form(file=b"x", workerId=b"w1", name=b"a")), 409, "job_state_conflict")
-    refuses(await upload(api, NEVER, form(file=b"x", workerId=b"w1", name=b"a")), 404, "job_not_found")
+    rejects(await upload(api, waiting, form(file=b"x", workerId=b"w1", name=b"a")), 409, "job_state_conflict")
+    rejects(await upload(api, NEVER, form(file=b"x", workerId=b"w1", name=b"a")), 404, "job_not_found")
     assert json_of(await api.get(f"{BASE}/jobs/{id}/artifacts"), 200) == {"items": []}
 
 
-async def test_a_form_that_is_not_whole_is_refused(api: Api) -> None:
+async def test_an_incomplete_form_is_rejected(api: Api) -> None:
     id = await running(api)
     whole = form(file=b"x", workerId=b"w1", name=b"a")
     for body in (b"", whole[:-4], whole.replace(b'name="file"', b'name="data"'), form(workerId=b"w1", name=b"a"),
@@ -79,12 +79,12 @@ async def test_a_form_that_is_not_whole_is_refused(api: Api) -> None:
                  form(file=b"x", workerId=b"w1", name=b"a", digest=b"md5:00"),
                  form(file=b"x", workerId=b"w1", name=b"a", digest=b"sha256:" + b"0" * 64),
                  form(file=b"x", workerId=b"w1", name=b"\xff")):  # fmt: skip
-        refuses(await upload(api, id, body), 422, "invalid_queue_payload")
-    refuses(await upload(api, id, whole, "application/json"), 422, "invalid_queue_payload")
+        rejects(await upload(api, id, body), 422, "invalid_queue_payload")
+    rejects(await upload(api, id, whole, "application/json"), 422, "invalid_queue_payload")
     assert json_of(await api.get(f"{BASE}/jobs/{id}/artifacts"), 200) == {"items": []}
 
 
-async def test_names_and_content_types_are_read_as_by_moonmind(api: Api) -> None:
+async def test_names_and_content_types_are_parsed_as_by_moonmind(api: Api) -> None:
     id = await running(api)
 
     async def made(**fields: bytes) -> tuple[str, str]:
@@ -98,42 +98,42 @@ async def test_names_and_content_types_are_read_as_by_moonmind(api: Api) -> None
     assert await made(name=b"n" * 512) == ("n" * 512, "text/plain")
     assert await made(name="é".encode() * 512) == ("é" * 512, "text/plain")
     for name in (b"", b"  ", b"n" * 513, b"/etc/passwd", b"a/../../b", b"..", "😀".encode() * 512, b"a\nb"):
-        refuses(await upload(api, id, form(file=b"x", workerId=b"w1", name=name)), 422, "invalid_queue_payload")
+        rejects(await upload(api, id, form(file=b"x", workerId=b"w1", name=name)), 422, "invalid_queue_payload")
     assert len(json_of(await api.get(f"{BASE}/jobs/{id}/artifacts"), 200)["items"]) == 5
     assert (await api.get(f"/v1/jobs/{ids.decode(id)}/artifacts")).status_code == 200
 
 
-async def test_a_file_that_is_too_large_is_refused(api: Api) -> None:
+async def test_a_file_that_is_too_large_is_rejected(api: Api) -> None:
     id = await running(api)
     response = await upload(api, id, form(file=b"x" * (50 * 1024 * 1024 + 1), workerId=b"w1", name=b"a"))
-    refuses(response, 413, "artifact_too_large")
+    rejects(response, 413, "artifact_too_large")
 
 
-async def test_an_artifact_that_is_not_there_is_not_found(api: Api) -> None:
+async def test_an_unknown_artifact_is_not_found(api: Api) -> None:
     id = await running(api)
-    refuses(await api.get(f"{BASE}/jobs/{id}/artifacts/{NEVER}/download"), 404, "artifact_not_found")
-    refuses(await api.get(f"{BASE}/jobs/{NEVER}/artifacts/{NEVER}/download"), 404, "job_not_found")
-    refuses(await api.get(f"{BASE}/jobs/{id}/artifacts?limit=501"), 422, "invalid_queue_payload")
+    rejects(await api.get(f"{BASE}/jobs/{id}/artifacts/{NEVER}/download"), 404, "artifact_not_found")
+    rejects(await api.get(f"{BASE}/jobs/{NEVER}/artifacts/{NEVER}/download"), 404, "job_not_found")
+    rejects(await api.get(f"{BASE}/jobs/{id}/artifacts?limit=501"), 422, "invalid_queue_payload")
 
 
-async def test_an_artifact_of_another_job_is_not_read_by_mistake(api: Api) -> None:
+async def test_an_artifact_of_another_job_is_not_found(api: Api) -> None:
     id, other = await running(api), await running(api)
     made = json_of(await upload(api, id, form(file=b"x", workerId=b"w1", name=b"a")), 201)
-    refuses(await api.get(f"{BASE}/jobs/{other}/artifacts/{made['id']}/download"), 409, "artifact_job_mismatch")
+    rejects(await api.get(f"{BASE}/jobs/{other}/artifacts/{made['id']}/download"), 409, "artifact_job_mismatch")
 
 
-async def test_an_artifact_of_another_tenant_is_like_none(guarded: Api) -> None:
+async def test_an_artifact_of_another_tenant_is_not_found(guarded: Api) -> None:
     ours = await guarded.as_role("work", "read", "produce", worker_id="w1")
     rival = await guarded.as_role("read", "produce", tenant=f"{guarded.tenant}-rival")
     id = await running(ours)
     body, kind = form(file=b"x", workerId=b"w1", name=b"a"), "multipart/form-data; boundary=edge7"
     made = json_of(await ours.send(f"{BASE}/jobs/{id}/artifacts/upload", body, content_type=kind), 201)
     theirs = (await enqueue(rival))["id"]
-    refuses(await rival.get(f"{BASE}/jobs/{theirs}/artifacts/{made['id']}/download"), 404, "artifact_not_found")
-    refuses(await rival.get(f"{BASE}/jobs/{id}/artifacts/{made['id']}/download"), 404, "job_not_found")
+    rejects(await rival.get(f"{BASE}/jobs/{theirs}/artifacts/{made['id']}/download"), 404, "artifact_not_found")
+    rejects(await rival.get(f"{BASE}/jobs/{id}/artifacts/{made['id']}/download"), 404, "job_not_found")
 
 
-async def test_an_event_is_told_by_the_holder(api: Api) -> None:
+async def test_the_lease_holder_emits_an_event(api: Api) -> None:
     id = await running(api)
     body = b'{"workerId":"w1","level":"warn","message":"slow","payload":{"seconds": 9}}'
     event = json_of(await act(api, id, "events", body), 201)
@@ -145,10 +145,10 @@ async def test_an_event_is_told_by_the_holder(api: Api) -> None:
     bare = json_of(await act(api, id, "events", b'{"workerId":"w1","message":"m"}'), 201)
     assert (bare["level"], bare["payload"]) == ("info", None)
     for bad in (b'{"workerId":"w1"}', b'{"message":"m"}', b'{"workerId":"w1","message":"m","level":"loud"}'):
-        refuses(await act(api, id, "events", bad), 422, "invalid_queue_payload")
+        rejects(await act(api, id, "events", bad), 422, "invalid_queue_payload")
 
 
-async def test_events_tell_the_life_of_a_job_oldest_first_and_strictly_after_a_time(
+async def test_events_cover_the_life_of_a_job_oldest_first_and_strictly_after_a_time(
     api: Api, clock: ManualClock
 ) -> None:
     id = (await enqueue(api))["id"]
@@ -171,10 +171,10 @@ async def test_events_tell_the_life_of_a_job_oldest_first_and_strictly_after_a_t
     assert rest == items[3:]
     assert json_of(await api.get(f"{BASE}/jobs/{id}/events?after={after.removesuffix('Z')}"), 200)["items"] == rest
     assert json_of(await api.get(f"{BASE}/jobs/{id}/events?limit=2"), 200)["items"] == items[:2]
-    refuses(await api.get(f"{BASE}/jobs/{id}/events?after=noon"), 422, "invalid_queue_payload")
+    rejects(await api.get(f"{BASE}/jobs/{id}/events?after=noon"), 422, "invalid_queue_payload")
 
 
-async def test_events_are_streamed_until_the_job_has_ended(api: Api) -> None:
+async def test_events_are_streamed_until_the_job_is_terminal(api: Api) -> None:
     id = await running(api)
 
     async def read() -> list[tuple[str, Any]]:
@@ -191,7 +191,7 @@ async def test_events_are_streamed_until_the_job_has_ended(api: Api) -> None:
     assert {name for name, _ in got} == {"queue_event"}
     assert {event["message"] for _, event in got} == {"Job queued", "Job claimed", "half way", "Job completed"}
     assert len(got) == 4
-    refuses(await api.get(f"{BASE}/jobs/{NEVER}/events/stream"), 404, "job_not_found")
+    rejects(await api.get(f"{BASE}/jobs/{NEVER}/events/stream"), 404, "job_not_found")
 
 
 async def test_tools_are_listed_by_name_with_their_schemas(api: Api) -> None:
@@ -225,20 +225,20 @@ async def test_tools_do_what_the_routes_do(api: Api) -> None:
     assert failed["status"] == "failed"
 
 
-async def test_a_tool_call_that_cannot_be_is_refused(api: Api) -> None:
-    refuses(await api.send("/mcp/tools/call", b'{"tool":"queue.burn"}'), 404, "tool_not_found")
+async def test_an_invalid_tool_call_is_rejected(api: Api) -> None:
+    rejects(await api.send("/mcp/tools/call", b'{"tool":"queue.burn"}'), 404, "tool_not_found")
     for arguments in (b"{}", b"[]", b'{"jobId":1}'):
         response = await api.send("/mcp/tools/call", b'{"tool":"queue.get","arguments":%b}' % arguments)
-        refuses(response, 422, "invalid_tool_arguments")
+        rejects(response, 422, "invalid_tool_arguments")
     unknown = await api.send("/mcp/tools/call", b'{"tool":"queue.get","arguments":{"jobId":"%b"}}' % NEVER.encode())
-    refuses(unknown, 404, "job_not_found")
+    rejects(unknown, 404, "job_not_found")
 
 
-async def test_a_tool_mends_odd_text_of_workers_only(api: Api) -> None:
+async def test_a_tool_sanitizes_invalid_unicode_of_workers_only(api: Api) -> None:
     response = await api.send(
         "/mcp/tools/call", b'{"tool":"queue.enqueue","arguments":{"type":"t","payload":{"a":"\\ud800"}}}'
     )
-    refuses(response, 422, "invalid_tool_arguments")
+    rejects(response, 422, "invalid_tool_arguments")
     id = await running(api)
     done = (
         b'{"tool":"queue.complete","arguments":{"jobId":"%b","workerId":"w1","resultSummary":"\\ud800"}}' % id.encode()
@@ -250,11 +250,11 @@ async def test_a_tool_mends_odd_text_of_workers_only(api: Api) -> None:
 async def test_a_tool_needs_the_role_of_its_route(guarded: Api) -> None:
     reader = await guarded.as_role("read")
     response = await reader.send("/mcp/tools/call", b'{"tool":"queue.enqueue","arguments":{"type":"t"}}')
-    refuses(response, 403, "worker_not_authorized")
-    refuses(await guarded.get("/mcp/tools"), 401, "worker_auth_failed")
+    rejects(response, 403, "worker_not_authorized")
+    rejects(await guarded.get("/mcp/tools"), 401, "worker_auth_failed")
 
 
-async def test_an_upload_that_stalls_is_cut_off(store: Store, clock: ManualClock) -> None:
+async def test_a_stalled_upload_is_aborted(store: Store, clock: ManualClock) -> None:
     async with serving(store, clock, Options(faces=["moonmind"], body_seconds=0.5)) as api:
         head = (
             f"POST {BASE}/jobs/{NEVER}/artifacts/upload HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50000000\r\n\r\n"
@@ -266,14 +266,14 @@ async def test_an_upload_that_stalls_is_cut_off(store: Store, clock: ManualClock
         writer.close()
 
 
-async def test_a_form_whose_parameters_come_in_odd_pieces_is_refused(api: Api) -> None:
+async def test_a_form_with_malformed_parameters_is_rejected(api: Api) -> None:
     id = await running(api)
     body = form(file=b"x", workerId=b"w1", name=b"a")
     for odd in ("boundary*0=ed; boundary*1*=ge7; boundary*=x", "boundary*0=e; boundary*=x", "boundary*=''%ff; boundary*1=e",
                 "boundary*1=a; boundary*1*=b; boundary*0=c; boundary*=utf-8''d"):  # fmt: skip
-        refuses(await upload(api, id, body, f"multipart/form-data; {odd}"), 422, "invalid_queue_payload")
+        rejects(await upload(api, id, body, f"multipart/form-data; {odd}"), 422, "invalid_queue_payload")
         heading = body.replace(b'name="name"', odd.replace("boundary", "name").encode())
-        refuses(await upload(api, id, heading), 422, "invalid_queue_payload")
+        rejects(await upload(api, id, heading), 422, "invalid_queue_payload")
 
 
 async def test_a_tool_uploads_as_large_a_file_as_the_route_does(
@@ -291,14 +291,14 @@ async def test_a_tool_uploads_as_large_a_file_as_the_route_does(
 
         assert json_of(await keep(limits.artifact), 200)["result"]["sizeBytes"] == limits.artifact
         for over in (1, 2 * 1024 * 1024):
-            refuses(await keep(limits.artifact + over), 413, "artifact_too_large")
-        refuses(await api.send("/mcp/tools/call", b"["), 422, "invalid_queue_payload")
+            rejects(await keep(limits.artifact + over), 413, "artifact_too_large")
+        rejects(await api.send("/mcp/tools/call", b"["), 422, "invalid_queue_payload")
 
 
-async def test_a_form_with_a_long_heading_is_refused_before_it_is_read(api: Api) -> None:
+async def test_a_form_with_a_long_header_is_rejected_before_it_is_read(api: Api) -> None:
     id = await running(api)
     body = form(file=b"x", workerId=b"w1", name=b"a")
     kind = "multipart/form-data; boundary=edge7; more="
-    refuses(await upload(api, id, body, kind + '"' + ";" * 20_000), 422, "invalid_queue_payload")
+    rejects(await upload(api, id, body, kind + '"' + ";" * 20_000), 422, "invalid_queue_payload")
     long = body.replace(b'name="name"', b'name="name"; more="' + b";" * 4_000)
-    refuses(await upload(api, id, long), 422, "invalid_queue_payload")
+    rejects(await upload(api, id, long), 422, "invalid_queue_payload")

@@ -9,7 +9,7 @@ from uuid import UUID
 import httpx2
 
 from interlock.api.moonmind import ids
-from tests.adapters.words import NEVER, RFC3339, json_of
+from tests.adapters.responses import NEVER, RFC3339, json_of
 from tests.api.rig import Api
 from tests.support.stores import ManualClock
 
@@ -22,7 +22,7 @@ FIELDS = [
 CLAIM = b'{"workerId":"w1","leaseSeconds":60}'
 
 
-def refuses(response: httpx2.Response, status: int, code: str) -> None:
+def rejects(response: httpx2.Response, status: int, code: str) -> None:
     document = json_of(response, status)
     assert list(document) == ["detail"]
     assert document["detail"]["code"] == code, document
@@ -66,7 +66,7 @@ async def test_a_new_job_has_every_field(api: Api) -> None:
     assert json_of(await api.get(f"{BASE}/jobs/{job['id']}"), 200) == job
 
 
-async def test_a_job_of_one_face_is_a_job_of_the_others(api: Api) -> None:
+async def test_a_job_of_one_adapter_is_visible_to_the_others(api: Api) -> None:
     job = await enqueue(api)
     native = await api.job(ids.decode(job["id"]))
     assert (native["type"], native["expiry_delay_seconds"]) == ("codex_exec", 30)
@@ -101,18 +101,18 @@ async def test_ids_differ_in_their_first_characters_and_are_the_same_everywhere(
     new = json_of(await act(api, id, "resubmit", b""), 201)["id"]
     assert (await api.job(ids.decode(new)))["redrive_of"] == ids.decode(id)
     refused = await act(api, id, "complete", b'{"workerId":"w1"}')
-    refuses(refused, 409, "job_state_conflict")
+    rejects(refused, 409, "job_state_conflict")
     assert id in refused.text
     missing = await api.get(f"{BASE}/jobs/{ids.encode(NEVER)}")
-    refuses(missing, 404, "job_not_found")
+    rejects(missing, 404, "job_not_found")
     assert ids.encode(NEVER) in missing.text
     assert ids.decode("nonsense") == "nonsense"
 
 
-async def test_what_cannot_be_a_job_is_refused(api: Api) -> None:
+async def test_an_invalid_job_is_rejected(api: Api) -> None:
     for body in (b"", b"{", b"[]", b"{}", b'{"type":""}', b'{"type":"x","maxAttempts":0}', b'{"type":"x","payload":[]}',
                  b'{"type":"x","priority":5000}', b'{"type":" "}', b'{"type":"x","payload":null}'):  # fmt: skip
-        refuses(await api.send(f"{BASE}/jobs", body), 422, "invalid_queue_payload")
+        rejects(await api.send(f"{BASE}/jobs", body), 422, "invalid_queue_payload")
 
 
 async def test_any_object_is_a_payload(api: Api) -> None:
@@ -128,7 +128,7 @@ async def test_any_object_is_a_payload(api: Api) -> None:
 async def test_texts_are_trimmed_and_blank_errors_are_rejected(api: Api) -> None:
     id = await running(api, b'{"type":" codex_exec ","affinityKey":"  "}')
     for message in (b"", b" ", b"\\n\\t"):
-        refuses(
+        rejects(
             await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"%b"}' % message), 422, "invalid_queue_payload"
         )
     failed = json_of(await act(api, id, "fail", b'{"workerId":" w1 ","errorMessage":" broke \\n"}'), 200)
@@ -150,7 +150,7 @@ async def test_numbers_and_flags_may_be_strings(api: Api) -> None:
     assert json_of(await act(api, job["id"], "fail", body), 200)["status"] == "dead_letter"
 
 
-async def test_a_long_lease_is_as_long_as_it_was_asked_for(api: Api, clock: ManualClock) -> None:
+async def test_a_lease_has_the_requested_duration(api: Api, clock: ManualClock) -> None:
     """A worker sends heartbeats at a third of its lease."""
     id = (await enqueue(api))["id"]
     assert await claim(api, b'{"workerId":"w1","leaseSeconds":14400}') is not None
@@ -165,18 +165,18 @@ async def test_a_long_lease_is_as_long_as_it_was_asked_for(api: Api, clock: Manu
 
 async def test_every_error_below_the_base_path_has_the_format_of_moonmind(api: Api) -> None:
     for path in (BASE, f"{BASE}/nothing", f"{BASE}/jobs/a/b", f"{BASE}/jobs//x", "/mcp/tools/nothing"):
-        refuses(await api.get(path), 404, "no_such_route")
-    refuses(await api.call("DELETE", f"{BASE}/jobs"), 405, "method_not_allowed")
-    refuses(await api.send(f"{BASE}/jobs", b"{}", **{"sec-fetch-site": "cross-site"}), 403, "cross_site")
+        rejects(await api.get(path), 404, "no_such_route")
+    rejects(await api.call("DELETE", f"{BASE}/jobs"), 405, "method_not_allowed")
+    rejects(await api.send(f"{BASE}/jobs", b"{}", **{"sec-fetch-site": "cross-site"}), 403, "cross_site")
 
 
 async def test_an_unknown_job_is_not_found(api: Api) -> None:
     for id in (NEVER, "nonsense"):
-        refuses(await api.get(f"{BASE}/jobs/{id}"), 404, "job_not_found")
-        refuses(await act(api, id, "heartbeat", CLAIM), 404, "job_not_found")
-        refuses(await act(api, id, "complete", b'{"workerId":"w1"}'), 404, "job_not_found")
-        refuses(await api.get(f"{BASE}/jobs/{id}/events"), 404, "job_not_found")
-        refuses(await api.get(f"{BASE}/jobs/{id}/artifacts"), 404, "job_not_found")
+        rejects(await api.get(f"{BASE}/jobs/{id}"), 404, "job_not_found")
+        rejects(await act(api, id, "heartbeat", CLAIM), 404, "job_not_found")
+        rejects(await act(api, id, "complete", b'{"workerId":"w1"}'), 404, "job_not_found")
+        rejects(await api.get(f"{BASE}/jobs/{id}/events"), 404, "job_not_found")
+        rejects(await api.get(f"{BASE}/jobs/{id}/artifacts"), 404, "job_not_found")
 
 
 async def test_jobs_are_listed_newest_first_by_status_and_type(api: Api) -> None:
@@ -193,9 +193,9 @@ async def test_jobs_are_listed_newest_first_by_status_and_type(api: Api) -> None
         assert all(list(job) == FIELDS and isinstance(job["payload"], dict) for job in items)
         assert json_of(await api.get(f"{BASE}/jobs?type="), 200)["items"]
     for status in ("odd", "", "QUEUED"):
-        refuses(await api.get(f"{BASE}/jobs?status={status}"), 422, "invalid_status_filter")
+        rejects(await api.get(f"{BASE}/jobs?status={status}"), 422, "invalid_status_filter")
     for limit in ("0", "201", "many"):
-        refuses(await api.get(f"{BASE}/jobs?limit={limit}"), 422, "invalid_queue_payload")
+        rejects(await api.get(f"{BASE}/jobs?limit={limit}"), 422, "invalid_queue_payload")
 
 
 async def test_a_claimed_job_names_its_worker_and_its_lease(api: Api, clock: ManualClock) -> None:
@@ -211,10 +211,10 @@ async def test_a_claimed_job_names_its_worker_and_its_lease(api: Api, clock: Man
         b'{"workerId":"","leaseSeconds":5}',
         b'{"workerId":"w1","leaseSeconds":0}',
     ):
-        refuses(await api.send(f"{BASE}/jobs/claim", body), 422, "invalid_queue_payload")
+        rejects(await api.send(f"{BASE}/jobs/claim", body), 422, "invalid_queue_payload")
 
 
-async def test_a_job_goes_only_to_who_has_what_it_needs(api: Api) -> None:
+async def test_a_job_is_leased_only_to_workers_with_its_capabilities(api: Api) -> None:
     body = b'{"type":"t","payload":{"repository":"acme/site","requiredCapabilities":["git","docker"]}}'
     id = (await enqueue(api, body))["id"]
     native = await api.job(ids.decode(id))
@@ -239,16 +239,16 @@ async def test_a_heartbeat_extends_the_lease_until_it_is_lost(api: Api, clock: M
     assert (await api.engine.queries.job(api.tenant, ids.decode(id))).lease_expires_at == clock.now + 60_000_000
     clock.advance(61)
     await api.engine.maintenance.sweep()
-    refuses(await act(api, id, "heartbeat", CLAIM), 409, "job_state_conflict")
+    rejects(await act(api, id, "heartbeat", CLAIM), 409, "job_state_conflict")
     waits = json_of(await api.get(f"{BASE}/jobs/{id}"), 200)
     assert (waits["status"], waits["attempt"]) == ("queued", 2)
     assert (await api.engine.queries.job(api.tenant, ids.decode(id))).run_at == clock.now + 30_000_000
     clock.advance(30)
     assert (await claim(api, b'{"workerId":"w2","leaseSeconds":60}') or {})["id"] == id
-    refuses(await act(api, id, "heartbeat", CLAIM), 409, "job_ownership_mismatch")
+    rejects(await act(api, id, "heartbeat", CLAIM), 409, "job_ownership_mismatch")
 
 
-async def test_only_the_holder_may_report(api: Api) -> None:
+async def test_only_the_lease_holder_may_finish(api: Api) -> None:
     id = await running(api)
     before = json_of(await api.get(f"{BASE}/jobs/{id}"), 200)
     for verb, body in (
@@ -256,19 +256,19 @@ async def test_only_the_holder_may_report(api: Api) -> None:
         ("fail", b'{"workerId":"w2","errorMessage":"x"}'), ("events", b'{"workerId":"w2","message":"x"}'),
         ("runtime-state", b'{"workerId":"w2","runtimeState":{}}'), ("cancel/ack", b'{"workerId":"w2"}'),
     ):  # fmt: skip
-        refuses(await act(api, id, verb, body), 409, "job_ownership_mismatch")
+        rejects(await act(api, id, verb, body), 409, "job_ownership_mismatch")
     assert json_of(await api.get(f"{BASE}/jobs/{id}"), 200) == before
     done = json_of(await act(api, id, "complete", b'{"workerId":"w1","resultSummary":"all good"}'), 200)
     assert (done["status"], done["resultSummary"], done["claimedBy"]) == ("succeeded", "all good", None)
     assert RFC3339.fullmatch(done["finishedAt"])
-    refuses(await act(api, id, "complete", b'{"workerId":"w1"}'), 409, "job_state_conflict")
+    rejects(await act(api, id, "complete", b'{"workerId":"w1"}'), 409, "job_state_conflict")
 
 
-async def test_a_failure_is_final_unless_it_says_otherwise(api: Api) -> None:
+async def test_a_failure_is_final_unless_marked_retryable(api: Api) -> None:
     id = await running(api)
     failed = json_of(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"no such repository"}'), 200)
     assert (failed["status"], failed["errorMessage"]) == ("failed", "no such repository")
-    refuses(await act(api, id, "fail", b'{"workerId":"w1"}'), 422, "invalid_queue_payload")
+    rejects(await act(api, id, "fail", b'{"workerId":"w1"}'), 422, "invalid_queue_payload")
 
 
 async def test_max_attempts_is_the_number_of_runs_and_the_delay_doubles(api: Api, clock: ManualClock) -> None:
@@ -291,7 +291,7 @@ async def test_max_attempts_is_the_number_of_runs_and_the_delay_doubles(api: Api
 
 async def test_a_cancel_waits_for_the_worker_and_is_acknowledged(api: Api) -> None:
     id = await running(api)
-    refuses(await act(api, id, "cancel/ack", b'{"workerId":"w1"}'), 409, "job_state_conflict")
+    rejects(await act(api, id, "cancel/ack", b'{"workerId":"w1"}'), 409, "job_state_conflict")
     asked = json_of(await act(api, id, "cancel", b'{"reason":"not needed"}'), 200)
     assert (asked["status"], asked["cancelReason"]) == ("running", "not needed")
     seen = json_of(await act(api, id, "heartbeat", CLAIM), 200)
@@ -312,12 +312,12 @@ async def test_runtime_state_is_the_checkpoint(api: Api) -> None:
     json_of(await act(api, id, "runtime-state", b'{"workerId":"w1","runtimeState":%b}' % edge), 200)
     for bad in (edge.replace(b"y", b"yy", 1), b"[]", b"1"):
         response = await act(api, id, "runtime-state", b'{"workerId":"w1","runtimeState":%b}' % bad)
-        refuses(response, 422, "invalid_queue_payload")
+        rejects(response, 422, "invalid_queue_payload")
 
 
-async def test_an_ended_job_is_resubmitted_as_a_new_one(api: Api) -> None:
+async def test_a_terminal_job_is_resubmitted_as_a_new_one(api: Api) -> None:
     id = await running(api, b'{"type":"t","payload":{"n":1}}')
-    refuses(await act(api, id, "resubmit", b""), 409, "job_state_conflict")
+    rejects(await act(api, id, "resubmit", b""), 409, "job_state_conflict")
     json_of(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"x"}'), 200)
     new = json_of(await act(api, id, "resubmit", b""), 201)
     assert (new["status"], new["payload"], new["attempt"]) == ("queued", {"n": 1}, 1)
@@ -326,7 +326,7 @@ async def test_an_ended_job_is_resubmitted_as_a_new_one(api: Api) -> None:
     assert (other["payload"], other["priority"]) == ({"n": 2}, 7)
 
 
-async def test_a_resubmitted_job_goes_only_to_who_has_what_its_new_payload_needs(api: Api) -> None:
+async def test_a_resubmitted_job_is_leased_only_to_workers_with_its_new_capabilities(api: Api) -> None:
     id = await running(api, b'{"type":"t","payload":{"n":1}}')
     json_of(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"x"}'), 200)
     new = b'{"payload":{"repository":"acme/site.git","requiredCapabilities":[" git ","git",""]}}'
@@ -343,14 +343,14 @@ async def test_a_resubmitted_job_goes_only_to_who_has_what_its_new_payload_needs
     assert await claim(api) is None, "without a new payload it needs what it needed"
 
 
-async def test_a_resubmitted_payload_that_is_none_is_refused(api: Api) -> None:
+async def test_an_invalid_resubmitted_payload_is_rejected(api: Api) -> None:
     id = await running(api, b'{"type":"t","payload":{"n":1}}')
     json_of(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"x"}'), 200)
     for payload in (b"[]", b"1", b'"x"', b"null"):
-        refuses(await act(api, id, "resubmit", b'{"payload":%b}' % payload), 422, "invalid_queue_payload")
+        rejects(await act(api, id, "resubmit", b'{"payload":%b}' % payload), 422, "invalid_queue_payload")
 
 
-async def test_the_odd_text_of_a_worker_is_mended_and_marked(api: Api) -> None:
+async def test_invalid_unicode_of_a_worker_is_sanitized_and_marked(api: Api) -> None:
     for verb, body in (
         ("complete", b'{"workerId":"w1","resultSummary":"\\ud800"}'),
         ("fail", b'{"workerId":"w1","errorMessage":"\\udfff"}'),

@@ -12,11 +12,11 @@ from interlock.cli.serve import options
 from interlock.errors import Invalid
 
 
-def test_no_face_is_on_unless_it_is_named(tmp_path: Path) -> None:
+def test_no_adapter_is_on_unless_it_is_named(tmp_path: Path) -> None:
     assert config.load({}, environ={}, directory=tmp_path).faces == ()
 
 
-def test_faces_are_named_in_a_list_or_between_commas(tmp_path: Path) -> None:
+def test_adapters_are_named_in_a_list_or_separated_by_commas(tmp_path: Path) -> None:
     given = config.load({}, environ={"INTERLOCK_FACES": "moonmind, codeq,codeq"}, directory=tmp_path)
     assert given.faces == ("moonmind", "codeq")
     (tmp_path / "interlock.toml").write_text('faces = ["codeq"]\n')
@@ -26,11 +26,11 @@ def test_faces_are_named_in_a_list_or_between_commas(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["nobody", "codeq,nobody"])
-def test_a_face_that_nobody_knows_is_refused(tmp_path: Path, value: str) -> None:
-    with pytest.raises(Invalid) as refusal:
+def test_an_unknown_adapter_is_rejected(tmp_path: Path, value: str) -> None:
+    with pytest.raises(Invalid) as rejection:
         config.load({}, environ={"INTERLOCK_FACES": value}, directory=tmp_path)
-    assert refusal.value.pointer == "/faces"
+    assert rejection.value.pointer == "/faces"
 
 
-def test_every_face_that_can_be_named_can_be_served() -> None:
+def test_every_adapter_that_can_be_named_can_be_served() -> None:
     assert sorted(ADAPTERS) == sorted(config.ADAPTERS)

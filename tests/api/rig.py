@@ -104,8 +104,8 @@ class Api:
         """The same server, called with a new token that has these roles."""
         tenant = tenant or self.tenant
         admin = Principal(tenant, user("test"), ROLES)
-        minted = await self.engine.tokens.create(admin, TokenRequest(roles=list(roles), **policy))
-        return replace(self, token=minted.text, tenant=tenant)
+        created_link = await self.engine.tokens.create(admin, TokenRequest(roles=list(roles), **policy))
+        return replace(self, token=created_link.text, tenant=tenant)
 
 
 def problem(response: httpx2.Response, status: int, code: str) -> dict[str, Any]:

@@ -31,24 +31,24 @@ OUT_OF_RANGE = {
 }
 
 
-async def test_what_is_not_json_as_we_take_it_is_malformed(api: Api) -> None:
+async def test_a_body_that_is_not_strict_json_is_malformed(api: Api) -> None:
     for body in MALFORMED:
         encoded = problem(await api.send("/v1/jobs", body), 400, "malformed")
         assert len(json.dumps(encoded)) < 5000
     assert api.ok(await api.get("/v1/jobs"))["items"] == []
 
 
-async def test_json_that_is_not_the_same_everywhere_is_refused_by_place(api: Api) -> None:
+async def test_ambiguous_json_is_rejected_with_its_pointer(api: Api) -> None:
     for body, where in OUT_OF_RANGE.items():
         assert pointer(await api.send("/v1/jobs", body)) == where, body
 
 
-async def test_sixty_four_levels_are_taken(api: Api) -> None:
+async def test_sixty_four_levels_are_accepted(api: Api) -> None:
     body = b'{"type":"a","payload":' + b"[" * 63 + b"]" * 63 + b"}"
     assert (await api.send("/v1/jobs", body)).status_code == 201
 
 
-async def test_only_json_is_taken(api: Api) -> None:
+async def test_only_json_is_accepted(api: Api) -> None:
     body = b'{"type":"a"}'
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/xml",
                  "application/json; charset=latin-1", "application/jsonp", ""):  # fmt: skip
@@ -59,18 +59,18 @@ async def test_only_json_is_taken(api: Api) -> None:
         assert (await api.http.post("/v1/jobs", content=body, headers={"content-type": kind})).status_code == 201
 
 
-async def test_a_map_with_a_wrong_entry_is_pointed_at(api: Api) -> None:
+async def test_an_invalid_entry_of_a_map_is_named_by_its_pointer(api: Api) -> None:
     assert pointer(await api.post("/v1/jobs", {"type": "a", "headers": {"x": 1}})) == "/headers"
 
 
-async def test_a_compressed_body_is_never_inflated(api: Api) -> None:
+async def test_a_compressed_body_is_never_decompressed(api: Api) -> None:
     bomb = gzip.compress(b'{"type":"a","payload":"' + b"a" * 10_000_000 + b'"}')
     for coding in ("gzip", "deflate", "br", "identity, gzip"):
         response = await api.http.post("/v1/jobs", content=bomb, headers=JSON | {"content-encoding": coding})
         problem(response, 415, "unsupported_media_type")
 
 
-async def test_limits_hold_at_their_edges(api: Api) -> None:
+async def test_limits_apply_at_their_boundaries(api: Api) -> None:
     def job(payload: int) -> dict[str, Any]:
         return {"type": "a", "payload": "x" * (payload - 2)}
 
@@ -107,7 +107,7 @@ async def test_a_body_without_a_length_is_cut_off_at_the_limit(api: Api) -> None
     assert (await api.get("/healthz")).status_code == 200
 
 
-async def test_a_chunked_body_is_taken(api: Api) -> None:
+async def test_a_chunked_body_is_accepted(api: Api) -> None:
     async def pieces() -> Any:
         yield b'{"type":'
         yield b'"a"}'
@@ -115,12 +115,12 @@ async def test_a_chunked_body_is_taken(api: Api) -> None:
     assert (await api.http.post("/v1/jobs", content=pieces(), headers=JSON)).status_code == 201
 
 
-async def test_a_body_where_none_belongs_is_refused(api: Api) -> None:
+async def test_a_body_where_none_is_allowed_is_rejected(api: Api) -> None:
     response = await api.http.request("GET", "/v1/jobs", content=b"{}", headers=JSON)
     problem(response, 413, "too_large")
 
 
-async def test_a_workers_odd_text_is_mended_and_marked_never_refused(api: Api) -> None:
+async def test_invalid_unicode_of_a_worker_is_sanitized_and_marked_never_rejected(api: Api) -> None:
     job = await api.running()
     id, fence = job["id"], job["lease"]["fence"]
     event = b'{"fence":%d,"events":[{"message":"a\\ud800b","payload":{"k":"\\udfff"}}]}' % fence
@@ -143,7 +143,7 @@ COLLIDED = {"\ufffd": 2, "x": 3}
 
 
 @pytest.mark.parametrize("outcome", ["complete", "fail", "retry"])
-async def test_a_finish_whose_keys_become_equal_by_mending_is_taken(api: Api, outcome: str) -> None:
+async def test_a_finish_whose_keys_become_equal_by_sanitizing_is_accepted(api: Api, outcome: str) -> None:
     job = await api.running()
     id, fence = job["id"], job["lease"]["fence"]
     if outcome == "complete":
@@ -158,7 +158,7 @@ async def test_a_finish_whose_keys_become_equal_by_mending_is_taken(api: Api, ou
     assert api.ok(await api.get(f"/v1/jobs/{id}/history"))["items"][-1]["version"] == 3
 
 
-async def test_progress_whose_keys_become_equal_by_mending_is_taken(api: Api) -> None:
+async def test_progress_whose_keys_become_equal_by_sanitizing_is_accepted(api: Api) -> None:
     job = await api.running()
     path, fence = f"/v1/jobs/{job['id']}", job["lease"]["fence"]
     event = b'{"fence":%d,"events":[{"message":"m","payload":%b}]}' % (fence, COLLIDING)
@@ -175,7 +175,7 @@ async def test_progress_whose_keys_become_equal_by_mending_is_taken(api: Api) ->
     assert (seen["checkpoint"], seen["checkpoint_seq"], seen["sanitized"]) == (COLLIDED, 2, True)
 
 
-async def test_a_summary_that_was_changed_is_marked(api: Api) -> None:
+async def test_a_sanitized_summary_is_marked(api: Api) -> None:
     job = await api.running()
     body = {"fence": job["lease"]["fence"], "result_summary": "a\0b"}
     api.ok(await api.post(f"/v1/jobs/{job['id']}/complete", body))
@@ -191,7 +191,7 @@ async def test_a_summary_that_was_changed_is_marked(api: Api) -> None:
         b'"prompt":"Go?","checkpoint":{"seq":1,"data":' + COLLIDING + b"}",
     ],
 )
-async def test_a_gate_with_odd_text_is_opened_and_marked(api: Api, part: bytes) -> None:
+async def test_an_approval_with_invalid_unicode_is_requested_and_marked(api: Api, part: bytes) -> None:
     job = await api.running()
     body = b'{"fence":%d,%b}' % (job["lease"]["fence"], part)
     opened = api.ok(await api.send(f"/v1/jobs/{job['id']}/approvals", body), 201)
@@ -199,7 +199,7 @@ async def test_a_gate_with_odd_text_is_opened_and_marked(api: Api, part: bytes) 
     assert (await api.job(job["id"]))["sanitized"] is True
 
 
-async def test_only_the_item_with_odd_text_is_marked(api: Api) -> None:
+async def test_only_the_item_with_invalid_unicode_is_marked(api: Api) -> None:
     odd, clean = await api.running(type="odd"), await api.running(type="clean")
     items = b",".join(
         b'{"id":"%b","fence":%d,"outcome":"complete","result":"%b"}' % (job["id"].encode(), job["lease"]["fence"], text)
@@ -209,7 +209,7 @@ async def test_only_the_item_with_odd_text_is_marked(api: Api) -> None:
     assert [(await api.job(job["id"]))["sanitized"] for job in (odd, clean)] == [True, False]
 
 
-async def test_surrogates_that_a_worker_sends_as_bytes_are_replaced_too(api: Api) -> None:
+async def test_surrogates_sent_as_bytes_are_replaced_too(api: Api) -> None:
     job = await api.running()
     body = b'{"fence":%d,"result":{"log":"a\xed\xa0\x80b"}}' % job["lease"]["fence"]
     api.ok(await api.send(f"/v1/jobs/{job['id']}/complete", body))
@@ -218,7 +218,7 @@ async def test_surrogates_that_a_worker_sends_as_bytes_are_replaced_too(api: Api
     problem(await api.send("/v1/jobs", b'{"type":"a","payload":"\xed\xa0\x80"}'), 400, "malformed")
 
 
-async def test_an_error_of_16_kib_is_kept_whole_and_a_larger_one_refused(api: Api) -> None:
+async def test_an_error_of_16_kib_is_stored_and_a_larger_one_rejected(api: Api) -> None:
     job = await api.running()
     room = 16 * 1024 - len('{"message":"","kind":"k","details":1}')
     for message in ("x" * room, "\n" * (room // 2)):
@@ -231,7 +231,7 @@ async def test_an_error_of_16_kib_is_kept_whole_and_a_larger_one_refused(api: Ap
         job = await api.running()
 
 
-async def test_an_event_of_8_kib_is_kept_whole_and_a_larger_one_refused(api: Api) -> None:
+async def test_an_event_of_8_kib_is_stored_and_a_larger_one_rejected(api: Api) -> None:
     job = await api.running()
     path = f"/v1/jobs/{job['id']}"
     for i, (message, payload) in enumerate([("ä" * 4096, None), ("x" * 4096, "x" * 4094)]):
@@ -245,7 +245,7 @@ async def test_an_event_of_8_kib_is_kept_whole_and_a_larger_one_refused(api: Api
         assert [(one["message"], one["payload"]) for one in kept[i:]] == [(message, payload)]
 
 
-async def test_a_checkpoint_may_be_as_large_as_the_settings_say(
+async def test_the_size_of_a_checkpoint_is_limited_by_the_settings(
     store: Store, clock: ManualClock, tmp_path: Path
 ) -> None:
     size = 3 * KIB * KIB
@@ -260,7 +260,7 @@ async def test_a_checkpoint_may_be_as_large_as_the_settings_say(
         api.ok(await api.post(f"{path}/approvals", approval), 201)
 
 
-async def test_limits_are_those_of_the_settings(store: Store, clock: ManualClock, tmp_path: Path) -> None:
+async def test_limits_come_from_the_settings(store: Store, clock: ManualClock, tmp_path: Path) -> None:
     sizes = dict.fromkeys(("payload", "result", "checkpoint", "step", "headers"), 2048)
     given = {"limits": {**sizes, "error": 20_000, "event": 10_000, "body": 30_000, "batch": 2}, "tenant": "limited"}
     settings = config.load(given, environ={}, directory=tmp_path)

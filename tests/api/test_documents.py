@@ -48,14 +48,14 @@ async def test_every_metric_is_documented(tmp_path: Path) -> None:
     assert given == names
 
 
-def test_every_link_leads_from_an_answer_to_an_operation_that_takes_it() -> None:
+def test_every_link_leads_from_a_response_to_an_operation_that_accepts_it() -> None:
     paths = {route.name: route.path for route in routes()}
     for name, leads in LEADS.items():
         assert name in paths
         assert all(f"{{{leads.parameter}}}" in paths[target] for target in leads.to)
 
 
-def test_the_bounds_are_those_of_the_service() -> None:
+def test_the_documented_limits_are_those_of_the_service() -> None:
     options = Options()
     for given in (
         f"{options.most_active}; one tenant half",

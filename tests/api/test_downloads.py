@@ -80,7 +80,7 @@ async def slow_reader(api: Api, path: str) -> AsyncIterator[asyncio.StreamReader
         writer.transport.abort()
 
 
-async def test_whoever_reads_slowly_waits_and_takes_no_seat_of_those_at_work(api: Api, objects: Watched) -> None:
+async def test_a_slow_reader_counts_as_waiting_and_holds_no_request_slot(api: Api, objects: Watched) -> None:
     path, admission = await large_file(api), api.service.admission
     async with slow_reader(api, path):
         assert (admission.active, admission.waiting) == (0, 1)
@@ -92,7 +92,7 @@ async def test_whoever_reads_slowly_waits_and_takes_no_seat_of_those_at_work(api
     assert (await api.get(path)).content == bytes(SIZE)
 
 
-async def test_for_whoever_has_gone_nothing_more_is_read(api: Api, objects: Watched) -> None:
+async def test_nothing_more_is_read_for_a_disconnected_caller(api: Api, objects: Watched) -> None:
     path = await large_file(api)
     async with slow_reader(api, path):
         pass
@@ -101,7 +101,7 @@ async def test_for_whoever_has_gone_nothing_more_is_read(api: Api, objects: Watc
     assert api.service.admission.waiting == 0
 
 
-async def test_a_head_reads_no_more_than_it_must_and_leaves_nothing_open(api: Api, objects: Watched) -> None:
+async def test_a_head_request_reads_no_more_than_needed_and_leaves_nothing_open(api: Api, objects: Watched) -> None:
     path = await large_file(api)
     answer = await api.call("HEAD", path)
     assert (answer.status_code, answer.headers["content-length"], answer.content) == (200, str(SIZE), b"")

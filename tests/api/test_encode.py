@@ -38,7 +38,7 @@ def different_everywhere() -> Job:
     return Job._make((values | fixed)[name] for name in Job._fields)
 
 
-def test_every_field_of_a_job_is_shown_under_its_name() -> None:
+def test_every_field_of_a_job_is_encoded_under_its_name() -> None:
     job = different_everywhere()
     reported = json.loads(msgspec.json.encode(responses.Job(*job_fields(job, now=0))))
     for name, value in job._asdict().items():

@@ -39,7 +39,7 @@ async def test_a_claim_that_waits_gets_nothing_for_a_revoked_token(guarded: Api)
     assert (await (await guarded.as_role("read")).job(id))["status"] == "queued"
 
 
-async def test_a_result_is_not_told_to_a_revoked_token(guarded: Api) -> None:
+async def test_a_result_is_not_returned_to_a_revoked_token(guarded: Api) -> None:
     reader, admin = await guarded.as_role("read", description=ENDS), await guarded.as_role("admin")
     result = await _waiting(reader, "GET", f"/v1/jobs/{await _job(guarded)}/result?wait_seconds=60")
     await _revoke(admin)
@@ -67,9 +67,7 @@ async def _revoke(admin: Api) -> None:
         admin.ok(await admin.post(f"/v1/tokens/{id}/revoke"))
 
 
-async def test_a_file_is_not_shown_if_its_token_was_revoked_while_it_came(
-    store: Store, clock: ManualClock, tmp_path: Path
-) -> None:
+async def test_a_download_ends_if_its_token_is_revoked(store: Store, clock: ManualClock, tmp_path: Path) -> None:
     async with serving(store, clock, Options(auth=True), objects=FileObjects(tmp_path)) as guarded:
         worker = await guarded.as_role("work", worker_id="w1", description=ENDS)
         admin, reader = await guarded.as_role("admin"), await guarded.as_role("read")

@@ -40,7 +40,7 @@ async def answers(api: Api, *requests: bytes) -> list[tuple[int, bytes]]:
     return given
 
 
-async def test_requests_with_the_same_head_are_each_answered_for_what_they_ask(api: Api) -> None:
+async def test_requests_with_the_same_head_get_their_own_responses(api: Api) -> None:
     bodies = [b'{"type":"a%d"}' % n for n in range(3)]
     given = await answers(api, *(request(HOST, JSON, body=body) for body in bodies))
     assert [(status, msgspec.json.decode(body)["type"]) for status, body in given] == [
@@ -48,7 +48,7 @@ async def test_requests_with_the_same_head_are_each_answered_for_what_they_ask(a
     ]  # fmt: skip
 
 
-async def test_a_known_head_excuses_nothing(api: Api) -> None:
+async def test_a_cached_head_skips_no_check(api: Api) -> None:
     good = request(HOST, JSON, body=b'{"type":"a0"}')
     foreign = request(HOST, JSON, (b"origin", b"http://elsewhere.example"), body=b'{"type":"a0"}')
     given = await answers(
@@ -66,7 +66,7 @@ async def test_a_known_head_excuses_nothing(api: Api) -> None:
     assert [status for status, _ in given] == [201, 400, 404, 405, 403, 403, 413, 403, 201]
 
 
-async def test_two_requests_with_a_known_head_may_come_together_or_in_parts(api: Api) -> None:
+async def test_two_requests_with_a_cached_head_may_arrive_together_or_in_parts(api: Api) -> None:
     first, second = (request(HOST, JSON, body=b'{"type":"%b"}' % name) for name in (b"a0", b"a1"))
     (known,) = await answers(api, first)
     assert known[0] == 201
@@ -81,7 +81,7 @@ async def test_two_requests_with_a_known_head_may_come_together_or_in_parts(api:
     writer.close()
 
 
-def test_only_a_whole_request_with_the_very_same_head_is_known() -> None:
+def test_only_a_complete_request_with_the_identical_head_uses_the_cache() -> None:
     heads, body = HeadCache(), b'{"type":"a0"}'
     data = request(HOST, JSON, body=body)
     assert heads.whole(data) is None
@@ -104,14 +104,14 @@ def test_only_a_whole_request_with_the_very_same_head_is_known() -> None:
 @pytest.mark.parametrize(
     "more", [(b"expect", b"100-continue"), (b"connection", b"close"), (b"upgrade", b"h2c"), HOST], ids=str
 )
-def test_a_head_that_asks_for_more_than_an_answer_is_never_known(more: tuple[bytes, bytes]) -> None:
+def test_a_head_that_needs_more_than_a_response_is_never_cached(more: tuple[bytes, bytes]) -> None:
     heads = HeadCache()
     data = request(HOST, JSON, more, body=b"{}")
     heads.remember(data, [HOST, JSON, more, (b"content-length", b"2")])
     assert heads.whole(data) is None
 
 
-def test_a_connection_knows_few_heads() -> None:
+def test_a_connection_caches_few_heads() -> None:
     heads = HeadCache()
     sent = [request(HOST, (b"x-number", b"%d" % n), body=b"{}") for n in range(MAX_HEADS + 2)]
     for n, data in enumerate(sent):

@@ -18,7 +18,7 @@ from tests.api.rig import Api, problem, serving
 from tests.support.stores import ManualClock
 
 
-async def test_every_answer_carries_the_security_headers(api: Api) -> None:
+async def test_every_response_has_the_security_headers(api: Api) -> None:
     for path in ("/healthz", "/v1/jobs", "/nope", "/docs", "/openapi.json", "/v1/jobs/x"):
         headers = (await api.get(path)).headers
         assert headers["cache-control"] == "no-store"
@@ -33,14 +33,14 @@ async def test_every_answer_carries_the_security_headers(api: Api) -> None:
         assert not [name for name in headers if name.startswith("access-control-")]
 
 
-async def test_a_preflight_is_not_answered(api: Api) -> None:
+async def test_a_preflight_is_rejected(api: Api) -> None:
     headers = {"origin": "https://evil.example", "access-control-request-method": "POST"}
     response = await api.call("OPTIONS", "/v1/jobs", headers=headers)
     assert response.status_code in (403, 405)
     assert not [name for name in response.headers if name.startswith("access-control-")]
 
 
-async def test_a_head_says_what_the_answer_would(api: Api) -> None:
+async def test_a_head_request_has_the_headers_of_a_get(api: Api) -> None:
     job = await api.enqueue()
     for path in (f"/v1/jobs/{job['id']}", "/v1/jobs/x", "/docs"):
         short, long = await api.call("HEAD", path), await api.get(path)
@@ -52,7 +52,7 @@ async def test_a_head_says_what_the_answer_would(api: Api) -> None:
         }
 
 
-async def test_health_says_nothing_but_ok(api: Api) -> None:
+async def test_health_returns_only_ok(api: Api) -> None:
     assert (await api.get("/healthz")).json() == {"status": "ok"}
     assert (await api.call("HEAD", "/healthz")).content == b""
 
@@ -75,7 +75,7 @@ async def test_a_path_has_one_spelling(api: Api) -> None:
         assert (await _raw_get(api, path)).status_code in (400, 404)
 
 
-async def test_a_method_that_is_not_there_is_refused_with_those_that_are(api: Api) -> None:
+async def test_a_wrong_method_is_rejected_with_the_allowed_ones(api: Api) -> None:
     for method, path, allowed in [
         ("DELETE", "/v1/jobs", "GET, HEAD, POST"),
         ("GET", "/v1/claims", "POST"),
@@ -94,7 +94,7 @@ async def test_a_method_cannot_be_overridden(api: Api) -> None:
     problem(await api.get("/v1/claims", headers=headers), 405, "method_not_allowed")
 
 
-async def test_only_names_of_loopback_are_answered_with_auth_off(api: Api) -> None:
+async def test_with_auth_off_only_loopback_hosts_are_accepted(api: Api) -> None:
     for host in ("localhost", "127.0.0.1:8420", "[::1]:1", "LOCALHOST."):
         assert (await api.get("/v1/me", headers={"host": host})).status_code == 200
     for host in ("evil.example", "localhost.evil.example", "169.254.169.254", "0.0.0.0"):
@@ -103,7 +103,7 @@ async def test_only_names_of_loopback_are_answered_with_auth_off(api: Api) -> No
         problem(await api.get("/v1/me", headers={"host": host}), 400, "bad_request")
 
 
-async def test_a_list_of_hosts_is_kept_to(store: Store, clock: ManualClock) -> None:
+async def test_a_list_of_hosts_is_enforced(store: Store, clock: ManualClock) -> None:
     async with serving(store, clock, Options(auth=True, hosts=("queue.example",))) as api:
         assert (await api.get("/healthz", headers={"host": "queue.example"})).status_code == 200
         problem(await api.get("/healthz", headers={"host": "localhost"}), 421, "unknown_host")
@@ -120,7 +120,7 @@ async def test_a_page_of_another_site_changes_nothing(api: Api) -> None:
     assert (await api.post(f"/v1/jobs/{job['id']}/cancel", headers=own)).status_code == 200
 
 
-async def test_a_request_id_is_echoed_if_it_is_harmless_and_made_otherwise(api: Api) -> None:
+async def test_a_request_id_is_echoed_if_harmless_and_generated_otherwise(api: Api) -> None:
     assert (await api.get("/healthz", headers={"x-request-id": "abc-1"})).headers["x-request-id"] == "abc-1"
     for odd in ("a b", "x" * 65, '"}{', ""):
         made = (await api.get("/healthz", headers={"x-request-id": odd})).headers["x-request-id"]
@@ -158,7 +158,7 @@ async def test_metrics_name_routes_not_addresses(api: Api) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com", "[::]"])
-def test_without_auth_only_loopback_is_listened_on(host: str) -> None:
+def test_without_auth_the_server_listens_on_loopback_only(host: str) -> None:
     with pytest.raises(Invalid, match="auth"):
         check_address(host, auth=False)
     check_address(host, auth=True)
@@ -169,19 +169,19 @@ def test_loopback_needs_no_auth(host: str) -> None:
     check_address(host, auth=False)
 
 
-async def test_a_server_with_auth_off_refuses_a_socket_that_strangers_reach(store: Store) -> None:
+async def test_a_server_with_auth_off_rejects_a_public_socket(store: Store) -> None:
     engine = Engine(store)
     with listen("0.0.0.0", 0) as listening, pytest.raises(Invalid, match="loopback"):
         Server(create_app(engine), listening)
     await engine.close()
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_a_port_in_use_is_named() -> None:
     with listen("127.0.0.1", 0) as first, pytest.raises(Unavailable, match="cannot listen"):
         listen("127.0.0.1", first.getsockname()[1])
 
 
-async def test_answers_under_load_do_not_mix(api: Api) -> None:
+async def test_responses_under_load_do_not_mix(api: Api) -> None:
     """P50: callers hang up at random bytes; nobody ever reads the answer that was meant for somebody else."""
     jobs = [(await api.enqueue(payload={"canary": n}))["id"] for n in range(8)]
 

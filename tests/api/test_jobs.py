@@ -11,7 +11,7 @@ from tests.api.rig import NEVER, Api, pointer, problem
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
-async def test_an_enqueued_job_is_answered_whole_with_its_address_and_version(api: Api) -> None:
+async def test_an_enqueued_job_is_returned_with_its_location_and_version(api: Api) -> None:
     response = await api.post(
         "/v1/jobs", {"type": "work", "payload": {"x": [1, 2.50]}, "tags": ["b", "a"], "priority": 7}
     )
@@ -31,7 +31,7 @@ def rare(number: int) -> str:
     return "".join(chr(0x20000 + (number * 7919 + place * 104_729) % 42_000) for place in range(200))
 
 
-async def test_the_longest_needs_are_taken_on_both_engines_and_longer_ones_refused(guarded: Api) -> None:
+async def test_the_longest_requires_list_is_accepted_on_both_engines_and_a_longer_one_rejected(guarded: Api) -> None:
     producer = await guarded.as_role("produce", "work", tenant=rare(1))
     needs = {"type": rare(2), "affinity_key": rare(3), "requires": ["x" * 60]}
     job = await producer.enqueue(**needs)
@@ -42,14 +42,14 @@ async def test_the_longest_needs_are_taken_on_both_engines_and_longer_ones_refus
     assert job["requires"] == ["x" * 60]
 
 
-async def test_tags_have_an_end(api: Api) -> None:
+async def test_tags_have_a_limit(api: Api) -> None:
     many = [f"{n:04}" for n in range(1000)]
     assert (await api.enqueue(tags=many))["tags"] == many
     assert pointer(await api.post("/v1/jobs", {"type": "a", "tags": [*many, "more"]})) == "/tags"
     assert pointer(await api.post("/v1/jobs", {"type": "a", "tags": [f"{n:0200}" for n in range(50)]})) == "/tags"
 
 
-async def test_the_payload_comes_back_byte_for_byte(api: Api) -> None:
+async def test_the_payload_is_returned_byte_for_byte(api: Api) -> None:
     payload = b'{ "a" : 1.10,"b":"\\u00e9\\u0000", "c":[ 1e2 , -0.0 ],  "d": 12345678901234567}'
     made = await api.send("/v1/jobs", b'{"type":"work","payload":' + payload + b"}")
     assert made.status_code == 201
@@ -61,7 +61,7 @@ async def test_a_job_needs_no_payload(api: Api) -> None:
     assert (await api.enqueue())["payload"] == {}
 
 
-async def test_the_same_key_and_body_again_answers_the_same_job_marked_as_a_replay(api: Api) -> None:
+async def test_the_same_key_and_body_return_the_same_job_marked_as_replayed(api: Api) -> None:
     body = {"type": "work", "payload": [1], "idempotency_key": "k1"}
     first = api.ok(await api.post("/v1/jobs", body), 201)
     second = await api.post("/v1/jobs", body)
@@ -69,14 +69,14 @@ async def test_the_same_key_and_body_again_answers_the_same_job_marked_as_a_repl
     assert second.headers["idempotent-replay"] == "true"
 
 
-async def test_the_key_may_come_in_the_header(api: Api) -> None:
+async def test_the_key_may_be_in_the_header(api: Api) -> None:
     key = {"idempotency-key": "k1"}
     first = api.ok(await api.post("/v1/jobs", {"type": "work"}, headers=key), 201)
     assert first["idempotency_key"] == "k1"
     assert api.ok(await api.post("/v1/jobs", {"type": "work", "idempotency_key": "k1"}))["id"] == first["id"]
 
 
-async def test_another_trace_does_not_make_it_another_body(api: Api) -> None:
+async def test_another_trace_is_not_another_body(api: Api) -> None:
     body = {"type": "work", "idempotency_key": "k1"}
     traces = [f"00-{'a' * 31}{digit}-{'b' * 16}-01" for digit in "12"]
     first = api.ok(await api.post("/v1/jobs", body, headers={"traceparent": traces[0]}), 201)
@@ -84,7 +84,7 @@ async def test_another_trace_does_not_make_it_another_body(api: Api) -> None:
     assert first["traceparent"] == second["traceparent"] == traces[0]
 
 
-async def test_a_trace_that_is_not_well_formed_is_left_out(api: Api) -> None:
+async def test_a_malformed_trace_is_dropped(api: Api) -> None:
     response = await api.post("/v1/jobs", {"type": "work"}, headers={"traceparent": "00-zz-yy-01"})
     assert api.ok(response, 201)["traceparent"] is None
 
@@ -95,12 +95,12 @@ async def test_the_trace_of_the_body_wins(api: Api) -> None:
     assert api.ok(response, 201)["traceparent"] == mine
 
 
-async def test_two_different_keys_are_refused(api: Api) -> None:
+async def test_two_different_keys_are_rejected(api: Api) -> None:
     response = await api.post("/v1/jobs", {"type": "work", "idempotency_key": "a"}, headers={"idempotency-key": "b"})
     assert pointer(response) == "/idempotency_key"
 
 
-async def test_the_same_key_with_another_body_is_refused(api: Api) -> None:
+async def test_the_same_key_with_another_body_is_rejected(api: Api) -> None:
     await api.enqueue(idempotency_key="k1")
     response = await api.post("/v1/jobs", {"type": "work", "priority": 1, "idempotency_key": "k1"})
     assert pointer(response, code="idempotency_key_reuse") == "/idempotency_key"
@@ -124,7 +124,7 @@ WRONG_VALUES: list[tuple[dict[str, object], str]] = [
 ]
 
 
-async def test_a_value_outside_the_rules_is_refused_by_name(api: Api) -> None:
+async def test_a_value_outside_the_rules_is_rejected_by_name(api: Api) -> None:
     for fields, where in WRONG_VALUES:
         assert pointer(await api.post("/v1/jobs", fields)) == where, fields
 
@@ -136,19 +136,19 @@ NOT_FOR_CALLERS = [
 ]  # fmt: skip
 
 
-async def test_a_field_that_nobody_may_set_is_refused(api: Api) -> None:
+async def test_a_read_only_field_is_rejected(api: Api) -> None:
     for field in NOT_FOR_CALLERS:
         response = await api.post("/v1/jobs", {"type": "work", field: "running"})
         assert pointer(response) == "/" + field.replace("~", "~0").replace("/", "~1")
     assert api.ok(await api.get("/v1/jobs"))["items"] == []
 
 
-async def test_an_unknown_parent_is_refused(api: Api) -> None:
+async def test_an_unknown_parent_is_rejected(api: Api) -> None:
     response = await api.post("/v1/jobs", {"type": "work", "parent_id": NEVER})
     assert response.status_code in (404, 422)
 
 
-async def test_a_batch_is_added_in_order_and_marks_replays(api: Api) -> None:
+async def test_a_batch_is_enqueued_in_order_and_marks_replays(api: Api) -> None:
     old = await api.enqueue(type="b", idempotency_key="k")
     jobs = api.ok(
         await api.post("/v1/jobs/batch", {"jobs": [{"type": "a"}, {"type": "b", "idempotency_key": "k"}]}), 201
@@ -158,13 +158,13 @@ async def test_a_batch_is_added_in_order_and_marks_replays(api: Api) -> None:
     assert jobs[1]["id"] == old["id"]
 
 
-async def test_a_batch_with_one_bad_job_adds_none_and_names_it(api: Api) -> None:
+async def test_a_batch_with_one_bad_job_enqueues_none_and_names_it(api: Api) -> None:
     response = await api.post("/v1/jobs/batch", {"jobs": [{"type": "a"}, {"type": "b", "priority": 5000}]})
     assert pointer(response) == "/jobs/1/priority"
     assert api.ok(await api.get("/v1/jobs"))["items"] == []
 
 
-async def test_whatever_a_batch_is_refused_for_the_job_is_named(api: Api) -> None:
+async def test_every_rejection_of_a_batch_names_the_job(api: Api) -> None:
     ended = await api.enqueue()
     api.ok(await api.post(f"/v1/jobs/{ended['id']}/cancel"))
     large = {"type": "b", "payload": "x" * 300_000}
@@ -184,13 +184,13 @@ async def test_a_thousand_jobs_are_one_batch(api: Api) -> None:
     assert len({job["id"] for job in jobs}) == 1000
 
 
-async def test_a_key_for_a_whole_batch_is_refused(api: Api) -> None:
+async def test_a_key_for_a_whole_batch_is_rejected(api: Api) -> None:
     problem(
         await api.post("/v1/jobs/batch", {"jobs": [{"type": "a"}]}, headers={"idempotency-key": "k"}), 422, "invalid"
     )
 
 
-async def test_lists_are_newest_first_without_payloads_and_page_by_cursor(api: Api) -> None:
+async def test_lists_are_newest_first_without_payloads_and_paged_by_cursor(api: Api) -> None:
     made = [(await api.enqueue(payload={"n": n}))["id"] for n in range(5)]
     seen: list[str] = []
     cursor: str | None = None
@@ -231,12 +231,12 @@ WRONG_QUERIES = {
 }  # fmt: skip
 
 
-async def test_a_query_outside_the_rules_is_refused_by_name(api: Api) -> None:
+async def test_a_query_outside_the_rules_is_rejected_by_name(api: Api) -> None:
     for query, where in WRONG_QUERIES.items():
         assert pointer(await api.get(f"/v1/jobs?{query}")) == where, query
 
 
-async def test_history_is_oldest_first_and_pages(api: Api) -> None:
+async def test_history_is_oldest_first_and_paged(api: Api) -> None:
     job = await api.enqueue()
     await api.post(f"/v1/jobs/{job['id']}/cancel", {"reason": "enough"})
     first = api.ok(await api.get(f"/v1/jobs/{job['id']}/history", params={"limit": 1}))
@@ -252,7 +252,7 @@ async def test_history_is_oldest_first_and_pages(api: Api) -> None:
     assert re.fullmatch(r"[0-9a-f]{64}", rows[1]["hash"])
 
 
-async def test_cancel_takes_no_body_or_a_reason(api: Api) -> None:
+async def test_cancel_accepts_no_body_or_a_reason(api: Api) -> None:
     job = await api.enqueue()
     assert api.ok(await api.post(f"/v1/jobs/{job['id']}/cancel"))["status"] == "cancelled"
     again = await api.post(f"/v1/jobs/{job['id']}/cancel", {"force": True})
@@ -276,7 +276,7 @@ async def test_an_id_in_capitals_is_the_same_job(api: Api) -> None:
     assert (await api.job(job["id"].upper()))["id"] == job["id"]
 
 
-async def test_a_paused_queue_hands_out_nothing_until_resumed(api: Api) -> None:
+async def test_a_paused_queue_leases_nothing_until_resumed(api: Api) -> None:
     await api.enqueue(type="a/b c")
     api.ok(await api.post("/v1/queues/a%2Fb%20c/pause", {"reason": "later"}), 204)
     assert await api.claim(types=["a/b c"]) == []
@@ -284,7 +284,7 @@ async def test_a_paused_queue_hands_out_nothing_until_resumed(api: Api) -> None:
     assert len(await api.claim(types=["a/b c"])) == 1
 
 
-async def test_a_queue_of_a_type_that_never_was_is_not_found(api: Api) -> None:
+async def test_a_queue_of_an_unknown_type_is_not_found(api: Api) -> None:
     for answer in (
         await api.get("/v1/queues/nosuch"),
         await api.post("/v1/queues/nosuch/pause"),
@@ -295,7 +295,7 @@ async def test_a_queue_of_a_type_that_never_was_is_not_found(api: Api) -> None:
 
 
 @pytest.mark.parametrize("name", [".", "..", "a\u202eb", "a\u200bb", "a\u200fb"])
-async def test_what_no_path_can_name_or_no_eye_can_tell_is_no_name(api: Api, name: str) -> None:
+async def test_a_type_that_no_path_can_name_or_that_is_invisible_is_rejected(api: Api, name: str) -> None:
     for body, at in (
         ({"type": name}, "/type"),
         ({"type": "a", "agent": {"kind": name, "id": "x"}}, "/agent/kind"),

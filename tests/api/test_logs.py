@@ -42,7 +42,7 @@ def lines(log: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.getvalue().splitlines()]
 
 
-async def test_a_request_is_one_line_with_its_route_and_no_address(api: Api, log: io.StringIO) -> None:
+async def test_a_request_is_one_log_line_with_its_route_and_no_path(api: Api, log: io.StringIO) -> None:
     job = await api.enqueue(payload={"secret": SECRET})
     await api.get(f"/v1/jobs/{job['id']}?x={SECRET}", headers={"authorization": f"Bearer {SECRET}", "cookie": SECRET})
     await api.get(f"/{SECRET}")
@@ -58,13 +58,13 @@ async def test_a_request_is_one_line_with_its_route_and_no_address(api: Api, log
     assert job["id"] not in log.getvalue()
 
 
-async def test_a_trace_is_named(api: Api, log: io.StringIO) -> None:
+async def test_a_trace_id_is_logged(api: Api, log: io.StringIO) -> None:
     await api.get("/healthz", headers={"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "x-request-id": "r1"})
     (line,) = [line for line in lines(log) if line["event"] == "request"]
     assert (line["trace_id"], line["request_id"]) == ("a" * 32, "r1")
 
 
-def test_odd_text_stays_on_one_line_and_is_cut(log: io.StringIO) -> None:
+def test_unusual_text_stays_on_one_line_and_is_truncated(log: io.StringIO) -> None:
     for odd in ("a\r\nb", "\x1b[31m", '"} {"event": "fake', "x" * 1_000_000, "\u2028"):
         structlog.get_logger().info("said", text=odd)
         logging.getLogger("other").warning("%s", odd)
@@ -75,7 +75,7 @@ def test_odd_text_stays_on_one_line_and_is_cut(log: io.StringIO) -> None:
     assert max(len(line) for line in log.getvalue().split("\n")) < 10_000
 
 
-async def test_a_defect_is_logged_with_its_request_and_told_nobody(
+async def test_a_defect_is_logged_with_its_request_and_not_returned_to_the_caller(
     api: Api, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken() -> Fitness:
@@ -91,7 +91,7 @@ async def test_a_defect_is_logged_with_its_request_and_told_nobody(
     assert "ZeroDivisionError" in line["exception"]
 
 
-async def test_lines_of_one_turn_are_written_together_and_a_warning_with_all_before_it_at_once(
+async def test_lines_of_one_loop_iteration_are_written_together_and_a_warning_immediately(
     log: io.StringIO,
 ) -> None:
     given = structlog.get_logger()
@@ -105,17 +105,17 @@ async def test_lines_of_one_turn_are_written_together_and_a_warning_with_all_bef
     assert [(line["event"], line["level"]) for line in lines(log)][2:] == [("three", "info"), ("four", "warning")]
 
 
-def test_a_line_is_not_lost_with_the_loop_it_was_said_in(log: io.StringIO) -> None:
-    async def say(what: str) -> None:
+def test_a_line_is_not_lost_when_its_event_loop_closes(log: io.StringIO) -> None:
+    async def log_line(what: str) -> None:
         structlog.get_logger().info(what)
 
-    asyncio.run(say("in a loop"))
+    asyncio.run(log_line("in a loop"))
     structlog.get_logger().info("without one")
-    asyncio.run(say("in another"))
+    asyncio.run(log_line("in another"))
     assert [line["event"] for line in lines(log)] == ["in a loop", "without one", "in another"]
 
 
-def test_an_info_may_carry_an_exception_and_bound_facts(log: io.StringIO) -> None:
+def test_an_info_record_may_have_an_exception_and_bound_fields(log: io.StringIO) -> None:
     try:
         raise ZeroDivisionError
     except ZeroDivisionError as error:

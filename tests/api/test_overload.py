@@ -24,7 +24,7 @@ def engine() -> str:
     return "sqlite"
 
 
-async def test_more_requests_than_seats_are_refused(api: Api) -> None:
+async def test_requests_above_the_limit_are_rejected(api: Api) -> None:
     seats = [api.service.admission.enter() for _ in range(api.service.options.most_active)]
     problem(await api.get("/v1/me"), 503, "overloaded")
     assert [(await api.get(path)).status_code for path in ("/healthz", "/readyz")] == [200, 200]
@@ -33,7 +33,7 @@ async def test_more_requests_than_seats_are_refused(api: Api) -> None:
     assert (await api.get("/v1/me")).status_code == 200
 
 
-async def test_every_request_gives_its_seat_back(api: Api) -> None:
+async def test_every_request_releases_its_slot(api: Api) -> None:
     await asyncio.gather(*(api.get(path) for path in ["/v1/me", "/nope", "/v1/jobs/x", "/v1/claims"] * 10))
     await api.send("/v1/jobs", b"{")
     admission = api.service.admission
@@ -45,7 +45,7 @@ async def test_every_request_gives_its_seat_back(api: Api) -> None:
     await eventually(is_empty)
 
 
-async def test_one_tenant_leaves_seats_to_the_others(store: Store, clock: ManualClock) -> None:
+async def test_one_tenant_leaves_request_slots_to_the_others(store: Store, clock: ManualClock) -> None:
     async with serving(store, clock, Options(auth=True, most_active=4)) as api:
         greedy, modest = await api.as_role("read", tenant="greedy"), await api.as_role("read", tenant="modest")
         seats = [api.service.admission.enter() for _ in range(2)]
@@ -55,13 +55,13 @@ async def test_one_tenant_leaves_seats_to_the_others(store: Store, clock: Manual
         assert (await modest.get("/v1/me")).status_code == 200
 
 
-async def test_bodies_are_taken_within_a_budget(store: Store, clock: ManualClock) -> None:
+async def test_bodies_are_accepted_within_a_memory_budget(store: Store, clock: ManualClock) -> None:
     async with serving(store, clock, Options(body_budget=1000)) as api:
         problem(await api.post("/v1/jobs", {"type": "a", "payload": "x" * 2000}), 503, "overloaded")
         await api.enqueue()
 
 
-async def test_a_principal_that_asks_too_often_is_told_when_to_go_on(store: Store, clock: ManualClock) -> None:
+async def test_a_principal_above_the_rate_limit_gets_a_retry_time(store: Store, clock: ManualClock) -> None:
     async with serving(store, clock, Options(auth=True, rate_per_second=0.001, rate_burst=3)) as api:
         eager, calm = await api.as_role("read"), await api.as_role("read")
         for _ in range(3):
@@ -73,7 +73,7 @@ async def test_a_principal_that_asks_too_often_is_told_when_to_go_on(store: Stor
         assert (await eager.get("/healthz")).status_code == 200
 
 
-def test_a_bucket_fills_again() -> None:
+def test_a_bucket_refills() -> None:
     now = 0.0
     rates = RateLimiter(2.0, 2, clock=lambda: now)
     rates.take("a")
@@ -91,14 +91,14 @@ def test_a_bucket_fills_again() -> None:
         rates.take("a")
 
 
-def test_buckets_do_not_grow_without_end() -> None:
+def test_the_number_of_buckets_is_bounded() -> None:
     rates = RateLimiter(1.0, 1)
     for n in range(MAX_BUCKETS + 10):
         rates.take(str(n))
     assert len(rates._buckets) == MAX_BUCKETS
 
 
-def test_waiting_takes_no_seat_and_has_a_bound_of_its_own() -> None:
+def test_waiting_requests_use_no_slot_and_have_a_separate_limit() -> None:
     admission = Admission(replace(Options(), most_waiting=2))
     seats = [admission.enter() for _ in range(3)]
     for seat in seats:

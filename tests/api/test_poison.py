@@ -119,7 +119,7 @@ FULL: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-async def test_no_value_in_any_field_of_any_body_is_our_fault(api: Api) -> None:
+async def test_no_value_in_any_field_of_any_body_is_a_server_error(api: Api) -> None:
     world = await make_world(api, api.tenant)
     faults: list[str] = []
     for route in routes():
@@ -135,7 +135,7 @@ async def test_no_value_in_any_field_of_any_body_is_our_fault(api: Api) -> None:
     await still_works(api, world)
 
 
-async def test_no_path_query_or_header_is_our_fault(api: Api) -> None:
+async def test_no_path_query_or_header_is_a_server_error(api: Api) -> None:
     world = await make_world(api, api.tenant)
     faults: list[str] = []
     for route in routes():

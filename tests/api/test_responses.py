@@ -24,7 +24,7 @@ BODIES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: ", ".join(body) or "nothing")
-async def test_a_create_shows_the_job_just_as_a_look_at_it_does(api: Api, body: dict[str, Any]) -> None:
+async def test_a_create_returns_the_same_job_as_a_get(api: Api, body: dict[str, Any]) -> None:
     made = await api.enqueue(**body)
     assert made == await api.job(made["id"])
     keyless = {name: value for name, value in body.items() if name != "idempotency_key"}
@@ -33,13 +33,13 @@ async def test_a_create_shows_the_job_just_as_a_look_at_it_does(api: Api, body: 
     assert batch == [seen | {"replayed": False}]
 
 
-async def test_a_blocked_job_is_shown_as_blocked_when_it_is_made(api: Api) -> None:
+async def test_a_blocked_job_is_returned_as_blocked_on_creation(api: Api) -> None:
     api.ok(await api.put("/v1/agents/planner/serial", {"max_concurrency": 1}))
     first, second = [await api.enqueue(agent={"kind": "planner", "id": "serial"}) for _ in range(2)]
     assert (first["location"], second["location"]) == ("ready", "blocked")
 
 
-async def test_a_replay_shows_the_job_as_it_is_now(api: Api) -> None:
+async def test_a_replay_returns_the_current_job(api: Api) -> None:
     made = await api.enqueue(idempotency_key="once")
     await api.claim()
     again = await api.post("/v1/jobs", {"type": "work", "idempotency_key": "once"})
@@ -49,7 +49,7 @@ async def test_a_replay_shows_the_job_as_it_is_now(api: Api) -> None:
     assert [(one["status"], one["replayed"]) for one in batch.json()["jobs"]] == [("running", True)]
 
 
-async def test_a_first_run_is_handed_out_without_a_past_and_a_second_with_it(api: Api) -> None:
+async def test_a_first_run_has_no_progress_and_a_second_has_it(api: Api) -> None:
     job = await api.running()
     assert (job["steps"], job["approval"]) == ([], None)
     fence = job["lease"]["fence"]
@@ -63,7 +63,7 @@ async def test_a_first_run_is_handed_out_without_a_past_and_a_second_with_it(api
     assert [step["name"] for step in repeated["steps"]] == ["s", "t"]
 
 
-async def test_a_claim_that_is_repeated_tells_of_steps_of_its_own_run(api: Api) -> None:
+async def test_a_repeated_claim_returns_the_steps_of_its_own_run(api: Api) -> None:
     await api.enqueue()
     (job,) = await api.claim(claim_id="c")
     api.ok(await api.post(f"/v1/jobs/{job['id']}/steps", {"fence": job["lease"]["fence"], "name": "s", "result": 1}))
@@ -71,7 +71,7 @@ async def test_a_claim_that_is_repeated_tells_of_steps_of_its_own_run(api: Api) 
     assert [step["name"] for step in again["steps"]] == ["s"]
 
 
-async def test_a_refusal_tells_its_facts(api: Api) -> None:
+async def test_a_rejection_contains_its_details(api: Api) -> None:
     job = await api.running()
     lost = problem(await api.post(f"/v1/jobs/{job['id']}/complete", {"fence": 99}), 409, "lease_lost")
     assert (lost["job_id"], lost["fence"]) == (job["id"], 99)
@@ -110,11 +110,11 @@ async def test_events_are_listed_after_a_number(api: Api) -> None:
 
 
 @pytest.mark.parametrize("name", ["stale_seconds", "created_after", "created_before"])
-async def test_null_is_no_value_of_a_parameter(api: Api, name: str) -> None:
+async def test_null_is_not_a_parameter_value(api: Api, name: str) -> None:
     assert pointer(await api.get("/v1/jobs", params={name: "null"})) == f"/{name}"
 
 
-def test_a_member_that_the_document_does_not_name_would_be_found() -> None:
+def test_an_undocumented_member_is_detected() -> None:
     """What looks at every answer of these tests finds what is too much and what is missing, however deep."""
     page = {"$ref": "#/components/schemas/DeliveryPage"}
     assert list(faults(page, {"items": [], "next_cursor": None})) == []
@@ -123,7 +123,7 @@ def test_a_member_that_the_document_does_not_name_would_be_found() -> None:
     assert list(faults(page, {"items": []})) == ["/next_cursor is missing"]
 
 
-async def test_what_is_told_of_subscriptions_and_deliveries_is_documented(api: Api) -> None:
+async def test_subscriptions_and_deliveries_match_their_documentation(api: Api) -> None:
     wanted = {"url": "https://example.com/hook", "events": ["job.queued"]}
     made = api.ok(await api.post("/v1/subscriptions", wanted), 201)
     await api.enqueue()
@@ -153,7 +153,7 @@ SECRET = "/srv/secret/jobs.db"
     ],
     ids=lambda error: type(error).__name__,
 )
-async def test_trouble_with_the_storage_names_no_file_or_host_to_callers(
+async def test_storage_errors_reveal_no_file_or_host(
     api: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Error
 ) -> None:
     async def broken(*args: object, **kwargs: object) -> None:

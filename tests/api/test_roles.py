@@ -96,7 +96,7 @@ async def test_every_route_has_a_row_and_every_row_a_route(api: Api) -> None:
     assert documented | {"GET /openapi.json", "GET /docs"} == set(WHO) | OPEN
 
 
-async def test_every_route_asks_for_its_roles_and_no_others(guarded: Api) -> None:
+async def test_every_route_requires_its_roles_and_no_others(guarded: Api) -> None:
     """S21: each role on each route; a refusal is 403 and says nothing of what is there."""
     world = await make_world(guarded, guarded.tenant)
     callers = {role: await guarded.as_role(role) for role in sorted(ROLES - {"work"})}
@@ -110,7 +110,7 @@ async def test_every_route_asks_for_its_roles_and_no_others(guarded: Api) -> Non
                 problem(response, 403, "forbidden")
 
 
-async def test_whoever_has_the_role_is_not_refused(guarded: Api) -> None:
+async def test_a_caller_with_the_role_is_not_rejected(guarded: Api) -> None:
     for route in native():
         for role in sorted(WHO[key(route)]):
             world = await make_world(guarded, f"{guarded.tenant}-{route.name}-{role}")
@@ -123,7 +123,7 @@ async def test_whoever_has_the_role_is_not_refused(guarded: Api) -> None:
             assert response.status_code in expected, (key(route), role, response.text)
 
 
-async def test_without_a_credential_nothing_is_open_but_what_is_meant_to_be(guarded: Api) -> None:
+async def test_without_a_credential_only_public_routes_are_open(guarded: Api) -> None:
     """S05: every bad credential gets one answer."""
     world = await make_world(guarded, guarded.tenant)
     good = await guarded.as_role("read")
@@ -153,7 +153,7 @@ async def test_without_a_credential_nothing_is_open_but_what_is_meant_to_be(guar
     assert len(bodies) == 1
 
 
-async def test_a_stranger_is_refused_before_the_body_is_read(guarded: Api) -> None:
+async def test_an_unauthenticated_caller_is_rejected_before_the_body_is_read(guarded: Api) -> None:
     """S16: a body of any size from somebody unknown costs nothing."""
     response = await guarded.http.post(
         "/v1/jobs",
@@ -164,13 +164,13 @@ async def test_a_stranger_is_refused_before_the_body_is_read(guarded: Api) -> No
     assert guarded.service.admission.body_bytes == 0
 
 
-async def test_the_word_bearer_is_taken_in_any_case(guarded: Api) -> None:
+async def test_the_word_bearer_is_case_insensitive(guarded: Api) -> None:
     reader = await guarded.as_role("read")
     response = await guarded.get("/v1/me", headers={"authorization": f"bEARER {reader.token}"})
     assert response.status_code == 200
 
 
-async def test_me_says_who_is_calling(guarded: Api) -> None:
+async def test_me_describes_the_caller(guarded: Api) -> None:
     worker = await guarded.as_role("work", "read", worker_id="w1")
     me = worker.ok(await worker.get("/v1/me"))
     assert me == {
@@ -182,7 +182,7 @@ async def test_me_says_who_is_calling(guarded: Api) -> None:
     }
 
 
-async def test_a_producer_may_cancel_what_it_made_and_nothing_else(guarded: Api) -> None:
+async def test_a_producer_may_cancel_its_own_jobs_and_no_others(guarded: Api) -> None:
     mine, other = await guarded.as_role("produce"), await guarded.as_role("produce")
     job = await mine.enqueue()
     refused = await other.post(f"/v1/jobs/{job['id']}/cancel")
@@ -192,7 +192,7 @@ async def test_a_producer_may_cancel_what_it_made_and_nothing_else(guarded: Api)
     assert mine.ok(await mine.post(f"/v1/jobs/{job['id']}/cancel"))["status"] == "cancelled"
 
 
-async def test_the_holder_of_a_job_may_read_it_and_what_belongs_to_it(guarded: Api) -> None:
+async def test_the_lease_holder_may_read_its_job_and_related_data(guarded: Api) -> None:
     producer = await guarded.as_role("produce")
     holder = await guarded.as_role("work", worker_id="w1")
     other = await guarded.as_role("work", worker_id="w10")
@@ -210,7 +210,7 @@ async def test_the_holder_of_a_job_may_read_it_and_what_belongs_to_it(guarded: A
     problem(await holder.get(f"/v1/jobs/{job['id']}"), 403, "forbidden")
 
 
-async def test_a_worker_goes_by_its_own_name_or_an_instance_of_it(guarded: Api) -> None:
+async def test_a_worker_uses_its_own_name_or_an_instance_of_it(guarded: Api) -> None:
     worker = await guarded.as_role("work", worker_id="w1")
     for name in (None, "w1", "w1/a"):
         assert (await worker.post("/v1/claims", {} if name is None else {"worker": name})).status_code == 200
@@ -219,7 +219,7 @@ async def test_a_worker_goes_by_its_own_name_or_an_instance_of_it(guarded: Api) 
     problem(await worker.post("/v1/claims", {"worker": "w2"}), 403, "forbidden")
 
 
-async def test_an_item_that_names_another_worker_is_refused_alone(guarded: Api) -> None:
+async def test_an_item_that_names_another_worker_is_rejected_alone(guarded: Api) -> None:
     worker = await guarded.as_role("work", "produce", worker_id="mine")
     job = await worker.running()
     own = {"id": job["id"], "fence": job["lease"]["fence"]}
@@ -275,7 +275,7 @@ async def test_a_token_gets_only_jobs_of_its_repositories(guarded: Api, allowed:
         assert why["clause"] == ("running" if name in leased else "no_worker_for_repository")
 
 
-async def test_a_revoked_token_is_refused(guarded: Api) -> None:
+async def test_a_revoked_token_is_rejected(guarded: Api) -> None:
     admin = await guarded.as_role("admin")
     made = admin.ok(await admin.post("/v1/tokens", {"roles": ["read"], "description": "for a day"}), 201)
     reader = replace(guarded, token=made["token"])
@@ -288,6 +288,6 @@ async def test_a_revoked_token_is_refused(guarded: Api) -> None:
 
 
 @pytest.mark.parametrize("roles", [["work", "approve"], ["work", "admin"], ["work", "operate"], ["root"], []])
-async def test_roles_that_cannot_be_are_refused(guarded: Api, roles: list[str]) -> None:
+async def test_invalid_roles_are_rejected(guarded: Api, roles: list[str]) -> None:
     admin = await guarded.as_role("admin")
     problem(await admin.post("/v1/tokens", {"roles": roles}), 422, "invalid")

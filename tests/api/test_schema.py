@@ -97,7 +97,7 @@ def schema() -> Any:
 
 
 @pytest.mark.parametrize("route", tried(), ids=lambda route: route.name)
-def test_every_operation_keeps_to_the_document(addresses: Sequence[str], schema: Any, route: Route) -> None:
+def test_every_operation_conforms_to_the_document(addresses: Sequence[str], schema: Any, route: Route) -> None:
     operation = schema[route.path][route.method]
 
     @seed(20270101)
@@ -118,9 +118,7 @@ def test_every_operation_keeps_to_the_document(addresses: Sequence[str], schema:
 
 
 @pytest.mark.parametrize("number", range(len(ENGINES)), ids=ENGINES)
-def test_operations_that_follow_from_each_other_keep_to_the_document(
-    addresses: Sequence[str], schema: Any, number: int
-) -> None:
+def test_linked_operations_conform_to_the_document(addresses: Sequence[str], schema: Any, number: int) -> None:
     schema.config.update(base_url=addresses[number])
     called: set[str] = set()
     faults: list[Exception] = []

@@ -23,7 +23,7 @@ def addresses(postgres: Postgres) -> Iterator[dict[str, str]]:
         yield {name: postgres.dsn(database, user=APP_LOGIN) for name, database in databases.items()}
 
 
-async def test_requests_for_a_shard_that_is_down_get_503_and_readiness_names_it(
+async def test_requests_for_an_unavailable_shard_get_503_and_readiness_names_it(
     addresses: dict[str, str], clock: ManualClock
 ) -> None:
     async with wire_to(addresses["b"]) as (wire, near):
@@ -40,7 +40,7 @@ async def test_requests_for_a_shard_that_is_down_get_503_and_readiness_names_it(
             assert "shard" not in refused["detail"], "callers are not told which database is down; /readyz names it"
             await here.enqueue()
             assert len(here.ok(await here.get("/v1/jobs"))["items"]) == 1
-            wire.mend()
+            wire.restore()
             await eventually(lambda: _ready(guarded))
             assert len(there.ok(await there.get("/v1/jobs"))["items"]) == 1
 
@@ -59,8 +59,8 @@ async def test_a_service_whose_shards_all_hang_is_not_ready(
                 problem(await api.get("/readyz"), 503, "unavailable")
                 with pytest.raises(Unavailable, match="no shard"):
                     await router.unreachable()
-            one.mend()
-            other.mend()
+            one.restore()
+            other.restore()
             await eventually(lambda: _ready(api))
 
 

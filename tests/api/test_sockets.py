@@ -95,28 +95,28 @@ async def trickle(api: Api, first: bytes, then: bytes) -> bytes:
     return await answer
 
 
-async def test_a_head_that_trickles_is_cut_off(quick: Api) -> None:
+async def test_a_slow_head_is_cut_off(quick: Api) -> None:
     problem(parsed(await trickle(quick, b"GET /healthz HTTP/1.1\r\nx-long: ", b"")), 408, "request_timeout")
 
 
-async def test_a_body_that_trickles_is_cut_off(quick: Api) -> None:
+async def test_a_slow_body_is_cut_off(quick: Api) -> None:
     given = await trickle(quick, POST + b"content-length: 1000\r\n\r\n", b'{"type":')
     problem(parsed(given), 408, "request_timeout")
     assert b"connection: close" in given
 
 
-async def test_an_upload_that_trickles_is_cut_off(quick: Api) -> None:
+async def test_a_slow_upload_is_cut_off(quick: Api) -> None:
     job = await job_of(quick)
     head = f"PUT /v1/jobs/{job.id}/artifacts?name=a&worker=w HTTP/1.1\r\nhost: localhost\r\ninterlock-fence: {job.fence}\r\n"
     given = await trickle(quick, head.encode() + b"content-length: 100000\r\n\r\n", b"")
     assert parsed(given).status_code in (408, 501)
 
 
-async def test_a_connection_that_says_nothing_is_closed(quick: Api) -> None:
+async def test_a_silent_connection_is_closed(quick: Api) -> None:
     assert parsed(await exchange(quick)).status_code == 408
 
 
-async def test_an_idle_connection_is_closed_quietly(quick: Api) -> None:
+async def test_an_idle_connection_is_closed_without_a_response(quick: Api) -> None:
     given = await exchange(quick, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
     assert given.count(b"HTTP/1.1") == 1
 
@@ -135,7 +135,7 @@ async def test_blank_lines_do_not_keep_a_connection_open(quick: Api) -> None:
     writer.close()
 
 
-async def test_a_request_that_comes_in_parts_between_others_is_answered(api: Api) -> None:
+async def test_a_request_in_parts_between_others_gets_a_response(api: Api) -> None:
     ask = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
     reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
     async with asyncio.timeout(RETRY_SECONDS):
@@ -148,7 +148,7 @@ async def test_a_request_that_comes_in_parts_between_others_is_answered(api: Api
     writer.close()
 
 
-async def test_somebody_who_never_reads_is_cut_off(quick: Api) -> None:
+async def test_a_caller_that_never_reads_is_cut_off(quick: Api) -> None:
     jobs = [await job_of(quick, payload=msgspec.Raw(b'"%b"' % (b"x" * 200_000))) for _ in range(30)]
     _, writer = await asyncio.open_connection("127.0.0.1", quick.port, limit=1)
     for job in jobs:
@@ -171,7 +171,7 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_a_thousand_slow_callers_stop_nobody_else(many_files: None, store: Store, clock: ManualClock) -> None:
+async def test_a_thousand_slow_callers_do_not_block_others(many_files: None, store: Store, clock: ManualClock) -> None:
     async with serving(store, clock, Options(head_seconds=RETRY_SECONDS)) as api:
         slow = [await asyncio.open_connection("127.0.0.1", api.port) for _ in range(1000)]
         for _, writer in slow:
@@ -207,9 +207,7 @@ async def test_a_thousand_slow_callers_stop_nobody_else(many_files: None, store:
         b"content-length: 12\n",
     ],
 )
-async def test_framing_that_can_be_read_in_two_ways_is_refused_and_the_connection_closed(
-    calm: Api, head: bytes
-) -> None:
+async def test_ambiguous_framing_is_rejected_and_the_connection_closed(calm: Api, head: bytes) -> None:
     given = await exchange(calm, POST + head + b"\r\n" + BODY + b"GET /v1/me HTTP/1.1\r\nhost: localhost\r\n\r\n")
     problem(parsed(given), 400, "bad_request")
     assert given.count(b"HTTP/1.1 ") == 1
@@ -234,7 +232,7 @@ async def test_a_broken_chunk_ends_the_connection(quick: Api, chunks: bytes) -> 
         b"GET / HTTP/1.1\r\nhost: localhost\r\n" + b"".join(b"x%d: 1\r\n" % n for n in range(200)) + b"\r\n",
     ],
 )
-async def test_a_head_without_end_is_refused(calm: Api, head: bytes) -> None:
+async def test_an_endless_head_is_rejected(calm: Api, head: bytes) -> None:
     problem(parsed(await exchange(calm, head)), 431, "head_too_large")
 
 
@@ -244,14 +242,14 @@ async def test_a_head_without_end_is_refused(calm: Api, head: bytes) -> None:
      b"GET / HTTP/1.1\r\n\r\n", b"CONNECT localhost:80 HTTP/1.1\r\nhost: localhost\r\n\r\n",
      b"GET /v1/me HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: x\r\n\r\n"],
 )  # fmt: skip
-async def test_what_is_not_a_request_is_refused(quick: Api, given: bytes) -> None:
+async def test_a_malformed_request_is_rejected(quick: Api, given: bytes) -> None:
     answer = parsed(await exchange(quick, given))
     assert answer.status_code in (400, 405, 408), answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     assert set(SECURITY) <= {(name.encode(), value.encode()) for name, value in answer.headers.items()}
 
 
-async def test_requests_sent_together_are_answered_in_order(calm: Api) -> None:
+async def test_pipelined_requests_get_responses_in_order(calm: Api) -> None:
     first = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
     last = b"GET /v1/me HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     given = await exchange(calm, first + last)
@@ -259,7 +257,7 @@ async def test_requests_sent_together_are_answered_in_order(calm: Api) -> None:
     assert given.index(b'"status":"ok"') < given.index(b'"tenant"')
 
 
-async def test_a_refused_small_body_leaves_the_connection_usable(calm: Api) -> None:
+async def test_a_rejected_small_body_leaves_the_connection_usable(calm: Api) -> None:
     wrong = (
         b"POST /v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: 12\r\n\r\n" + BODY
     )
@@ -268,14 +266,14 @@ async def test_a_refused_small_body_leaves_the_connection_usable(calm: Api) -> N
     assert b"HTTP/1.1 200 OK" in given
 
 
-async def test_a_caller_that_asks_first_is_refused_before_it_sends(calm: Api) -> None:
+async def test_a_caller_that_expects_100_continue_is_rejected_before_it_sends(calm: Api) -> None:
     head = b"POST /v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\nexpect: 100-continue\r\ncontent-length: 900000\r\n\r\n"
     given = await exchange(calm, head)
     assert given.startswith(b"HTTP/1.1 415 ")
     assert b"100 Continue" not in given
 
 
-async def test_too_many_connections_are_turned_away(store: Store, clock: ManualClock) -> None:
+async def test_too_many_connections_are_rejected(store: Store, clock: ManualClock) -> None:
     async with serving(store, clock, Options(most_connections=2)) as api:
         held = [await asyncio.open_connection("127.0.0.1", api.port) for _ in range(2)]
         await eventually(lambda: _is(len(api.server.server_state.connections) == 2))
@@ -289,7 +287,7 @@ async def _is(fact: bool) -> bool:
 
 
 @pytest.mark.parametrize("blank", [b"\r\n", b"\n", b"\r\n\r\n"])
-async def test_blank_lines_before_the_first_request_are_passed_over(calm: Api, blank: bytes) -> None:
+async def test_blank_lines_before_the_first_request_are_ignored(calm: Api, blank: bytes) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", calm.port)
     writer.write(blank)
     await asyncio.sleep(0.1)  # so that they come alone; together with the request they prove nothing
@@ -300,18 +298,18 @@ async def test_blank_lines_before_the_first_request_are_passed_over(calm: Api, b
 
 
 @pytest.mark.parametrize("target", ["http://evil.example/healthz", "http://localhost:1/healthz", "/healthz#x"])
-async def test_a_target_that_names_another_host_or_a_fragment_is_refused(calm: Api, target: str) -> None:
+async def test_a_target_that_names_another_host_or_a_fragment_is_rejected(calm: Api, target: str) -> None:
     given = await exchange(calm, f"GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
     problem(parsed(given), 400, "bad_request")
 
 
-async def test_a_target_may_name_the_host_it_is_for(calm: Api) -> None:
+async def test_a_target_may_name_its_own_host(calm: Api) -> None:
     head = b"GET http://LOCALHOST:80/healthz HTTP/1.1\r\nhost: localhost:80\r\nconnection: close\r\n\r\n"
     assert parsed(await exchange(calm, head)).status_code == 200
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_what_comes_after_a_chunked_body_is_no_header(store: Store, clock: ManualClock, at_once: bool) -> None:
+async def test_a_trailer_is_not_a_header(store: Store, clock: ManualClock, at_once: bool) -> None:
     async with serving(store, clock, Options(auth=True)) as api:
         known = await api.as_role("produce", "read")
         credential = f"authorization: Bearer {known.token}\r\n".encode()

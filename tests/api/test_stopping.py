@@ -28,7 +28,7 @@ from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, fresh_database
 
 
-async def test_long_polls_are_answered_when_the_service_stops(api: Api) -> None:
+async def test_long_polls_end_when_the_service_stops(api: Api) -> None:
     job = await api.enqueue(delay_seconds=600)
     claim = asyncio.create_task(api.post("/v1/claims", {"wait_seconds": 60}))
     result = asyncio.create_task(api.get(f"/v1/jobs/{job['id']}/result", params={"wait_seconds": 60}))
@@ -73,7 +73,7 @@ def log_of(directory: Path) -> str:
     return (directory / "log").read_text()
 
 
-async def test_sigterm_ends_the_server_in_good_order(engine: str, tmp_path: Path, postgres: Postgres) -> None:
+async def test_sigterm_shuts_the_server_down_cleanly(engine: str, tmp_path: Path, postgres: Postgres) -> None:
     async with fresh_database(postgres) as name:
         url = f"sqlite:///{tmp_path}/x.db" if engine == "sqlite" else postgres.dsn(name, user=APP_LOGIN)
         with process("--database", url, cwd=tmp_path) as (running, address):
@@ -96,7 +96,7 @@ async def test_sigterm_ends_the_server_in_good_order(engine: str, tmp_path: Path
             assert url.rpartition("@")[2] not in log
 
 
-def test_serve_refuses_a_foreign_address_without_auth(tmp_path: Path) -> None:
+def test_serve_rejects_a_public_host_without_auth(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "interlock", "serve", "--host", "0.0.0.0", "--port", "0"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=RETRY_SECONDS)
     assert done.returncode == 4
@@ -104,7 +104,7 @@ def test_serve_refuses_a_foreign_address_without_auth(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_serve_with_tokens_asks_for_one(tmp_path: Path) -> None:
+async def test_serve_with_tokens_requires_one(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path}/x.db"
     async with open_engine(database) as engine:
         admin = Principal("t", user("test"), ROLES)
@@ -119,7 +119,7 @@ async def test_serve_with_tokens_asks_for_one(tmp_path: Path) -> None:
         assert token not in log_of(tmp_path)
 
 
-async def test_a_server_whose_storage_is_broken_says_so_and_ends(tmp_path: Path) -> None:
+async def test_a_server_with_broken_storage_reports_it_and_exits(tmp_path: Path) -> None:
     """G28: a corrupt page is met; nobody's job is taken, and the process does not go on."""
     path = tmp_path / "x.db"
     async with open_engine(f"sqlite:///{path}") as engine:
@@ -133,7 +133,7 @@ async def test_a_server_whose_storage_is_broken_says_so_and_ends(tmp_path: Path)
         assert "corrupt" in log or "malformed" in log
 
 
-def test_a_file_that_others_can_read_is_served_and_told_of(tmp_path: Path) -> None:
+def test_a_file_readable_by_others_is_served_with_a_warning(tmp_path: Path) -> None:
     file = tmp_path / "x.db"
     for mode, reported in ((0o600, 0), (0o644, 1)):
         file.touch()

@@ -72,18 +72,18 @@ class Stream:
         return [json.loads(event["data"])["message"] for event in self.events if event["event"] == "event"]
 
 
-async def tell(api: Api, job: dict[str, Any], *messages: str) -> None:
+async def append_events(api: Api, job: dict[str, Any], *messages: str) -> None:
     body = {"fence": job["lease"]["fence"], "events": [{"message": message} for message in messages]}
     api.ok(await api.post(f"/v1/jobs/{job['id']}/events", body), 201)
 
 
-async def test_a_job_is_followed_from_its_first_event_to_its_end(api: Api) -> None:
+async def test_a_job_is_followed_from_its_first_event_to_its_last(api: Api) -> None:
     job = await api.running()
-    await tell(api, job, "one", "two")
+    await append_events(api, job, "one", "two")
     async with Stream(api, f"/v1/jobs/{job['id']}/events/stream") as stream:
         assert await stream.until(2) == ["one", "two"]
         assert [event["id"] for event in stream.events] == ["1", "2"]
-        await tell(api, job, "three")
+        await append_events(api, job, "three")
         assert await stream.until(3) == ["one", "two", "three"]
         api.ok(await api.post(f"/v1/jobs/{job['id']}/complete", {"fence": job["lease"]["fence"]}))
         await eventually(lambda: _is(stream.over))
@@ -92,17 +92,17 @@ async def test_a_job_is_followed_from_its_first_event_to_its_end(api: Api) -> No
 
 async def test_a_stream_resumes_after_the_last_event(api: Api) -> None:
     job = await api.running()
-    await tell(api, job, "one", "two", "three")
+    await append_events(api, job, "one", "two", "three")
     async with Stream(api, f"/v1/jobs/{job['id']}/events/stream", "1") as stream:
         assert await stream.until(2) == ["two", "three"]
 
 
-async def test_the_stream_of_a_tenant_tells_what_comes_and_resumes(api: Api) -> None:
+async def test_the_stream_of_a_tenant_sends_new_events_and_resumes(api: Api) -> None:
     first, second = await api.running(type="a"), await api.running(type="b")
-    await tell(api, first, "before")
+    await append_events(api, first, "before")
     async with Stream(api, "/v1/events/stream") as stream:
-        await tell(api, first, "one")
-        await tell(api, second, "two")
+        await append_events(api, first, "one")
+        await append_events(api, second, "two")
         assert sorted(await stream.until(2)) == ["one", "two"]
         place = stream.events[0]["id"]
         reported = stream.reported
@@ -110,7 +110,7 @@ async def test_the_stream_of_a_tenant_tells_what_comes_and_resumes(api: Api) -> 
         assert (await stream.until(1))[0] == reported[1]
 
 
-async def test_a_quiet_stream_gives_signs_of_life(api: Api) -> None:
+async def test_a_quiet_stream_sends_keep_alives(api: Api) -> None:
     async with Stream(api, "/v1/events/stream") as stream:
         await eventually(lambda: _is(stream.comments >= 3))
         assert api.service.admission.waiting == 1
@@ -118,7 +118,7 @@ async def test_a_quiet_stream_gives_signs_of_life(api: Api) -> None:
     await eventually(lambda: _is(api.service.admission.waiting == 0))
 
 
-async def test_a_place_that_is_not_ours_is_refused(api: Api) -> None:
+async def test_a_malformed_feed_position_is_rejected(api: Api) -> None:
     job = await api.running()
     for odd in ("x", "-1", "9" * 30, "1.5"):
         headers = {"last-event-id": odd}
@@ -126,7 +126,7 @@ async def test_a_place_that_is_not_ours_is_refused(api: Api) -> None:
         assert pointer(await api.get("/v1/events/stream", headers=headers)) == "/cursor"
 
 
-async def test_the_place_of_another_tenant_is_refused(guarded: Api) -> None:
+async def test_the_feed_position_of_another_tenant_is_rejected(guarded: Api) -> None:
     mine, theirs = await guarded.as_role("read", tenant="mine"), await guarded.as_role("read", tenant="theirs")
     end = await guarded.engine.progress.feed_end("theirs")
     place = guarded.service.cursors.signing_key("theirs", "feed", [str(end)])
@@ -135,7 +135,7 @@ async def test_the_place_of_another_tenant_is_refused(guarded: Api) -> None:
         pass
 
 
-async def test_too_many_streams_are_refused_before_they_begin(
+async def test_too_many_streams_are_rejected_before_they_begin(
     store: Store, clock: ManualClock, options: Options
 ) -> None:
     async with (

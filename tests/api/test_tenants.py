@@ -16,7 +16,7 @@ async def everyone(api: Api, tenant: str) -> dict[str, Api]:
     return callers
 
 
-async def test_a_foreign_id_is_answered_exactly_like_an_unknown_one(guarded: Api) -> None:
+async def test_an_id_of_another_tenant_gets_the_same_response_as_an_unknown_one(guarded: Api) -> None:
     theirs = await make_world(guarded, f"{guarded.tenant}-theirs")
     mine = await make_world(guarded, f"{guarded.tenant}-mine")
     callers = await everyone(guarded, mine.tenant)
@@ -37,7 +37,7 @@ async def test_a_foreign_id_is_answered_exactly_like_an_unknown_one(guarded: Api
     assert asked > 25
 
 
-async def test_foreign_ids_in_bodies_and_filters_find_nothing(guarded: Api) -> None:
+async def test_ids_of_other_tenants_in_bodies_and_filters_find_nothing(guarded: Api) -> None:
     theirs = await make_world(guarded, f"{guarded.tenant}-theirs")
     callers = await everyone(guarded, f"{guarded.tenant}-mine")
     for job_id in (theirs.queued, NEVER):
@@ -66,7 +66,7 @@ async def test_a_key_of_another_tenant_is_free(guarded: Api) -> None:
     assert (first.status_code, second.status_code) == (201, 201)
 
 
-async def test_a_cursor_serves_one_list_of_one_tenant(guarded: Api) -> None:
+async def test_a_cursor_is_valid_for_one_list_of_one_tenant(guarded: Api) -> None:
     tenants = [f"{guarded.tenant}-{n}" for n in range(2)]
     readers = []
     for tenant in tenants:
@@ -85,7 +85,7 @@ async def test_a_cursor_serves_one_list_of_one_tenant(guarded: Api) -> None:
         assert answer.status_code == 422 or n == len(cursor) - 1
 
 
-async def test_the_head_of_history_tells_nothing_of_others(guarded: Api) -> None:
+async def test_the_history_head_reveals_nothing_about_other_tenants(guarded: Api) -> None:
     mine, theirs = await guarded.as_role("admin"), f"{guarded.tenant}-theirs"
     await make_world(guarded, guarded.tenant)
     head = mine.ok(await mine.get("/v1/audit/head"))

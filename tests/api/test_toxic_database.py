@@ -16,7 +16,7 @@ from interlock.errors import Unavailable
 from interlock.storage.postgres import connection
 from interlock.storage.postgres.store import PostgresStore
 from tests.api.rig import Api, problem, serving
-from tests.api.toxic import Line, Toxic, toxic_line
+from tests.api.toxic_proxy import Toxic, ToxicProxy, toxic_proxy
 from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
@@ -25,13 +25,13 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture
-async def line(postgres: Postgres, database: str) -> AsyncIterator[Line]:
-    async with toxic_line(postgres.dsn(database, user=APP_LOGIN)) as made:
+async def line(postgres: Postgres, database: str) -> AsyncIterator[ToxicProxy]:
+    async with toxic_proxy(postgres.dsn(database, user=APP_LOGIN)) as made:
         yield made
 
 
 @pytest.fixture
-async def api(line: Line, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
+async def api(line: ToxicProxy, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
     """A service that reaches its database over the line, and loses patience soon."""
     monkeypatch.setattr(connection, "KEEP_TRYING_SECONDS", 2.0)
     monkeypatch.setattr(connection, "COMMAND_SECONDS", 2.0)
@@ -39,7 +39,7 @@ async def api(line: Line, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -
         yield served
 
 
-async def opened(line: Line) -> PostgresStore:
+async def opened(line: ToxicProxy) -> PostgresStore:
     """A store over the line, for whose patience a busy machine may be too slow at first."""
     async with asyncio.timeout(RETRY_SECONDS):
         while True:
@@ -82,8 +82,8 @@ async def listed_at_last(api: Api) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("toxic", [Toxic.CUT, Toxic.SLICES, Toxic.REFUSE, Toxic.SILENCE])
-async def test_a_bad_line_to_the_database_gives_sound_answers_or_503_and_mends_by_itself(
-    api: Api, line: Line, toxic: Toxic
+async def test_a_bad_database_connection_gives_correct_responses_or_503_and_recovers(
+    api: Api, line: ToxicProxy, toxic: Toxic
 ) -> None:
     keys = [f"key-{number}" for number in range(16)]
     line.become(toxic)

@@ -59,7 +59,7 @@ def is_under(child: ReadableSpan, parent: ReadableSpan) -> bool:
 
 @pytest.mark.parametrize("remote", [False, True], ids=["in process", "over http"])
 @pytest.mark.parametrize("is_async", [False, True], ids=["in a thread", "async"])
-async def test_a_handlers_spans_hang_under_the_enqueuers(
+async def test_the_spans_of_a_handler_are_children_of_the_enqueuing_span(
     api: Api, spans: InMemorySpanExporter, remote: bool, is_async: bool
 ) -> None:
     app = interlock.App("sqlite:///:memory:")
@@ -113,7 +113,7 @@ async def test_a_request_is_a_span_named_by_its_route(api: Api, spans: InMemoryS
     assert "nothing" not in asked.to_json()
 
 
-async def test_the_trace_is_no_part_of_what_a_key_stands_for(api: Api, spans: InMemorySpanExporter) -> None:
+async def test_the_trace_is_not_part_of_the_idempotency_fingerprint(api: Api, spans: InMemorySpanExporter) -> None:
     app = interlock.App("sqlite:///:memory:")
 
     async def connect() -> Client:
@@ -125,7 +125,7 @@ async def test_the_trace_is_no_part_of_what_a_key_stands_for(api: Api, spans: In
     assert again.id == first.id
 
 
-async def test_without_a_provider_nothing_is_made_and_the_callers_trace_is_kept(api: Api) -> None:
+async def test_without_a_provider_no_span_is_created_and_the_trace_of_the_caller_is_kept(api: Api) -> None:
     assert not tracing.is_on()
     caller = f"00-{'a' * 32}-{'b' * 16}-01"
     made = await api.post("/v1/jobs", {"type": "work"}, headers={"traceparent": caller})
@@ -145,7 +145,9 @@ async def test_without_a_provider_nothing_is_made_and_the_callers_trace_is_kept(
         ({}, None),
     ],
 )
-def test_the_usual_variables_set_it_up(tmp_path: Path, variables: dict[str, str], exported: str | None) -> None:
+def test_the_standard_environment_variables_configure_it(
+    tmp_path: Path, variables: dict[str, str], exported: str | None
+) -> None:
     script = (
         "from interlock import tracing; tracing.configure()\nwith tracing.span('x', 'client') as s: print(s is None)"
     )
@@ -164,7 +166,7 @@ def test_the_usual_variables_set_it_up(tmp_path: Path, variables: dict[str, str]
         assert (span["name"], span["resource"]["attributes"]["service.name"]) == ("x", exported)
 
 
-def test_an_exporter_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_exporter_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "carrier-pigeon")
     with pytest.raises(Invalid, match="carrier-pigeon"):
         tracing.configure()

@@ -36,7 +36,7 @@ def late_answer(cli: CLI, job: Job) -> object:
     return asyncio.run(complete())
 
 
-def test_restored_ends_what_ran_and_says_how_much(cli: CLI, postgres: Postgres) -> None:
+def test_after_restore_ends_running_jobs_and_prints_how_many(cli: CLI, postgres: Postgres) -> None:
     job = running(cli)
     name = cli.database.rpartition("/")[2]
     owner = postgres.dsn(name, user=OWNER) if cli.database.startswith("postgresql") else cli.database

@@ -42,7 +42,7 @@ def status(cli: CLI, approval: Approval) -> object:
     return cli.json("jobs", "show", approval.job_id)["status"]
 
 
-def test_open_gates_are_listed_newest_first_and_shown_with_what_they_are_about(cli: CLI) -> None:
+def test_pending_approvals_are_listed_newest_first_and_shown_with_their_requests(cli: CLI) -> None:
     first, second = approvals(cli, "Send \x1b[31mit?", "And this?")
     plain = cli("approvals", "list").stdout
     assert plain.index(second.id) < plain.index(first.id)
@@ -57,7 +57,7 @@ def test_open_gates_are_listed_newest_first_and_shown_with_what_they_are_about(c
     assert not [field for field in encoded if "token" in field]
 
 
-def test_a_link_is_created_and_the_end_of_an_id_names_an_approval(cli: CLI) -> None:
+def test_a_link_is_created_and_the_end_of_an_id_selects_an_approval(cli: CLI) -> None:
     (approval,) = approvals(cli, "Send it?")
     link = cli("approvals", "link", approval.id[-8:]).stdout.strip()
     assert link.startswith("http://127.0.0.1:8420/approve#")
@@ -78,7 +78,7 @@ def test_a_link_is_created_and_the_end_of_an_id_names_an_approval(cli: CLI) -> N
     assert cli("approvals", "list", "--job", "01890000-0000-7000-8000-000000000000").returncode == 3
 
 
-def test_an_approval_lets_the_job_go_on_and_is_told_again(cli: CLI) -> None:
+def test_an_approve_resumes_the_job_and_a_repeat_prints_the_same(cli: CLI) -> None:
     (approval,) = approvals(cli, "Send it?", schema='{"type": "integer"}')
     assert cli("approvals", "approve", approval.id, "--data", '"much"').returncode == 4
     assert cli("approvals", "approve", approval.id, "--digest", "0" * 64).returncode == 4
@@ -93,14 +93,14 @@ def test_an_approval_lets_the_job_go_on_and_is_told_again(cli: CLI) -> None:
     assert approval.id in cli("approvals", "list", "--status", "approved", "--job", approval.job_id).stdout
 
 
-def test_a_denial_ends_the_job(cli: CLI) -> None:
+def test_a_deny_ends_the_job(cli: CLI) -> None:
     (approval,) = approvals(cli, "Send it?")
     assert cli("approvals", "deny", approval.id, "--comment", "no").stdout == "denied\n"
     assert status(cli, approval) == Status.FAILED
 
 
 @pytest.mark.parametrize("command", ["show", "approve", "deny"])
-def test_an_unknown_gate_is_exit_code_3(cli: CLI, command: str) -> None:
+def test_an_unknown_approval_is_exit_code_3(cli: CLI, command: str) -> None:
     done = cli("approvals", command, "0193a1b2-ffff-7fff-8fff-ffffffffffff")
     assert done.returncode == 3
     assert "no approval 0193a1b2" in done.stderr

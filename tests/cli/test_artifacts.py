@@ -54,7 +54,7 @@ def fetched(cli: CLI, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     )
 
 
-def test_files_are_listed_and_fetched_by_name_and_id(cli: CLI, attached: list[Artifact]) -> None:
+def test_files_are_listed_and_downloaded_by_name_and_id(cli: CLI, attached: list[Artifact]) -> None:
     file, link = attached
     items = cli.json("artifacts", "list", file.job_id)["items"]
     assert isinstance(items, list)
@@ -69,7 +69,7 @@ def test_files_are_listed_and_fetched_by_name_and_id(cli: CLI, attached: list[Ar
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_what_cannot_be_fetched_says_why_and_leaves_no_file(cli: CLI, attached: list[Artifact]) -> None:
+def test_a_failed_download_explains_why_and_leaves_no_file(cli: CLI, attached: list[Artifact]) -> None:
     file, link = attached
     assert fetched(cli, file.job_id, link.id).returncode == 4
     assert fetched(cli, file.job_id, "unknown").returncode == 3

@@ -22,7 +22,7 @@ def ids(cli: CLI) -> list[str]:
     return [cli("jobs", "add", "t").stdout.strip() for _ in range(3)]
 
 
-def test_a_verification_goes_on_where_the_one_before_has_stopped(cli: CLI, ids: list[str]) -> None:
+def test_a_verification_continues_where_the_previous_one_stopped(cli: CLI, ids: list[str]) -> None:
     first = cli.json("audit", "verify", "--limit", "2")
     assert (first["ok"], first["jobs"], first["rows"], first["first_bad"]) == (True, 2, 2, None)
     rest = cli.json("audit", "verify", "--cursor", str(first["next_cursor"]))
@@ -39,7 +39,7 @@ def test_a_verification_goes_on_where_the_one_before_has_stopped(cli: CLI, ids: 
     assert cli("audit", "verify", "--limit", "0").returncode == 4
 
 
-def test_a_strange_cursor_is_refused(cli: CLI) -> None:
+def test_an_invalid_cursor_is_rejected(cli: CLI) -> None:
     assert cli("audit", "verify", "--cursor", "nonsense").returncode == 4
 
 
@@ -56,7 +56,7 @@ def test_an_export_is_a_json_line_for_every_row(cli: CLI, ids: list[str]) -> Non
     assert [json.loads(line)["tenant"] for line in local_principal] == ["default"] * 3 + ["other"]
 
 
-def test_the_log_lists_what_operators_did_and_is_exported_behind_the_histories(cli: CLI, ids: list[str]) -> None:
+def test_the_log_lists_operations_of_operators_and_is_exported_after_the_histories(cli: CLI, ids: list[str]) -> None:
     assert cli("queues", "pause", "t", "--reason", "down").returncode == 0
     assert cli("queues", "resume", "t").returncode == 0
     rows: Any = cli.json("audit", "log")["items"]
@@ -74,7 +74,7 @@ def test_the_log_lists_what_operators_did_and_is_exported_behind_the_histories(c
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_an_exported_file_is_its_owners_and_takes_the_place_of_the_one_before(cli: CLI, ids: list[str]) -> None:
+def test_an_exported_file_is_private_and_replaces_the_previous_one(cli: CLI, ids: list[str]) -> None:
     file = cli.directory / "history.jsonl"
     file.write_text("old")
     assert cli("audit", "export", "--output", str(file)).returncode == 0
@@ -85,7 +85,7 @@ def test_an_exported_file_is_its_owners_and_takes_the_place_of_the_one_before(cl
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_a_reader_that_goes_away_is_no_failure_to_shout_about(cli: CLI, ids: list[str]) -> None:
+def test_a_broken_pipe_is_not_an_error(cli: CLI, ids: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:

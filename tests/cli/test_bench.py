@@ -11,7 +11,7 @@ from tests.cli.test_remote import run
 from tests.support.stores import migrated_file
 
 
-def test_a_bench_tells_rates_and_leaves_nothing_in_the_database_it_was_given(tmp_path: Path) -> None:
+def test_a_bench_prints_rates_and_leaves_nothing_in_the_database(tmp_path: Path) -> None:
     path = Path(migrated_file(tmp_path / "jobs.db"))
     done = run("bench", "--jobs", "150", "--json", "--database", f"sqlite:///{path}")
     assert done.code == 0, done

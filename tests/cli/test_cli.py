@@ -56,7 +56,7 @@ async def cli(engine: str, tmp_path: Path, postgres: Postgres) -> AsyncIterator[
             yield CLI(postgres.dsn(name, user=APP_LOGIN), tmp_path)
 
 
-def test_a_job_that_was_added_is_listed_and_shown(cli: CLI) -> None:
+def test_an_enqueued_job_is_listed_and_shown(cli: CLI) -> None:
     id = cli("jobs", "add", "research", '{"topic": "tides"}', "--tag", "a", "--tag", "b").stdout.strip()
     assert id in cli("jobs", "list").stdout
     encoded = cli.json("jobs", "show", id)
@@ -70,7 +70,7 @@ def test_a_job_that_was_added_is_listed_and_shown(cli: CLI) -> None:
     assert '{"topic": "tides"}' in text
 
 
-def test_a_list_for_programs_leaves_out_what_it_does_not_read_and_calls_it_none_nowhere(cli: CLI) -> None:
+def test_json_lists_omit_fields_that_were_not_read(cli: CLI) -> None:
     cli("jobs", "add", "research", '{"topic": "tides"}')
     listed = cli.json("jobs", "list")["items"]
     assert isinstance(listed, list)
@@ -78,7 +78,7 @@ def test_a_list_for_programs_leaves_out_what_it_does_not_read_and_calls_it_none_
     assert not {"payload", "checkpoint", "result", "error"} & listed[0].keys()
 
 
-def test_the_payload_comes_from_a_file_or_standard_input_too(cli: CLI) -> None:
+def test_the_payload_can_be_read_from_a_file_or_standard_input(cli: CLI) -> None:
     (cli.directory / "p.json").write_text('{"from": "file"}')
     from_file = cli("jobs", "add", "t", "@p.json").stdout.strip()
     from_stdin = cli("jobs", "add", "t", "-", stdin='{"from": "stdin"}').stdout.strip()
@@ -86,7 +86,7 @@ def test_the_payload_comes_from_a_file_or_standard_input_too(cli: CLI) -> None:
     assert cli.json("jobs", "show", from_stdin)["payload"] == {"from": "stdin"}
 
 
-def test_exit_codes_tell_what_went_wrong(cli: CLI) -> None:
+def test_exit_codes_distinguish_errors(cli: CLI) -> None:
     assert cli("jobs", "show", "01890000-0000-7000-8000-000000000000").returncode == 3
     assert cli("jobs", "show", "nonsense").returncode == 3
     assert cli("jobs", "add", "t", "{broken").returncode == 4
@@ -119,7 +119,7 @@ def test_an_error_is_one_sentence_without_a_traceback(cli: CLI) -> None:
         (("migrate", "--server", "http://127.0.0.1:1"), "use --database"),
     ],
 )
-def test_a_usage_error_is_json_for_programs(tmp_path: Path, arguments: tuple[str, ...], reported: str) -> None:
+def test_a_usage_error_is_json_with_json_output(tmp_path: Path, arguments: tuple[str, ...], reported: str) -> None:
     cli = CLI(f"sqlite:///{tmp_path}/jobs.db", tmp_path)
     done = cli(*arguments, "--json")
     assert (done.returncode, done.stderr) == (2, "")
@@ -130,9 +130,7 @@ def test_a_usage_error_is_json_for_programs(tmp_path: Path, arguments: tuple[str
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("jobs", "--help"), ("serve", "--help"), ("--version",), ("jobs",)])
-def test_help_that_nobody_reads_ends_as_any_output_that_nobody_reads(
-    tmp_path: Path, arguments: tuple[str, ...]
-) -> None:
+def test_help_into_a_closed_pipe_exits_like_any_other_output(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
@@ -154,7 +152,7 @@ def test_help_that_nobody_reads_ends_as_any_output_that_nobody_reads(
         (("jobs", "cancel", "01890000-0000-7000-8000-000000000000", "--type", "t"), "not both"),
     ],
 )
-def test_an_argument_that_means_nothing_is_refused_in_a_sentence(
+def test_an_invalid_argument_is_rejected_with_a_sentence(
     tmp_path: Path, arguments: tuple[str, ...], reported: str
 ) -> None:
     cli = CLI(f"sqlite:///{migrated_file(tmp_path / 'jobs.db')}", tmp_path)
@@ -166,7 +164,7 @@ def test_an_argument_that_means_nothing_is_refused_in_a_sentence(
     assert json.loads(cli(*arguments, "--json").stdout)["error"]["code"] == "invalid"
 
 
-def test_a_noun_alone_lists_what_there_is_and_an_unknown_word_after_it_is_named(tmp_path: Path) -> None:
+def test_a_noun_alone_prints_its_help_and_an_unknown_subcommand_is_named(tmp_path: Path) -> None:
     cli = CLI(f"sqlite:///{migrated_file(tmp_path / 'jobs.db')}", tmp_path)
     cli("agents", "set", "bot", "1")
     assert cli.json("agents") == cli.json("agents", "list")
@@ -176,7 +174,7 @@ def test_a_noun_alone_lists_what_there_is_and_an_unknown_word_after_it_is_named(
 
 
 @pytest.mark.parametrize("noun", ["agents", "approvals", "queues", "subscriptions", "tokens", "types", "workers"])
-def test_a_list_of_nothing_says_so(tmp_path: Path, noun: str) -> None:
+def test_an_empty_list_prints_so(tmp_path: Path, noun: str) -> None:
     cli = CLI(f"sqlite:///{migrated_file(tmp_path / 'jobs.db')}", tmp_path)
     assert cli(noun).stdout == f"no {noun}\n"
     assert cli.json(noun) == {"items": []}
@@ -203,7 +201,7 @@ def test_a_missing_file_is_reported_and_not_created(tmp_path: Path, arguments: t
     assert [(p.name, p.stat().st_size) for p in tmp_path.iterdir()] == [("typo.db", 0)]
 
 
-def test_a_file_is_created_by_migrate_and_with_the_first_token(tmp_path: Path) -> None:
+def test_a_file_is_created_by_migrate_and_by_the_first_token(tmp_path: Path) -> None:
     for command in (("migrate",), ("tokens", "create", "--role", "admin")):
         cli = CLI(f"sqlite:///{tmp_path}/{command[0]}.db", tmp_path)
         assert cli(*command).returncode == 0
@@ -226,7 +224,7 @@ def test_a_type_without_a_job_or_a_registration_is_not_found(cli: CLI) -> None:
         assert "paused" in cli("queues", "show", type).stdout
 
 
-def test_the_end_of_an_id_names_a_job_wherever_an_id_is_taken(cli: CLI) -> None:
+def test_the_end_of_an_id_selects_a_job_in_every_command(cli: CLI) -> None:
     id = cli("jobs", "add", "t").stdout.strip()
     end = id[-8:]
     assert cli.json("jobs", "show", end)["id"] == id
@@ -247,7 +245,7 @@ def test_the_end_of_an_id_names_a_job_wherever_an_id_is_taken(cli: CLI) -> None:
         assert (done.returncode, f"no job {missing}" in done.stderr) == (3, True)
 
 
-def test_an_end_that_several_ids_have_is_rejected_with_all_of_them(cli: CLI) -> None:
+def test_an_ambiguous_end_of_an_id_is_rejected_with_all_matches(cli: CLI) -> None:
     async def two() -> tuple[str, str]:
         async with assemble.open_engine(cli.database) as engine:
             ids = ("01890000-0000-7000-8000-0000abcdef12", "01890001-0000-7000-8000-0000abcdef12")
@@ -283,7 +281,7 @@ def test_a_waiting_job_is_edited_and_made_due(cli: CLI) -> None:
         assert cli("jobs", *verb).returncode == 4
 
 
-def test_text_from_jobs_never_steers_the_terminal(cli: CLI) -> None:
+def test_text_from_jobs_never_controls_the_terminal(cli: CLI) -> None:
     id = cli("jobs", "add", "t", '"\x1b[31mred\u202e"'.replace("\x1b", "\\u001b")).stdout.strip()
     assert cli("jobs", "cancel", id, "--reason", "\u202eevil").returncode == 0
     for done in (cli("jobs", "show", id), cli("jobs", "list")):
@@ -291,7 +289,7 @@ def test_text_from_jobs_never_steers_the_terminal(cli: CLI) -> None:
         assert "\u202e" not in done.stdout
 
 
-def test_audit_verifies_and_gives_one_head(cli: CLI) -> None:
+def test_audit_verifies_and_prints_one_head(cli: CLI) -> None:
     cli("jobs", "add", "t")
     first = cli("audit", "head").stdout.strip()
     assert len(first) == 64
@@ -303,7 +301,7 @@ def test_audit_verifies_and_gives_one_head(cli: CLI) -> None:
     assert (answer["ok"], answer["jobs"], answer["rows"]) == (True, 2, 2)
 
 
-def test_audit_gives_the_head_of_everybody_or_of_one_tenant(cli: CLI) -> None:
+def test_audit_prints_the_head_of_all_tenants_or_of_one(cli: CLI) -> None:
     cli("jobs", "add", "t")
     alone = cli("audit", "head").stdout
     cli("jobs", "add", "t", "--tenant", "other")
@@ -311,7 +309,7 @@ def test_audit_gives_the_head_of_everybody_or_of_one_tenant(cli: CLI) -> None:
     assert cli("audit", "head").stdout not in (alone, cli("audit", "head", "--tenant", "other").stdout)
 
 
-def test_doctor_finds_everything_in_order(cli: CLI) -> None:
+def test_doctor_passes_on_a_healthy_database(cli: CLI) -> None:
     answer = cli.json("doctor")
     assert answer["wrong"] == []
     assert str(answer["schema"]).startswith("00")
@@ -353,7 +351,7 @@ def test_settings_come_from_flag_then_environment_then_file(tmp_path: Path) -> N
     assert "unknown settings: databse" in cli("migrate", INTERLOCK_DATABASE="sqlite:///x.db").stderr
 
 
-async def test_migrate_brings_an_empty_postgres_up_to_date_and_says_so(postgres: Postgres, tmp_path: Path) -> None:
+async def test_migrate_upgrades_an_empty_postgres_and_prints_so(postgres: Postgres, tmp_path: Path) -> None:
     import asyncpg
 
     admin = await asyncpg.connect(postgres.dsn())

@@ -28,7 +28,7 @@ def encoded(directory: Path, *arguments: str, **environ: str) -> subprocess.Comp
     )
 
 
-def test_every_setting_says_where_it_comes_from_and_secrets_are_masked(tmp_path: Path) -> None:
+def test_every_setting_names_its_source_and_secrets_are_masked(tmp_path: Path) -> None:
     (tmp_path / "interlock.toml").write_text(
         'tenant = "acme"\nport = 9000\nauth = ["jwt"]\n'
         '[[issuers]]\nissuer = "https://id.example.com"\njwks = {keys = [{kty = "oct", k = "c2VjcmV0LWtleQ"}]}\n'
@@ -49,7 +49,7 @@ def test_every_setting_says_where_it_comes_from_and_secrets_are_masked(tmp_path:
         assert secret not in done.stdout + plain
 
 
-def test_a_setting_that_cannot_be_is_refused_without_a_traceback(tmp_path: Path) -> None:
+def test_an_invalid_setting_is_rejected_without_a_traceback(tmp_path: Path) -> None:
     done = encoded(tmp_path, INTERLOCK_PORT="many")
     assert (done.returncode, done.stderr) == (4, "interlock: port must be a number, not 'many'\n")
     with pytest.raises(Invalid, match="database must be a text, not 5"):
@@ -71,7 +71,7 @@ def test_a_setting_that_cannot_be_is_refused_without_a_traceback(tmp_path: Path)
         ("s3://bucket/prefix", "s3://bucket/prefix"),
     ],
 )
-def test_no_password_of_a_url_is_left_to_read(value: str, expected: str) -> None:
+def test_no_password_of_a_url_is_printed(value: str, expected: str) -> None:
     assert masked(value) == expected
 
 
@@ -90,7 +90,7 @@ def test_no_password_of_a_url_is_left_to_read(value: str, expected: str) -> None
         ("{", "/limits"),
     ],
 )
-def test_a_limit_that_cannot_be_is_refused(tmp_path: Path, limits: str, pointer: str) -> None:
+def test_an_invalid_limit_is_rejected(tmp_path: Path, limits: str, pointer: str) -> None:
     with pytest.raises(Invalid) as caught:
         config.load({}, environ={"INTERLOCK_LIMITS": limits}, directory=tmp_path)
     assert caught.value.pointer == pointer

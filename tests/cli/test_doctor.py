@@ -17,7 +17,7 @@ from tests.support.postgres import OWNER, Postgres
 __all__ = ["cli"]  # the fixture
 
 
-def test_doctor_tells_of_rights_schema_and_clock(cli: CLI) -> None:
+def test_doctor_reports_privileges_schema_and_clock(cli: CLI) -> None:
     reported = cli.json("doctor")
     assert (reported["wrong"], reported["notes"]) == ([], [])
     assert float(str(reported["clock_skew_seconds"])) < 5
@@ -28,7 +28,7 @@ def test_doctor_tells_of_rights_schema_and_clock(cli: CLI) -> None:
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_a_file_that_others_can_read_is_wrong(cli: CLI) -> None:
+def test_a_file_readable_by_others_is_an_error(cli: CLI) -> None:
     cli("jobs", "add", "t")
     Path(cli.database.removeprefix("sqlite:///")).chmod(0o644)
     done = cli("doctor", "--json")
@@ -40,7 +40,7 @@ def test_a_file_that_others_can_read_is_wrong(cli: CLI) -> None:
 
 
 @pytest.mark.parametrize("engine", ["postgres"])
-async def test_a_table_without_forced_row_security_and_a_writable_history_are_wrong(
+async def test_a_table_without_forced_row_security_and_a_writable_history_are_errors(
     cli: CLI, postgres: Postgres
 ) -> None:
     name = cli.database.partition("?")[0].rpartition("/")[2]
@@ -61,9 +61,7 @@ async def test_a_table_without_forced_row_security_and_a_writable_history_are_wr
 
 @pytest.mark.parametrize("engine", ["postgres"])
 @pytest.mark.parametrize(("login", "rights"), [(None, "superuser"), (OWNER, "owner")])
-def test_a_login_with_more_rights_than_it_needs_is_noted(
-    cli: CLI, postgres: Postgres, login: str | None, rights: str
-) -> None:
+def test_a_login_with_excess_privileges_is_noted(cli: CLI, postgres: Postgres, login: str | None, rights: str) -> None:
     name = cli.database.partition("?")[0].rpartition("/")[2]
     reported = cli.json("doctor", "--database", postgres.dsn(name, user=login))
     assert (reported["rights"], reported["wrong"]) == (rights, [])
@@ -109,9 +107,7 @@ async def by_hand(cli: CLI, postgres: Postgres, *statements: str) -> None:
     ("engine", "what"),
     [("postgres", "a right"), ("postgres", "a function"), ("postgres", "a policy"), ("sqlite", "a trigger")],
 )
-async def test_what_keeps_jobs_from_being_worked_on_shows_in_the_rehearsal(
-    cli: CLI, postgres: Postgres, what: str
-) -> None:
+async def test_a_fault_that_blocks_all_jobs_fails_the_rehearsal(cli: CLI, postgres: Postgres, what: str) -> None:
     assert cli.json("doctor")["rehearsal"] == "ok"
     statement, reported = SPOILT[what]
     await by_hand(cli, postgres, statement)
@@ -123,7 +119,7 @@ async def test_what_keeps_jobs_from_being_worked_on_shows_in_the_rehearsal(
     assert "WRONG: rehearsal is " in cli("doctor").stdout
 
 
-async def test_a_row_that_breaks_a_rule_is_named_and_repaired(cli: CLI, postgres: Postgres) -> None:
+async def test_an_invalid_row_is_named_and_repaired(cli: CLI, postgres: Postgres) -> None:
     id, other = (cli("jobs", "add", "t").stdout.strip() for _ in range(2))
     if cli.database.startswith("sqlite"):
         await by_hand(
@@ -164,7 +160,7 @@ def trigger_text(name: str) -> str:
     return text[start : text.index("\nEND;", start) + len("\nEND;")]
 
 
-def test_a_clock_that_differs_is_wrong() -> None:
+def test_a_wrong_clock_is_an_error() -> None:
     assert faults({"clock_skew_seconds": "0.020"}) == []
     (fault,) = faults({"clock_skew_seconds": "7.000"})
     assert "differs from this machine's by 7.000 s" in fault

@@ -80,7 +80,7 @@ def test_a_job_is_shown_with_its_steps_and_newest_events(cli: CLI) -> None:
     assert cli.json("jobs", "show", id, "--events", "0")["events"] == []
 
 
-def test_the_events_of_an_ended_job_are_printed_and_never_steer_the_terminal(cli: CLI) -> None:
+def test_the_events_of_a_terminal_job_are_printed_and_never_control_the_terminal(cli: CLI) -> None:
     id = ended(cli, well=True)
     first, second = cli("jobs", "tail", id).stdout.splitlines()
     assert first.endswith('warn  first {"n":1}')
@@ -120,7 +120,7 @@ async def test_events_are_printed_while_the_job_runs(cli: CLI, of_all: bool) -> 
             await asyncio.to_thread(tail.communicate)
 
 
-def test_waiting_tells_how_a_job_ended(cli: CLI) -> None:
+def test_wait_prints_how_a_job_ended(cli: CLI) -> None:
     well, badly = ended(cli, well=True), ended(cli, well=False)
     done = cli("jobs", "wait", well)
     assert (done.returncode, done.stdout) == (0, '{"pages":3}\n')
@@ -131,7 +131,7 @@ def test_waiting_tells_how_a_job_ended(cli: CLI) -> None:
     assert (as_json.returncode, json.loads(as_json.stdout)["status"]) == (6, "failed")
 
 
-def test_waiting_for_a_job_that_does_not_end_stops_in_time(cli: CLI) -> None:
+def test_wait_stops_after_its_timeout(cli: CLI) -> None:
     id = cli("jobs", "add", "t").stdout.strip()
     done = cli("jobs", "wait", id, "--timeout", "0.1")
     assert (done.returncode, done.stderr) == (6, f"interlock: job {id} is not terminal yet: it is queued\n")

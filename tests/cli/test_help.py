@@ -9,9 +9,7 @@ from tests.test_docs import commands
 
 
 @pytest.mark.parametrize("command", commands())
-def test_the_help_of_a_command_says_what_it_does_and_what_it_takes(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_help_of_a_command_explains_it_and_its_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     app([*command.split(), "--help"], exit_on_error=False, result_action="return_value")
     encoded = capsys.readouterr().out
     usage, _, rest = encoded.partition("\n\n")
@@ -22,7 +20,7 @@ def test_the_help_of_a_command_says_what_it_does_and_what_it_takes(
     assert "--empty-" not in encoded
 
 
-def test_every_noun_says_what_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_noun_has_a_description(capsys: pytest.CaptureFixture[str]) -> None:
     app(["--help"], exit_on_error=False, result_action="return_value")
     encoded = capsys.readouterr().out
     for noun in {command.split()[0] for command in commands()}:

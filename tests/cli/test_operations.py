@@ -33,7 +33,7 @@ def test_a_job_is_cancelled_and_redriven(cli: CLI) -> None:
     assert cli("jobs", "revoke", id).returncode == 4
 
 
-def test_a_cascade_takes_a_tree(cli: CLI) -> None:
+def test_a_cascade_cancels_a_tree(cli: CLI) -> None:
     root = add(cli, "t")
     child = add(cli, "t", "--parent", root)
     assert cli.json("jobs", "cancel", root, "--cascade")["descendants"] == 1
@@ -41,7 +41,7 @@ def test_a_cascade_takes_a_tree(cli: CLI) -> None:
     assert cli("jobs", "cancel", root, child, "--cascade", "--yes").returncode == 4
 
 
-def test_what_a_filter_finds_is_done_only_when_meant(cli: CLI) -> None:
+def test_a_bulk_operation_needs_confirmation(cli: CLI) -> None:
     ids = [add(cli, "many") for _ in range(3)]
     other = add(cli, "other")
     asked = cli("jobs", "cancel", "--type", "many")
@@ -58,7 +58,7 @@ def test_what_a_filter_finds_is_done_only_when_meant(cli: CLI) -> None:
         assert cli(*nothing).returncode == 4
 
 
-def test_what_cannot_be_done_is_named_and_the_rest_is_done(cli: CLI) -> None:
+def test_failed_items_are_named_and_the_rest_is_done(cli: CLI) -> None:
     one, two = add(cli, "t"), add(cli, "t")
     done = cli("jobs", "cancel", one, NEVER, two, "--yes", "--json")
     answer = json.loads(done.stdout)
@@ -66,7 +66,7 @@ def test_what_cannot_be_done_is_named_and_the_rest_is_done(cli: CLI) -> None:
     assert [(item["id"], item["code"]) for item in answer["refused"]] == [(NEVER, "not_found")]
 
 
-def test_ended_jobs_are_deleted_only_when_meant(cli: CLI) -> None:
+def test_terminal_jobs_are_deleted_only_after_confirmation(cli: CLI) -> None:
     old, live = add(cli, "t"), add(cli, "t")
     cli("jobs", "cancel", old)
     asked = cli("prune", "--days", "0")
@@ -81,7 +81,7 @@ def test_ended_jobs_are_deleted_only_when_meant(cli: CLI) -> None:
     assert cli("prune", "--yes").returncode == 2
 
 
-def test_lists_know_agents_and_silent_workers(cli: CLI) -> None:
+def test_lists_filter_by_agent_and_missing_heartbeat(cli: CLI) -> None:
     id = add(cli, "t", "--agent", "planner/7")
     add(cli, "t")
     items = cli.json("jobs", "list", "--agent", "planner/7")["items"]

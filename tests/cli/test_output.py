@@ -16,7 +16,7 @@ def raw(text: str) -> msgspec.Raw:
     return msgspec.Raw(json.dumps(text, ensure_ascii=False).encode())
 
 
-def test_a_json_document_has_nothing_in_it_that_steers_a_terminal_and_says_the_same(
+def test_a_json_document_is_unchanged_and_free_of_terminal_escapes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     output.print_json({"text": NASTY, "kept": raw(NASTY)})
@@ -26,7 +26,7 @@ def test_a_json_document_has_nothing_in_it_that_steers_a_terminal_and_says_the_s
     assert "ünd 日本 🙂" in encoded
 
 
-def test_a_json_line_is_one_line_whatever_was_written() -> None:
+def test_a_json_line_is_one_line_for_any_text() -> None:
     line = output.json_line({"text": NASTY, "kept": msgspec.Raw(b'{ "a":\n\t[1.50,\r\n 2] }')})
     assert json.loads(line) == {"text": NASTY, "kept": {"a": [1.5, 2]}}
     assert '"kept":{"a":[1.50,2]}' in line
@@ -34,7 +34,7 @@ def test_a_json_line_is_one_line_whatever_was_written() -> None:
     assert line[:-1].isprintable()
 
 
-def test_text_is_shown_with_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_is_printed_with_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_line(NASTY)
     output.table(["name"], [[NASTY]])
     output.facts({"name": NASTY, "list": [NASTY]})

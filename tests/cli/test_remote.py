@@ -103,7 +103,7 @@ def work(command: Command, text: str, *words: str) -> None:
     assert worker.returncode == 0, reported
 
 
-def test_jobs_are_added_listed_shown_explained_and_cancelled(command: Command) -> None:
+def test_jobs_are_enqueued_listed_shown_explained_and_cancelled(command: Command) -> None:
     added = command.json("jobs", "add", "far", '{"n": 1.50}', "--tag", "a", "--key", "once", "--agent", "planner/1")
     assert command.json("jobs", "add", "far", '{"n": 1.50}', "--tag", "a", "--key", "once", "--agent", "planner/1")[
         "replayed"
@@ -125,7 +125,7 @@ def test_jobs_are_added_listed_shown_explained_and_cancelled(command: Command) -
     assert command("jobs", "show", "01890000-0000-7000-8000-000000000000").code == 3
 
 
-def test_short_ids_edits_links_steps_and_counts_are_the_same_on_a_server(command: Command) -> None:
+def test_short_ids_edits_links_steps_and_counts_work_the_same_on_a_server(command: Command) -> None:
     id = command.json("jobs", "add", "shortened", "{}", "--delay", "3600", "--deadline", "2999-01-01T00:00:00Z")["id"]
     end = id[-8:]
     assert command.both("jobs", "show", end)["id"] == id
@@ -154,7 +154,7 @@ def test_short_ids_edits_links_steps_and_counts_are_the_same_on_a_server(command
     assert command("jobs", "show", "0" * 8).code == 3
 
 
-def test_what_a_filter_finds_is_done_at_once(command: Command) -> None:
+def test_a_bulk_operation_runs_in_one_call(command: Command) -> None:
     for _ in range(3):
         command("jobs", "add", "many")
     refused = command("jobs", "cancel", "--type", "many")
@@ -164,7 +164,7 @@ def test_what_a_filter_finds_is_done_at_once(command: Command) -> None:
     assert command("jobs", "redrive", "--type", "many", "--yes").out == "3 of 3 done\n"
 
 
-def test_a_filter_means_the_same_on_a_server_as_on_its_database(command: Command) -> None:
+def test_a_filter_means_the_same_on_a_server_and_on_its_database(command: Command) -> None:
     ids = [command.json("jobs", "add", "mixed", "--tag", "a", "--agent", "planner/mixed")["id"] for _ in range(4)]
     command.json("jobs", "cancel", ids[0])
     command.json("jobs", "cancel", ids[1])
@@ -178,7 +178,7 @@ def test_a_filter_means_the_same_on_a_server_as_on_its_database(command: Command
         assert command.both("jobs", verb, *every, "--status", "succeeded", "--dry-run")["matched"] == 0
 
 
-def test_a_job_is_run_followed_and_its_files_are_fetched(command: Command, tmp_path: Path) -> None:
+def test_a_job_is_run_followed_and_its_files_are_downloaded(command: Command, tmp_path: Path) -> None:
     id = command.json("jobs", "add", "report", "{}")["id"]
     work(
         command,
@@ -201,7 +201,7 @@ def test_a_job_is_run_followed_and_its_files_are_fetched(command: Command, tmp_p
     assert "report" not in asked, "a worker that has stopped leaves the list"
 
 
-def test_a_gate_is_seen_and_decided(command: Command) -> None:
+def test_an_approval_is_listed_and_decided(command: Command) -> None:
     id = command.json("jobs", "add", "publish", "{}")["id"]
     work(
         command,
@@ -220,7 +220,7 @@ def test_a_gate_is_seen_and_decided(command: Command) -> None:
     assert (decided["data"], decided["comment"], decided["votes"][0]["decision"]) == ({"a": 1}, "fine", "approve")
 
 
-def test_queues_types_and_agents_are_kept(command: Command) -> None:
+def test_queues_types_and_agents_are_managed(command: Command) -> None:
     command("jobs", "add", "kept", "{}")
     assert command("queues", "pause", "kept", "--reason", "a break").out == "kept: paused\n"
     listed = {one["type"]: one for one in command.json("queues", "list")["items"]}
@@ -239,7 +239,7 @@ def test_queues_types_and_agents_are_kept(command: Command) -> None:
     assert command("agents", "delete", "writer", "1").code == 0
 
 
-def test_tokens_and_subscriptions_are_made_and_ended(command: Command) -> None:
+def test_tokens_and_subscriptions_are_created_and_deleted(command: Command) -> None:
     made = command.json("tokens", "create", "--role", "read", "--description", "for a look", "--expires-in", "3600")
     assert made["token"]
     assert command.both("tokens", "list", "--limit", "1")["items"][0]["id"] == made["id"]
@@ -272,7 +272,7 @@ def test_history_is_verified_exported_and_pruned(command: Command, tmp_path: Pat
     assert command("jobs", "show", id).code == 3
 
 
-def test_an_audit_stops_after_as_many_jobs_as_were_asked_for(command: Command) -> None:
+def test_an_audit_stops_after_the_requested_number_of_jobs(command: Command) -> None:
     for _ in range(3):
         command("jobs", "add", "audited")
     first = command.json("audit", "verify", "--limit", "2")
@@ -281,7 +281,7 @@ def test_an_audit_stops_after_as_many_jobs_as_were_asked_for(command: Command) -
     assert first["jobs"] + rest["jobs"] == command.both("audit", "verify")["jobs"]
 
 
-def test_a_server_that_is_not_there_or_refuses_is_told_by_the_exit_code(command: Command, tmp_path: Path) -> None:
+def test_an_unavailable_or_rejecting_server_sets_the_exit_code(command: Command, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong"
     wrong.write_text("il_nothing")
     assert run("jobs", "list", "--server", command.url, "--token-file", str(wrong)).code == 4
@@ -295,19 +295,19 @@ def test_a_server_that_is_not_there_or_refuses_is_told_by_the_exit_code(command:
     ("words", "name"),
     [(("jobs", "list", "--limit", "0"), "limit"), (("jobs", "add", "t", "--priority", "9999"), "priority")],
 )
-def test_a_refused_value_is_named_wherever_it_was_refused(command: Command, words: tuple[str, ...], name: str) -> None:
+def test_a_rejected_value_is_named_locally_and_remotely(command: Command, words: tuple[str, ...], name: str) -> None:
     for here in (False, True):
         done = command(*words, here=here)
         assert (done.code, name in done.err) == (4, True), done
 
 
-def test_nobody_at_the_other_end_is_not_reachable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_port_is_reported_as_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "RETRY_SECONDS", 0.5)
     done = run("jobs", "list", "--server", "http://127.0.0.1:1")
     assert (done.code, "cannot be reached" in done.err) == (5, True)
 
 
-def test_what_works_only_where_the_database_is_says_so(tmp_path: Path) -> None:
+def test_local_only_commands_are_rejected_with_a_server(tmp_path: Path) -> None:
     reported = spawn("migrate", "--server", "http://127.0.0.1:1", directory=tmp_path)
     _, given = reported.communicate(timeout=RETRY_SECONDS)
     assert (reported.returncode, "works on a database only: use --database" in given) == (2, True)

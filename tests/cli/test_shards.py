@@ -70,7 +70,7 @@ def test_databases_become_shards_and_a_tenant_moves_between_them(databases: dict
     assert json.loads(cli.given("jobs", "list", "--json", "--database", databases["one"]))["items"] == []
 
 
-async def test_a_database_that_was_not_migrated_is_named_and_becomes_no_shard(
+async def test_an_unmigrated_database_is_named_and_does_not_become_a_shard(
     databases: dict[str, str], postgres: Postgres, tmp_path: Path
 ) -> None:
     name = f"interlock_bare_{os.getpid()}"
@@ -87,7 +87,7 @@ async def test_a_database_that_was_not_migrated_is_named_and_becomes_no_shard(
         await admin.close()
 
 
-def test_tenants_of_a_map_of_your_own_are_not_moved(databases: dict[str, str], tmp_path: Path) -> None:
+def test_tenants_of_a_custom_supplier_are_not_moved(databases: dict[str, str], tmp_path: Path) -> None:
     cli = Shards(databases, tmp_path)
     done = cli("shards", "move", "default", "other", INTERLOCK_SHARDS=cli.shards, INTERLOCK_SHARD_SUPPLIER="ours")
     assert (done.returncode, "the shard supplier 'ours' places tenants" in done.stderr) == (4, True)
@@ -98,9 +98,7 @@ def test_without_shards_in_the_settings_there_is_nothing_to_list(tmp_path: Path)
     assert (done.returncode, "the settings name no shards;" in done.stderr) == (4, True)
 
 
-def test_a_database_that_is_named_alone_is_not_taken_for_a_lack_of_shards(
-    databases: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_database_flag_is_not_mistaken_for_missing_shards(databases: dict[str, str], tmp_path: Path) -> None:
     cli = Shards(databases, tmp_path)
     code, why = cli.refused("shards", "list", "--database", databases["one"])
     assert (code, "leave out --database" in why) == (4, True)
@@ -121,7 +119,7 @@ def test_shards_are_databases_of_postgresql_by_name(tmp_path: Path, value: str, 
         config.load({}, environ={"INTERLOCK_SHARDS": value}, directory=tmp_path)
 
 
-def test_a_database_that_is_named_nearer_by_is_opened_alone(tmp_path: Path) -> None:
+def test_a_database_flag_overrides_the_shards_of_the_settings(tmp_path: Path) -> None:
     (tmp_path / "interlock.toml").write_text('[shards]\na = "postgresql://x/a"\nb = "postgresql://x/b"\n')
     both = config.load({}, environ={}, directory=tmp_path)
     assert (list(both.shards), both.database) == (["a", "b"], "postgresql://x/a")

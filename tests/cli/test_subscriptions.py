@@ -18,7 +18,7 @@ def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INTERLOCK_WEBHOOKS_ALLOW", "127.0.0.1")
 
 
-def test_a_subscription_lives_from_its_creation_to_its_end(cli: CLI) -> None:
+def test_a_subscription_is_created_renewed_and_deleted(cli: CLI) -> None:
     id, secret = cli("subscriptions", "create", URL, "--event", "job.cancelled", "--key", "k").stdout.split()
     assert secret.startswith("whsec_")
     again = cli.json("subscriptions", "create", URL, "--event", "job.cancelled", "--key", "k")
@@ -42,7 +42,7 @@ def test_a_subscription_lives_from_its_creation_to_its_end(cli: CLI) -> None:
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_what_is_wrong_with_a_subscription_is_said(cli: CLI) -> None:
+def test_errors_of_a_subscription_are_printed(cli: CLI) -> None:
     unknown = "01890000-0000-7000-8000-000000000000"
     for command in ("show", "delete", "renew", "rotate", "deliveries", "redeliver"):
         assert cli("subscriptions", command, unknown).returncode == 3, command

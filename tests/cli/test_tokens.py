@@ -67,7 +67,7 @@ async def cli(engine: str, tmp_path: Path, postgres: Postgres) -> AsyncIterator[
             yield CLI(postgres.dsn(name, user=APP_LOGIN), tmp_path)
 
 
-async def test_the_first_admin_token_is_made_on_the_command_line(cli: CLI) -> None:
+async def test_the_first_admin_token_is_created_on_the_command_line(cli: CLI) -> None:
     done = cli("create", "--role", "admin", "--role", "read", "--tenant", "acme")
     text = done.stdout.strip()
     assert token.is_whole(text), done.stderr
@@ -76,7 +76,7 @@ async def test_the_first_admin_token_is_made_on_the_command_line(cli: CLI) -> No
     assert (who.tenant, who.roles) == ("acme", frozenset({"admin", "read"}))
 
 
-async def test_a_token_is_made_listed_and_revoked(cli: CLI) -> None:
+async def test_a_token_is_created_listed_and_revoked(cli: CLI) -> None:
     made = cli.json(
         "create", "--role", "work", "--worker-id", "w1", "--type", "build", "--capability", "gpu",
         "--expires-in", "3600", "--description", "build box", "--key", "box",
@@ -105,7 +105,7 @@ async def test_a_token_is_made_listed_and_revoked(cli: CLI) -> None:
             await engine.tokens.authenticate(text)
 
 
-def test_exit_codes_tell_what_went_wrong(cli: CLI) -> None:
+def test_exit_codes_distinguish_errors(cli: CLI) -> None:
     assert cli("revoke", "0193a1b2-ffff-7fff-8fff-ffffffffffff").returncode == 3
     assert cli("revoke", "nonsense").returncode == 3
     assert cli("create", "--role", "king").returncode == 4
@@ -120,7 +120,7 @@ def load(directory: Path, text: str = "", **environ: str) -> Settings:
     return config.load({}, environ=environ, directory=directory)
 
 
-def test_without_a_word_auth_is_off(tmp_path: Path) -> None:
+def test_auth_is_off_by_default(tmp_path: Path) -> None:
     assert (load(tmp_path).auth, load(tmp_path).issuers) == ((), ())
 
 
@@ -138,7 +138,7 @@ def test_auth_is_off_or_a_list(tmp_path: Path, text: str, auth: tuple[str, ...])
 
 
 @pytest.mark.parametrize("text", ['auth = "on"', "auth = []", "auth = true", 'auth = ["off", "tokens"]', 'auth = ""'])
-def test_odd_auth_is_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_auth_is_rejected(tmp_path: Path, text: str) -> None:
     with pytest.raises(Invalid) as caught:
         load(tmp_path, text)
     assert caught.value.pointer == "/auth"
@@ -153,18 +153,18 @@ def test_issuers_come_from_tables_or_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("issuers", ["{", "{}", "[1]", '"x"'])
-def test_odd_issuers_are_refused(tmp_path: Path, issuers: str) -> None:
+def test_invalid_issuers_are_rejected(tmp_path: Path, issuers: str) -> None:
     with pytest.raises(Invalid) as caught:
         load(tmp_path, INTERLOCK_ISSUERS=issuers)
     assert caught.value.pointer == "/issuers"
 
 
-def test_jwt_without_an_issuer_is_refused(tmp_path: Path) -> None:
+def test_jwt_without_an_issuer_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="no issuers are set"):
         load(tmp_path, 'auth = "jwt"')
 
 
-async def test_the_settings_decide_whose_credentials_count() -> None:
+async def test_the_settings_decide_which_credentials_are_accepted() -> None:
     async def fetch(url: str) -> bytes:
         raise OSError(url)
 
@@ -176,7 +176,7 @@ async def test_the_settings_decide_whose_credentials_count() -> None:
     assert caught.value.pointer == "/issuers/0/audience"
 
 
-def test_the_settings_in_the_documents_are_good(tmp_path: Path) -> None:
+def test_the_settings_in_the_docs_are_valid(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "manage-credentials.md").read_text()
     blocks = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 2

@@ -102,7 +102,7 @@ async def until(client: httpx2.AsyncClient, type: str, status: str) -> dict[str,
     return found
 
 
-async def test_the_demo_goes_every_way_and_ends_after_an_approval(start: Any) -> None:
+async def test_the_demo_shows_every_outcome_and_finishes_after_an_approval(start: Any) -> None:
     up = start()
     async with await up.client() as client:
         report = await until(client, "report", "succeeded")
@@ -146,7 +146,7 @@ async def test_a_second_start_finds_the_same_jobs_and_ctrl_c_stops_it(start: Any
     assert second.stop(signal.SIGINT) == 0
 
 
-async def test_it_runs_an_app_of_ones_own_on_the_database_it_was_given(start: Any, tmp_path: Path) -> None:
+async def test_it_runs_a_given_app_on_a_given_database(start: Any, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN_APP)
     up = start("own:app", "--database", "sqlite:///here.db")
     async with await up.client() as client:

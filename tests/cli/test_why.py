@@ -23,7 +23,7 @@ def ask(database: str, *asks: ClaimFilter) -> None:
     asyncio.run(claim())
 
 
-def test_why_names_the_clause_and_what_else_would_hold(cli: CLI) -> None:
+def test_why_names_the_reason_and_other_reasons(cli: CLI) -> None:
     id = cli("jobs", "add", "research", "--delay", "3600", "--requires", "gpu").stdout.strip()
     reported = cli.json("jobs", "why", id)
     assert reported["clause"] == "due_later"
@@ -35,7 +35,7 @@ def test_why_names_the_clause_and_what_else_would_hold(cli: CLI) -> None:
     assert cli("jobs", "why", "01890000-0000-7000-8000-000000000000").returncode == 3
 
 
-def test_workers_are_listed_with_what_they_take_and_run(cli: CLI) -> None:
+def test_workers_are_listed_with_their_filters_and_leases(cli: CLI) -> None:
     assert cli("workers", "list").stdout == "no workers\n"
     id = cli("jobs", "add", "research").stdout.strip()
     able = ClaimFilter("w1", types=frozenset({"research", "mail"}), capabilities=frozenset({"gpu"}))

@@ -14,11 +14,11 @@ from interlock.domain.job import Enqueued, NewJob, Rejected
 from interlock.errors import Unavailable
 from interlock.storage.postgres.store import PostgresStore
 from interlock.wire import new_id
-from tests.cluster.concurrency import Lines, lines
+from tests.cluster.deployment import TENANT, Deployment, plant
+from tests.cluster.direct_workers import DirectWorkers, hands
 from tests.cluster.freezing import frozen
-from tests.cluster.hands import Hands, hands
-from tests.cluster.plant import TENANT, Plant, plant
-from tests.process.conftest import Judge
+from tests.cluster.proxies import Proxies, lines
+from tests.process.conftest import Checker
 from tests.support.cluster import Cluster, Node, cluster
 from tests.support.eventually import RETRY_SECONDS
 from tests.support.stores import APP_LOGIN, TEMPLATE, make_template
@@ -27,7 +27,7 @@ from tests.support.workers import Place
 Property = Callable[[str, object], None]
 
 
-async def test_a_cluster_loses_nothing_when_its_leader_is_switched_over_cut_off_hangs_or_is_killed(
+async def test_a_cluster_loses_nothing_when_its_leader_is_switched_over_cut_off_frozen_or_killed(
     tmp_path: Path, record_property: Property
 ) -> None:
     # One test, since starting a cluster takes longer than all that is done to it.
@@ -45,7 +45,7 @@ async def test_a_cluster_loses_nothing_when_its_leader_is_switched_over_cut_off_
             works.produce(dsn)
             works.produce(server)
             async with hands(place, 3) as direct:
-                await everybody_works(works, direct)
+                await all_make_progress(works, direct)
                 line = await switched_over(nodes, works, direct)
                 record_property("switchover", line)
                 await out_of_sight(nodes, wires, works, direct)
@@ -56,20 +56,20 @@ async def test_a_cluster_loses_nothing_when_its_leader_is_switched_over_cut_off_
                 line, dead = await killed(nodes, works, direct)
                 record_property("failover", line)
                 await asyncio.to_thread(nodes.revive, dead)
-                await everybody_works(works, direct)
+                await all_make_progress(works, direct)
             await works.wind_up()
-            await judged(nodes, works, direct, place)
+            await check_final_state(nodes, works, direct, place)
 
 
-async def everybody_works(works: Plant, direct: Hands) -> None:
-    await direct.everybody_works()
-    await works.everybody_works()
+async def all_make_progress(works: Deployment, direct: DirectWorkers) -> None:
+    await direct.all_make_progress()
+    await works.all_make_progress()
 
 
-async def switched_over(nodes: Cluster, works: Plant, direct: Hands) -> str:
+async def switched_over(nodes: Cluster, works: Deployment, direct: DirectWorkers) -> str:
     began = time.monotonic()
     old, new = await asyncio.to_thread(nodes.switch_over)
-    await everybody_works(works, direct)
+    await all_make_progress(works, direct)
     line = f"switched over from {old.name} to {new.name}: nobody was answered for {direct.longest_silence(began):.1f} s"
     print(line)
     return line
@@ -80,44 +80,44 @@ def far_from(node: Node) -> str:
     return f"the way to {node.name}"
 
 
-async def out_of_sight(nodes: Cluster, wires: Lines, works: Plant, direct: Hands) -> None:
+async def out_of_sight(nodes: Cluster, wires: Proxies, works: Deployment, direct: DirectWorkers) -> None:
     """A server and a worker lose sight of the leader, and nothing tells them; the next leader they find by themselves."""
     await asyncio.to_thread(nodes.until_whole)
     old = await asyncio.to_thread(lambda: nodes.leader)
-    wires.silence(far_from(old))
-    await direct.everybody_works()  # those who still see it
+    wires.drop_all(far_from(old))
+    await direct.all_make_progress()  # those who still see it
     await asyncio.to_thread(nodes.switch_over)
-    await everybody_works(works, direct)
-    wires.mend(far_from(old))
+    await all_make_progress(works, direct)
+    wires.restore(far_from(old))
 
 
-async def cut_off(nodes: Cluster, wires: Lines, works: Plant, direct: Hands) -> str:
+async def cut_off(nodes: Cluster, wires: Proxies, works: Deployment, direct: DirectWorkers) -> str:
     """The leader sees neither etcd nor its standbys any more, and everybody who works still sees it."""
     await asyncio.to_thread(nodes.until_whole)
     old = await asyncio.to_thread(lambda: nodes.leader)
     began = time.monotonic()
-    wires.silence(old.name)
+    wires.drop_all(old.name)
     new = await asyncio.to_thread(nodes.wait_for_another, old)
-    await everybody_works(works, direct)
-    silence = direct.longest_silence(began)
-    wires.mend(old.name)
-    line = f"{old.name} cut off under load, {new.name} took over: nobody was answered for {silence:.1f} s"
+    await all_make_progress(works, direct)
+    drop_all = direct.longest_silence(began)
+    wires.restore(old.name)
+    line = f"{old.name} cut off under load, {new.name} took over: nobody was answered for {drop_all:.1f} s"
     print(line)
     return line
 
 
-async def hung(nodes: Cluster, works: Plant, direct: Hands) -> str:
+async def hung(nodes: Cluster, works: Deployment, direct: DirectWorkers) -> str:
     """The leader stands still, another takes over, and the old one comes back and still believes that it leads."""
     await asyncio.to_thread(nodes.until_whole)
     old = await asyncio.to_thread(lambda: nodes.leader)
     began = time.monotonic()
     with frozen(old) as node:
         new = await asyncio.to_thread(nodes.wait_for_another, old)
-        await everybody_works(works, direct)
-        silence = direct.longest_silence(began)
+        await all_make_progress(works, direct)
+        drop_all = direct.longest_silence(began)
         node.wake_postgres()
         await a_newcomer_finds_the_leader(nodes, old)
-    line = f"{old.name} hung under load, {new.name} took over: nobody was answered for {silence:.1f} s"
+    line = f"{old.name} hung under load, {new.name} took over: nobody was answered for {drop_all:.1f} s"
     print(line)
     return line
 
@@ -147,26 +147,26 @@ async def a_newcomer_finds_the_leader(nodes: Cluster, old: Node) -> None:
     assert (same_job.id, same_job.replayed) == (first_job.id, True)
 
 
-async def killed(nodes: Cluster, works: Plant, direct: Hands) -> tuple[str, Node]:
+async def killed(nodes: Cluster, works: Deployment, direct: DirectWorkers) -> tuple[str, Node]:
     await asyncio.to_thread(nodes.until_whole)
     old = await asyncio.to_thread(lambda: nodes.leader)
     began = time.monotonic()
     await asyncio.to_thread(nodes.kill, old)
     new = await asyncio.to_thread(nodes.wait_for_another, old)
-    await everybody_works(works, direct)
-    silence = direct.longest_silence(began)
-    line = f"{old.name} killed under load, {new.name} took over: nobody was answered for {silence:.1f} s"
+    await all_make_progress(works, direct)
+    drop_all = direct.longest_silence(began)
+    line = f"{old.name} killed under load, {new.name} took over: nobody was answered for {drop_all:.1f} s"
     print(line)
     return line, old
 
 
-async def judged(nodes: Cluster, works: Plant, direct: Hands, place: Place) -> None:
+async def check_final_state(nodes: Cluster, works: Deployment, direct: DirectWorkers, place: Place) -> None:
     store = await PostgresStore.open(place.address)
     try:
         jobs = await works.compare(store)
-        judge = Judge(place, store, nodes.dsn(TEMPLATE))
-        await direct.book.compare(judge)
-        await direct.book.finish_what_is_left(judge)
+        checker = Checker(place, store, nodes.dsn(TEMPLATE))
+        await direct.book.compare(checker)
+        await direct.book.finish_remaining(checker)
         verdict = await store.verify()
         assert verdict.first_bad is None
     finally:

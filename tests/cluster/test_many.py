@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from interlock.storage.postgres.store import PostgresStore
-from tests.cluster.plant import TENANT, Program, plant
+from tests.cluster.deployment import TENANT, Program, plant
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, fresh_database
 
@@ -31,14 +31,14 @@ async def test_three_servers_and_four_workers_killed_at_random_lose_nothing_and_
             await works.until_ready(*urls)
             for url in (*urls, dsn):
                 works.produce(url)
-            await works.everybody_works()
+            await works.all_make_progress()
             for program in dealt(dice, works.programs):
                 await asyncio.sleep(dice.uniform(0, 0.5))  # a random moment, not a wait
                 program.end()
                 killed.append(program.name)
                 program.start()
             await works.until_ready(*urls)
-            await works.everybody_works()
+            await works.all_make_progress()
             await works.wind_up()
             store = await PostgresStore.open(dsn)
             try:

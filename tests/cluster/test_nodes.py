@@ -36,17 +36,17 @@ TENANT = "nodes"
         ("postgresql:///db", [Node()]),
     ],
 )
-def test_a_url_names_its_nodes(url: str, nodes: list[Node]) -> None:
+def test_a_url_lists_its_hosts(url: str, nodes: list[Node]) -> None:
     assert read(url) == ("read-write", nodes)
 
 
 @pytest.mark.parametrize("target", ["read-write", "primary", "any"])
-def test_a_url_may_say_what_it_asks_of_a_node(target: str) -> None:
+def test_a_url_may_require_a_kind_of_host(target: str) -> None:
     assert read(f"postgresql://a,b/db?target_session_attrs={target}") == (target, [Node("a"), Node("b")])
 
 
 @pytest.mark.parametrize(
-    ("url", "says"),
+    ("url", "expected"),
     [
         ("postgresql://a/db?target_session_attrs=read-only", "take no writes"),
         ("postgresql://a/db?target_session_attrs=prefer-standby", "take no writes"),
@@ -55,8 +55,8 @@ def test_a_url_may_say_what_it_asks_of_a_node(target: str) -> None:
         ("postgresql:///db?host=a,b,c&port=1,2", "2 ports for 3 hosts"),
     ],
 )
-def test_a_url_that_cannot_lead_anywhere_is_refused(url: str, says: str) -> None:
-    with pytest.raises(Invalid, match=says):
+def test_an_invalid_url_is_rejected(url: str, expected: str) -> None:
+    with pytest.raises(Invalid, match=expected):
         read(url)
 
 
@@ -114,9 +114,7 @@ async def stranger(manner: str) -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize("manner", ["says nothing", "hangs up", "talks nonsense", "is not there"])
-async def test_a_node_that_is_out_of_order_does_not_keep_the_others_from_being_asked(
-    server: PostgresServer, manner: str
-) -> None:
+async def test_a_broken_host_does_not_prevent_connections_to_the_others(server: PostgresServer, manner: str) -> None:
     async with stranger(manner) as port:
         if manner == "is not there":
             port = free_port()
@@ -145,7 +143,7 @@ def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_no_hurry")
-async def test_an_error_tells_of_every_node(server: PostgresServer, admin: asyncpg.Connection[asyncpg.Record]) -> None:
+async def test_an_error_names_every_host(server: PostgresServer, admin: asyncpg.Connection[asyncpg.Record]) -> None:
     await change(admin, "default_transaction_read_only", "on")
     missing = free_port()
     url = f"postgresql://{APP_LOGIN}@127.0.0.1:{missing},127.0.0.1:{server.port}/{TEMPLATE}"
@@ -164,13 +162,13 @@ async def test_an_error_tells_of_every_node(server: PostgresServer, admin: async
 
 
 @pytest.mark.usefixtures("_no_hurry")
-async def test_a_wrong_login_is_told_as_such(server: PostgresServer) -> None:
+async def test_a_wrong_login_is_reported_as_such(server: PostgresServer) -> None:
     url = f"postgresql://nobody_we_know@127.0.0.1:{server.port},127.0.0.1:{server.port}/{TEMPLATE}"
     with pytest.raises(Unavailable, match=r"refused the connection.*nobody_we_know"):
         await PostgresStore.open(url)
 
 
-async def test_a_pooler_that_mixes_up_prepared_statements_is_told_as_such(server: PostgresServer) -> None:
+async def test_a_pooler_that_mixes_prepared_statements_is_reported_as_such(server: PostgresServer) -> None:
     link = await Link.open(server.dsn(TEMPLATE, user=APP_LOGIN), size=1)
 
     def count(connection: Conn) -> Awaitable[int]:
@@ -185,7 +183,7 @@ async def test_a_pooler_that_mixes_up_prepared_statements_is_told_as_such(server
         await link.close()
 
 
-async def test_connections_to_a_node_that_takes_no_writes_any_more_are_replaced(
+async def test_connections_to_a_read_only_host_are_replaced(
     server: PostgresServer, admin: asyncpg.Connection[asyncpg.Record]
 ) -> None:
     store = await PostgresStore.open(server.dsn(TEMPLATE, user=APP_LOGIN), size=2)
@@ -209,7 +207,7 @@ async def test_connections_to_a_node_that_takes_no_writes_any_more_are_replaced(
 
 
 @pytest.mark.parametrize("how", ["its backend is ended", "its caller goes away", "it is repeated meanwhile"])
-async def test_a_commit_that_was_cut_short_before_the_standbys_had_it_is_not_built_upon(
+async def test_a_commit_that_the_standbys_lack_is_not_built_upon(
     server: PostgresServer, admin: asyncpg.Connection[asyncpg.Record], how: str
 ) -> None:
     store = await PostgresStore.open(server.dsn(TEMPLATE, user=APP_LOGIN), size=2)
@@ -261,7 +259,7 @@ async def test_a_commit_that_was_cut_short_before_the_standbys_had_it_is_not_bui
 
 
 @pytest.mark.usefixtures("_no_hurry")
-async def test_those_who_have_waited_for_the_same_node_pass_it_over_once() -> None:
+async def test_concurrent_waiters_for_a_host_skip_it_once() -> None:
     ports = [free_port(), free_port()]
     nodes = Nodes(f"postgresql://u@{','.join(f'127.0.0.1:{port}' for port in ports)}/db")
     for _ in range(2):  # the second has waited since the same turn, and has nothing new to tell
@@ -271,7 +269,7 @@ async def test_those_who_have_waited_for_the_same_node_pass_it_over_once() -> No
     assert not Nodes("postgresql://u@127.0.0.1/db").pass_over(0)
 
 
-async def test_a_node_that_was_cut_off_from_its_standbys_is_passed_over(
+async def test_a_host_cut_off_from_its_standbys_is_skipped(
     server: PostgresServer, admin: asyncpg.Connection[asyncpg.Record]
 ) -> None:
     await change(admin, "synchronous_standby_names", "a_standby_that_is_away")

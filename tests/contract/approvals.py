@@ -10,7 +10,7 @@ from interlock.domain.edit import EditJob
 from interlock.domain.job import Job, Rejected
 from interlock.domain.lifecycle import Status
 from interlock.errors import Error
-from tests.contract.builders import OPERATOR, Desk, expire, new_id
+from tests.contract.builders import OPERATOR, TenantQueue, expire, new_id
 
 ADA: Final = "user:ada"
 BOB: Final = "user:bob"
@@ -33,50 +33,50 @@ def edit(job_id: str, **fields: Any) -> EditJob:
     return EditJob(**{"id": job_id, "actor": OPERATOR, **fields})
 
 
-async def approval_of(remote: Desk, approval_id: str) -> Approval:
-    (approval,) = await remote.store.approvals(remote.tenant, [approval_id])
+async def approval_of(queue: TenantQueue, approval_id: str) -> Approval:
+    (approval,) = await queue.store.approvals(queue.tenant, [approval_id])
     assert approval is not None
     return approval
 
 
-async def waiting(remote: Desk, *, job: Job | None = None, **fields: Any) -> tuple[Job, Approval]:
+async def waiting(queue: TenantQueue, *, job: Job | None = None, **fields: Any) -> tuple[Job, Approval]:
     """A job that waits for approval, and its gate."""
-    held = job or await remote.running()
+    held = job or await queue.running()
     order = request_approval(held, **fields)
-    receipt = await remote.do(order)
+    receipt = await queue.do(order)
     assert receipt.status is Status.WAITING_FOR_APPROVAL
-    return await remote.job(held.id), await approval_of(remote, order.approval_id)
+    return await queue.job(held.id), await approval_of(queue, order.approval_id)
 
 
-async def decided(remote: Desk, vote: CastVote) -> Approval:
-    (answer,) = await remote.store.decide(remote.tenant, [vote])
+async def decided(queue: TenantQueue, vote: CastVote) -> Approval:
+    (answer,) = await queue.store.decide(queue.tenant, [vote])
     assert isinstance(answer, Approval), answer
     return answer
 
 
-async def decide_refused(remote: Desk, vote: CastVote) -> Error:
-    (answer,) = await remote.store.decide(remote.tenant, [vote])
+async def decide_rejected(queue: TenantQueue, vote: CastVote) -> Error:
+    (answer,) = await queue.store.decide(queue.tenant, [vote])
     assert isinstance(answer, Rejected), answer
     return answer.error
 
 
-async def minted(remote: Desk, approval: Approval, token: str, actor: str = ADA) -> Approval:
-    (answer,) = await remote.store.create_link(remote.tenant, [CreateApprovalLink(approval.id, actor, hashed(token))])
+async def created_link(queue: TenantQueue, approval: Approval, token: str, actor: str = ADA) -> Approval:
+    (answer,) = await queue.store.create_link(queue.tenant, [CreateApprovalLink(approval.id, actor, hashed(token))])
     assert isinstance(answer, Approval), answer
     return answer
 
 
-async def mint_refused(remote: Desk, approval: Approval | str) -> Error:
+async def link_rejected(queue: TenantQueue, approval: Approval | str) -> Error:
     id = approval if isinstance(approval, str) else approval.id
-    (answer,) = await remote.store.create_link(remote.tenant, [CreateApprovalLink(id, ADA, hashed("another"))])
+    (answer,) = await queue.store.create_link(queue.tenant, [CreateApprovalLink(id, ADA, hashed("another"))])
     assert isinstance(answer, Rejected), answer
     return answer.error
 
 
-async def sweep_gates(remote: Desk) -> None:
+async def sweep_approvals(queue: TenantQueue) -> None:
     """What the clock does to gates, for this tenant."""
-    due = [due.job_id for due in await remote.store.due_approvals(10_000) if due.tenant == remote.tenant]
-    await remote.store.carry_out(remote.tenant, [expire(id) for id in due])
+    due = [due.job_id for due in await queue.store.due_approvals(10_000) if due.tenant == queue.tenant]
+    await queue.store.carry_out(queue.tenant, [expire(id) for id in due])
 
 
 def hashed(token: str) -> bytes:

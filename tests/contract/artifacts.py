@@ -15,7 +15,7 @@ from interlock.domain.artifact import (
 )  # fmt: skip
 from interlock.domain.job import Job, Rejected
 from interlock.errors import Error
-from tests.contract.builders import Desk, new_id
+from tests.contract.builders import TenantQueue, new_id
 
 _numbers = itertools.count(1)
 
@@ -38,33 +38,33 @@ def link(job: Job, name: str = "report.md", url: str = "https://example.org/repo
     return NewArtifact(*holder(job), new_id(), name, url=url)
 
 
-async def opened(remote: Desk, *items: NewArtifact) -> None:
+async def opened(queue: TenantQueue, *items: NewArtifact) -> None:
     """Note the keys of files, as an upload does before its first byte."""
     openings = [Opening(new.holder, new.name, new.key) for new in items if new.key is not None]
-    assert await remote.store.open_uploads(remote.tenant, openings, quota=None) == [None] * len(openings)
+    assert await queue.store.open_uploads(queue.tenant, openings, quota=None) == [None] * len(openings)
 
 
-async def show(remote: Desk, *items: NewArtifact, quota: int | None = None) -> list[Artifact]:
-    await opened(remote, *items)
-    answers = await remote.store.show_artifacts(remote.tenant, items, quota=quota)
+async def show(queue: TenantQueue, *items: NewArtifact, quota: int | None = None) -> list[Artifact]:
+    await opened(queue, *items)
+    answers = await queue.store.show_artifacts(queue.tenant, items, quota=quota)
     assert not [answer for answer in answers if isinstance(answer, Rejected)], answers
     return [answer for answer in answers if isinstance(answer, Artifact)]
 
 
-async def refused(remote: Desk, *items: NewArtifact, quota: int | None = None) -> Error:
+async def refused(queue: TenantQueue, *items: NewArtifact, quota: int | None = None) -> Error:
     """Why the last one is not shown."""
-    answer = (await remote.store.show_artifacts(remote.tenant, items, quota=quota))[-1]
+    answer = (await queue.store.show_artifacts(queue.tenant, items, quota=quota))[-1]
     assert isinstance(answer, Rejected), answer
     return answer.error
 
 
-async def listed(remote: Desk, job: Job, **fields: Any) -> list[Artifact]:
-    return await remote.store.artifacts(remote.tenant, job.id, **{"before": None, "limit": 50, **fields})
+async def listed(queue: TenantQueue, job: Job, **fields: Any) -> list[Artifact]:
+    return await queue.store.artifacts(queue.tenant, job.id, **{"before": None, "limit": 50, **fields})
 
 
-async def due(remote: Desk) -> list[str]:
+async def due(queue: TenantQueue) -> list[str]:
     """The keys of this tenant whose time has come."""
-    return [orphan.key for orphan in await remote.store.due_orphans(10_000) if orphan.tenant == remote.tenant]
+    return [orphan.key for orphan in await queue.store.due_orphans(10_000) if orphan.tenant == queue.tenant]
 
 
 def keys(items: Sequence[NewArtifact | Artifact]) -> list[str | None]:

@@ -58,27 +58,27 @@ def ask(**fields: Any) -> ClaimFilter:
 
 
 def complete(job: Job, **fields: Any) -> CompleteJob:
-    return CompleteJob(**_grant(job) | fields)
+    return CompleteJob(**_lease(job) | fields)
 
 
 def fail(job: Job, **fields: Any) -> FailJob:
-    return FailJob(**_grant(job) | {"error": ERROR} | fields)
+    return FailJob(**_lease(job) | {"error": ERROR} | fields)
 
 
 def release(job: Job, **fields: Any) -> ReleaseJob:
-    return ReleaseJob(**_grant(job) | fields)
+    return ReleaseJob(**_lease(job) | fields)
 
 
 def cancel_ack(job: Job, **fields: Any) -> AcknowledgeCancel:
-    return AcknowledgeCancel(**_grant(job) | fields)
+    return AcknowledgeCancel(**_lease(job) | fields)
 
 
 def heartbeat(job: Job, **fields: Any) -> Heartbeat:
-    return Heartbeat(**_grant(job) | fields)
+    return Heartbeat(**_lease(job) | fields)
 
 
 def save(job: Job, seq: int, data: str = '"here"', **fields: Any) -> Checkpoint:
-    return Checkpoint(**_grant(job) | {"seq": seq, "data": data} | fields)
+    return Checkpoint(**_lease(job) | {"seq": seq, "data": data} | fields)
 
 
 def cancel(job_id: str, **fields: Any) -> CancelJob:
@@ -97,11 +97,11 @@ def pass_deadline(job_id: str) -> EnforceDeadline:
     return EnforceDeadline(job_id)
 
 
-def _grant(job: Job) -> dict[str, Any]:
+def _lease(job: Job) -> dict[str, Any]:
     return {"id": job.id, "fence": job.fence, "worker": job.worker}
 
 
-class Desk:
+class TenantQueue:
     """One tenant of a store; answers come alone, and a refusal that was not expected fails the test."""
 
     def __init__(self, store: Store, tenant: str, clock: ManualClock) -> None:
@@ -160,7 +160,7 @@ class Desk:
         assert all(isinstance(a, HeartbeatReply) for a in answers), answers
         return [a for a in answers if isinstance(a, HeartbeatReply)]
 
-    async def heartbeat_refused(self, heartbeat: Heartbeat) -> Error:
+    async def heartbeat_rejected(self, heartbeat: Heartbeat) -> Error:
         (answer,) = await self.store.heartbeat(self.tenant, [heartbeat])
         assert isinstance(answer, Rejected), answer
         return answer.error
@@ -170,7 +170,7 @@ class Desk:
         assert isinstance(answer, int), answer
         return answer
 
-    async def checkpoint_refused(self, checkpoint: Checkpoint) -> Error:
+    async def checkpoint_rejected(self, checkpoint: Checkpoint) -> Error:
         (answer,) = await self.store.checkpoint(self.tenant, [checkpoint])
         assert isinstance(answer, Rejected), answer
         return answer.error

@@ -20,8 +20,8 @@ from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.factory import open_sharded_store
 from interlock.storage.sqlite.store import SQLiteStore
-from tests.contract.builders import Desk
-from tests.contract.connections import MASTER, Door, open_door
+from tests.contract.builders import TenantQueue
+from tests.contract.connections import MASTER, SqlConnection, open_connection
 from tests.support.emptied import lent_database
 from tests.support.loops import share_the_loop_of_their_file
 from tests.support.partitions import partitioned_database
@@ -154,42 +154,42 @@ def tenant() -> str:
 
 
 @pytest.fixture
-def remote(store: Store, tenant: str, clock: ManualClock) -> Desk:
-    return Desk(store, tenant, clock)
+def queue(store: Store, tenant: str, clock: ManualClock) -> TenantQueue:
+    return TenantQueue(store, tenant, clock)
 
 
 @pytest.fixture
-def rival(store: Store, tenant: str, clock: ManualClock) -> Desk:
+def rival(store: Store, tenant: str, clock: ManualClock) -> TenantQueue:
     """Another tenant of the same store; where there are two shards, it lives on the other one."""
     other = SHARDS[first_shard(tenant, SHARDS) == SHARDS[0]]
-    return Desk(store, resident(other, f"{tenant}-rival"), clock)
+    return TenantQueue(store, resident(other, f"{tenant}-rival"), clock)
 
 
 @pytest.fixture
-def neighbour(store: Store, tenant: str, clock: ManualClock) -> Desk:
+def neighbour(store: Store, tenant: str, clock: ManualClock) -> TenantQueue:
     """Another tenant in the same database."""
-    return Desk(store, resident(first_shard(tenant, SHARDS), f"{tenant}-neighbour"), clock)
+    return TenantQueue(store, resident(first_shard(tenant, SHARDS), f"{tenant}-neighbour"), clock)
 
 
 @pytest.fixture
-def door_name(engine: str) -> str:
+def connection_name(engine: str) -> str:
     """Which door is tried."""
     return MASTER[engine]
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def adapter(
-    door_name: str, place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres
-) -> AsyncIterator[Door]:
+async def sql(
+    connection_name: str, place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres
+) -> AsyncIterator[SqlConnection]:
     """Direct SQL, unless a test says otherwise as somebody who may do everything."""
-    async with open_door(door_name, place=place, tenant=tenant, clock=clock, postgres=postgres) as opened:
+    async with open_connection(connection_name, place=place, tenant=tenant, clock=clock, postgres=postgres) as opened:
         yield opened
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def master(
     engine: str, place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres
-) -> AsyncIterator[Door]:
+) -> AsyncIterator[SqlConnection]:
     """The door by which a job is brought into a status that no verb leads to yet."""
-    async with open_door(MASTER[engine], place=place, tenant=tenant, clock=clock, postgres=postgres) as opened:
+    async with open_connection(MASTER[engine], place=place, tenant=tenant, clock=clock, postgres=postgres) as opened:
         yield opened

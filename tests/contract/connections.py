@@ -15,12 +15,12 @@ from interlock.domain.lifecycle import EDGES, TERMINAL, Status
 from interlock.storage.postgres.connection import prepare
 from interlock.storage.sqlite.connection import Connection
 from tests.contract.approvals import request_approval
-from tests.contract.builders import ERROR, Desk, cancel, complete, fail, new_id
+from tests.contract.builders import ERROR, TenantQueue, cancel, complete, fail, new_id
 from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
 
 # Which engine each door leads into; where history is partitioned, the owner's.
-DOORS: Final = {
+CONNECTIONS: Final = {
     "functions": "sqlite",
     "plain": "sqlite",
     "owner": "postgres",
@@ -35,36 +35,36 @@ _LOGINS: Final = {"app": APP_LOGIN, "owner": OWNER, "partitions": OWNER, "superu
 DatabaseError: Final = (apsw.Error, asyncpg.PostgresError)
 
 
-class Door(Protocol):
+class SqlConnection(Protocol):
     """Direct SQL with $1, $2, … for values; times are microseconds and ids text on both engines."""
 
     name: str
     engine: str
 
-    async def run(self, sql: str, *values: Any) -> list[tuple[Any, ...]]: ...
+    async def run(self, statement: str, *values: Any) -> list[tuple[Any, ...]]: ...
 
     async def without_rules(self) -> None:
         """Take the triggers away, as only the owner of a database can; CHECK constraints stay."""
         ...
 
 
-class SQLiteDoor:
+class SQLiteConnection:
     engine = "sqlite"
 
     def __init__(self, name: str, db: apsw.Connection) -> None:
         self.name = name
         self.db = db
 
-    async def run(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    async def run(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         named = {str(i): value for i, value in enumerate(values, 1)}
-        return [tuple(row) for row in self.db.execute(sql, named or None)]
+        return [tuple(row) for row in self.db.execute(statement, named or None)]
 
     async def without_rules(self) -> None:
         for (trigger,) in await self.run("SELECT name FROM sqlite_schema WHERE type = 'trigger'"):
             await self.run(f"DROP TRIGGER {trigger}")
 
 
-class PostgresDoor:
+class PostgresConnection:
     engine = "postgres"
 
     def __init__(self, name: str, connection: asyncpg.Connection[asyncpg.Record], clock: ManualClock) -> None:
@@ -72,31 +72,31 @@ class PostgresDoor:
         self.connection = connection
         self._clock = clock
 
-    async def run(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    async def run(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         await self.connection.execute(
             "select set_config('interlock.clock', to_timestamp($1 / 1e6)::text, false)", float(self._clock.now)
         )
-        return [tuple(row) for row in await self.connection.fetch(sql, *values)]
+        return [tuple(row) for row in await self.connection.fetch(statement, *values)]
 
     async def without_rules(self) -> None:
         await self.connection.execute("set session_replication_role = replica")
 
 
 @asynccontextmanager
-async def open_door(
+async def open_connection(
     name: str, *, place: str, tenant: str, clock: ManualClock, postgres: Postgres
-) -> AsyncIterator[Door]:
+) -> AsyncIterator[SqlConnection]:
     """A door into a file or database; place is its path or name."""
     if name == "functions":
         ours = Connection(place, clock=clock)
         try:
-            yield SQLiteDoor(name, ours.db)
+            yield SQLiteConnection(name, ours.db)
         finally:
             ours.close()
     elif name == "plain":
         plain = apsw.Connection(place)
         try:
-            yield SQLiteDoor(name, plain)
+            yield SQLiteConnection(name, plain)
         finally:
             plain.close()
     else:
@@ -105,15 +105,15 @@ async def open_door(
             await prepare(connection)
             await connection.execute("reset role; set search_path = interlock")
             await connection.execute("select set_config('interlock.tenant', $1, false)", tenant)
-            yield PostgresDoor(name, connection, clock)
+            yield PostgresConnection(name, connection, clock)
         finally:
             await connection.close()
 
 
-async def refusal(adapter: Door, sql: str, *values: Any) -> str:
+async def rejection(sql: SqlConnection, statement: str, *values: Any) -> str:
     """What the database says when it refuses a statement."""
     with pytest.raises(DatabaseError) as caught:
-        await adapter.run(sql, *values)
+        await sql.run(statement, *values)
     return str(caught.value)
 
 
@@ -123,7 +123,7 @@ def update(job: Job, columns: dict[str, Any]) -> tuple[Any, ...]:
     return f"UPDATE job SET {sets} WHERE tenant = $1 AND id = $2", job.tenant, job.id, *columns.values()
 
 
-def moved(adapter: Door, job: Job, target: Status, now: int) -> dict[str, Any]:
+def moved(sql: SqlConnection, job: Job, target: Status, now: int) -> dict[str, Any]:
     """All columns of a move that keeps the row consistent, so that only the move itself can be wrong."""
     leased = target is Status.RUNNING and job.status is not Status.RUNNING
     verbs = sorted(EDGES.get((job.status, target), ["edit"]))
@@ -144,34 +144,34 @@ def moved(adapter: Door, job: Job, target: Status, now: int) -> dict[str, Any]:
     }
     if target is Status.RUNNING:
         columns |= {"started_at": job.started_at or now, "run_started_at": job.run_started_at or now}
-    if adapter.engine == "postgres":
+    if sql.engine == "postgres":
         columns["previous"] = str(job.status)
     return columns
 
 
-async def move(adapter: Door, job: Job, target: Status, now: int, **other: Any) -> None:
+async def move(sql: SqlConnection, job: Job, target: Status, now: int, **other: Any) -> None:
     """Move a job by hand; other replaces columns of the move."""
-    await adapter.run(*update(job, moved(adapter, job, target, now) | other))
+    await sql.run(*update(job, moved(sql, job, target, now) | other))
 
 
-async def job_in(remote: Desk, adapter: Door, status: Status, **fields: Any) -> Job:
+async def job_in(queue: TenantQueue, sql: SqlConnection, status: Status, **fields: Any) -> Job:
     """A new job brought into a status by verbs."""
     if status is Status.DEAD_LETTER:
         fields = {"max_attempts": 1} | fields
     if status in (Status.QUEUED, Status.CANCELLED):
-        job = await remote.job(await remote.add(**fields))
+        job = await queue.job(await queue.add(**fields))
     else:
-        job = await remote.running(**fields)
+        job = await queue.running(**fields)
     if status is Status.WAITING_FOR_APPROVAL:
-        await remote.do(request_approval(job))
+        await queue.do(request_approval(job))
     elif status is Status.CANCELLED:
-        await remote.do(cancel(job.id))
+        await queue.do(cancel(job.id))
     elif status is Status.SUCCEEDED:
-        await remote.do(complete(job))
+        await queue.do(complete(job))
     elif status in (Status.RETRY, Status.DEAD_LETTER):
-        await remote.do(fail(job, retry_after_seconds=5.0))
+        await queue.do(fail(job, retry_after_seconds=5.0))
     elif status is Status.FAILED:
-        await remote.do(fail(job, retryable=False))
-    job = await remote.job(job.id)
+        await queue.do(fail(job, retryable=False))
+    job = await queue.job(job.id)
     assert job.status is status
     return job

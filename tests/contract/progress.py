@@ -6,7 +6,7 @@ from typing import Any
 
 from interlock.domain.job import Job, Rejected
 from interlock.domain.progress import Event, Level, Report, Step, StepRow
-from tests.contract.builders import Desk, new_id
+from tests.contract.builders import TenantQueue, new_id
 
 
 def step(job: Job, name: str = "search", occurrence: int = 1, result: str = '"found"', **fields: Any) -> Step:
@@ -14,8 +14,8 @@ def step(job: Job, name: str = "search", occurrence: int = 1, result: str = '"fo
     return Step(**lease | {"name": name, "occurrence": occurrence, "result": result} | fields)
 
 
-async def keep(remote: Desk, step: Step) -> StepRow:
-    (answer,) = await remote.store.save_steps(remote.tenant, [step])
+async def keep(queue: TenantQueue, step: Step) -> StepRow:
+    (answer,) = await queue.store.save_steps(queue.tenant, [step])
     assert isinstance(answer, StepRow), answer
     return answer
 
@@ -29,13 +29,13 @@ def report(job: Job, *events: Event, **fields: Any) -> Report:
     return Report(**lease | {"events": events} | fields)
 
 
-async def tell(remote: Desk, report: Report) -> tuple[int, ...]:
-    (answer,) = await remote.store.add_events(remote.tenant, [report])
+async def append_events(queue: TenantQueue, report: Report) -> tuple[int, ...]:
+    (answer,) = await queue.store.add_events(queue.tenant, [report])
     assert not isinstance(answer, Rejected), answer
     return answer
 
 
-async def steps_of(remote: Desk, job_id: str) -> list[StepRow]:
+async def steps_of(queue: TenantQueue, job_id: str) -> list[StepRow]:
     """Everything that is kept of a job's steps."""
-    (found,) = await remote.store.steps(remote.tenant, [job_id], limit=1000)
+    (found,) = await queue.store.steps(queue.tenant, [job_id], limit=1000)
     return found

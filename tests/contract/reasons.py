@@ -8,30 +8,30 @@ from interlock.domain.explain import Why, explain
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.worker_presence import WorkerSeen
 from tests.contract.builders import (
-    Desk,
+    TenantQueue,
     ask,
 )
 
 
-async def why(remote: Desk, job_id: str) -> Why:
-    found = await remote.store.job_snapshot(remote.tenant, job_id)
+async def why(queue: TenantQueue, job_id: str) -> Why:
+    found = await queue.store.job_snapshot(queue.tenant, job_id)
     assert found is not None
-    assert found.now == remote.clock.now
+    assert found.now == queue.clock.now
     return explain(found)
 
 
-async def clauses(remote: Desk, job_id: str) -> list[str]:
+async def clauses(queue: TenantQueue, job_id: str) -> list[str]:
     """Every clause that holds, the one that decides first."""
-    reported = await why(remote, job_id)
+    reported = await why(queue, job_id)
     return [reported.clause, *(reason.clause for reason in reported.also)]
 
 
-async def details(remote: Desk, job_id: str) -> dict[str, Any]:
-    return dict((await why(remote, job_id)).reason.details)
+async def details(queue: TenantQueue, job_id: str) -> dict[str, Any]:
+    return dict((await why(queue, job_id)).reason.details)
 
 
-async def seen(remote: Desk, **fields: Any) -> ClaimFilter:
+async def seen(queue: TenantQueue, **fields: Any) -> ClaimFilter:
     """A worker is noted as asking; the ask is the answer."""
     asked = ask(**fields)
-    await remote.store.note_workers(remote.tenant, [WorkerSeen(asked.worker, (asked,))])
+    await queue.store.note_workers(queue.tenant, [WorkerSeen(asked.worker, (asked,))])
     return asked

@@ -24,15 +24,15 @@ from tests.contract.approvals import (  # fmt: skip
     DENY,
     approval_of,
     command,
-    decide_refused,
+    decide_rejected,
     decided,
-    mint_refused,
+    link_rejected,
     request_approval,
     waiting,
 )
 from tests.contract.builders import (
     NEVER,
-    Desk,
+    TenantQueue,
     cancel,
     cancel_ack,
     complete,
@@ -43,18 +43,18 @@ from tests.contract.builders import (
     revoke,
     save,
 )
+from tests.support.invariants import check_history
 from tests.support.stores import SECOND
-from tests.support.truth import check_history
 
 DAY = 86_400
 
 
-async def test_a_job_that_opens_a_gate_gives_up_its_lease_and_waits(remote: Desk) -> None:
-    job = await remote.running()
-    remote.clock.advance(1)
+async def test_a_job_that_requests_approval_ends_its_lease_and_waits(queue: TenantQueue) -> None:
+    job = await queue.running()
+    queue.clock.advance(1)
     order = request_approval(job, prompt="Publish?", details='{"pages": 3}', risk="high")
-    receipt = await remote.do(order)
-    now = await remote.job(job.id)
+    receipt = await queue.do(order)
+    now = await queue.job(job.id)
     assert receipt == Receipt(job.id, job.fence, Status.WAITING_FOR_APPROVAL, 1, job.version + 1, None, None)
     assert (now.status, now.approval_id, now.worker, now.lease_expires_at) == (
         receipt.status,
@@ -62,9 +62,9 @@ async def test_a_job_that_opens_a_gate_gives_up_its_lease_and_waits(remote: Desk
         None,
         None,
     )
-    assert (now.attempt, now.fence, now.location(remote.clock.now)) == (1, job.fence, Location.BLOCKED)
-    assert await remote.claim(worker="w2") == []
-    approval = await approval_of(remote, order.approval_id)
+    assert (now.attempt, now.fence, now.location(queue.clock.now)) == (1, job.fence, Location.BLOCKED)
+    assert await queue.claim(worker="w2") == []
+    approval = await approval_of(queue, order.approval_id)
     assert (approval.status, approval.job_id, approval.prompt, approval.details) == (
         ApprovalStatus.OPEN,
         job.id,
@@ -72,193 +72,195 @@ async def test_a_job_that_opens_a_gate_gives_up_its_lease_and_waits(remote: Desk
         '{"pages": 3}',
     )
     assert (approval.risk, approval.required, approval.on_deny, approval.votes) == ("high", 1, OnDeny.FAIL, ())
-    assert (approval.opened_at, approval.expires_at) == (remote.clock.now, remote.clock.now + DAY * SECOND)
-    row = (await remote.history(job.id))[-1]
+    assert (approval.opened_at, approval.expires_at) == (queue.clock.now, queue.clock.now + DAY * SECOND)
+    row = (await queue.history(job.id))[-1]
     assert (row.verb, row.actor, facts(row)) == (
         Verb.REQUEST_APPROVAL,
         "worker:w1",
         {"approval_id": order.approval_id},
     )
-    await remote.verify()
+    await queue.verify()
 
 
-async def test_the_digest_is_over_the_exact_text_of_what_is_asked(remote: Desk) -> None:
+async def test_the_digest_covers_the_exact_text_of_the_request(queue: TenantQueue) -> None:
     payload = '{"b" : 1,  "a": "\\u0000é"}'
-    job, approval = await waiting(remote, job=await remote.running(payload=payload), details="[1.0]", schema="true")
+    job, approval = await waiting(queue, job=await queue.running(payload=payload), details="[1.0]", schema="true")
     assert approval.digest == digest(payload, "Go on?", "[1.0]", "true")
     assert job.payload == payload
 
 
-async def test_opening_a_gate_again_answers_the_same_and_opens_nothing(remote: Desk) -> None:
-    job = await remote.running()
+async def test_requesting_an_approval_again_returns_the_same_one(queue: TenantQueue) -> None:
+    job = await queue.running()
     first = request_approval(job)
-    receipt = await remote.do(first)
-    remote.clock.advance(1)
-    assert await remote.do(request_approval(job, prompt="Something else?")) == receipt
-    await decided(remote, command(first.approval_id))
-    assert await remote.do(request_approval(job)) == receipt
-    approvals = await remote.store.find_approvals(remote.tenant, ApprovalFilter(job_id=job.id))
+    receipt = await queue.do(first)
+    queue.clock.advance(1)
+    assert await queue.do(request_approval(job, prompt="Something else?")) == receipt
+    await decided(queue, command(first.approval_id))
+    assert await queue.do(request_approval(job)) == receipt
+    approvals = await queue.store.find_approvals(queue.tenant, ApprovalFilter(job_id=job.id))
     assert [approval.id for approval in approvals] == [first.approval_id]
 
 
-async def test_a_stale_worker_opens_no_gate(remote: Desk) -> None:
-    job = await remote.running()
-    await remote.do(revoke(job.id))
-    before = await remote.trace(job.id)
-    assert isinstance(await remote.refused(request_approval(job)), LeaseLost)
-    assert isinstance(await remote.refused(request_approval(job, id=NEVER)), NotFound)
-    assert isinstance(await remote.refused(request_approval(job, worker="w2")), LeaseLost)
-    assert await remote.trace(job.id) == before
-    assert await remote.store.find_approvals(remote.tenant, ApprovalFilter()) == []
+async def test_a_stale_worker_cannot_request_an_approval(queue: TenantQueue) -> None:
+    job = await queue.running()
+    await queue.do(revoke(job.id))
+    before = await queue.trace(job.id)
+    assert isinstance(await queue.refused(request_approval(job)), LeaseLost)
+    assert isinstance(await queue.refused(request_approval(job, id=NEVER)), NotFound)
+    assert isinstance(await queue.refused(request_approval(job, worker="w2")), LeaseLost)
+    assert await queue.trace(job.id) == before
+    assert await queue.store.find_approvals(queue.tenant, ApprovalFilter()) == []
 
 
-async def test_a_grant_that_ended_by_a_gate_can_do_nothing_else(remote: Desk) -> None:
-    job = await remote.running()
-    await remote.do(request_approval(job))
+async def test_a_lease_ended_by_an_approval_can_do_nothing_else(queue: TenantQueue) -> None:
+    job = await queue.running()
+    await queue.do(request_approval(job))
     for order in (complete(job), fail(job), release(job)):
-        assert isinstance(await remote.refused(order), AlreadyFinished)
-    assert isinstance(await remote.heartbeat_refused(heartbeat(job)), NotRunning)
-    assert isinstance(await remote.checkpoint_refused(save(job, 1)), NotRunning)
+        assert isinstance(await queue.refused(order), AlreadyFinished)
+    assert isinstance(await queue.heartbeat_rejected(heartbeat(job)), NotRunning)
+    assert isinstance(await queue.checkpoint_rejected(save(job, 1)), NotRunning)
 
 
-async def test_a_cancel_request_beats_a_gate(remote: Desk) -> None:
-    job = await remote.running()
-    await remote.do(cancel(job.id, reason="stop"))
+async def test_a_pending_cancel_rejects_an_approval_request(queue: TenantQueue) -> None:
+    job = await queue.running()
+    await queue.do(cancel(job.id, reason="stop"))
     order = request_approval(job, checkpoint=save(job, 1))
     for _ in range(2):
-        assert isinstance(await remote.refused(order), CancelRequested)
-    assert await remote.store.approvals(remote.tenant, [order.approval_id]) == [None]
-    found = await remote.job(job.id)
+        assert isinstance(await queue.refused(order), CancelRequested)
+    assert await queue.store.approvals(queue.tenant, [order.approval_id]) == [None]
+    found = await queue.job(job.id)
     assert (found.status, found.approval_id, found.checkpoint) == (Status.RUNNING, None, None)
-    assert (await remote.do(cancel_ack(job))).status is Status.CANCELLED
-    check_history(await remote.job(job.id), await remote.history(job.id))
+    assert (await queue.do(cancel_ack(job))).status is Status.CANCELLED
+    check_history(await queue.job(job.id), await queue.history(job.id))
 
 
-async def test_a_checkpoint_is_saved_with_the_gate_or_neither_is(remote: Desk) -> None:
-    job = await remote.running()
-    await remote.checkpoint(save(job, 5))
-    before = await remote.trace(job.id)
-    assert isinstance(await remote.refused(request_approval(job, checkpoint=save(job, 4, '"old"'))), CheckpointConflict)
-    assert await remote.trace(job.id) == before
-    now, _ = await waiting(remote, job=job, checkpoint=save(job, 6, '"new"'))
+async def test_a_checkpoint_is_saved_with_the_approval_or_neither_is(queue: TenantQueue) -> None:
+    job = await queue.running()
+    await queue.checkpoint(save(job, 5))
+    before = await queue.trace(job.id)
+    assert isinstance(await queue.refused(request_approval(job, checkpoint=save(job, 4, '"old"'))), CheckpointConflict)
+    assert await queue.trace(job.id) == before
+    now, _ = await waiting(queue, job=job, checkpoint=save(job, 6, '"new"'))
     assert (now.checkpoint_seq, now.checkpoint) == (6, '"new"')
 
 
-async def test_an_approved_job_is_queued_and_its_next_run_knows_the_decision(remote: Desk) -> None:
-    job, approval = await waiting(remote, job=await remote.running(timeout_seconds=30.0), checkpoint=None)
-    remote.clock.advance(3600)
-    answer = await decided(remote, command(approval, comment="fine", data='{"amount":  5}', digest=approval.digest))
+async def test_an_approved_job_is_queued_and_its_next_run_has_the_decision(queue: TenantQueue) -> None:
+    job, approval = await waiting(queue, job=await queue.running(timeout_seconds=30.0), checkpoint=None)
+    queue.clock.advance(3600)
+    answer = await decided(queue, command(approval, comment="fine", data='{"amount":  5}', digest=approval.digest))
     assert (answer.status, answer.decision, answer.comment) == (ApprovalStatus.APPROVED, APPROVE, "fine")
-    assert (answer.data, answer.closed_by, answer.closed_at) == ('{"amount":  5}', ADA, remote.clock.now)
-    assert [(v.voter, v.decision, v.comment, v.at) for v in answer.votes] == [(ADA, APPROVE, "fine", remote.clock.now)]
-    assert await approval_of(remote, approval.id) == answer
-    queued = await remote.job(job.id)
+    assert (answer.data, answer.closed_by, answer.closed_at) == ('{"amount":  5}', ADA, queue.clock.now)
+    assert [(v.voter, v.decision, v.comment, v.at) for v in answer.votes] == [(ADA, APPROVE, "fine", queue.clock.now)]
+    assert await approval_of(queue, approval.id) == answer
+    queued = await queue.job(job.id)
     assert (queued.status, queued.run_at, queued.attempt, queued.approval_id) == (
         Status.QUEUED,
-        remote.clock.now,
+        queue.clock.now,
         1,
         None,
     )
-    row = (await remote.history(job.id))[-1]
+    row = (await queue.history(job.id))[-1]
     assert (row.verb, row.actor, row.reason) == (Verb.DECIDE, ADA, "fine")
-    assert facts(row) == {"approval_id": approval.id, "decision": "approve", "run_at": when(remote.clock.now)}
-    again = await remote.again(job)
+    assert facts(row) == {"approval_id": approval.id, "decision": "approve", "run_at": when(queue.clock.now)}
+    again = await queue.again(job)
     assert (again.attempt, again.fence) == (1, job.fence + 1)
-    assert (again.run_started_at, again.lease_expires_at) == (remote.clock.now, remote.clock.now + 30 * SECOND)
-    assert await remote.store.decisions(remote.tenant, [job.id, NEVER]) == {job.id: [answer]}
-    check_history(again, await remote.history(job.id))
-    await remote.verify()
+    assert (again.run_started_at, again.lease_expires_at) == (queue.clock.now, queue.clock.now + 30 * SECOND)
+    assert await queue.store.decisions(queue.tenant, [job.id, NEVER]) == {job.id: [answer]}
+    check_history(again, await queue.history(job.id))
+    await queue.verify()
 
 
-async def test_a_resumed_run_has_its_checkpoint_and_spends_no_attempt(remote: Desk) -> None:
-    job = await remote.running(max_attempts=1)
-    _, approval = await waiting(remote, job=job, checkpoint=save(job, 1, '"mail is sent"'))
-    await decided(remote, command(approval))
-    again = await remote.again(job)
+async def test_a_resumed_run_has_its_checkpoint_and_uses_no_attempt(queue: TenantQueue) -> None:
+    job = await queue.running(max_attempts=1)
+    _, approval = await waiting(queue, job=job, checkpoint=save(job, 1, '"mail is sent"'))
+    await decided(queue, command(approval))
+    again = await queue.again(job)
     assert (again.attempt, again.max_attempts, again.checkpoint) == (1, 1, '"mail is sent"')
-    assert (await remote.do(complete(again))).status is Status.SUCCEEDED
+    assert (await queue.do(complete(again))).status is Status.SUCCEEDED
 
 
-async def test_the_decision_survives_a_crash_of_the_resumed_run(remote: Desk) -> None:
-    job, approval = await waiting(remote)
-    answer = await decided(remote, command(approval))
-    again = await remote.again(job)
-    await remote.do(fail(again, retry_after_seconds=1.0))
-    remote.clock.advance(1)
-    await remote.again(job, worker="w3")
-    assert await remote.store.decisions(remote.tenant, [job.id]) == {job.id: [answer]}
+async def test_the_decision_survives_a_crash_of_the_resumed_run(queue: TenantQueue) -> None:
+    job, approval = await waiting(queue)
+    answer = await decided(queue, command(approval))
+    again = await queue.again(job)
+    await queue.do(fail(again, retry_after_seconds=1.0))
+    queue.clock.advance(1)
+    await queue.again(job, worker="w3")
+    assert await queue.store.decisions(queue.tenant, [job.id]) == {job.id: [answer]}
 
 
-async def test_several_gates_follow_each_other_and_all_decisions_are_told(remote: Desk) -> None:
-    job, first = await waiting(remote)
-    await decided(remote, command(first))
-    again = await remote.again(job)
-    remote.clock.advance(1)
-    _, second = await waiting(remote, job=again)
-    assert [one.id for one in (await remote.store.decisions(remote.tenant, [job.id]))[job.id]] == [first.id]
-    assert isinstance(await decide_refused(remote, command(first, DENY)), AlreadyDecided)
-    assert (await approval_of(remote, second.id)).status is ApprovalStatus.OPEN
-    await decided(remote, command(second, actor=BOB))
-    assert [one.id for one in (await remote.store.decisions(remote.tenant, [job.id]))[job.id]] == [first.id, second.id]
-    approvals = await remote.store.find_approvals(remote.tenant, ApprovalFilter(job_id=job.id))
+async def test_several_approvals_follow_each_other_and_all_decisions_are_returned(queue: TenantQueue) -> None:
+    job, first = await waiting(queue)
+    await decided(queue, command(first))
+    again = await queue.again(job)
+    queue.clock.advance(1)
+    _, second = await waiting(queue, job=again)
+    assert [one.id for one in (await queue.store.decisions(queue.tenant, [job.id]))[job.id]] == [first.id]
+    assert isinstance(await decide_rejected(queue, command(first, DENY)), AlreadyDecided)
+    assert (await approval_of(queue, second.id)).status is ApprovalStatus.OPEN
+    await decided(queue, command(second, actor=BOB))
+    assert [one.id for one in (await queue.store.decisions(queue.tenant, [job.id]))[job.id]] == [first.id, second.id]
+    approvals = await queue.store.find_approvals(queue.tenant, ApprovalFilter(job_id=job.id))
     assert [approval.id for approval in approvals] == [second.id, first.id]
 
 
-async def test_a_request_is_known_by_its_name_and_numbered_without_one(remote: Desk) -> None:
-    job = await remote.running()
+async def test_an_approval_is_identified_by_its_name_or_numbered_without_one(queue: TenantQueue) -> None:
+    job = await queue.running()
     for name, occurrence in ((None, None), ("legal", None), (None, None), ("legal", None), ("legal", 7)):
-        _, approval = await waiting(remote, job=job, name=name, occurrence=occurrence)
-        await decided(remote, command(approval))
-        job = await remote.again(job)
-        remote.clock.advance(1)
-    reported = (await remote.store.decisions(remote.tenant, [job.id]))[job.id]
+        _, approval = await waiting(queue, job=job, name=name, occurrence=occurrence)
+        await decided(queue, command(approval))
+        job = await queue.again(job)
+        queue.clock.advance(1)
+    reported = (await queue.store.decisions(queue.tenant, [job.id]))[job.id]
     assert [(one.name, one.occurrence) for one in reported] == [
         (None, 1), ("legal", 1), (None, 2), ("legal", 2), ("legal", 7),
     ]  # fmt: skip
 
 
-async def test_a_denied_job_has_failed(remote: Desk) -> None:
-    job, approval = await waiting(remote)
-    answer = await decided(remote, command(approval, DENY, comment="no"))
-    now = await remote.job(job.id)
-    assert (answer.status, now.status, now.finished_at) == (ApprovalStatus.DENIED, Status.FAILED, remote.clock.now)
+async def test_a_denied_job_fails(queue: TenantQueue) -> None:
+    job, approval = await waiting(queue)
+    answer = await decided(queue, command(approval, DENY, comment="no"))
+    now = await queue.job(job.id)
+    assert (answer.status, now.status, now.finished_at) == (ApprovalStatus.DENIED, Status.FAILED, queue.clock.now)
     assert json.loads(now.error or "")["kind"] == "approval_denied"
-    row = (await remote.history(job.id))[-1]
+    row = (await queue.history(job.id))[-1]
     assert (row.verb, row.actor, row.reason) == (Verb.DECIDE, ADA, "no")
-    check_history(now, await remote.history(job.id))
+    check_history(now, await queue.history(job.id))
 
 
-async def test_a_job_that_resumes_on_denial_goes_on_and_knows(remote: Desk) -> None:
-    job, approval = await waiting(remote, on_deny=OnDeny.RESUME)
-    await decided(remote, command(approval, DENY, comment="no"))
-    again = await remote.again(job)
-    (reported,) = (await remote.store.decisions(remote.tenant, [job.id]))[job.id]
+async def test_a_job_that_resumes_on_denial_has_the_decision(queue: TenantQueue) -> None:
+    job, approval = await waiting(queue, on_deny=OnDeny.RESUME)
+    await decided(queue, command(approval, DENY, comment="no"))
+    again = await queue.again(job)
+    (reported,) = (await queue.store.decisions(queue.tenant, [job.id]))[job.id]
     assert (again.attempt, reported.decision, reported.comment) == (1, DENY, "no")
 
 
-async def test_urgent_lists_have_the_open_gates_that_end_first_and_go_on_from_any_place(remote: Desk) -> None:
+async def test_urgent_lists_contain_the_pending_approvals_that_expire_first_and_resume_from_a_cursor(
+    queue: TenantQueue,
+) -> None:
     approvals: list[Approval] = []
     for i, seconds in enumerate((500, 100, 300, 100, 400, 200)):
-        job = await remote.running(type=f"t{i}")
-        approvals.append((await waiting(remote, job=job, expires_in_seconds=seconds))[1])
-    await decided(remote, command(approvals.pop(), APPROVE))
+        job = await queue.running(type=f"t{i}")
+        approvals.append((await waiting(queue, job=job, expires_in_seconds=seconds))[1])
+    await decided(queue, command(approvals.pop(), APPROVE))
     seen: list[Approval] = []
     filter = ApprovalFilter(status=ApprovalStatus.OPEN, limit=2, urgent=True)
-    while page := await remote.store.find_approvals(remote.tenant, filter):
+    while page := await queue.store.find_approvals(queue.tenant, filter):
         assert len(page) <= 2
         seen += page
         filter = filter._replace(before=filter.cursor_of(page[-1]))
     assert seen == sorted(approvals, key=lambda approval: (approval.expires_at, approval.id))
 
 
-async def test_lists_are_newest_first_and_go_on_from_any_place(remote: Desk) -> None:
+async def test_lists_are_newest_first_and_resume_from_a_cursor(queue: TenantQueue) -> None:
     approvals: list[Approval] = []
     for i in range(7):
-        job = await remote.running(type=f"t{i}")
-        approvals.append((await waiting(remote, job=job))[1])
-        remote.clock.advance(i % 2)
+        job = await queue.running(type=f"t{i}")
+        approvals.append((await waiting(queue, job=job))[1])
+        queue.clock.advance(i % 2)
     for approval in approvals[:3]:
-        await decided(remote, command(approval, DENY if approval is approvals[0] else APPROVE))
+        await decided(queue, command(approval, DENY if approval is approvals[0] else APPROVE))
     newest = [g.id for g in sorted(approvals, key=lambda g: (g.opened_at, g.id), reverse=True)]
     for status, expected in (
         (None, set(newest)),
@@ -269,21 +271,21 @@ async def test_lists_are_newest_first_and_go_on_from_any_place(remote: Desk) -> 
     ):
         seen: list[Approval] = []
         filter = ApprovalFilter(status=status, limit=2)
-        while page := await remote.store.find_approvals(remote.tenant, filter):
+        while page := await queue.store.find_approvals(queue.tenant, filter):
             assert len(page) <= 2
             seen += page
             filter = filter._replace(before=(page[-1].opened_at, page[-1].id))
         assert [approval.id for approval in seen] == [id for id in newest if id in expected]
 
 
-async def test_another_tenant_sees_no_gate_and_decides_none(remote: Desk, rival: Desk) -> None:
-    job, approval = await waiting(remote)
-    before = await remote.trace(job.id)
+async def test_another_tenant_can_neither_see_nor_decide_an_approval(queue: TenantQueue, rival: TenantQueue) -> None:
+    job, approval = await waiting(queue)
+    before = await queue.trace(job.id)
     assert await rival.store.approvals(rival.tenant, [approval.id]) == [None]
     assert await rival.store.find_approvals(rival.tenant, ApprovalFilter()) == []
     assert await rival.store.find_approvals(rival.tenant, ApprovalFilter(job_id=job.id)) == []
-    assert isinstance(await decide_refused(rival, command(approval)), NotFound)
-    assert isinstance(await mint_refused(rival, approval), NotFound)
-    await decided(remote, command(approval))
+    assert isinstance(await decide_rejected(rival, command(approval)), NotFound)
+    assert isinstance(await link_rejected(rival, approval), NotFound)
+    await decided(queue, command(approval))
     assert await rival.store.decisions(rival.tenant, [job.id]) == {}
-    assert (await remote.history(job.id))[:-1] == before[1]
+    assert (await queue.history(job.id))[:-1] == before[1]

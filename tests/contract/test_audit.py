@@ -13,52 +13,52 @@ from interlock.storage import history_chain
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
-from tests.contract.builders import Desk, cancel, complete, new_job
-from tests.contract.connections import MASTER, Door, move, open_door
+from tests.contract.builders import TenantQueue, cancel, complete, new_job
+from tests.contract.connections import MASTER, SqlConnection, move, open_connection
 from tests.contract.test_history import eventful
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ENGINES, ManualClock, fresh_database, open_store
 
 
-async def test_each_hash_covers_its_row_and_the_hash_before(remote: Desk) -> None:
-    id = await eventful(remote)
+async def test_each_hash_covers_its_row_and_the_previous_hash(queue: TenantQueue) -> None:
+    id = await eventful(queue)
     previous = None
-    for r in await remote.history(id):
+    for r in await queue.history(id):
         who_and_what = (r.version, r.from_status, r.to_status, r.verb, r.actor, r.attempt, r.fence)
-        assert r.hash == history_hash(previous, remote.tenant, id, *who_and_what, r.reason, r.metadata, r.at)
+        assert r.hash == history_hash(previous, queue.tenant, id, *who_and_what, r.reason, r.metadata, r.at)
         previous = r.hash
 
 
-async def test_the_same_script_makes_the_same_hashes_on_both_engines(tmp_path: Path, postgres: Postgres) -> None:
+async def test_the_same_script_produces_the_same_hashes_on_both_engines(tmp_path: Path, postgres: Postgres) -> None:
     """G30, down to the bytes of the audit."""
     reported, heads = [], []
     ids = [f"0193a1b2-0000-7000-8000-{n:012x}" for n in range(4)]
     for engine in ENGINES:
         clock = ManualClock()
         async with open_store(engine, directory=tmp_path, postgres=postgres, clock=clock) as store:
-            remote = Desk(store, "größe 🐢", clock)
-            await eventful(remote, id=ids[0])
-            job = await remote.running(id=ids[1], type="other")
-            await remote.do(complete(job, result='"done"'))
-            await remote.add(id=ids[2], type="late", deadline=remote.after(5))
+            queue = TenantQueue(store, "größe 🐢", clock)
+            await eventful(queue, id=ids[0])
+            job = await queue.running(id=ids[1], type="other")
+            await queue.do(complete(job, result='"done"'))
+            await queue.add(id=ids[2], type="late", deadline=queue.after(5))
             clock.advance(5)
-            await remote.sweep()
-            await Desk(store, "b", clock).add(id=ids[3])
-            reported.append([[row.hash for row in await remote.history(id)] for id in ids])
+            await queue.sweep()
+            await TenantQueue(store, "b", clock).add(id=ids[3])
+            reported.append([[row.hash for row in await queue.history(id)] for id in ids])
             heads.append(await store.head())
             assert (await store.verify()).first_bad is None
     assert reported[0] == reported[1]
     assert heads[0] == heads[1]
 
 
-async def test_an_untouched_store_is_verified_and_counted(remote: Desk, rival: Desk) -> None:
-    rows = len(await remote.history(await eventful(remote)))
-    await remote.add_all([new_job() for _ in range(5)])
+async def test_an_untouched_store_is_verified_and_counted(queue: TenantQueue, rival: TenantQueue) -> None:
+    rows = len(await queue.history(await eventful(queue)))
+    await queue.add_all([new_job() for _ in range(5)])
     await rival.add()
-    verdict = await remote.store.verify(remote.tenant)
+    verdict = await queue.store.verify(queue.tenant)
     assert verdict == (6, rows + 5, None)
-    assert (await remote.store.verify(rival.tenant)) == (1, 1, None)
-    assert (await remote.store.verify("nobody")) == (0, 0, None)
+    assert (await queue.store.verify(rival.tenant)) == (1, 1, None)
+    assert (await queue.store.verify("nobody")) == (0, 0, None)
 
 
 # What an owner might do to a history of twelve rows, once the guards are taken away.
@@ -93,14 +93,14 @@ TAMPERINGS = {
 
 
 @pytest.mark.parametrize("kind", TAMPERINGS)
-async def test_an_audit_finds_the_first_row_that_was_tampered_with(remote: Desk, adapter: Door, kind: str) -> None:
-    id = await eventful(remote)
-    other = await remote.add()
-    await remote.verify()
-    await adapter.without_rules()
+async def test_an_audit_finds_the_first_tampered_row(queue: TenantQueue, sql: SqlConnection, kind: str) -> None:
+    id = await eventful(queue)
+    other = await queue.add()
+    await queue.verify()
+    await sql.without_rules()
     statement, version = TAMPERINGS[kind]
-    await adapter.run(statement.format(key=KEY[adapter.engine]), remote.tenant, id)
-    verdict = await remote.store.verify(remote.tenant)
+    await sql.run(statement.format(key=KEY[sql.engine]), queue.tenant, id)
+    verdict = await queue.store.verify(queue.tenant)
     assert verdict.first_bad is not None
     assert id in verdict.first_bad
     assert other not in verdict.first_bad
@@ -108,28 +108,30 @@ async def test_an_audit_finds_the_first_row_that_was_tampered_with(remote: Desk,
 
 
 @pytest.mark.parametrize("engine", ["postgres"])
-async def test_on_postgresql_a_hash_that_somebody_made_up_is_not_written(remote: Desk, adapter: Door) -> None:
-    job = await remote.running()
-    await move(adapter, job, Status.SUCCEEDED, remote.clock.now, head=bytes(32))
-    await remote.verify()
+async def test_on_postgresql_an_invented_hash_is_rejected(queue: TenantQueue, sql: SqlConnection) -> None:
+    job = await queue.running()
+    await move(sql, job, Status.SUCCEEDED, queue.clock.now, head=bytes(32))
+    await queue.verify()
 
 
-async def test_an_audit_finds_history_whose_job_is_gone(remote: Desk, adapter: Door) -> None:
-    id = await eventful(remote)
-    await adapter.without_rules()
-    await adapter.run("DELETE FROM job WHERE tenant = $1 AND id = $2", remote.tenant, id)
-    verdict = await remote.store.verify(remote.tenant)
+async def test_an_audit_finds_history_without_its_job(queue: TenantQueue, sql: SqlConnection) -> None:
+    id = await eventful(queue)
+    await sql.without_rules()
+    await sql.run("DELETE FROM job WHERE tenant = $1 AND id = $2", queue.tenant, id)
+    verdict = await queue.store.verify(queue.tenant)
     assert verdict.first_bad is not None
     assert "the job is gone" in verdict.first_bad
 
 
-async def test_tampering_with_one_tenant_is_no_fault_of_another(remote: Desk, rival: Desk, adapter: Door) -> None:
-    id = await remote.add()
+async def test_tampering_with_one_tenant_is_not_reported_for_another(
+    queue: TenantQueue, rival: TenantQueue, sql: SqlConnection
+) -> None:
+    id = await queue.add()
     await rival.add()
-    await adapter.without_rules()
-    await adapter.run(TAMPERINGS["all rows gone"][0].format(key=KEY[adapter.engine]), remote.tenant, id)
-    assert (await remote.store.verify(remote.tenant)).first_bad is not None
-    assert (await remote.store.verify(rival.tenant)).first_bad is None
+    await sql.without_rules()
+    await sql.run(TAMPERINGS["all rows gone"][0].format(key=KEY[sql.engine]), queue.tenant, id)
+    assert (await queue.store.verify(queue.tenant)).first_bad is not None
+    assert (await queue.store.verify(rival.tenant)).first_bad is None
 
 
 async def with_own_store(
@@ -157,16 +159,16 @@ async def test_the_head_changes_with_every_transition_and_with_nothing_else(
     engine: str, tmp_path: Path, postgres: Postgres
 ) -> None:
     async def use(store: Store, place: str) -> None:
-        remote = Desk(store, "t", ManualClock())
+        queue = TenantQueue(store, "t", ManualClock())
         seen = [await store.head()]
-        id = await remote.add()
+        id = await queue.add()
         seen.append(await store.head())
-        await remote.add(type="x", delay_seconds=9.0)
+        await queue.add(type="x", delay_seconds=9.0)
         seen.append(await store.head())
-        await remote.claim()
+        await queue.claim()
         seen.append(await store.head())
         assert await store.head() == seen[-1]
-        await remote.do(cancel(id))
+        await queue.do(cancel(id))
         seen.append(await store.head())
         assert len(set(seen)) == len(seen)
         assert all(len(head) == 64 for head in seen)
@@ -174,13 +176,13 @@ async def test_the_head_changes_with_every_transition_and_with_nothing_else(
     await with_own_store(engine, tmp_path, postgres, use)
 
 
-async def test_the_head_of_a_tenant_is_changed_by_nobody_else(
+async def test_the_head_of_a_tenant_depends_on_no_other_tenant(
     engine: str, tmp_path: Path, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history_chain, "ENDS_BATCH_SIZE", 2)  # so that it is read in several pieces
 
     async def use(store: Store, place: str) -> None:
-        one, other = Desk(store, "one", ManualClock()), Desk(store, "other", ManualClock())
+        one, other = TenantQueue(store, "one", ManualClock()), TenantQueue(store, "other", ManualClock())
         nothing = await store.head("one")
         await one.add_all([new_job() for _ in range(5)])
         head, local_principal = await store.head("one"), await store.head()
@@ -194,21 +196,21 @@ async def test_the_head_of_a_tenant_is_changed_by_nobody_else(
     await with_own_store(engine, tmp_path, postgres, use)
 
 
-async def test_only_a_head_kept_elsewhere_shows_a_chain_that_was_rewritten_as_a_whole(
+async def test_only_an_external_copy_of_the_head_reveals_a_rewritten_chain(
     engine: str, tmp_path: Path, postgres: Postgres
 ) -> None:
     async def use(store: Store, place: str) -> None:
         clock = ManualClock()
-        remote = Desk(store, "t", clock)
-        id = await remote.add()
-        (row,) = await remote.history(id)
+        queue = TenantQueue(store, "t", clock)
+        id = await queue.add()
+        (row,) = await queue.history(id)
         head = await store.head()
         rest = (1, None, "queued", "enqueue", "user:mallory", 1, 0, None, row.metadata, row.at)
         forged = history_hash(None, "t", id, *rest)
-        async with open_door(MASTER[engine], place=place, tenant="t", clock=clock, postgres=postgres) as adapter:
-            await adapter.without_rules()
-            await adapter.run("UPDATE job_history SET actor = 'user:mallory', hash = $1", forged)
-            await adapter.run("UPDATE job SET head = $1", forged)
+        async with open_connection(MASTER[engine], place=place, tenant="t", clock=clock, postgres=postgres) as sql:
+            await sql.without_rules()
+            await sql.run("UPDATE job_history SET actor = 'user:mallory', hash = $1", forged)
+            await sql.run("UPDATE job SET head = $1", forged)
         assert (await store.verify()).first_bad is None
         assert await store.head() != head
 

@@ -7,18 +7,18 @@ import pytest
 from interlock.domain.audit import HistoryExport
 from interlock.engine.audit import Audit
 from interlock.errors import Invalid
-from tests.contract.builders import Desk, complete, fail
-from tests.contract.connections import Door
+from tests.contract.builders import TenantQueue, complete, fail
+from tests.contract.connections import SqlConnection
 
 
-async def all_parts(remote: Desk, jobs: int) -> tuple[int, int, list[str], int]:
+async def all_parts(queue: TenantQueue, jobs: int) -> tuple[int, int, list[str], int]:
     """Jobs, rows, everything bad, and in how many parts."""
-    audit = Audit(remote.store)
+    audit = Audit(queue.store)
     count = rows = parts = 0
     bad: list[str] = []
     after: str | None = None
     while True:
-        part = await audit.verify_part(remote.tenant, after=after, jobs=jobs)
+        part = await audit.verify_part(queue.tenant, after=after, jobs=jobs)
         count, rows, parts = count + part.jobs, rows + part.rows, parts + 1
         bad += [part.first_bad] if part.first_bad else []
         if part.next is None:
@@ -26,89 +26,91 @@ async def all_parts(remote: Desk, jobs: int) -> tuple[int, int, list[str], int]:
         after = part.next
 
 
-async def some_lives(remote: Desk) -> list[str]:
+async def some_lives(queue: TenantQueue) -> list[str]:
     ids = []
     for _ in range(3):
-        job = await remote.running()
-        await remote.do(complete(job))
+        job = await queue.running()
+        await queue.do(complete(job))
         ids.append(job.id)
-    job = await remote.running()
-    await remote.do(fail(job, retry_after_seconds=1.0))
-    return [*ids, job.id, await remote.add(type="later")]
+    job = await queue.running()
+    await queue.do(fail(job, retry_after_seconds=1.0))
+    return [*ids, job.id, await queue.add(type="later")]
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 5, 100])
-async def test_parts_of_any_size_read_every_chain_once(remote: Desk, rival: Desk, jobs: int) -> None:
-    await some_lives(remote)
+async def test_parts_of_any_size_read_every_chain_once(queue: TenantQueue, rival: TenantQueue, jobs: int) -> None:
+    await some_lives(queue)
     await some_lives(rival)
-    count, rows, bad, parts = await all_parts(remote, jobs)
-    whole = await remote.store.verify(remote.tenant)
+    count, rows, bad, parts = await all_parts(queue, jobs)
+    whole = await queue.store.verify(queue.tenant)
     assert (count, rows, bad) == (whole.jobs, whole.rows, []) == (5, 13, [])
     assert parts == {1: 6, 2: 3, 5: 2, 100: 1}[jobs]
 
 
-async def test_everybody_is_verified_part_by_part(remote: Desk, rival: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_tenants_are_verified_part_by_part(
+    queue: TenantQueue, rival: TenantQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("interlock.engine.audit.BATCH_SIZE", 2)
-    await some_lives(remote)
+    await some_lives(queue)
     await some_lives(rival)
-    parts = [part async for part in Audit(remote.store).verify_all_tenants()]
-    whole = await remote.store.verify()
+    parts = [part async for part in Audit(queue.store).verify_all_tenants()]
+    whole = await queue.store.verify()
     assert sum(part.jobs for part in parts) == whole.jobs >= 10
     assert sum(part.rows for part in parts) == whole.rows
     assert max(part.jobs for part in parts) <= 2
     assert {part.first_bad for part in parts} == {whole.first_bad}
 
 
-async def test_a_tenant_without_jobs_is_verified_at_once(remote: Desk) -> None:
-    assert await all_parts(remote, 10) == (0, 0, [], 1)
+async def test_a_tenant_without_jobs_is_verified_in_one_part(queue: TenantQueue) -> None:
+    assert await all_parts(queue, 10) == (0, 0, [], 1)
 
 
-async def test_a_row_that_was_changed_is_found_in_its_part(remote: Desk, adapter: Door) -> None:
-    ids = await some_lives(remote)
-    await adapter.without_rules()
-    where = "job_id = $1" if adapter.engine == "postgres" else "seq = (SELECT seq FROM job WHERE id = $1)"
-    await adapter.run(f"UPDATE job_history SET reason = 'forged' WHERE {where} AND version = 2", ids[1])
+async def test_a_changed_row_is_found_in_its_part(queue: TenantQueue, sql: SqlConnection) -> None:
+    ids = await some_lives(queue)
+    await sql.without_rules()
+    where = "job_id = $1" if sql.engine == "postgres" else "seq = (SELECT seq FROM job WHERE id = $1)"
+    await sql.run(f"UPDATE job_history SET reason = 'forged' WHERE {where} AND version = 2", ids[1])
     for jobs in (1, 2, 100):
-        _, _, bad, _ = await all_parts(remote, jobs)
+        _, _, bad, _ = await all_parts(queue, jobs)
         assert len(bad) == 1
         assert f"{ids[1]} version 2: the hash does not match" in bad[0]
 
 
-async def test_a_job_whose_history_is_gone_is_found_in_its_part(remote: Desk, adapter: Door) -> None:
-    ids = await some_lives(remote)
-    await adapter.without_rules()
-    where = "job_id = $1" if adapter.engine == "postgres" else "seq = (SELECT seq FROM job WHERE id = $1)"
-    await adapter.run(f"DELETE FROM job_history WHERE {where}", ids[2])
+async def test_a_job_without_history_is_found_in_its_part(queue: TenantQueue, sql: SqlConnection) -> None:
+    ids = await some_lives(queue)
+    await sql.without_rules()
+    where = "job_id = $1" if sql.engine == "postgres" else "seq = (SELECT seq FROM job WHERE id = $1)"
+    await sql.run(f"DELETE FROM job_history WHERE {where}", ids[2])
     for jobs in (1, 2, 100):
-        _, _, bad, _ = await all_parts(remote, jobs)
+        _, _, bad, _ = await all_parts(queue, jobs)
         assert len(bad) == 1
         assert bad[0].endswith(f"{ids[2]}: the job has no history")
 
 
-async def test_a_part_of_no_size_is_refused(remote: Desk) -> None:
+async def test_a_part_size_of_zero_is_rejected(queue: TenantQueue) -> None:
     for jobs in (0, 10_001):
         with pytest.raises(Invalid):
-            await Audit(remote.store).verify_part(remote.tenant, jobs=jobs)
+            await Audit(queue.store).verify_part(queue.tenant, jobs=jobs)
 
 
-async def test_a_place_that_nobody_was_told_is_refused(remote: Desk) -> None:
+async def test_an_invalid_cursor_is_rejected(queue: TenantQueue) -> None:
     for cursor in ("", "nonsense", "-1", "9" * 40, "٣"):
         with pytest.raises(Invalid, match="is not where a verification has stopped"):
-            await Audit(remote.store).verify_part(remote.tenant, after=cursor)
+            await Audit(queue.store).verify_part(queue.tenant, after=cursor)
 
 
 async def test_an_export_has_every_row_in_the_order_of_arrival(
-    remote: Desk, rival: Desk, monkeypatch: pytest.MonkeyPatch
+    queue: TenantQueue, rival: TenantQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("interlock.engine.audit.EXPORT_BATCH_SIZE", 2)
-    ids = await some_lives(remote)
+    ids = await some_lives(queue)
     await some_lives(rival)
-    pages = [page async for page in Audit(remote.store).export(remote.tenant)]
+    pages = [page async for page in Audit(queue.store).export(queue.tenant)]
     assert [len(page) for page in pages] == [2, 2, 1]
     chronicles: list[HistoryExport] = [one for page in pages for one in page]
     assert [one.rows[0].job_id for one in chronicles] == ids
     assert [one.seq for one in chronicles] == sorted(one.seq for one in chronicles)
     for one in chronicles:
-        assert list(one.rows) == await remote.store.history(remote.tenant, one.rows[0].job_id)
-    rest = [page async for page in Audit(remote.store).export(remote.tenant, after=chronicles[3].seq)]
+        assert list(one.rows) == await queue.store.history(queue.tenant, one.rows[0].job_id)
+    rest = [page async for page in Audit(queue.store).export(queue.tenant, after=chronicles[3].seq)]
     assert rest == [[chronicles[4]]]

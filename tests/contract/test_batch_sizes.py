@@ -12,7 +12,7 @@ from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.registry import Agent
 from interlock.storage.contract import Store
-from tests.contract.builders import FIXED, Desk, complete, fail, new_job, release
+from tests.contract.builders import FIXED, TenantQueue, complete, fail, new_job, release
 
 # What a job may have that most jobs lack.
 EXTRAS: dict[str, dict[str, Any]] = {
@@ -38,9 +38,7 @@ SIZES = (1, 9, 10, 11, 49, 50, 51, 64, 173)
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_a_batch_of_any_size_is_enqueued_granted_and_completed_whole(
-    store: Store, tenant: str, size: int
-) -> None:
+async def test_a_batch_of_any_size_is_enqueued_leased_and_completed(store: Store, tenant: str, size: int) -> None:
     bystander = new_job(type="other")
     jobs = [new_job(payload=f'{{"n":{n}}}', tags=(f"t{n}",)) for n in range(size)]
     await store.enqueue(tenant, [bystander])
@@ -60,7 +58,7 @@ async def test_a_batch_of_any_size_is_enqueued_granted_and_completed_whole(
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 20])
-async def test_jobs_scattered_among_others_are_granted_and_completed_alone(
+async def test_jobs_scattered_among_others_are_leased_and_completed_alone(
     store: Store, tenant: str, every: int
 ) -> None:
     jobs = [new_job(type="mine" if n % every == 0 else "other") for n in range(60)]
@@ -76,7 +74,7 @@ async def test_jobs_scattered_among_others_are_granted_and_completed_alone(
     assert (await store.verify(tenant)).first_bad is None
 
 
-async def test_many_lines_move_up_at_once_each_by_what_was_freed(store: Store, tenant: str) -> None:
+async def test_freed_slots_of_many_agents_are_assigned_in_one_batch(store: Store, tenant: str) -> None:
     limits = {f"a{n}": 1 + n % 3 for n in range(12)}
     for name, limit in limits.items():
         await store.set_agent(tenant, Agent("crew", name, max_concurrency=limit))
@@ -93,27 +91,27 @@ async def test_many_lines_move_up_at_once_each_by_what_was_freed(store: Store, t
     assert len(done) == len(jobs)
 
 
-async def test_jobs_of_all_kinds_are_granted_together_in_order_and_told_as_they_are_kept(remote: Desk) -> None:
+async def test_jobs_of_all_kinds_are_leased_together_in_order_and_returned_as_stored(queue: TenantQueue) -> None:
     plain: list[dict[str, Any]] = [{}, {}, {}]
     jobs = [new_job(**fields) for extra in EXTRAS.values() for fields in (extra, *plain)]
-    ids = await remote.add_all(jobs)
+    ids = await queue.add_all(jobs)
     everything = {"limit": 200, "affinity_keys": None, "capabilities": frozenset({"gpu"}), "lease_seconds": 30.0}
-    leased = await remote.claim(**everything)
+    leased = await queue.claim(**everything)
     assert [job.id for job in leased] == [job.id for job in sorted(jobs, key=lambda job: -job.priority)]
-    assert leased == await remote.store.get(remote.tenant, [job.id for job in leased])
+    assert leased == await queue.store.get(queue.tenant, [job.id for job in leased])
     assert {job.id: job.type for job in leased} == dict.fromkeys(ids, "work")
 
-    remote.clock.advance(1)
+    queue.clock.advance(1)
     back = leased[::5]
     turned = [release(job) if n % 2 else fail(job, retry_after_seconds=0.1) for n, job in enumerate(back)]
-    await remote.store.carry_out(remote.tenant, turned)
-    remote.clock.advance(1)
-    fresh = await remote.add_all([new_job() for _ in range(20)])
-    again = await remote.claim(**everything)
+    await queue.store.carry_out(queue.tenant, turned)
+    queue.clock.advance(1)
+    fresh = await queue.add_all([new_job() for _ in range(20)])
+    again = await queue.claim(**everything)
     assert {job.id for job in again} == {*fresh, *(job.id for job in back)}
-    assert again == await remote.store.get(remote.tenant, [job.id for job in again])
+    assert again == await queue.store.get(queue.tenant, [job.id for job in again])
 
     last = {job.id: job for job in (*leased, *again)}.values()
-    receipts = await remote.store.carry_out(remote.tenant, [complete(job) for job in last])
+    receipts = await queue.store.carry_out(queue.tenant, [complete(job) for job in last])
     assert [receipt.status for receipt in receipts if isinstance(receipt, Receipt)] == [Status.SUCCEEDED] * len(last)
-    assert (await remote.store.verify(remote.tenant)).first_bad is None
+    assert (await queue.store.verify(queue.tenant)).first_bad is None

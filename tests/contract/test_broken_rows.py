@@ -18,8 +18,8 @@ from interlock.errors import BrokenJob
 from interlock.storage.contract import Store
 from interlock.storage.contract.doctor import RULES, Fault
 from tests.contract.approvals import waiting
-from tests.contract.builders import OPERATOR, Desk, cancel, complete, heartbeat, new_id, release
-from tests.contract.connections import MASTER, Door, open_door
+from tests.contract.builders import OPERATOR, TenantQueue, cancel, complete, heartbeat, new_id, release
+from tests.contract.connections import MASTER, SqlConnection, open_connection
 from tests.support.eventually import RETRY_SECONDS
 from tests.support.postgres import Postgres
 from tests.support.stores import ManualClock
@@ -37,38 +37,38 @@ async def broken(
     engine: str, place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres
 ) -> AsyncIterator[Breaker]:
     """Runs a statement without triggers and checks, which are there again afterwards."""
-    async with open_door(MASTER[engine], place=place, tenant=tenant, clock=clock, postgres=postgres) as adapter:
+    async with open_connection(MASTER[engine], place=place, tenant=tenant, clock=clock, postgres=postgres) as sql:
 
         async def run(statement: str, *values: Any) -> None:
-            await adapter.run("BEGIN")
-            await (_without_rules if engine == "postgres" else _without_triggers)(adapter, statement, *values)
-            await adapter.run("COMMIT")
+            await sql.run("BEGIN")
+            await (_without_rules if engine == "postgres" else _without_triggers)(sql, statement, *values)
+            await sql.run("COMMIT")
 
         yield run
 
 
-async def _without_rules(adapter: Door, statement: str, *values: Any) -> None:
-    checks = await adapter.run(
+async def _without_rules(sql: SqlConnection, statement: str, *values: Any) -> None:
+    checks = await sql.run(
         """select conrelid::regclass::text, conname, pg_get_constraintdef(oid) from pg_constraint
            where contype = 'c' and connamespace = 'interlock'::regnamespace and conrelid <> 0"""
     )
     for table, name, _ in checks:
-        await adapter.run(f"alter table {table} drop constraint {name}")
-    await adapter.run("set local session_replication_role = replica")
-    await adapter.run(statement, *values)
+        await sql.run(f"alter table {table} drop constraint {name}")
+    await sql.run("set local session_replication_role = replica")
+    await sql.run(statement, *values)
     for table, name, check in checks:
-        await adapter.run(f"alter table {table} add constraint {name} {check.removesuffix(' NOT VALID')} not valid")
+        await sql.run(f"alter table {table} add constraint {name} {check.removesuffix(' NOT VALID')} not valid")
 
 
-async def _without_triggers(adapter: Door, statement: str, *values: Any) -> None:
-    triggers = await adapter.run("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'")
+async def _without_triggers(sql: SqlConnection, statement: str, *values: Any) -> None:
+    triggers = await sql.run("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'")
     for name, _ in triggers:
-        await adapter.run(f"DROP TRIGGER {name}")
-    await adapter.run("PRAGMA ignore_check_constraints = ON")
-    await adapter.run(statement, *values)
-    await adapter.run("PRAGMA ignore_check_constraints = OFF")
-    for _, sql in triggers:
-        await adapter.run(sql)
+        await sql.run(f"DROP TRIGGER {name}")
+    await sql.run("PRAGMA ignore_check_constraints = ON")
+    await sql.run(statement, *values)
+    await sql.run("PRAGMA ignore_check_constraints = OFF")
+    for _, definition in triggers:
+        await sql.run(definition)
 
 
 # How a job is broken, and which rule that breaks: the job as it is before, and the statement; %s is its id.
@@ -120,15 +120,15 @@ POSTGRES: Final = {
 }
 
 
-async def made(remote: Desk, how: str) -> str:
+async def made(queue: TenantQueue, how: str) -> str:
     """A job that others are behind, by priority, time and arrival."""
     if how == "running":
-        return (await remote.running(lease_seconds=5.0)).id
+        return (await queue.running(lease_seconds=5.0)).id
     if how == "waiting":
-        return (await waiting(remote, expires_in_seconds=5.0))[0].id
+        return (await waiting(queue, expires_in_seconds=5.0))[0].id
     if how == "late":
-        return await remote.add(deadline=remote.after(5), run_at=remote.after(1))
-    return await remote.add()
+        return await queue.add(deadline=queue.after(5), run_at=queue.after(1))
+    return await queue.add()
 
 
 def at(engine: str, statement: str) -> str:
@@ -146,153 +146,151 @@ def cases() -> list[Any]:
 
 
 @pytest.mark.parametrize(("engine", "how", "statement", "rule"), cases())
-async def test_a_broken_row_stops_nothing_is_named_and_can_be_ended(
-    remote: Desk, broken: Breaker, engine: str, how: str, statement: str, rule: str
+async def test_a_corrupt_row_blocks_nothing_is_named_and_can_be_ended(
+    queue: TenantQueue, broken: Breaker, engine: str, how: str, statement: str, rule: str
 ) -> None:
-    victim = await made(remote, how)
-    held = await remote.running(type="held", lease_seconds=5.0)
-    late = await remote.add(type="late", deadline=remote.after(5))
+    victim = await made(queue, how)
+    held = await queue.running(type="held", lease_seconds=5.0)
+    late = await queue.add(type="late", deadline=queue.after(5))
     await broken(at(engine, statement), victim)
     named = GONE if GONE in statement else victim
-    assert rule in {fault.rule for fault in await remote.store.faults(remote.tenant, 100) if fault.name == named}
-    remote.clock.advance(6)
-    waits = [await remote.add() for _ in range(3)]
+    assert rule in {fault.rule for fault in await queue.store.faults(queue.tenant, 100) if fault.name == named}
+    queue.clock.advance(6)
+    waits = [await queue.add() for _ in range(3)]
     async with asyncio.timeout(RETRY_SECONDS):
-        got = [*await remote.claimed(limit=1), *await remote.claimed(limit=10)]
-        for task in Maintenance(remote.store).tasks:
+        got = [*await queue.claimed(limit=1), *await queue.claimed(limit=10)]
+        for task in Maintenance(queue.store).tasks:
             await task.run()
     assert {held.id, *waits} <= set(got)  # one lease had run out, which the claim has seen to
-    assert (await remote.job(late)).status in TERMINAL
-    for fault in await remote.store.faults(remote.tenant, 100):
+    assert (await queue.job(late)).status in TERMINAL
+    for fault in await queue.store.faults(queue.tenant, 100):
         assert (fault.name, fault.rule in RULES) == (named, True)
-        await remote.store.repair(fault, OPERATOR)
-    assert await remote.store.faults(remote.tenant, 100) == []
-    await remote.sweep()
+        await queue.store.repair(fault, OPERATOR)
+    assert await queue.store.faults(queue.tenant, 100) == []
+    await queue.sweep()
     if named == victim:
-        job = await remote.job(victim)
-        (*_, last) = await remote.history(victim)
+        job = await queue.job(victim)
+        (*_, last) = await queue.history(victim)
         if job.status is Status.CANCELLED:
             reason = f"doctor: broke the rule {rule}"
             assert (last.version, last.actor, last.reason) == (job.version, OPERATOR, reason)
         else:
-            assert victim in (got + await remote.claimed(limit=10))
-    first_bad = (await remote.store.verify(remote.tenant)).first_bad
+            assert victim in (got + await queue.claimed(limit=10))
+    first_bad = (await queue.store.verify(queue.tenant)).first_bad
     if statement.startswith("DELETE FROM approval "):  # which no repair brings back
         assert first_bad is not None
         assert "the digest of request" in first_bad
     else:
         assert first_bad is None
-    await remote.do(complete(await remote.job(waits[0])))
+    await queue.do(complete(await queue.job(waits[0])))
 
 
-async def test_a_broken_job_is_refused_by_name_and_others_of_the_same_call_are_not(
-    remote: Desk, broken: Breaker, engine: str
+async def test_a_corrupt_job_is_rejected_by_name_and_others_of_the_same_call_succeed(
+    queue: TenantQueue, broken: Breaker, engine: str
 ) -> None:
-    jobs = [await remote.running() for _ in range(3)]
+    jobs = [await queue.running() for _ in range(3)]
     await broken(at(engine, "UPDATE job SET attempt = 7, max_attempts = 5"), jobs[1].id)
-    answers = await remote.store.carry_out(remote.tenant, [release(job) for job in jobs])
+    answers = await queue.store.carry_out(queue.tenant, [release(job) for job in jobs])
     assert [type(answer) for answer in answers] == [Receipt, Rejected, Receipt]
     assert isinstance(answers[1], Rejected)
     assert isinstance(answers[1].error, BrokenJob)
     assert f"{jobs[1].id}: its row breaks a rule" in str(answers[1].error)
 
 
-async def test_heartbeats_of_others_go_through(remote: Desk, broken: Breaker, engine: str) -> None:
-    jobs = [await remote.running(lease_seconds=5.0) for _ in range(3)]
+async def test_heartbeats_of_other_jobs_succeed(queue: TenantQueue, broken: Breaker, engine: str) -> None:
+    jobs = [await queue.running(lease_seconds=5.0) for _ in range(3)]
     await broken(at(engine, "UPDATE job SET attempt = 7, max_attempts = 5"), jobs[1].id)
-    remote.clock.advance(4)
-    await remote.store.heartbeat(remote.tenant, [heartbeat(job) for job in jobs])
-    remote.clock.advance(4)
-    await remote.sweep()
-    assert [(await remote.job(job.id)).status for job in (jobs[0], jobs[2])] == [Status.RUNNING] * 2
+    queue.clock.advance(4)
+    await queue.store.heartbeat(queue.tenant, [heartbeat(job) for job in jobs])
+    queue.clock.advance(4)
+    await queue.sweep()
+    assert [(await queue.job(job.id)).status for job in (jobs[0], jobs[2])] == [Status.RUNNING] * 2
 
 
-async def test_slots_that_were_miscounted_stop_no_job_that_has_one_and_are_counted_anew(
-    remote: Desk, broken: Breaker
+async def test_wrong_slot_counts_block_no_job_that_has_a_slot_and_are_recounted(
+    queue: TenantQueue, broken: Breaker
 ) -> None:
-    await remote.store.set_agent(remote.tenant, Agent("bot", "1", max_concurrency=2))
-    ids = [await remote.add(agent_kind="bot", agent_id="1") for _ in range(4)]
-    running = await remote.claim(limit=5)
+    await queue.store.set_agent(queue.tenant, Agent("bot", "1", max_concurrency=2))
+    ids = [await queue.add(agent_kind="bot", agent_id="1") for _ in range(4)]
+    running = await queue.claim(limit=5)
     assert [job.id for job in running] == ids[:2]
-    await broken("UPDATE agent SET used = 0 WHERE tenant = $1", remote.tenant)
-    await remote.do(complete(running[0]))
-    await broken("UPDATE agent SET used = 9 WHERE tenant = $1", remote.tenant)
-    (fault,) = await remote.store.faults(remote.tenant, 100)
-    assert fault == Fault(remote.tenant, "slots_are_counted", "bot/1")
-    assert "counted anew" in await remote.store.repair(fault, OPERATOR)
-    assert await remote.store.faults(remote.tenant, 100) == []
-    for job in [running[1], *await remote.claim(limit=5)]:
-        await remote.do(complete(job))
-    for job in await remote.claim(limit=5):
-        await remote.do(complete(job))
-    assert {(await remote.job(id)).status for id in ids} == {Status.SUCCEEDED}
+    await broken("UPDATE agent SET used = 0 WHERE tenant = $1", queue.tenant)
+    await queue.do(complete(running[0]))
+    await broken("UPDATE agent SET used = 9 WHERE tenant = $1", queue.tenant)
+    (fault,) = await queue.store.faults(queue.tenant, 100)
+    assert fault == Fault(queue.tenant, "slots_are_counted", "bot/1")
+    assert "counted anew" in await queue.store.repair(fault, OPERATOR)
+    assert await queue.store.faults(queue.tenant, 100) == []
+    for job in [running[1], *await queue.claim(limit=5)]:
+        await queue.do(complete(job))
+    for job in await queue.claim(limit=5):
+        await queue.do(complete(job))
+    assert {(await queue.job(id)).status for id in ids} == {Status.SUCCEEDED}
 
 
-async def test_a_parent_that_waits_for_an_ended_child_goes_on_when_it_is_repaired(
-    remote: Desk, broken: Breaker, engine: str
+async def test_a_parent_waiting_for_a_terminal_child_resumes_when_repaired(
+    queue: TenantQueue, broken: Breaker, engine: str
 ) -> None:
-    parent = await remote.running()
-    child = await remote.add(type="child", parent_id=parent.id)
-    await remote.do(release(parent, children=(child,)))
-    await remote.do(cancel(child))
-    await broken(
-        "INSERT INTO job_await (tenant, child_id, job_id) VALUES ($1, $2, $3)", remote.tenant, child, parent.id
-    )
+    parent = await queue.running()
+    child = await queue.add(type="child", parent_id=parent.id)
+    await queue.do(release(parent, children=(child,)))
+    await queue.do(cancel(child))
+    await broken("INSERT INTO job_await (tenant, child_id, job_id) VALUES ($1, $2, $3)", queue.tenant, child, parent.id)
     if engine == "sqlite":
         await broken("UPDATE job SET awaiting = 1 WHERE id = $1", parent.id)
     else:
         await broken("DELETE FROM ready WHERE job_id = $1", parent.id)
-    assert await remote.claimed() == []
-    faults = await remote.store.faults(remote.tenant, 100)
+    assert await queue.claimed() == []
+    faults = await queue.store.faults(queue.tenant, 100)
     assert {fault.rule for fault in faults} == {"waits_for_living_children"}
     for fault in faults:
-        await remote.store.repair(fault, OPERATOR)
-    assert await remote.store.faults(remote.tenant, 100) == []
-    assert await remote.claimed() == [parent.id]
+        await queue.store.repair(fault, OPERATOR)
+    assert await queue.store.faults(queue.tenant, 100) == []
+    assert await queue.claimed() == [parent.id]
 
 
-async def test_an_open_approval_that_nobody_waits_for_is_closed(remote: Desk, broken: Breaker) -> None:
-    job, approval = await waiting(remote)
-    await remote.do(cancel(job.id))
+async def test_a_pending_approval_without_a_waiting_job_is_closed(queue: TenantQueue, broken: Breaker) -> None:
+    job, approval = await waiting(queue)
+    await queue.do(cancel(job.id))
     await broken("UPDATE approval SET status = 'open', closed_at = NULL WHERE id = $1", approval.id)
-    (fault,) = await remote.store.faults(remote.tenant, 100)
+    (fault,) = await queue.store.faults(queue.tenant, 100)
     assert (fault.rule, fault.name) == ("open_approval_has_a_waiting_job", job.id)
-    assert "void" in await remote.store.repair(fault, OPERATOR)
-    assert await remote.store.faults(remote.tenant, 100) == []
+    assert "void" in await queue.store.repair(fault, OPERATOR)
+    assert await queue.store.faults(queue.tenant, 100) == []
 
 
-async def test_a_history_that_does_not_fit_is_named_and_left_as_evidence(
-    remote: Desk, broken: Breaker, engine: str
+async def test_an_invalid_history_is_named_and_left_as_evidence(
+    queue: TenantQueue, broken: Breaker, engine: str
 ) -> None:
-    job = await remote.running()
-    await remote.do(complete(job))
+    job = await queue.running()
+    await queue.do(complete(job))
     where = "job_id = $1" if engine == "postgres" else "seq = (SELECT seq FROM job WHERE id = $1)"
     await broken(f"DELETE FROM job_history WHERE {where} AND version = 3", job.id)
-    (fault,) = await remote.store.faults(remote.tenant, 100)
+    (fault,) = await queue.store.faults(queue.tenant, 100)
     assert (fault.rule, fault.name) == ("head_is_its_last_history", job.id)
-    assert "evidence" in await remote.store.repair(fault, OPERATOR)
+    assert "evidence" in await queue.store.repair(fault, OPERATOR)
 
 
-async def test_a_broken_ended_job_stops_no_prune(remote: Desk, broken: Breaker, engine: str) -> None:
-    jobs = [await remote.running() for _ in range(3)]
+async def test_a_corrupt_terminal_job_does_not_block_a_prune(queue: TenantQueue, broken: Breaker, engine: str) -> None:
+    jobs = [await queue.running() for _ in range(3)]
     for job in jobs:
-        await remote.do(complete(job))
+        await queue.do(complete(job))
     await broken(at(engine, "UPDATE job SET attempt = 7, max_attempts = 5"), jobs[1].id)
-    remote.clock.advance(10)
-    await remote.store.prune(remote.tenant, PruneCommand(new_id(), OPERATOR, remote.clock.now - 1, 0, 100))
-    found = await remote.store.get(remote.tenant, [job.id for job in jobs])
+    queue.clock.advance(10)
+    await queue.store.prune(queue.tenant, PruneCommand(new_id(), OPERATOR, queue.clock.now - 1, 0, 100))
+    found = await queue.store.get(queue.tenant, [job.id for job in jobs])
     assert (found[0], found[2]) == (None, None)
 
 
-async def test_a_sound_store_has_no_faults_and_passes_the_rehearsal(remote: Desk) -> None:
-    await remote.store.set_agent(remote.tenant, Agent("bot", "1", max_concurrency=1))
-    parent = await remote.running(type="parent")
-    child = await remote.add(parent_id=parent.id, agent_kind="bot", agent_id="1")
-    await remote.do(release(parent, children=(child,)))
-    await waiting(remote, job=await remote.running(type="gated"))
-    await remote.running(type="busy")
-    await remote.do(complete(await remote.running(type="done")))
-    before = await remote.store.tenants()
-    assert await remote.store.faults(remote.tenant, 100) == []
-    assert await remote.store.rehearse() == "ok"
-    assert await remote.store.tenants() == before
+async def test_a_healthy_store_has_no_faults_and_passes_the_rehearsal(queue: TenantQueue) -> None:
+    await queue.store.set_agent(queue.tenant, Agent("bot", "1", max_concurrency=1))
+    parent = await queue.running(type="parent")
+    child = await queue.add(parent_id=parent.id, agent_kind="bot", agent_id="1")
+    await queue.do(release(parent, children=(child,)))
+    await waiting(queue, job=await queue.running(type="gated"))
+    await queue.running(type="busy")
+    await queue.do(complete(await queue.running(type="done")))
+    before = await queue.store.tenants()
+    assert await queue.store.faults(queue.tenant, 100) == []
+    assert await queue.store.rehearse() == "ok"
+    assert await queue.store.tenants() == before

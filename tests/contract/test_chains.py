@@ -28,7 +28,7 @@ def chain(
     return [(*row, previous) for row in rows]
 
 
-def test_a_chain_that_fits_is_counted() -> None:
+def test_a_valid_chain_is_counted() -> None:
     assert verify([]) == (0, 0, None)
     assert verify(chain(LIFE)) == (1, 3, None)
     assert verify(chain(LIFE) + chain(LIFE, id=OTHER)) == (2, 6, None)
@@ -47,9 +47,7 @@ def test_a_chain_that_fits_is_counted() -> None:
         (LIFE, None, None, "version 1: the job is gone"),
     ],
 )  # fmt: skip
-def test_a_chain_that_does_not_fit_is_found(
-    moves: list[Move], version: int | None, status: str | None, bad: str
-) -> None:
+def test_an_invalid_chain_is_found(moves: list[Move], version: int | None, status: str | None, bad: str) -> None:
     rows = chain(moves, version=version, status=status)
     for around in (rows, chain(LIFE, id=OTHER) + rows, rows + chain(LIFE, id=OTHER)):
         verdict = verify(around)
@@ -58,7 +56,7 @@ def test_a_chain_that_does_not_fit_is_found(
         assert verdict.rows == len(around)
 
 
-def test_a_hash_that_does_not_fit_is_found_and_what_follows_is_still_counted() -> None:
+def test_an_invalid_hash_is_found_and_the_rest_is_still_counted() -> None:
     rows = chain(LIFE)
     rows[1] = (*rows[1][:6], "user:mallory", *rows[1][7:])
     verdict = verify(rows)

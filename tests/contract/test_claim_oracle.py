@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from interlock.domain.job import NewJob
 from interlock.domain.policy import ClaimFilter, fits
 from interlock.storage.contract import Store
-from tests.contract.builders import OPERATOR, Desk, new_job
+from tests.contract.builders import OPERATOR, TenantQueue, new_job
 from tests.support.stores import START, ManualClock
 
 _numbers = itertools.count(1)
@@ -71,7 +71,7 @@ def rule(waiting: dict[int, NewJob], ask: ClaimFilter, paused: frozenset[str], n
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(facts=jobs, asked=asks, paused=some(TYPES), resumed_at=st.integers(0, 4))
-async def test_a_claim_is_granted_exactly_what_the_rule_says(
+async def test_a_claim_leases_exactly_the_jobs_of_the_rule(
     store: Store,
     clock: ManualClock,
     facts: list[dict[str, Any]],
@@ -80,26 +80,26 @@ async def test_a_claim_is_granted_exactly_what_the_rule_says(
     resumed_at: int,
 ) -> None:
     clock.now = START
-    remote = Desk(store, f"oracle-{next(_numbers)}", clock)
-    rival = Desk(store, f"{remote.tenant}-rival", clock)
+    queue = TenantQueue(store, f"oracle-{next(_numbers)}", clock)
+    rival = TenantQueue(store, f"{queue.tenant}-rival", clock)
     given_jobs = []
     for job in facts:
-        deadline = None if job["deadline"] is None else remote.after(job["deadline"])
-        given_jobs.append(new_job(**job | {"run_at": remote.after(job["run_at"]), "deadline": deadline}))
-    await remote.add_all(given_jobs)
+        deadline = None if job["deadline"] is None else queue.after(job["deadline"])
+        given_jobs.append(new_job(**job | {"run_at": queue.after(job["run_at"]), "deadline": deadline}))
+    await queue.add_all(given_jobs)
     await rival.add_all([new_job(type=type, priority=9) for type in TYPES])
     for type in paused:
-        await store.pause(remote.tenant, type, actor=OPERATOR, reason=None)
+        await store.pause(queue.tenant, type, actor=OPERATOR, reason=None)
     waiting = dict(enumerate(given_jobs))
     for commit_seq, ask in enumerate(asked):
         if commit_seq == resumed_at:
             for type in paused:
-                await store.pause(remote.tenant, type, actor=None, reason=None)
+                await store.pause(queue.tenant, type, actor=None, reason=None)
             paused = frozenset()
         expected = rule(waiting, ask, paused, clock.now)
-        leased = await store.claim(remote.tenant, ask)
+        leased = await store.claim(queue.tenant, ask)
         assert [job.id for job in leased] == [waiting[place].id for place in expected]
-        assert all(job.worker == ask.worker and job.lease_expires_at == remote.after(3600) for job in leased)
+        assert all(job.worker == ask.worker and job.lease_expires_at == queue.after(3600) for job in leased)
         for place in expected:
             del waiting[place]
         clock.advance(1)
@@ -107,21 +107,21 @@ async def test_a_claim_is_granted_exactly_what_the_rule_says(
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    stretches=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40)), min_size=1, max_size=12),
+    job_blocks=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40)), min_size=1, max_size=12),
     limits=st.lists(st.integers(15, 90), min_size=1, max_size=4),
     urgent=st.integers(0, 6),
 )
-async def test_many_at_once_come_in_order_however_unevenly_they_spread_over_types(
-    store: Store, clock: ManualClock, stretches: list[tuple[int, int]], limits: list[int], urgent: int
+async def test_large_claims_are_in_order_for_any_distribution_over_types(
+    store: Store, clock: ManualClock, job_blocks: list[tuple[int, int]], limits: list[int], urgent: int
 ) -> None:
     """Each job_block is a run of jobs of one type, so that the best may all be of one type, or of each about as many."""
-    remote = Desk(store, f"oracle-{next(_numbers)}", clock)
-    types = [number for number, length in stretches for _ in range(length)]
+    queue = TenantQueue(store, f"oracle-{next(_numbers)}", clock)
+    types = [number for number, length in job_blocks for _ in range(length)]
     waiting = [new_job(type=f"t{number}", priority=int(number == urgent)) for number in types]
-    await remote.add_all([*waiting])
+    await queue.add_all([*waiting])
     waiting.sort(key=lambda job: -job.priority)
     for limit in itertools.cycle(limits):
-        leased = await remote.claimed(limit=limit)
+        leased = await queue.claimed(limit=limit)
         assert leased == [job.id for job in waiting[:limit]]
         del waiting[:limit]
         if not leased:

@@ -43,7 +43,7 @@ def jobs_of_others() -> list[NewJob]:
     ]
 
 
-async def test_on_postgres_a_claim_reads_no_route_and_no_job_of_others(postgres: Postgres) -> None:
+async def test_on_postgres_a_claim_reads_no_eligibility_key_and_no_job_of_other_tenants(postgres: Postgres) -> None:
     async with fresh_database(postgres) as name:
         store = await PostgresStore.open(postgres.dsn(name, user=APP_LOGIN), size=1)
         watcher = await asyncpg.connect(postgres.dsn(name))
@@ -66,7 +66,7 @@ async def test_on_postgres_a_claim_reads_no_route_and_no_job_of_others(postgres:
 
 
 @pytest.mark.parametrize("title", ASKS)
-async def test_on_sqlite_a_claim_reads_no_range_of_others(title: str) -> None:
+async def test_on_sqlite_a_claim_reads_no_key_range_of_other_tenants(title: str) -> None:
     store = await SQLiteStore.open(":memory:")
     try:
         await claimed_alone(store, ASKS[title])

@@ -10,7 +10,7 @@ import pytest
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.registry import Agent
-from tests.contract.builders import Desk, cancel, complete, expire, fail, new_job, release, revoke
+from tests.contract.builders import TenantQueue, cancel, complete, expire, fail, new_job, release, revoke
 
 AGENTS = ("a", "b", "c")
 
@@ -28,7 +28,7 @@ def may_run(jobs: list[Job], kept: set[str], limit: int | None, strict: bool, no
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_exactly_the_jobs_with_a_place_are_granted(remote: Desk, seed: int) -> None:
+async def test_exactly_the_jobs_with_a_slot_are_leased(queue: TenantQueue, seed: int) -> None:
     chance = random.Random(seed)
     limits: dict[str, tuple[int | None, bool]] = {}
     ids: list[str] = []
@@ -37,12 +37,12 @@ async def test_exactly_the_jobs_with_a_place_are_granted(remote: Desk, seed: int
 
     async def configure(agent: str) -> None:
         limits[agent] = (chance.choice([None, 1, 1, 2, 3]), chance.random() < 0.5)
-        await remote.store.set_agent(remote.tenant, Agent("bot", agent, *limits[agent]))
+        await queue.store.set_agent(queue.tenant, Agent("bot", agent, *limits[agent]))
         if not limits[agent][1]:
             kept.difference_update(j.id for j in await everything() if j.agent_id == agent)
 
     async def everything() -> list[Job]:
-        return [j for j in await remote.store.get(remote.tenant, ids) if j is not None]
+        return [j for j in await queue.store.get(queue.tenant, ids) if j is not None]
 
     def stop(job: Job) -> None:
         most, strict = limits[job.agent_id or ""]
@@ -59,26 +59,26 @@ async def test_exactly_the_jobs_with_a_place_are_granted(remote: Desk, seed: int
                 for _ in range(chance.randint(1, 3))
             ]
             when: list[dict[str, Any]] = [
-                chance.choice([{}, {}, {"delay_seconds": 3.0}, {"run_at": remote.after(-2)}]) for _ in fields
+                chance.choice([{}, {}, {"delay_seconds": 3.0}, {"run_at": queue.after(-2)}]) for _ in fields
             ]
-            ids += await remote.add_all([new_job(**f, **w) for f, w in zip(fields, when, strict=True)])
+            ids += await queue.add_all([new_job(**f, **w) for f, w in zip(fields, when, strict=True)])
         elif act < 0.30:
             await configure(chance.choice(AGENTS))
         elif act < 0.40:
-            remote.clock.advance(chance.choice([0.5, 2.0, 5.0]))
+            queue.clock.advance(chance.choice([0.5, 2.0, 5.0]))
         elif act < 0.50 and ids:
             alive = [j for j in await everything() if j.status not in TERMINAL]
             if alive:
                 victim = chance.choice(alive)
-                await remote.do(cancel(victim.id, force=True))
+                await queue.do(cancel(victim.id, force=True))
                 held.pop(victim.id, None)
         elif act < 0.75 and job is not None:
             del held[job.id]
             how = chance.randrange(6)
             if how == 0:
-                remote.clock.advance(61)
+                queue.clock.advance(61)
                 for late in [job, *held.values()]:
-                    await remote.do(expire(late.id))
+                    await queue.do(expire(late.id))
                     stop(late)
                 held.clear()
             else:
@@ -89,34 +89,34 @@ async def test_exactly_the_jobs_with_a_place_are_granted(remote: Desk, seed: int
                     release(job, delay_seconds=chance.choice([0, 2])),
                     revoke(job.id),
                 )
-                await remote.do(orders[how - 1])
+                await queue.do(orders[how - 1])
                 stop(job)
         else:
             jobs = await everything()
-            now = remote.clock.now
+            now = queue.clock.now
             expected = set[str]()
             for agent, (limit, strict) in limits.items():
                 expected |= may_run([j for j in jobs if j.agent_id == agent], kept, limit, strict, now)
-            told_blocked = {j.id for j in jobs if j.location(now) == "blocked"}
+            reported_blocked = {j.id for j in jobs if j.location(now) == "blocked"}
             due = {j.id for j in jobs if j.status in (Status.QUEUED, Status.RETRY) and j.run_at <= now}
-            assert told_blocked == due - expected
+            assert reported_blocked == due - expected
             take = chance.choice([1, 2, 100])
-            leased = await remote.claim(limit=take, lease_seconds=60)
+            leased = await queue.claim(limit=take, lease_seconds=60)
             best = sorted((j for j in jobs if j.id in expected), key=lambda j: (j.run_at, j.seq))
             assert [j.id for j in leased] == [j.id for j in best[:take]]
             held |= {j.id: j for j in leased}
-    await drain(remote, ids)
+    await drain(queue, ids)
 
 
-async def drain(remote: Desk, ids: list[str]) -> None:
+async def drain(queue: TenantQueue, ids: list[str]) -> None:
     """Whatever has happened, everything can be finished: nothing is left behind."""
     jobs: list[Job] = []
     for _ in range(500):
-        for job in await remote.claim(limit=100, lease_seconds=1):
-            await remote.do(complete(job))
-        jobs = [j for j in await remote.store.get(remote.tenant, ids) if j is not None]
+        for job in await queue.claim(limit=100, lease_seconds=1):
+            await queue.do(complete(job))
+        jobs = [j for j in await queue.store.get(queue.tenant, ids) if j is not None]
         if all(j.status in TERMINAL for j in jobs):
             break
-        remote.clock.advance(2)
+        queue.clock.advance(2)
     assert {j.id: j.status for j in jobs if j.status not in TERMINAL} == {}
-    await remote.verify()
+    await queue.verify()

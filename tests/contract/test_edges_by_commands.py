@@ -13,7 +13,7 @@ from interlock.domain.lifecycle import EDGES, Status, Verb
 from tests.contract.approvals import APPROVE, DENY, command, edit, request_approval
 from tests.contract.builders import (
     NEVER,
-    Desk,
+    TenantQueue,
     cancel,
     cancel_ack,
     complete,
@@ -25,35 +25,35 @@ from tests.contract.builders import (
     revoke,
     save,
 )  # fmt: skip
-from tests.contract.connections import Door, job_in, move
+from tests.contract.connections import SqlConnection, job_in, move
 
-Act = Callable[[Desk, Job], Awaitable[object]]
+Act = Callable[[TenantQueue, Job], Awaitable[object]]
 
 
 def order(make: Callable[[Job], Any]) -> Act:
-    async def act(remote: Desk, job: Job) -> object:
-        return await remote.store.carry_out(remote.tenant, [make(job)])
+    async def act(queue: TenantQueue, job: Job) -> object:
+        return await queue.store.carry_out(queue.tenant, [make(job)])
 
     return act
 
 
-async def claim(remote: Desk, job: Job) -> object:
-    return await remote.claim(worker="w2", types=frozenset({job.type}))
+async def claim(queue: TenantQueue, job: Job) -> object:
+    return await queue.claim(worker="w2", types=frozenset({job.type}))
 
 
 def vote(decision: Decision) -> Act:
-    async def act(remote: Desk, job: Job) -> object:
-        return await remote.store.decide(remote.tenant, [command(job.approval_id or NEVER, decision)])
+    async def act(queue: TenantQueue, job: Job) -> object:
+        return await queue.store.decide(queue.tenant, [command(job.approval_id or NEVER, decision)])
 
     return act
 
 
-async def send_heartbeat(remote: Desk, job: Job) -> object:
-    return await remote.store.heartbeat(remote.tenant, [heartbeat(job, fence=job.fence + 1)])
+async def send_heartbeat(queue: TenantQueue, job: Job) -> object:
+    return await queue.store.heartbeat(queue.tenant, [heartbeat(job, fence=job.fence + 1)])
 
 
-async def checkpoint(remote: Desk, job: Job) -> object:
-    return await remote.store.checkpoint(remote.tenant, [save(job, 1, fence=job.fence + 1)])
+async def checkpoint(queue: TenantQueue, job: Job) -> object:
+    return await queue.store.checkpoint(queue.tenant, [save(job, 1, fence=job.fence + 1)])
 
 
 # What is done, under which verb it stands in history, how many seconds pass before, and what the job is born with.
@@ -120,30 +120,30 @@ MOVES: dict[tuple[Status, str], dict[str, Status]] = {
 }  # fmt: skip
 
 
-async def situation(remote: Desk, adapter: Door, status: Status, special: str, **fields: Any) -> Job:
+async def situation(queue: TenantQueue, sql: SqlConnection, status: Status, special: str, **fields: Any) -> Job:
     if "last attempt" in special:
         fields["max_attempts"] = 1
-    job = await job_in(remote, adapter, status, **fields)
+    job = await job_in(queue, sql, status, **fields)
     if "cancel requested" in special:
-        await remote.do(cancel(job.id))
+        await queue.do(cancel(job.id))
     if "released too often" in special:
-        await move(adapter, job, status, remote.clock.now, releases=MAX_RELEASES)
-    return await remote.job(job.id)
+        await move(sql, job, status, queue.clock.now, releases=MAX_RELEASES)
+    return await queue.job(job.id)
 
 
 @pytest.mark.parametrize(("status", "special"), MOVES, ids=lambda value: value or "plain")
-async def test_each_verb_makes_its_move_or_changes_nothing(
-    remote: Desk, adapter: Door, status: Status, special: str
+async def test_each_operation_makes_its_transition_or_changes_nothing(
+    queue: TenantQueue, sql: SqlConnection, status: Status, special: str
 ) -> None:
     for name, (act, verb, seconds, facts) in ACTS.items():
-        deadline = remote.after(facts["delay_before_deadline"]) if facts else None
-        job = await situation(remote, adapter, status, special, type=name, deadline=deadline)
+        deadline = queue.after(facts["delay_before_deadline"]) if facts else None
+        job = await situation(queue, sql, status, special, type=name, deadline=deadline)
         # A worker that finished says again what it said; one that never held it makes something up.
         holder = job._replace(worker=job.worker or "w1", fence=job.fence or 1)
-        before = await remote.trace(job.id)
-        remote.clock.advance(seconds)
-        await act(remote, holder)
-        after, rows = await remote.trace(job.id)
+        before = await queue.trace(job.id)
+        queue.clock.advance(seconds)
+        await act(queue, holder)
+        after, rows = await queue.trace(job.id)
         target = MOVES[status, special].get(name)
         if target is None:
             assert (after, rows) == before, name
@@ -152,10 +152,10 @@ async def test_each_verb_makes_its_move_or_changes_nothing(
             assert rows[:-1] == before[1], name
             assert (after.status, after.version) == (target, job.version + 1), name
             assert verb in EDGES[status, target], name
-    await remote.verify()
+    await queue.verify()
 
 
-def test_every_edge_that_has_a_verb_is_made_by_it() -> None:
+def test_every_edge_with_an_operation_is_made_by_it() -> None:
     made = {(status, target, ACTS[name][1]) for (status, _), moves in MOVES.items() for name, target in moves.items()}
     table = {(origin, target, verb) for (origin, target), verbs in EDGES.items() for verb in verbs if origin}
     assert made == table

@@ -8,192 +8,202 @@ import pytest
 
 from interlock.domain.lifecycle import TERMINAL, Status, is_legal
 from interlock.domain.registry import Agent
-from tests.contract.builders import Desk, complete, heartbeat, new_id, release
-from tests.contract.connections import DOORS, DatabaseError, Door, job_in, move, moved, refusal, update
+from tests.contract.builders import TenantQueue, complete, heartbeat, new_id, release
+from tests.contract.connections import CONNECTIONS, DatabaseError, SqlConnection, job_in, move, moved, rejection, update
 
 
 @pytest.fixture(params=["functions", "owner", "app", "partitions"])
-def door_name(request: pytest.FixtureRequest) -> str:
+def connection_name(request: pytest.FixtureRequest) -> str:
     """Which door is tried: a connection with our functions, the owner of the schema, the app role."""
     return str(request.param)
 
 
 @pytest.fixture
-def engine(door_name: str) -> str:
-    return DOORS[door_name]
+def engine(connection_name: str) -> str:
+    return CONNECTIONS[connection_name]
 
 
 @pytest.mark.parametrize("origin", Status)
-async def test_a_move_that_is_no_edge_is_refused(remote: Desk, adapter: Door, master: Door, origin: Status) -> None:
-    job = await job_in(remote, master, origin)
-    before = await remote.trace(job.id)
-    remote.clock.advance(1)
+async def test_a_transition_that_is_not_an_edge_is_rejected(
+    queue: TenantQueue, sql: SqlConnection, master: SqlConnection, origin: Status
+) -> None:
+    job = await job_in(queue, master, origin)
+    before = await queue.trace(job.id)
+    queue.clock.advance(1)
     for target in Status:
         if not is_legal(origin, target):
-            message = await refusal(adapter, *update(job, moved(adapter, job, target, remote.clock.now)))
+            message = await rejection(sql, *update(job, moved(sql, job, target, queue.clock.now)))
             assert message.startswith("interlock: "), target
             assert ("has ended" if origin in TERMINAL else "not a legal move") in message, target
-            assert await remote.trace(job.id) == before, target
+            assert await queue.trace(job.id) == before, target
 
 
 @pytest.mark.parametrize("origin", [status for status in Status if status not in TERMINAL])
-async def test_a_move_that_is_an_edge_is_written_into_history_by_the_database(
-    remote: Desk, adapter: Door, master: Door, origin: Status
+async def test_a_transition_that_is_an_edge_is_recorded_in_history_by_the_database(
+    queue: TenantQueue, sql: SqlConnection, master: SqlConnection, origin: Status
 ) -> None:
     for target in Status:
         if (
             is_legal(origin, target) and target is not Status.WAITING_FOR_APPROVAL
         ):  # for which there must be an approval
-            job = await job_in(remote, master, origin, type=target)
-            before = await remote.history(job.id)
-            remote.clock.advance(1)
-            await move(adapter, job, target, remote.clock.now, updated_at=12345)
-            now, rows = await remote.trace(job.id)
+            job = await job_in(queue, master, origin, type=target)
+            before = await queue.history(job.id)
+            queue.clock.advance(1)
+            await move(sql, job, target, queue.clock.now, updated_at=12345)
+            now, rows = await queue.trace(job.id)
             assert rows[:-1] == before, target
             last = rows[-1]
             assert (last.version, last.from_status, last.to_status) == (job.version + 1, origin, target)
             assert (last.actor, last.reason, last.attempt) == ("user:dba", "by hand", job.attempt), target
-            assert (last.fence, last.at) == (now.fence, remote.clock.now), target
+            assert (last.fence, last.at) == (now.fence, queue.clock.now), target
             assert (now.status, now.version) == (target, job.version + 1), target
-            assert now.updated_at == remote.clock.now, target  # and not what the statement said
-    await remote.verify()
+            assert now.updated_at == queue.clock.now, target  # and not what the statement said
+    await queue.verify()
 
 
 @pytest.mark.parametrize("target", [Status.QUEUED, Status.RETRY])
-async def test_a_job_made_to_wait_by_hand_can_be_claimed(
-    remote: Desk, adapter: Door, master: Door, target: Status
+async def test_a_job_set_to_waiting_by_hand_can_be_claimed(
+    queue: TenantQueue, sql: SqlConnection, master: SqlConnection, target: Status
 ) -> None:
-    job = await job_in(remote, master, Status.RUNNING)
-    await move(adapter, job, target, remote.clock.now)
-    (leased,) = await remote.claim(worker="w2")
+    job = await job_in(queue, master, Status.RUNNING)
+    await move(sql, job, target, queue.clock.now)
+    (leased,) = await queue.claim(worker="w2")
     assert (leased.id, leased.fence) == (job.id, job.fence + 1)
-    await remote.verify()
+    await queue.verify()
 
 
-async def test_a_job_granted_by_hand_has_a_lease_that_ends(remote: Desk, adapter: Door, master: Door) -> None:
-    job = await job_in(remote, master, Status.QUEUED)
-    await move(adapter, job, Status.RUNNING, remote.clock.now)
-    assert await remote.claim(limit=10) == []
-    remote.clock.advance(60)
-    await remote.sweep()
-    assert (await remote.job(job.id)).status is Status.RETRY
+async def test_a_job_leased_by_hand_has_a_lease_that_expires(
+    queue: TenantQueue, sql: SqlConnection, master: SqlConnection
+) -> None:
+    job = await job_in(queue, master, Status.QUEUED)
+    await move(sql, job, Status.RUNNING, queue.clock.now)
+    assert await queue.claim(limit=10) == []
+    queue.clock.advance(60)
+    await queue.sweep()
+    assert (await queue.job(job.id)).status is Status.RETRY
 
 
-async def test_a_job_granted_by_hand_can_be_kept_alive_beside_others(remote: Desk, adapter: Door, master: Door) -> None:
-    other = await remote.running(type="other")
-    job = await job_in(remote, master, Status.QUEUED)
-    await move(adapter, job, Status.RUNNING, remote.clock.now)
-    remote.clock.advance(30)
-    replies = await remote.heartbeat(heartbeat(other), heartbeat(await remote.job(job.id)))
-    assert [reply.lease_expires_at for reply in replies] == [remote.after(60), remote.after(60)]
+async def test_a_job_leased_by_hand_accepts_heartbeats(
+    queue: TenantQueue, sql: SqlConnection, master: SqlConnection
+) -> None:
+    other = await queue.running(type="other")
+    job = await job_in(queue, master, Status.QUEUED)
+    await move(sql, job, Status.RUNNING, queue.clock.now)
+    queue.clock.advance(30)
+    replies = await queue.heartbeat(heartbeat(other), heartbeat(await queue.job(job.id)))
+    assert [reply.lease_expires_at for reply in replies] == [queue.after(60), queue.after(60)]
 
 
 @pytest.mark.parametrize("target", sorted(TERMINAL))
-async def test_a_job_ended_by_hand_stays_ended(remote: Desk, adapter: Door, master: Door, target: Status) -> None:
-    job = await job_in(remote, master, Status.RUNNING)
-    await move(adapter, job, target, remote.clock.now)
-    remote.clock.advance(3600)
-    await remote.sweep()
-    assert await remote.claim(limit=10) == []
-    assert (await remote.job(job.id)).status is target
+async def test_a_job_ended_by_hand_stays_terminal(
+    queue: TenantQueue, sql: SqlConnection, master: SqlConnection, target: Status
+) -> None:
+    job = await job_in(queue, master, Status.RUNNING)
+    await move(sql, job, target, queue.clock.now)
+    queue.clock.advance(3600)
+    await queue.sweep()
+    assert await queue.claim(limit=10) == []
+    assert (await queue.job(job.id)).status is target
 
 
 @pytest.mark.parametrize("limit", [None, 1])
-async def test_a_child_ended_by_hand_is_waited_for_no_more(remote: Desk, adapter: Door, limit: int | None) -> None:
-    await remote.store.set_agent(remote.tenant, Agent("bot", "1", limit))
-    parent = await remote.running(agent_kind="bot", agent_id="1")
-    children = [await remote.running(type="child", parent_id=parent.id) for _ in range(2)]
-    await remote.do(release(parent, children=tuple(child.id for child in children)))
-    await move(adapter, children[0], Status.SUCCEEDED, remote.clock.now)
-    assert tuple((await remote.job(parent.id)).awaiting) == (children[1].id,)
-    await move(adapter, children[1], Status.CANCELLED, remote.clock.now)
-    assert await remote.claimed(limit=10) == [parent.id]
-    await remote.verify()
+async def test_a_parent_does_not_wait_for_a_child_ended_by_hand(
+    queue: TenantQueue, sql: SqlConnection, limit: int | None
+) -> None:
+    await queue.store.set_agent(queue.tenant, Agent("bot", "1", limit))
+    parent = await queue.running(agent_kind="bot", agent_id="1")
+    children = [await queue.running(type="child", parent_id=parent.id) for _ in range(2)]
+    await queue.do(release(parent, children=tuple(child.id for child in children)))
+    await move(sql, children[0], Status.SUCCEEDED, queue.clock.now)
+    assert tuple((await queue.job(parent.id)).awaiting) == (children[1].id,)
+    await move(sql, children[1], Status.CANCELLED, queue.clock.now)
+    assert await queue.claimed(limit=10) == [parent.id]
+    await queue.verify()
 
 
-async def test_a_parent_ended_by_hand_waits_for_nobody(remote: Desk, adapter: Door) -> None:
-    parent = await remote.running()
-    child = await remote.running(type="child", parent_id=parent.id)
-    await remote.do(release(parent, children=(child.id,)))
-    await move(adapter, await remote.job(parent.id), Status.CANCELLED, remote.clock.now)
-    assert tuple((await remote.job(parent.id)).awaiting) == ()
-    assert (await remote.do(complete(child))).status is Status.SUCCEEDED
-    await remote.verify()
+async def test_a_parent_ended_by_hand_waits_for_no_child(queue: TenantQueue, sql: SqlConnection) -> None:
+    parent = await queue.running()
+    child = await queue.running(type="child", parent_id=parent.id)
+    await queue.do(release(parent, children=(child.id,)))
+    await move(sql, await queue.job(parent.id), Status.CANCELLED, queue.clock.now)
+    assert tuple((await queue.job(parent.id)).awaiting) == ()
+    assert (await queue.do(complete(child))).status is Status.SUCCEEDED
+    await queue.verify()
 
 
-async def test_a_job_ended_by_hand_is_blocked_by_nobody(remote: Desk, adapter: Door) -> None:
-    await remote.store.set_agent(remote.tenant, Agent("bot", "1", 1))
-    first, second = [await remote.add(agent_kind="bot", agent_id="1") for _ in range(2)]
-    await move(adapter, await remote.job(second), Status.CANCELLED, remote.clock.now)
-    assert not (await remote.job(second)).blocked
-    assert await remote.claimed(limit=10) == [first]
+async def test_a_job_ended_by_hand_blocks_no_other(queue: TenantQueue, sql: SqlConnection) -> None:
+    await queue.store.set_agent(queue.tenant, Agent("bot", "1", 1))
+    first, second = [await queue.add(agent_kind="bot", agent_id="1") for _ in range(2)]
+    await move(sql, await queue.job(second), Status.CANCELLED, queue.clock.now)
+    assert not (await queue.job(second)).blocked
+    assert await queue.claimed(limit=10) == [first]
 
 
-async def test_a_job_is_born_queued_and_nothing_else(remote: Desk, adapter: Door) -> None:
-    like = await remote.job(await remote.add())
+async def test_a_job_is_created_queued_and_nothing_else(queue: TenantQueue, sql: SqlConnection) -> None:
+    like = await queue.job(await queue.add())
     for status in Status:
         created = like._replace(id=new_id(), status=Status.SUCCEEDED)  # so that the move is like one from nowhere
-        columns = moved(adapter, created, status, remote.clock.now) | BIRTH
+        columns = moved(sql, created, status, queue.clock.now) | CREATION
         if status is Status.QUEUED:
-            await _insert(adapter, remote, created.id, columns)
-            (row,) = await remote.history(created.id)
+            await _insert(sql, queue, created.id, columns)
+            (row,) = await queue.history(created.id)
             assert (row.from_status, row.to_status, row.actor) == (None, Status.QUEUED, "user:dba")
-            await remote.verify()
+            await queue.verify()
         else:
             with pytest.raises(DatabaseError, match="interlock: a new job is queued"):
-                await _insert(adapter, remote, created.id, columns)
-            assert await remote.store.get(remote.tenant, [created.id]) == [None], status
+                await _insert(sql, queue, created.id, columns)
+            assert await queue.store.get(queue.tenant, [created.id]) == [None], status
 
 
-async def test_a_job_is_born_at_version_and_attempt_1_and_fence_0(remote: Desk, adapter: Door) -> None:
-    like = await remote.job(await remote.add())
+async def test_a_job_is_created_at_version_and_attempt_1_and_fence_0(queue: TenantQueue, sql: SqlConnection) -> None:
+    like = await queue.job(await queue.add())
     created = like._replace(id=new_id(), status=Status.SUCCEEDED)
     for wrong in ({"version": 2}, {"version": 0}, {"attempt": 2}, {"fence": 1}):
-        columns = moved(adapter, created, Status.QUEUED, remote.clock.now) | BIRTH | wrong
+        columns = moved(sql, created, Status.QUEUED, queue.clock.now) | CREATION | wrong
         with pytest.raises(DatabaseError, match="interlock: a new job is queued, at version 1, attempt 1 and fence 0"):
-            await _insert(adapter, remote, created.id, columns)
+            await _insert(sql, queue, created.id, columns)
 
 
-BIRTH: dict[str, Any] = {"version": 1, "fence": 0, "attempt": 1, "verb": "enqueue"}
+CREATION: dict[str, Any] = {"version": 1, "fence": 0, "attempt": 1, "verb": "enqueue"}
 
 
-async def _insert(adapter: Door, remote: Desk, id: str, columns: dict[str, object]) -> None:
+async def _insert(sql: SqlConnection, queue: TenantQueue, id: str, columns: dict[str, object]) -> None:
     """A job like the first one of this tenant, put in by hand."""
-    if adapter.engine == "postgres":
+    if sql.engine == "postgres":
         columns = columns | {"previous": None}
         copied = "priority, eligibility_key, base, run_at, max_attempts, releases, type, created_at, requires, tags, created_by, payload"
         overriding = " OVERRIDING SYSTEM VALUE"
     else:
         copied, overriding = "priority, eligibility_key, base, run_at, max_attempts, releases", ""
     names = [*columns, "updated_at"]
-    values = [*columns.values(), remote.clock.now]
-    casts = [f"${i}{_cast(adapter, name)}" for i, name in enumerate(names, 3)]
-    if adapter.engine == "sqlite":  # what a job is created with comes first, and goes if the job is refused
-        await adapter.run("BEGIN")
-        await adapter.run(
+    values = [*columns.values(), queue.clock.now]
+    casts = [f"${i}{_cast(sql, name)}" for i, name in enumerate(names, 3)]
+    if sql.engine == "sqlite":  # what a job is created with comes first, and goes if the job is refused
+        await sql.run("BEGIN")
+        await sql.run(
             "INSERT INTO job_body (tenant, id, seq, type, created_at, created_by, requires, payload) "
             "SELECT tenant, $2, (SELECT max(seq) + 1 FROM job), type, created_at, created_by, requires, payload "
             "FROM job_body WHERE tenant = $1 ORDER BY seq LIMIT 1",
-            remote.tenant, id,
+            queue.tenant, id,
         )  # fmt: skip
     try:
-        await adapter.run(
+        await sql.run(
             f"INSERT INTO job (tenant, id, seq, {copied}, {', '.join(names)}){overriding} "
-            f"SELECT tenant, $2{_cast(adapter, 'id')}, (SELECT max(seq) + 1 FROM job), {copied}, {', '.join(casts)} "
+            f"SELECT tenant, $2{_cast(sql, 'id')}, (SELECT max(seq) + 1 FROM job), {copied}, {', '.join(casts)} "
             "FROM job WHERE tenant = $1 ORDER BY seq LIMIT 1",
-            remote.tenant, id, *values,
+            queue.tenant, id, *values,
         )  # fmt: skip
     except DatabaseError:
-        if adapter.engine == "sqlite":
-            await adapter.run("ROLLBACK")
+        if sql.engine == "sqlite":
+            await sql.run("ROLLBACK")
         raise
-    if adapter.engine == "sqlite":
-        await adapter.run("COMMIT")
+    if sql.engine == "sqlite":
+        await sql.run("COMMIT")
 
 
-def _cast(adapter: Door, column: str) -> str:
+def _cast(sql: SqlConnection, column: str) -> str:
     """PostgreSQL must be told the types of values that are selected rather than set."""
-    if adapter.engine == "sqlite":
+    if sql.engine == "sqlite":
         return ""
     if column in ("id", "approval_id"):
         return "::uuid"

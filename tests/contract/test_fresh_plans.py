@@ -52,7 +52,7 @@ async def watched(postgres: Postgres) -> AsyncIterator[Watched]:
         await owner.close()
 
 
-async def test_plans_made_for_empty_tables_read_no_more_rows_when_thousands_of_jobs_wait(watched: Watched) -> None:
+async def test_plans_made_for_empty_tables_stay_efficient_with_thousands_of_jobs(watched: Watched) -> None:
     store = watched.store
     await _add(store, 60)
     for _ in range(6):  # by the sixth time a plan of its own is kept for every statement
@@ -66,7 +66,7 @@ async def test_plans_made_for_empty_tables_read_no_more_rows_when_thousands_of_j
         assert (read - before[table]) / 180 < READ_PER_JOB, f"{read - before[table]} rows of {table} for 180 jobs"
 
 
-async def test_jobs_of_limited_agents_are_granted_and_ended_without_reading_the_lines_behind_them(
+async def test_jobs_of_limited_agents_are_leased_and_finished_without_reading_their_backlog(
     watched: Watched,
 ) -> None:
     store = watched.store
@@ -84,7 +84,7 @@ async def test_jobs_of_limited_agents_are_granted_and_ended_without_reading_the_
         assert (read - before[table]) / 180 < READ_PER_JOB, f"{read - before[table]} rows of {table} for 180 jobs"
 
 
-async def test_no_verb_reads_more_of_a_tenant_that_has_grown_since_its_plan_was_made(watched: Watched) -> None:
+async def test_no_operation_reads_more_rows_after_a_tenant_has_grown(watched: Watched) -> None:
     verbs = Verbs(watched.store)
     for _ in range(7):
         await verbs.add_jobs(20, agents=2)
@@ -110,7 +110,7 @@ class Verbs:
 
     def all(self) -> list[Callable[[], Awaitable[None]]]:
         return [
-            self.enqueue_for_an_agent, self.enqueue_before_the_others, self.edit, self.cancel_in_line, self.cancel,
+            self.enqueue_for_an_agent, self.enqueue_before_the_others, self.edit, self.cancel_blocked, self.cancel,
             self.complete, self.fail, self.release, self.release_for_a_child, self.revoke, self.limit_anew,
         ]  # fmt: skip
 
@@ -137,7 +137,7 @@ class Verbs:
             EditJob(self._in_line.pop(), OPERATOR, priority=5), EditJob(self._free.pop(), OPERATOR, priority=5)
         )
 
-    async def cancel_in_line(self) -> None:
+    async def cancel_blocked(self) -> None:
         await self._do(cancel(self._in_line.pop()))
 
     async def cancel(self) -> None:

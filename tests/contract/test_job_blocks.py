@@ -11,8 +11,8 @@ from interlock.domain.edit import EditJob
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.operations import PruneCommand
-from tests.contract.builders import OPERATOR, Desk, ask, cancel, complete, fail, new_id, new_job
-from tests.contract.connections import Door
+from tests.contract.builders import OPERATOR, TenantQueue, ask, cancel, complete, fail, new_id, new_job
+from tests.contract.connections import SqlConnection
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN
 
@@ -21,21 +21,19 @@ TYPES = ("common", "common", "common", "seldom")
 TAGS = ("red", "green", "blue")
 
 
-async def note(remote: Desk, jobs: int = 4) -> None:
-    while await remote.store.index_job_blocks(jobs, MANY_TENANTS):
+async def note(queue: TenantQueue, jobs: int = 4) -> None:
+    while await queue.store.index_job_blocks(jobs, MANY_TENANTS):
         pass
 
 
-async def stretches(remote: Desk, adapter: Door) -> list[tuple[int, int]]:
-    rows = await adapter.run(
-        "SELECT first_seq, last_seq FROM job_block WHERE tenant = $1 ORDER BY first_seq", remote.tenant
-    )
+async def job_blocks(queue: TenantQueue, sql: SqlConnection) -> list[tuple[int, int]]:
+    rows = await sql.run("SELECT first_seq, last_seq FROM job_block WHERE tenant = $1 ORDER BY first_seq", queue.tenant)
     return [(first, last) for first, last in rows]
 
 
-async def every_page(remote: Desk, filter: Filter) -> list[str]:
+async def every_page(queue: TenantQueue, filter: Filter) -> list[str]:
     found: list[str] = []
-    while page := await remote.store.find(remote.tenant, filter):
+    while page := await queue.store.find(queue.tenant, filter):
         found += [job.id for job in page]
         filter = filter._replace(before_seq=page[-1].seq)
     return found
@@ -54,7 +52,7 @@ def fits(job: Job, f: Filter) -> bool:
     )
 
 
-async def live_a_little(remote: Desk, chance: random.Random) -> None:
+async def live_a_little(queue: TenantQueue, chance: random.Random) -> None:
     """Something that happens to jobs, chosen by chance."""
     match chance.randrange(8):
         case 0 | 1 | 2:
@@ -67,24 +65,24 @@ async def live_a_little(remote: Desk, chance: random.Random) -> None:
                 )
                 for _ in range(chance.randrange(1, 7))
             ]
-            await remote.add_all(made)
+            await queue.add_all(made)
         case 3:
-            for job in await remote.claim(limit=chance.randrange(1, 5), worker=chance.choice(("w1", "w2"))):
+            for job in await queue.claim(limit=chance.randrange(1, 5), worker=chance.choice(("w1", "w2"))):
                 outcome = chance.randrange(4)
                 if outcome < 3:
-                    await remote.do(complete(job) if outcome else fail(job, retryable=chance.random() < 0.7))
+                    await queue.do(complete(job) if outcome else fail(job, retryable=chance.random() < 0.7))
         case 4:
-            for job in await remote.store.find(remote.tenant, Filter(statuses=(Status.QUEUED, Status.RETRY), limit=30)):
+            for job in await queue.store.find(queue.tenant, Filter(statuses=(Status.QUEUED, Status.RETRY), limit=30)):
                 if chance.random() < 0.2:
-                    await remote.do(cancel(job.id))
+                    await queue.do(cancel(job.id))
                 elif chance.random() < 0.2:
-                    await remote.do(EditJob(job.id, OPERATOR, tags=(chance.choice(TAGS),)))
+                    await queue.do(EditJob(job.id, OPERATOR, tags=(chance.choice(TAGS),)))
         case 5:
-            cutoff = remote.clock.now - chance.randrange(40_000_000)
-            await remote.store.prune(remote.tenant, PruneCommand(new_id(), OPERATOR, cutoff, 0, 1000))
+            cutoff = queue.clock.now - chance.randrange(40_000_000)
+            await queue.store.prune(queue.tenant, PruneCommand(new_id(), OPERATOR, cutoff, 0, 1000))
         case _:
-            await note(remote)
-    remote.clock.advance(chance.randrange(5))
+            await note(queue)
+    queue.clock.advance(chance.randrange(5))
 
 
 def some_filter(chance: random.Random, start: int, now: int) -> Filter:
@@ -101,90 +99,94 @@ def some_filter(chance: random.Random, start: int, now: int) -> Filter:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_every_list_is_what_a_plain_filter_finds_whatever_was_noted_edited_or_deleted(
-    remote: Desk, seed: int
+async def test_every_list_equals_a_plain_filter_after_indexing_edits_and_deletions(
+    queue: TenantQueue, seed: int
 ) -> None:
-    chance, start = random.Random(seed), remote.clock.now
+    chance, start = random.Random(seed), queue.clock.now
     for _ in range(8):
         for _ in range(3):
-            await live_a_little(remote, chance)
+            await live_a_little(queue, chance)
         everything: list[Job] = []
         before = None
-        while page := await remote.store.find(remote.tenant, Filter(limit=200, before_seq=before)):
+        while page := await queue.store.find(queue.tenant, Filter(limit=200, before_seq=before)):
             everything += page
             before = page[-1].seq
         for _ in range(8):
-            filter = some_filter(chance, start, remote.clock.now)
-            assert await every_page(remote, filter) == [job.id for job in everything if fits(job, filter)], filter
+            filter = some_filter(chance, start, queue.clock.now)
+            assert await every_page(queue, filter) == [job.id for job in everything if fits(job, filter)], filter
 
 
-async def test_a_stretch_is_noted_when_it_is_full_and_goes_with_its_last_job(remote: Desk, adapter: Door) -> None:
-    ids = await remote.add_all([new_job(type="a", tags=("x",)) for _ in range(11)])
-    await note(remote)
-    seqs = [(await remote.job(id)).seq for id in ids]
-    assert await stretches(remote, adapter) == [(seqs[0], seqs[3]), (seqs[4], seqs[7])]
+async def test_a_job_block_is_indexed_when_full_and_deleted_with_its_last_job(
+    queue: TenantQueue, sql: SqlConnection
+) -> None:
+    ids = await queue.add_all([new_job(type="a", tags=("x",)) for _ in range(11)])
+    await note(queue)
+    seqs = [(await queue.job(id)).seq for id in ids]
+    assert await job_blocks(queue, sql) == [(seqs[0], seqs[3]), (seqs[4], seqs[7])]
     for id in ids[:7]:
-        await remote.do(cancel(id))
-    remote.clock.advance(1)
-    await remote.store.prune(remote.tenant, PruneCommand(new_id(), OPERATOR, remote.clock.now, 0, 5))
-    assert await stretches(remote, adapter) == [(seqs[4], seqs[7])]
-    ((words,),) = await adapter.run("SELECT count(*) FROM job_block_term WHERE tenant = $1", remote.tenant)
+        await queue.do(cancel(id))
+    queue.clock.advance(1)
+    await queue.store.prune(queue.tenant, PruneCommand(new_id(), OPERATOR, queue.clock.now, 0, 5))
+    assert await job_blocks(queue, sql) == [(seqs[4], seqs[7])]
+    ((words,),) = await sql.run("SELECT count(*) FROM job_block_term WHERE tenant = $1", queue.tenant)
     assert words == 2
-    assert await every_page(remote, Filter(type="a", tags=("x",))) == ids[:4:-1]
+    assert await every_page(queue, Filter(type="a", tags=("x",))) == ids[:4:-1]
 
 
-async def test_a_tag_that_is_added_later_is_found_all_the_same(remote: Desk) -> None:
-    ids = await remote.add_all([new_job() for _ in range(6)])
-    await note(remote)
+async def test_a_tag_added_later_is_found(queue: TenantQueue) -> None:
+    ids = await queue.add_all([new_job() for _ in range(6)])
+    await note(queue)
     for id in (ids[1], ids[5]):  # in a stretch, and behind the last one
-        await remote.do(EditJob(id, OPERATOR, tags=("late",)))
-    await note(remote, jobs=2)
-    assert await every_page(remote, Filter(tags=("late",))) == [ids[5], ids[1]]
+        await queue.do(EditJob(id, OPERATOR, tags=("late",)))
+    await note(queue, jobs=2)
+    assert await every_page(queue, Filter(tags=("late",))) == [ids[5], ids[1]]
 
 
-async def test_tenants_have_stretches_of_their_own(remote: Desk, neighbour: Desk, adapter: Door) -> None:
+async def test_each_tenant_has_its_own_job_blocks(
+    queue: TenantQueue, neighbour: TenantQueue, sql: SqlConnection
+) -> None:
     for _ in range(3):
-        await remote.add_all([new_job(type="mine") for _ in range(2)])
+        await queue.add_all([new_job(type="mine") for _ in range(2)])
         await neighbour.add_all([new_job(type="theirs") for _ in range(2)])
-    await note(remote)
-    assert len(await stretches(remote, adapter)) == len(await stretches(neighbour, adapter)) == 1
-    assert await every_page(remote, Filter(type="theirs")) == []
+    await note(queue)
+    assert len(await job_blocks(queue, sql)) == len(await job_blocks(neighbour, sql)) == 1
+    assert await every_page(queue, Filter(type="theirs")) == []
     assert len(await every_page(neighbour, Filter(type="theirs"))) == 6
 
 
-async def test_jobs_that_have_succeeded_are_found_below_any_number_that_wait(remote: Desk) -> None:
-    ids = await remote.add_all([new_job() for _ in range(9)])
-    assert await every_page(remote, Filter(statuses=(Status.SUCCEEDED,))) == []
-    for job in await remote.store.claim(remote.tenant, ask(limit=3)):
-        await remote.do(complete(job))
-    await remote.store.fold_counters(1, MANY_TENANTS)
-    assert await every_page(remote, Filter(statuses=(Status.SUCCEEDED,))) == ids[2::-1]
-    late = await remote.running(type="late")
-    await remote.do(complete(late))
-    assert await every_page(remote, Filter(statuses=(Status.SUCCEEDED,))) == [late.id, *ids[2::-1]]
-    assert await every_page(remote, Filter(statuses=(Status.SUCCEEDED,), type="work")) == ids[2::-1]
+async def test_succeeded_jobs_are_found_among_any_number_of_waiting_ones(queue: TenantQueue) -> None:
+    ids = await queue.add_all([new_job() for _ in range(9)])
+    assert await every_page(queue, Filter(statuses=(Status.SUCCEEDED,))) == []
+    for job in await queue.store.claim(queue.tenant, ask(limit=3)):
+        await queue.do(complete(job))
+    await queue.store.fold_counters(1, MANY_TENANTS)
+    assert await every_page(queue, Filter(statuses=(Status.SUCCEEDED,))) == ids[2::-1]
+    late = await queue.running(type="late")
+    await queue.do(complete(late))
+    assert await every_page(queue, Filter(statuses=(Status.SUCCEEDED,))) == [late.id, *ids[2::-1]]
+    assert await every_page(queue, Filter(statuses=(Status.SUCCEEDED,), type="work")) == ids[2::-1]
 
 
 @pytest.mark.parametrize("engine", ["postgres"])
-async def test_a_job_whose_transaction_is_still_open_is_not_left_out(
-    remote: Desk, adapter: Door, place: str, postgres: Postgres
+async def test_a_job_in_an_open_transaction_is_not_missed(
+    queue: TenantQueue, sql: SqlConnection, place: str, postgres: Postgres
 ) -> None:
     """It has a place among jobs that are there already, and nobody else can see it yet."""
-    before = await remote.add_all([new_job(type="late"), new_job()])  # nobody has to wait for the other's routes
-    await note(remote, jobs=2)
+    before = await queue.add_all([new_job(type="late"), new_job()])  # nobody has to wait for the other's routes
+    await note(queue, jobs=2)
     connection = await asyncpg.connect(postgres.dsn(place, user=APP_LOGIN))
     try:
         transaction = connection.transaction()
         await transaction.start()
         late = new_job(type="late")
-        await remote.store.enqueue_within(connection, remote.tenant, [late])
-        others = await remote.add_all([new_job() for _ in range(5)])
-        assert await remote.store.index_job_blocks(2, MANY_TENANTS) == 0
-        assert len(await stretches(remote, adapter)) == 1
+        await queue.store.enqueue_within(connection, queue.tenant, [late])
+        others = await queue.add_all([new_job() for _ in range(5)])
+        assert await queue.store.index_job_blocks(2, MANY_TENANTS) == 0
+        assert len(await job_blocks(queue, sql)) == 1
         await transaction.commit()
     finally:
         await connection.close()
-    await note(remote, jobs=2)
-    seqs = [(await remote.job(id)).seq for id in (late.id, others[0])]
-    assert (await stretches(remote, adapter))[1] == (seqs[0], seqs[1])
-    assert await every_page(remote, Filter(type="late")) == [late.id, before[0]]
+    await note(queue, jobs=2)
+    seqs = [(await queue.job(id)).seq for id in (late.id, others[0])]
+    assert (await job_blocks(queue, sql))[1] == (seqs[0], seqs[1])
+    assert await every_page(queue, Filter(type="late")) == [late.id, before[0]]

@@ -14,19 +14,19 @@ from interlock.domain.registry import Agent, Defaults, JobType
 from interlock.domain.token import NewToken
 from interlock.domain.webhook import NewSubscription
 from interlock.errors import AgentInUse
-from tests.contract.builders import OPERATOR, Desk, complete, new_id
-from tests.contract.connections import Door, refusal
+from tests.contract.builders import OPERATOR, TenantQueue, complete, new_id
+from tests.contract.connections import SqlConnection, rejection
 from tests.contract.test_prune import prune
 
 SECRET = "whsec_verysecret"
 
 
-async def everything(remote: Desk) -> list[LogRow]:
+async def everything(queue: TenantQueue) -> list[LogRow]:
     """Every operation once, and what the log has of them."""
-    store, tenant = remote.store, remote.tenant
-    await remote.do(complete(await remote.running()))
-    remote.clock.advance(10)
-    await prune(remote, cutoff=remote.clock.now)
+    store, tenant = queue.store, queue.tenant
+    await queue.do(complete(await queue.running()))
+    queue.clock.advance(10)
+    await prune(queue, cutoff=queue.clock.now)
     await store.pause(tenant, "mail", actor=OPERATOR, reason="too much")
     await store.pause(tenant, "mail", actor=None, reason=None, resumed_by="user:bob")
     kind = JobType("mail", '{"type":"object"}', ("gpu",), Defaults(priority=5))
@@ -47,8 +47,8 @@ async def everything(remote: Desk) -> list[LogRow]:
     return await store.log(tenant, limit=100)
 
 
-async def test_every_operation_leaves_a_row(remote: Desk) -> None:
-    rows = await everything(remote)
+async def test_every_operation_adds_a_row(queue: TenantQueue) -> None:
+    rows = await everything(queue)
     assert [(row.seq, row.actor, row.action) for row in rows] == [*(
         (seq, actor, action) for seq, (actor, action) in enumerate([
             (OPERATOR, "jobs.prune"), (OPERATOR, "queue.pause"), ("user:bob", "queue.resume"), (OPERATOR, "type.set"), (OPERATOR, "type.delete"),
@@ -64,48 +64,48 @@ async def test_every_operation_leaves_a_row(remote: Desk) -> None:
     assert details["subscription.create"]["host"] == "example.com"
     assert details["jobs.prune"]["jobs"] == 1
     assert {row.object for row in rows if row.action.startswith("agent")} == {"worker/reader"}
-    assert await remote.store.log(remote.tenant, after=13, limit=5) == rows[13:]
-    assert await remote.store.log(remote.tenant, limit=2) == rows[:2]
-    await remote.verify()
+    assert await queue.store.log(queue.tenant, after=13, limit=5) == rows[13:]
+    assert await queue.store.log(queue.tenant, limit=2) == rows[:2]
+    await queue.verify()
 
 
-async def test_rows_are_chained_and_the_same_on_every_engine(remote: Desk) -> None:
+async def test_rows_are_chained_and_equal_on_every_engine(queue: TenantQueue) -> None:
     before: bytes | None = None
-    for row in await everything(remote):
+    for row in await everything(queue):
         covered = fields(row.seq, row.actor, row.action, row.object, row.details, row.at)
-        assert row.hash == sha256((fields(remote.tenant) if before is None else before) + covered).digest()
-        assert row.hash == log_hash(before, remote.tenant, *row[:-1])
+        assert row.hash == sha256((fields(queue.tenant) if before is None else before) + covered).digest()
+        assert row.hash == log_hash(before, queue.tenant, *row[:-1])
         before = row.hash
 
 
-async def test_no_secret_is_recorded(remote: Desk) -> None:
-    text = repr(await everything(remote))
-    for secret in ("verysecret", "pw@", sha256(remote.tenant.encode()).hexdigest()):
+async def test_no_secret_is_recorded(queue: TenantQueue) -> None:
+    text = repr(await everything(queue))
+    for secret in ("verysecret", "pw@", sha256(queue.tenant.encode()).hexdigest()):
         assert secret not in text
 
 
-async def test_what_was_not_done_is_not_recorded(remote: Desk) -> None:
-    await remote.add(agent_kind="worker", agent_id="busy")
-    assert not await remote.store.delete_type(remote.tenant, "nosuch", actor=OPERATOR)
-    assert not await remote.store.delete_agent(remote.tenant, "no", "such", actor=OPERATOR)
-    assert not await remote.store.outbox.unsubscribe(remote.tenant, new_id(), actor=OPERATOR)
+async def test_a_failed_operation_is_not_recorded(queue: TenantQueue) -> None:
+    await queue.add(agent_kind="worker", agent_id="busy")
+    assert not await queue.store.delete_type(queue.tenant, "nosuch", actor=OPERATOR)
+    assert not await queue.store.delete_agent(queue.tenant, "no", "such", actor=OPERATOR)
+    assert not await queue.store.outbox.unsubscribe(queue.tenant, new_id(), actor=OPERATOR)
     with pytest.raises(AgentInUse):
-        await remote.store.delete_agent(remote.tenant, "worker", "busy", actor=OPERATOR)
-    await prune(remote)
-    assert await remote.store.log(remote.tenant, limit=10) == []
+        await queue.store.delete_agent(queue.tenant, "worker", "busy", actor=OPERATOR)
+    await prune(queue)
+    assert await queue.store.log(queue.tenant, limit=10) == []
 
 
-async def test_each_tenant_has_its_own_log(remote: Desk, rival: Desk) -> None:
-    for one in (remote, rival, remote):
+async def test_each_tenant_has_its_own_log(queue: TenantQueue, rival: TenantQueue) -> None:
+    for one in (queue, rival, queue):
         await one.store.pause(one.tenant, "a", actor=OPERATOR, reason=None)
-    assert [row.seq for row in await remote.store.log(remote.tenant, limit=9)] == [1, 2]
+    assert [row.seq for row in await queue.store.log(queue.tenant, limit=9)] == [1, 2]
     assert [row.seq for row in await rival.store.log(rival.tenant, limit=9)] == [1]
 
 
-async def test_the_head_changes_with_the_log(remote: Desk) -> None:
-    before = await remote.store.head(remote.tenant)
-    await remote.store.pause(remote.tenant, "a", actor=OPERATOR, reason=None)
-    assert await remote.store.head(remote.tenant) != before
+async def test_the_head_changes_with_the_log(queue: TenantQueue) -> None:
+    before = await queue.store.head(queue.tenant)
+    await queue.store.pause(queue.tenant, "a", actor=OPERATOR, reason=None)
+    assert await queue.store.head(queue.tenant) != before
 
 
 TAMPERINGS: dict[str, tuple[str, int]] = {
@@ -117,21 +117,23 @@ TAMPERINGS: dict[str, tuple[str, int]] = {
 
 
 @pytest.mark.parametrize("kind", TAMPERINGS)
-async def test_an_audit_finds_what_was_changed(remote: Desk, adapter: Door, kind: str) -> None:
-    await everything(remote)
-    await remote.verify()
-    await adapter.without_rules()
+async def test_an_audit_finds_a_changed_row(queue: TenantQueue, sql: SqlConnection, kind: str) -> None:
+    await everything(queue)
+    await queue.verify()
+    await sql.without_rules()
     statement, seq = TAMPERINGS[kind]
-    await adapter.run(statement, remote.tenant)
-    verdict = await remote.store.verify(remote.tenant)
+    await sql.run(statement, queue.tenant)
+    verdict = await queue.store.verify(queue.tenant)
     assert verdict.first_bad is not None
-    assert f"{remote.tenant} audit log row {seq}: " in verdict.first_bad
+    assert f"{queue.tenant} audit log row {seq}: " in verdict.first_bad
 
 
-@pytest.mark.parametrize(("engine", "door_name"), [("sqlite", "functions"), ("postgres", "owner"), ("postgres", "app")])
-async def test_the_log_is_append_only(remote: Desk, adapter: Door) -> None:
-    rows = await everything(remote)
-    values: tuple[Any, ...] = (remote.tenant, bytes(32))
+@pytest.mark.parametrize(
+    ("engine", "connection_name"), [("sqlite", "functions"), ("postgres", "owner"), ("postgres", "app")]
+)
+async def test_the_log_is_append_only(queue: TenantQueue, sql: SqlConnection) -> None:
+    rows = await everything(queue)
+    values: tuple[Any, ...] = (queue.tenant, bytes(32))
     columns = "tenant, seq, actor, action, object, details, at, hash"
     for statement, given in (
         ("UPDATE audit_log SET actor = 'x' WHERE tenant = $1", values[:1]),
@@ -139,9 +141,9 @@ async def test_the_log_is_append_only(remote: Desk, adapter: Door) -> None:
         (f"INSERT INTO audit_log ({columns}) SELECT tenant, 99, actor, action, object, details, at, $2 FROM audit_log "
          "WHERE tenant = $1 AND seq = 1", values),
     ):  # fmt: skip
-        message = await refusal(adapter, statement, *given)
+        message = await rejection(sql, statement, *given)
         assert "append-only" in message or "permission denied" in message
-    if adapter.engine == "sqlite":
+    if sql.engine == "sqlite":
         same = f"INSERT OR REPLACE INTO audit_log ({columns}) SELECT {columns} FROM audit_log WHERE tenant = $1"
-        assert "append-only" in await refusal(adapter, same, remote.tenant)
-    assert await remote.store.log(remote.tenant, limit=100) == rows
+        assert "append-only" in await rejection(sql, same, queue.tenant)
+    assert await queue.store.log(queue.tenant, limit=100) == rows

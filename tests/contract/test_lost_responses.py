@@ -20,8 +20,8 @@ from interlock.errors import Indeterminate
 from interlock.storage.batching import batched
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
-from tests.api.toxic import Line
-from tests.contract.builders import OPERATOR, Desk, cancel, complete, fail, release
+from tests.api.toxic_proxy import ToxicProxy
+from tests.contract.builders import OPERATOR, TenantQueue, cancel, complete, fail, release
 from tests.contract.test_prune import prune
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
@@ -34,7 +34,7 @@ def engine() -> str:
     return "postgres"
 
 
-class Deaf(Line):
+class Deaf(ToxicProxy):
     """Passes a message on and loses what is answered to it."""
 
     marker: bytes | None = None  # what stands in that message
@@ -64,72 +64,72 @@ async def deaf_store(postgres: Postgres, place: str, clock: ManualClock) -> Asyn
         await server.wait_closed()
 
 
-async def test_an_edit_on_a_condition_is_uncertain_and_not_made_again(
-    remote: Desk, postgres: Postgres, place: str
+async def test_a_conditional_edit_is_uncertain_and_not_repeated(
+    queue: TenantQueue, postgres: Postgres, place: str
 ) -> None:
-    id = await remote.add()
-    async with deaf_store(postgres, place, remote.clock) as (store, line):
+    id = await queue.add()
+    async with deaf_store(postgres, place, queue.clock) as (store, line):
         line.marker = b"COMMIT"
         with pytest.raises(Indeterminate):
-            await store.carry_out(remote.tenant, [EditJob(id, OPERATOR, priority=5, expected_version=1)])
-    job = await remote.job(id)
+            await store.carry_out(queue.tenant, [EditJob(id, OPERATOR, priority=5, expected_version=1)])
+    job = await queue.job(id)
     assert (job.priority, job.version) == (5, 2)
 
 
-async def test_an_edit_without_a_condition_is_made_again(remote: Desk, postgres: Postgres, place: str) -> None:
-    id = await remote.add()
-    async with deaf_store(postgres, place, remote.clock) as (store, line):
+async def test_an_unconditional_edit_is_repeated(queue: TenantQueue, postgres: Postgres, place: str) -> None:
+    id = await queue.add()
+    async with deaf_store(postgres, place, queue.clock) as (store, line):
         line.marker = b"COMMIT"
-        (answer,) = await store.carry_out(remote.tenant, [EditJob(id, OPERATOR, priority=5)])
+        (answer,) = await store.carry_out(queue.tenant, [EditJob(id, OPERATOR, priority=5)])
     assert not isinstance(answer, Rejected)
-    assert (await remote.job(id)).priority == 5
+    assert (await queue.job(id)).priority == 5
 
 
-async def test_what_is_deleted_is_uncertain_and_not_said_to_have_been_missing(
-    remote: Desk, postgres: Postgres, place: str
+async def test_a_deletion_is_uncertain_and_not_reported_as_not_found(
+    queue: TenantQueue, postgres: Postgres, place: str
 ) -> None:
-    tenant = remote.tenant
-    await remote.do(complete(await remote.running()))
-    remote.clock.advance(10)
-    await remote.store.set_agent(tenant, Agent("bot", "obsolete"))
-    await remote.store.set_type(tenant, JobType("obsolete"))
+    tenant = queue.tenant
+    await queue.do(complete(await queue.running()))
+    queue.clock.advance(10)
+    await queue.store.set_agent(tenant, Agent("bot", "obsolete"))
+    await queue.store.set_type(tenant, JobType("obsolete"))
     acts: list[Act] = [
         lambda store: store.delete_agent(tenant, "bot", "obsolete"),
         lambda store: store.delete_type(tenant, "obsolete"),
-        lambda store: prune(Desk(store, tenant, remote.clock), cutoff=remote.clock.now, actor="user:obsolete"),
+        lambda store: prune(TenantQueue(store, tenant, queue.clock), cutoff=queue.clock.now, actor="user:obsolete"),
     ]
-    async with deaf_store(postgres, place, remote.clock) as (store, line):
+    async with deaf_store(postgres, place, queue.clock) as (store, line):
         for act in acts:
             line.marker = b"obsolete"
             with pytest.raises(Indeterminate):
                 await act(store)
-    assert [await act(remote.store) for act in acts[:2]] == [False, False]
-    assert (await acts[2](remote.store)).deleted == 0
+    assert [await act(queue.store) for act in acts[:2]] == [False, False]
+    assert (await acts[2](queue.store)).deleted == 0
 
 
-async def test_a_batch_of_all_kinds_of_orders_is_one_transaction(remote: Desk, master: Any) -> None:
+async def test_a_batch_of_all_kinds_of_commands_is_one_transaction(queue: TenantQueue, master: Any) -> None:
     """So that, should it be run again for a deadlock, nothing of it was done before."""
-    jobs = [await remote.running() for _ in range(6)]
-    waiting = await remote.add()
+    jobs = [await queue.running() for _ in range(6)]
+    waiting = await queue.add()
     orders: list[Command] = [
         complete(jobs[0]), release(jobs[1]), fail(jobs[2]), cancel(jobs[3].id), cancel(jobs[3].id), complete(jobs[4]),
         EditJob(waiting, OPERATOR, priority=1), EditJob(waiting, OPERATOR, priority=2),
     ]  # fmt: skip
-    answers = await remote.store.carry_out(remote.tenant, orders)
+    answers = await queue.store.carry_out(queue.tenant, orders)
     assert not any(isinstance(answer, Rejected) for answer in answers)
     rows = await master.run(
         "select distinct xmin::text from job_history where tenant = $1 and verb not in ('enqueue', 'claim')",
-        remote.tenant,
+        queue.tenant,
     )
     assert len(rows) == 1
 
 
-async def test_what_operators_ask_in_the_same_moment_goes_out_by_itself(remote: Desk, master: Any) -> None:
+async def test_concurrent_operator_commands_are_sent_separately(queue: TenantQueue, master: Any) -> None:
     """Merged calls run again one by one if they fail; an order that may not be given twice is no part of one."""
-    front = batched(remote.store)
-    ids = [await remote.add() for _ in range(5)]
-    await asyncio.gather(*(front.carry_out(remote.tenant, [EditJob(id, OPERATOR, priority=1)]) for id in ids))
+    front = batched(queue.store)
+    ids = [await queue.add() for _ in range(5)]
+    await asyncio.gather(*(front.carry_out(queue.tenant, [EditJob(id, OPERATOR, priority=1)]) for id in ids))
     rows = await master.run(
-        "select distinct xmin::text from job_history where tenant = $1 and verb = 'edit'", remote.tenant
+        "select distinct xmin::text from job_history where tenant = $1 and verb = 'edit'", queue.tenant
     )
     assert len(rows) == len(ids)

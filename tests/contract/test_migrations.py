@@ -18,8 +18,8 @@ from interlock.storage.contract import Store
 from interlock.storage.migrate import Migration, migrations, pending
 from interlock.storage.postgres.store import PostgresStore, migrate
 from interlock.storage.sqlite.store import SQLiteStore
-from tests.contract.builders import OPERATOR, Desk, cancel, complete, fail, heartbeat, release, save
-from tests.contract.connections import MASTER, DatabaseError, Door, open_door
+from tests.contract.builders import OPERATOR, TenantQueue, cancel, complete, fail, heartbeat, release, save
+from tests.contract.connections import MASTER, DatabaseError, SqlConnection, open_connection
 from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import APP_LOGIN, ENGINES, ManualClock, fresh_database
 
@@ -51,11 +51,11 @@ class Place:
         return await SQLiteStore.open(self.name, migrate=False)
 
     @asynccontextmanager
-    async def adapter(self) -> AsyncIterator[Door]:
-        async with open_door(
+    async def sql(self) -> AsyncIterator[SqlConnection]:
+        async with open_connection(
             MASTER[self.engine], place=self.name, tenant="t", clock=ManualClock(), postgres=self.postgres
-        ) as adapter:
-            yield adapter
+        ) as sql:
+            yield sql
 
 
 @pytest.fixture(params=ENGINES)
@@ -91,7 +91,7 @@ async def empty(engine: str, tmp_path: Path, postgres: Postgres) -> AsyncIterato
             await admin.close()
 
 
-async def test_a_database_that_cannot_keep_every_text_is_refused(postgres: Postgres) -> None:
+async def test_a_database_that_cannot_store_every_text_is_rejected(postgres: Postgres) -> None:
     name = f"interlock_latin_{os.getpid()}"
     admin = await asyncpg.connect(postgres.dsn())
     try:
@@ -129,23 +129,23 @@ def test_the_schema_comes_first_and_later_migrations_follow_it(tmp_path: Path, m
 
 async def test_migrating_twice_does_nothing_the_second_time(migrated: Place) -> None:
     assert await migrated.migrate() == []
-    async with migrated.adapter() as adapter:
-        rows = await adapter.run("SELECT name FROM schema_migration WHERE number > 0 ORDER BY number")
+    async with migrated.sql() as sql:
+        rows = await sql.run("SELECT name FROM schema_migration WHERE number > 0 ORDER BY number")
     assert [name for (name,) in rows] == [m.name for m in migrations(PACKAGES[migrated.engine])]
 
 
-async def test_an_altered_migration_is_refused(migrated: Place) -> None:
-    async with migrated.adapter() as adapter:
-        await adapter.run("UPDATE schema_migration SET checksum = 'other' WHERE number = 1")
+async def test_an_altered_migration_is_rejected(migrated: Place) -> None:
+    async with migrated.sql() as sql:
+        await sql.run("UPDATE schema_migration SET checksum = 'other' WHERE number = 1")
     first = migrations(PACKAGES[migrated.engine])[0].name
     for use in (migrated.open, migrated.migrate):
         with pytest.raises(SchemaMismatch, match=f"{first} differs from the one that made this database"):
             await use()
 
 
-async def test_a_database_that_is_newer_than_the_program_is_refused(migrated: Place) -> None:
-    async with migrated.adapter() as adapter:
-        await adapter.run(
+async def test_a_database_newer_than_the_program_is_rejected(migrated: Place) -> None:
+    async with migrated.sql() as sql:
+        await sql.run(
             "INSERT INTO schema_migration (number, name, checksum, applied_at) VALUES (9999, '9999_future', 'x', $1)", 1
         )
     for use in (migrated.open, migrated.migrate):
@@ -153,15 +153,15 @@ async def test_a_database_that_is_newer_than_the_program_is_refused(migrated: Pl
             await use()
 
 
-async def test_a_database_that_lacks_a_migration_is_refused_until_migrated(migrated: Place) -> None:
+async def test_a_database_that_lacks_a_migration_is_rejected_until_migrated(migrated: Place) -> None:
     last = migrations(PACKAGES[migrated.engine])[-1]
-    async with migrated.adapter() as adapter:
-        await adapter.run("DELETE FROM schema_migration WHERE number = $1", last.number)
+    async with migrated.sql() as sql:
+        await sql.run("DELETE FROM schema_migration WHERE number = $1", last.number)
     with pytest.raises(SchemaMismatch, match=f"lacks migration {last.name}; run interlock migrate"):
         await migrated.open()
 
 
-async def test_a_database_without_a_schema_is_refused_until_migrated(empty: Place) -> None:
+async def test_a_database_without_a_schema_is_rejected_until_migrated(empty: Place) -> None:
     with pytest.raises(SchemaMismatch, match="run interlock migrate"):
         await empty.open()
     await empty.migrate()
@@ -169,7 +169,7 @@ async def test_a_database_without_a_schema_is_refused_until_migrated(empty: Plac
     await store.close()
 
 
-async def test_a_migration_that_fails_half_way_leaves_nothing(empty: Place) -> None:
+async def test_a_migration_that_fails_halfway_leaves_nothing(empty: Place) -> None:
     """Something is in the way of the third migration: the first two must not stay behind."""
     before, after = ("CREATE TABLE job_view (x INTEGER)", "DROP TABLE job_view")
     if empty.engine == "postgres":
@@ -177,24 +177,24 @@ async def test_a_migration_that_fails_half_way_leaves_nothing(empty: Place) -> N
             f"create schema interlock authorization {OWNER}; create table interlock.job_view (x int)",
             "drop schema interlock cascade",
         )
-    async with empty.adapter() as adapter:
+    async with empty.sql() as sql:
         for statement in before.split(";"):
-            await adapter.run(statement)
+            await sql.run(statement)
     with pytest.raises(DatabaseError, match="already"):
         await empty.migrate()
-    async with empty.adapter() as adapter:
+    async with empty.sql() as sql:
         if empty.engine == "postgres":
-            found = await adapter.run("select relname from pg_class where relnamespace = 'interlock'::regnamespace")
+            found = await sql.run("select relname from pg_class where relnamespace = 'interlock'::regnamespace")
         else:
-            found = await adapter.run("SELECT name FROM sqlite_schema")
+            found = await sql.run("SELECT name FROM sqlite_schema")
         assert found == [("job_view",)]
-        await adapter.run(after)
+        await sql.run(after)
     await empty.migrate()
     store = await empty.open()
     await store.close()
 
 
-async def test_two_migrators_at_once_do_the_work_once(empty: Place) -> None:
+async def test_two_concurrent_migrators_do_the_work_once(empty: Place) -> None:
     await asyncio.gather(empty.migrate(), empty.migrate())
     assert await empty.migrate() == []
     store = await empty.open()
@@ -202,9 +202,9 @@ async def test_two_migrators_at_once_do_the_work_once(empty: Place) -> None:
 
 
 @pytest.mark.parametrize("engine", ["postgres"])
-async def test_on_postgresql_verbs_of_another_version_are_refused_and_replaced(migrated: Place) -> None:
-    async with migrated.adapter() as adapter:
-        await adapter.run("UPDATE schema_migration SET checksum = 'older' WHERE number = 0")
+async def test_on_postgresql_functions_of_another_version_are_rejected_and_replaced(migrated: Place) -> None:
+    async with migrated.sql() as sql:
+        await sql.run("UPDATE schema_migration SET checksum = 'older' WHERE number = 0")
     with pytest.raises(SchemaMismatch, match="functions in the database are of another version"):
         await migrated.open()
     assert await migrated.migrate() == ["functions"]
@@ -224,15 +224,15 @@ async def test_on_postgresql_the_owner_need_not_be_a_superuser(empty: Place, log
     """FORCE row-level security holds for the owner too, also inside the triggers that run with its rights."""
     assert len(await empty.migrate()) == len(migrations(PACKAGES["postgres"])) + 1
     assert await empty.migrate() == []
-    async with empty.adapter() as adapter:
-        assert await adapter.run(
+    async with empty.sql() as sql:
+        assert await sql.run(
             """select rolsuper or rolbypassrls from pg_roles where oid =
                (select nspowner from pg_namespace where nspname = 'interlock')"""
         ) == [(False,)]
     clock = ManualClock()
     store = await PostgresStore.open(empty.postgres.dsn(empty.name, user=login), size=2, clock=clock)
     try:
-        await whole_life(Desk(store, "t", clock))
+        await whole_life(TenantQueue(store, "t", clock))
         assert (await store.verify()).first_bad is None
     finally:
         await store.close()
@@ -240,63 +240,63 @@ async def test_on_postgresql_the_owner_need_not_be_a_superuser(empty: Place, log
 
 @pytest.mark.parametrize("engine", ["postgres"])
 @pytest.mark.parametrize("may", ["createrole", "nocreaterole"])
-async def test_on_postgresql_another_owner_of_the_same_server_is_told_which_roles_it_lacks(
+async def test_on_postgresql_another_owner_of_the_same_server_gets_the_missing_roles_named(
     empty: Place, may: str
 ) -> None:
     """Roles belong to the whole server: whoever did not make them needs them granted, and nothing more."""
     owner = f"interlock_test_other_{os.getpid()}"
-    async with empty.adapter() as adapter:
-        await adapter.run(f"create role {owner} login {may}")
+    async with empty.sql() as sql:
+        await sql.run(f"create role {owner} login {may}")
         try:
-            await adapter.run(f"alter database {empty.name} owner to {owner}")
+            await sql.run(f"alter database {empty.name} owner to {owner}")
             dsn = empty.postgres.dsn(empty.name, user=owner)
-            older = (await adapter.run("select current_setting('server_version_num')::integer < 160000"))[0][0]
+            older = (await sql.run("select current_setting('server_version_num')::integer < 160000"))[0][0]
             if not (older and may == "createrole"):  # before version 16 whoever may create roles may grant them
                 with pytest.raises(SchemaMismatch, match=f"run: grant interlock_app, interlock_sweep to {owner}"):
                     await migrate(dsn)
-                await adapter.run(f"grant interlock_app, interlock_sweep to {owner}")
+                await sql.run(f"grant interlock_app, interlock_sweep to {owner}")
             assert len(await migrate(dsn)) == len(migrations(PACKAGES["postgres"])) + 1
             clock = ManualClock()
             store = await PostgresStore.open(dsn, size=1, clock=clock)
             try:
-                await whole_life(Desk(store, "t", clock))
+                await whole_life(TenantQueue(store, "t", clock))
             finally:
                 await store.close()
         finally:
-            await adapter.run(f"alter database {empty.name} owner to {OWNER}")
-            await adapter.run(f"reassign owned by {owner} to {OWNER}")
-            await adapter.run(f"drop owned by {owner}")
-            await adapter.run(f"drop role {owner}")
+            await sql.run(f"alter database {empty.name} owner to {OWNER}")
+            await sql.run(f"reassign owned by {owner} to {OWNER}")
+            await sql.run(f"drop owned by {owner}")
+            await sql.run(f"drop role {owner}")
 
 
-async def whole_life(remote: Desk) -> None:
+async def whole_life(queue: TenantQueue) -> None:
     """A family, a lease that runs out, and a limited agent whose waiting job is edited."""
     agent = Agent("bot", "1", max_concurrency=1)
-    await remote.store.set_agent(remote.tenant, agent)
-    first, second = [await remote.add(type="bot", agent_kind="bot", agent_id="1") for _ in range(2)]
-    await remote.do(EditJob(first, OPERATOR, priority=5, run_at=remote.after(5)))
-    assert await remote.claimed(types=frozenset({"bot"}), limit=5) == [second]
-    await remote.store.set_agent(remote.tenant, agent._replace(max_concurrency=2))
-    remote.clock.advance(5)
-    assert await remote.claimed(types=frozenset({"bot"}), limit=5) == [first]
+    await queue.store.set_agent(queue.tenant, agent)
+    first, second = [await queue.add(type="bot", agent_kind="bot", agent_id="1") for _ in range(2)]
+    await queue.do(EditJob(first, OPERATOR, priority=5, run_at=queue.after(5)))
+    assert await queue.claimed(types=frozenset({"bot"}), limit=5) == [second]
+    await queue.store.set_agent(queue.tenant, agent._replace(max_concurrency=2))
+    queue.clock.advance(5)
+    assert await queue.claimed(types=frozenset({"bot"}), limit=5) == [first]
     for id in (first, second):
-        await remote.do(cancel(id, force=True))
-    parent = await remote.running(type="parent", lease_seconds=10.0)
-    child = await remote.running(type="child", parent_id=parent.id, lease_seconds=10.0)
-    await remote.do(release(parent, children=(child.id,)))
-    await remote.heartbeat(heartbeat(child, checkpoint=save(child, 1)))
-    await remote.do(fail(child, retry_after_seconds=1.0))
-    remote.clock.advance(1)
-    child = await remote.again(child, lease_seconds=10.0)
-    remote.clock.advance(10)
-    await remote.sweep()
-    child = await remote.again(child)
-    await remote.do(complete(child, result="1"))
-    parent = await remote.again(parent)
-    await remote.do(cancel(parent.id, force=True))
+        await queue.do(cancel(id, force=True))
+    parent = await queue.running(type="parent", lease_seconds=10.0)
+    child = await queue.running(type="child", parent_id=parent.id, lease_seconds=10.0)
+    await queue.do(release(parent, children=(child.id,)))
+    await queue.heartbeat(heartbeat(child, checkpoint=save(child, 1)))
+    await queue.do(fail(child, retry_after_seconds=1.0))
+    queue.clock.advance(1)
+    child = await queue.again(child, lease_seconds=10.0)
+    queue.clock.advance(10)
+    await queue.sweep()
+    child = await queue.again(child)
+    await queue.do(complete(child, result="1"))
+    parent = await queue.again(parent)
+    await queue.do(cancel(parent.id, force=True))
 
 
-def test_nothing_is_pending_when_all_is_applied() -> None:
+def test_nothing_is_pending_when_all_migrations_are_applied() -> None:
     known = [Migration(1, "0001_a", "a"), Migration(2, "0002_b", "b")]
     assert pending(known, {}) == known
     assert pending(known, {1: known[0].checksum}) == known[1:]

@@ -13,10 +13,10 @@ from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN
 
-SOMEBODY_ELSE = -1
+OTHER_PROCESS = -1
 
 
-async def test_a_ring_that_is_heard_as_the_connection_is_closed_is_a_ring(
+async def test_a_notification_received_as_the_connection_closes_counts(
     database: str, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect = Nodes.connect
@@ -36,7 +36,7 @@ async def test_a_ring_that_is_heard_as_the_connection_is_closed_is_a_ring(
     try:
         rung = bell.event("acme")
         await eventually(listens)
-        made[0]._process_notification(SOMEBODY_ELSE, CHANNEL, "")
+        made[0]._process_notification(OTHER_PROCESS, CHANNEL, "")
         made[0].terminate()
         await asyncio.wait_for(rung.wait(), RETRY_SECONDS)
     finally:
@@ -45,15 +45,15 @@ async def test_a_ring_that_is_heard_as_the_connection_is_closed_is_a_ring(
 
 
 @pytest.mark.parametrize("payload", ["", "{", '"acme"', "[1]"])
-async def test_a_ring_that_names_nobody_is_for_everybody(payload: str) -> None:
+async def test_a_notification_without_a_tenant_is_for_all(payload: str) -> None:
     bell = Notifier("postgresql:///nowhere")
     rung = bell._signal.event("acme")
-    bell._hear(0, None, SOMEBODY_ELSE, CHANNEL, payload)
+    bell._hear(0, None, OTHER_PROCESS, CHANNEL, payload)
     assert rung.is_set()
 
 
 @pytest.mark.parametrize("many", [1, 5000])
-async def test_a_ring_for_more_tenants_than_can_be_named_reaches_them_all(
+async def test_a_notification_for_more_tenants_than_can_be_named_reaches_them_all(
     database: str, postgres: Postgres, many: int
 ) -> None:
     here, there = Notifier(postgres.dsn(database, user=APP_LOGIN)), Notifier(postgres.dsn(database, user=APP_LOGIN))

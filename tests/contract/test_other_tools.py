@@ -31,7 +31,7 @@ def tool(tmp_path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path)
 
 
-def test_its_own_file_with_a_table_called_job_is_refused_and_stays_as_it_was(tmp_path: Path) -> None:
+def test_a_file_of_another_program_with_a_table_called_job_is_rejected_and_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "theirs.db"
     theirs = sqlite3.connect(path)
     theirs.execute("CREATE TABLE job (name TEXT)")
@@ -42,7 +42,7 @@ def test_its_own_file_with_a_table_called_job_is_refused_and_stays_as_it_was(tmp
     theirs.close()
 
 
-def test_it_can_read_every_table_and_view(tool: sqlite3.Connection) -> None:
+def test_another_tool_can_read_every_table_and_view(tool: sqlite3.Connection) -> None:
     names = [name for (name,) in tool.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
     assert {"job", "job_body", "job_history", "job_view"} <= set(names)
     for name in names:
@@ -63,7 +63,7 @@ def test_it_can_read_every_table_and_view(tool: sqlite3.Connection) -> None:
         ("DELETE FROM job_body", "goes only with the job"),
     ],
 )
-def test_it_is_refused_with_a_clear_message_and_nothing_changes(
+def test_another_tool_is_rejected_with_a_clear_message_and_nothing_changes(
     tool: sqlite3.Connection, statement: str, message: str
 ) -> None:
     before = "\n".join(tool.iterdump())

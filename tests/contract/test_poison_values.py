@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interlock.domain.lifecycle import Status
-from tests.contract.builders import Desk, cancel, complete, facts, fail, heartbeat, release, save
+from tests.contract.builders import TenantQueue, cancel, complete, facts, fail, heartbeat, release, save
 
 # All of these are JSON, or at least text that has passed the guard in front of the stores.
 VALUES = {
@@ -40,44 +40,44 @@ VALUES = {
 }
 
 
-async def test_a_payload_comes_back_byte_for_byte(remote: Desk) -> None:
+async def test_a_payload_is_returned_byte_for_byte(queue: TenantQueue) -> None:
     """G02."""
     for kind, value in VALUES.items():
-        id = await remote.add(payload=value)
-        assert (await remote.job(id)).payload == value, kind
-        (leased,) = await remote.claim()
+        id = await queue.add(payload=value)
+        assert (await queue.job(id)).payload == value, kind
+        (leased,) = await queue.claim()
         assert leased.payload == value, kind
 
 
-async def test_result_and_checkpoint_come_back_byte_for_byte(remote: Desk) -> None:
+async def test_result_and_checkpoint_are_returned_byte_for_byte(queue: TenantQueue) -> None:
     """P38: a finished result is never lost."""
     for kind, value in VALUES.items():
-        job = await remote.running()
-        await remote.checkpoint(save(job, 1, value))
-        assert (await remote.job(job.id)).checkpoint == value, kind
-        assert await remote.checkpoint(save(job, 1, value)) == 1, kind
-        await remote.heartbeat(heartbeat(job, checkpoint=save(job, 2, value)))
-        receipt = await remote.do(complete(job, result=value))
+        job = await queue.running()
+        await queue.checkpoint(save(job, 1, value))
+        assert (await queue.job(job.id)).checkpoint == value, kind
+        assert await queue.checkpoint(save(job, 1, value)) == 1, kind
+        await queue.heartbeat(heartbeat(job, checkpoint=save(job, 2, value)))
+        receipt = await queue.do(complete(job, result=value))
         assert receipt.status is Status.SUCCEEDED, kind
-        now = await remote.job(job.id)
+        now = await queue.job(job.id)
         assert (now.result, now.checkpoint) == (value, value), kind
-    await remote.verify()
+    await queue.verify()
 
 
-async def test_an_error_comes_back_byte_for_byte_and_the_audit_holds(remote: Desk) -> None:
+async def test_an_error_is_returned_byte_for_byte_and_the_audit_passes(queue: TenantQueue) -> None:
     for kind, value in VALUES.items():
         error = f'{{"message":"x","details":{value}}}'
-        job = await remote.running(max_attempts=2)
-        receipt = await remote.do(fail(job, error=error, retry_after_seconds=1.0))
-        assert await remote.do(fail(job, error=error)) == receipt, kind
-        now, rows = await remote.trace(job.id)
+        job = await queue.running(max_attempts=2)
+        receipt = await queue.do(fail(job, error=error, retry_after_seconds=1.0))
+        assert await queue.do(fail(job, error=error)) == receipt, kind
+        now, rows = await queue.trace(job.id)
         assert now.error == error, kind
         assert (rows[-1].metadata or "").startswith(f'{{"error":{error},'), kind
-        remote.clock.advance(1)
-        second = await remote.again(job)
+        queue.clock.advance(1)
+        second = await queue.again(job)
         assert second.error == error, kind
-        await remote.do(fail(second, error=error))
-    await remote.verify()
+        await queue.do(fail(second, error=error))
+    await queue.verify()
 
 
 WORDS = [
@@ -96,50 +96,50 @@ WORDS = [
 
 
 @pytest.mark.parametrize("word", WORDS)
-async def test_free_text_comes_back_as_it_was_given_and_the_audit_holds(remote: Desk, word: str) -> None:
-    job = await remote.running(created_by=f"user:{word}", requested_by=word, tags=(word,), worker=word, type=word)
+async def test_free_text_is_returned_unchanged_and_the_audit_passes(queue: TenantQueue, word: str) -> None:
+    job = await queue.running(created_by=f"user:{word}", requested_by=word, tags=(word,), worker=word, type=word)
     assert (job.worker, job.type, tuple(job.tags), job.requested_by) == (word, word, (word,), word)
-    await remote.do(release(job, reason=word))
-    second = await remote.again(job, worker=word)
-    await remote.do(cancel(job.id, reason=word, actor=f"token:{word}"))
-    assert [reply.cancel_reason for reply in await remote.heartbeat(heartbeat(second))] == [word]
-    await remote.do(complete(second, result_summary=word))
-    now, rows = await remote.trace(job.id)
+    await queue.do(release(job, reason=word))
+    second = await queue.again(job, worker=word)
+    await queue.do(cancel(job.id, reason=word, actor=f"token:{word}"))
+    assert [reply.cancel_reason for reply in await queue.heartbeat(heartbeat(second))] == [word]
+    await queue.do(complete(second, result_summary=word))
+    now, rows = await queue.trace(job.id)
     assert (now.result_summary, now.cancel_reason) == (word, word)
     assert [row.reason for row in rows if row.verb == "release"] == [word]
     assert {row.actor for row in rows} == {f"user:{word}", f"worker:{word}", f"token:{word}"}
     assert facts(rows[-2]) == {"why": word}
-    await remote.verify()
+    await queue.verify()
 
 
 @pytest.mark.parametrize("word", WORDS)
-async def test_odd_names_route_exactly(remote: Desk, word: str) -> None:
-    id = await remote.add(type=word, requires=(word,), repository=word, affinity_key=word)
+async def test_unusual_names_match_exactly(queue: TenantQueue, word: str) -> None:
+    id = await queue.add(type=word, requires=(word,), repository=word, affinity_key=word)
     none = {"capabilities": frozenset({word}), "repositories": frozenset({word}), "affinity_keys": frozenset({word})}
-    assert await remote.claimed(types=frozenset({word + "x"}), **none) == []
+    assert await queue.claimed(types=frozenset({word + "x"}), **none) == []
     for name in ("capabilities", "repositories", "affinity_keys"):
-        assert await remote.claimed(types=frozenset({word}), **none | {name: frozenset({"other"})}) == []
-    assert await remote.claimed(types=frozenset({word}), **none) == [id]
+        assert await queue.claimed(types=frozenset({word}), **none | {name: frozenset({"other"})}) == []
+    assert await queue.claimed(types=frozenset({word}), **none) == [id]
 
 
-async def test_numbers_at_the_edge_of_their_range_are_kept(remote: Desk) -> None:
+async def test_numbers_at_the_limits_of_their_range_are_stored(queue: TenantQueue) -> None:
     far = 253_402_300_799_000_000  # the end of the year 9999
-    id = await remote.add(run_at=far, deadline=far, timeout_seconds=0.000001, max_attempts=100, priority=-1000)
-    job = await remote.job(id)
+    id = await queue.add(run_at=far, deadline=far, timeout_seconds=0.000001, max_attempts=100, priority=-1000)
+    job = await queue.job(id)
     assert (job.run_at, job.deadline, job.timeout_seconds, job.priority) == (far, far, 0.000001, -1000)
-    held = await remote.running(type="big")
-    assert await remote.checkpoint(save(held, 2**63 - 1)) == 2**63 - 1
-    assert (await remote.job(held.id)).checkpoint_seq == 2**63 - 1
+    held = await queue.running(type="big")
+    assert await queue.checkpoint(save(held, 2**63 - 1)) == 2**63 - 1
+    assert (await queue.job(held.id)).checkpoint_seq == 2**63 - 1
 
 
 @pytest.mark.parametrize("where", ["payload", "result", "checkpoint", "error"])
-async def test_what_was_mended_stays_marked(remote: Desk, where: str) -> None:
-    job = await remote.running(max_attempts=1)
+async def test_sanitized_values_stay_marked(queue: TenantQueue, where: str) -> None:
+    job = await queue.running(max_attempts=1)
     assert not job.sanitized
     if where == "checkpoint":
-        await remote.checkpoint(save(job, 1, '"\ufffd"', sanitized=True))
+        await queue.checkpoint(save(job, 1, '"\ufffd"', sanitized=True))
     elif where == "result":
-        await remote.do(complete(job, result='"\ufffd"', sanitized=True))
+        await queue.do(complete(job, result='"\ufffd"', sanitized=True))
     elif where == "error":
-        await remote.do(fail(job, error='{"message":"\ufffd"}', sanitized=True))
-    assert (await remote.job(job.id)).sanitized is (where != "payload")
+        await queue.do(fail(job, error='{"message":"\ufffd"}', sanitized=True))
+    assert (await queue.job(job.id)).sanitized is (where != "payload")

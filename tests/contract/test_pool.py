@@ -26,12 +26,12 @@ class Server:
         self.most = 0
         self.may_connect = asyncio.Event()
         self.may_connect.set()
-        self.refuses = 0
+        self.rejects = 0
 
     async def connect(self) -> Conn:
         await self.may_connect.wait()
-        if self.refuses:
-            self.refuses -= 1
+        if self.rejects:
+            self.rejects -= 1
             raise ConnectionRefusedError
         self.made.append(await asyncpg.connect(self._dsn))
         self.most = max(self.most, len(self.open()))
@@ -60,20 +60,20 @@ async def backend(pool: Pool) -> int:
         return int(await connection.fetchval("select pg_backend_pid()"))
 
 
-async def test_connections_are_made_when_needed_and_used_again(server: Server) -> None:
+async def test_connections_are_opened_when_needed_and_reused(server: Server) -> None:
     async with server.pool(3) as pool:
         assert server.made == []
         assert await backend(pool) == await backend(pool)
         assert len(server.made) == 1
 
 
-async def test_there_are_never_more_than_allowed(server: Server) -> None:
+async def test_there_are_never_more_connections_than_allowed(server: Server) -> None:
     async with server.pool(3) as pool:
         backends = await asyncio.gather(*(backend(pool) for _ in range(50)))
         assert len(server.made) == server.most == len(set(backends)) == 3
 
 
-async def test_who_waits_is_served_in_order_and_before_whoever_comes_later(server: Server) -> None:
+async def test_waiters_are_served_in_order_and_before_later_ones(server: Server) -> None:
     served: list[int] = []
 
     async def use(pool: Pool, number: int) -> None:
@@ -89,7 +89,7 @@ async def test_who_waits_is_served_in_order_and_before_whoever_comes_later(serve
     assert served == list(range(10))
 
 
-async def test_a_waiter_that_gives_up_takes_nothing_with_it(server: Server) -> None:
+async def test_a_waiter_that_gives_up_takes_no_connection(server: Server) -> None:
     async with server.pool(1) as pool:
         async with pool.lend():
             waiting = [asyncio.create_task(backend(pool)) for _ in range(3)]
@@ -103,7 +103,7 @@ async def test_a_waiter_that_gives_up_takes_nothing_with_it(server: Server) -> N
         assert len(server.made) == 1
 
 
-async def test_a_waiter_that_gives_up_as_it_is_given_a_place_leaves_it_to_the_next(server: Server) -> None:
+async def test_a_waiter_that_gives_up_while_it_is_served_leaves_its_connection_to_the_next(server: Server) -> None:
     async with server.pool(1) as pool:
         async with pool.lend() as connection:
             waiting = [asyncio.create_task(backend(pool)) for _ in range(2)]
@@ -113,7 +113,7 @@ async def test_a_waiter_that_gives_up_as_it_is_given_a_place_leaves_it_to_the_ne
         assert await waiting[1] == await backend(pool)
 
 
-async def test_a_waiter_whose_connection_breaks_as_it_is_served_gets_another(server: Server) -> None:
+async def test_a_waiter_whose_connection_breaks_while_it_is_served_gets_another(server: Server) -> None:
     async with server.pool(1) as pool:
         async with pool.lend() as connection:
             waiting = asyncio.create_task(backend(pool))
@@ -123,7 +123,7 @@ async def test_a_waiter_whose_connection_breaks_as_it_is_served_gets_another(ser
         assert server.most == 1
 
 
-async def test_a_statement_whose_caller_is_cancelled_is_over_then_and_nobody_gets_its_connection(
+async def test_a_cancelled_statement_ends_and_its_connection_is_not_reused(
     server: Server,
 ) -> None:
     running: list[int] = []
@@ -151,7 +151,7 @@ async def test_a_statement_whose_caller_is_cancelled_is_over_then_and_nobody_get
         assert server.most == 2
 
 
-async def test_a_connection_that_lost_patience_with_a_statement_is_replaced(server: Server) -> None:
+async def test_a_connection_whose_statement_timed_out_is_replaced(server: Server) -> None:
     async with server.pool(1) as pool:
         first = await backend(pool)
         with pytest.raises(TimeoutError):
@@ -161,7 +161,7 @@ async def test_a_connection_that_lost_patience_with_a_statement_is_replaced(serv
         assert server.most == 1
 
 
-async def test_a_server_that_does_not_let_go_is_left_to_itself(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unresponsive_server_does_not_block_the_pool(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.storage.postgres.pool.CLOSE_SECONDS", 0.01)
 
     async def hang(*_: object, **__: object) -> None:
@@ -176,7 +176,7 @@ async def test_a_server_that_does_not_let_go_is_left_to_itself(server: Server, m
         assert [connection.is_closed() for connection in server.made] == [True, False]
 
 
-async def test_an_error_of_a_statement_costs_no_connection(server: Server) -> None:
+async def test_a_failed_statement_keeps_its_connection(server: Server) -> None:
     async with server.pool(1) as pool:
         for statement in ("select 1 / 0", "nonsense"):
             with pytest.raises(asyncpg.PostgresError):
@@ -186,7 +186,7 @@ async def test_an_error_of_a_statement_costs_no_connection(server: Server) -> No
         assert len(server.made) == 1
 
 
-async def test_a_transaction_that_was_left_open_is_not_handed_on(server: Server) -> None:
+async def test_an_open_transaction_is_not_passed_to_the_next_caller(server: Server) -> None:
     async with server.pool(1) as pool:
         async with pool.lend() as connection:
             await connection.execute("begin")
@@ -207,9 +207,9 @@ async def test_a_connection_that_the_server_closed_is_replaced(server: Server) -
         assert server.most == 2
 
 
-async def test_a_connection_that_cannot_be_made_leaves_its_place_to_who_waits(server: Server) -> None:
+async def test_a_connection_that_cannot_be_opened_leaves_its_slot_to_a_waiter(server: Server) -> None:
     async with server.pool(1) as pool:
-        server.refuses = 1
+        server.rejects = 1
         server.may_connect.clear()
         refused = asyncio.create_task(backend(pool))
         waiting = asyncio.create_task(backend(pool))
@@ -220,7 +220,7 @@ async def test_a_connection_that_cannot_be_made_leaves_its_place_to_who_waits(se
         assert await waiting == await backend(pool)
 
 
-async def test_expired_connections_are_replaced_the_idle_ones_at_once(server: Server) -> None:
+async def test_expired_connections_are_replaced_the_idle_ones_immediately(server: Server) -> None:
     async with server.pool(2) as pool:
         async with pool.lend() as in_use:
             async with pool.lend() as idle:
@@ -232,7 +232,7 @@ async def test_expired_connections_are_replaced_the_idle_ones_at_once(server: Se
         assert len(server.made) == 3
 
 
-async def test_a_connection_that_was_on_its_way_when_all_expired_is_used_once(server: Server) -> None:
+async def test_a_connection_being_opened_when_all_expire_is_used_once(server: Server) -> None:
     async with server.pool(1) as pool:
         server.may_connect.clear()
         on_its_way = asyncio.create_task(backend(pool))
@@ -248,7 +248,7 @@ async def test_a_connection_is_replaced_after_a_time(server: Server, monkeypatch
         assert await backend(pool) != await backend(pool)
 
 
-async def test_connections_that_nobody_uses_go(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connections_are_closed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.storage.postgres.pool.IDLE_SECONDS", 0.05)
     async with server.pool(3) as pool, pool.lend() as in_use:
         await asyncio.gather(backend(pool), backend(pool))
@@ -261,7 +261,7 @@ async def test_connections_that_nobody_uses_go(server: Server, monkeypatch: pyte
         await eventually(gone)
 
 
-async def test_closing_waits_for_what_is_in_use_and_lets_nobody_in(server: Server) -> None:
+async def test_closing_waits_for_connections_in_use_and_admits_no_caller(server: Server) -> None:
     async with server.pool(2) as pool:
         async with pool.lend() as in_use:
             async with pool.lend():
@@ -279,7 +279,7 @@ async def test_closing_waits_for_what_is_in_use_and_lets_nobody_in(server: Serve
         await pool.close()
 
 
-async def test_terminating_cuts_what_is_in_use(server: Server) -> None:
+async def test_terminating_cuts_connections_in_use(server: Server) -> None:
     async with server.pool(2) as pool:
         await asyncio.gather(backend(pool), backend(pool))
 
@@ -296,7 +296,7 @@ async def test_terminating_cuts_what_is_in_use(server: Server) -> None:
         await pool.close()
 
 
-async def test_a_connection_that_is_made_too_late_is_closed(server: Server) -> None:
+async def test_a_connection_opened_too_late_is_closed(server: Server) -> None:
     async with server.pool(1) as pool:
         server.may_connect.clear()
         late = asyncio.create_task(backend(pool))

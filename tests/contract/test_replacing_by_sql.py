@@ -15,9 +15,9 @@ import pytest
 from interlock.domain.token import NewToken
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.store import SQLiteStore
-from tests.contract.approvals import command, decided, minted, waiting
-from tests.contract.builders import OPERATOR, Desk, complete, new_id, save
-from tests.contract.progress import event, keep, report, step, tell
+from tests.contract.approvals import command, created_link, decided, waiting
+from tests.contract.builders import OPERATOR, TenantQueue, complete, new_id, save
+from tests.contract.progress import append_events, event, keep, report, step
 from tests.contract.test_prune import prune
 from tests.support.stores import ManualClock, migrated_file
 
@@ -45,19 +45,19 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     async def fill() -> None:
         clock = ManualClock()
         store = await SQLiteStore.open(str(path), clock=clock)
-        remote = Desk(store, "t", clock)
-        await remote.do(complete(await remote.running()))
+        queue = TenantQueue(store, "t", clock)
+        await queue.do(complete(await queue.running()))
         clock.advance(10)
-        await prune(remote, cutoff=clock.now)
-        _, approval = await waiting(remote, job=await remote.running(idempotency_key="k", body_sha256=b"x" * 32))
-        await minted(remote, approval, "link")
-        await decided(remote, command(approval))
-        (job,) = await remote.claim()
-        await keep(remote, step(job))
-        await tell(remote, report(job, event()))
-        await remote.store.checkpoint("t", [save(job, 1)])
-        await remote.do(complete(job, result='"kept"'))
-        await remote.add()
+        await prune(queue, cutoff=clock.now)
+        _, approval = await waiting(queue, job=await queue.running(idempotency_key="k", body_sha256=b"x" * 32))
+        await created_link(queue, approval, "link")
+        await decided(queue, command(approval))
+        (job,) = await queue.claim()
+        await keep(queue, step(job))
+        await append_events(queue, report(job, event()))
+        await queue.store.checkpoint("t", [save(job, 1)])
+        await queue.do(complete(job, result='"kept"'))
+        await queue.add()
         await store.create_tokens(
             "t", [NewToken(id=new_id(), hash=b"x" * 32, roles=("read",), created_by=OPERATOR, key="k")]
         )
@@ -96,7 +96,7 @@ class Tool:
     def columns(self, table: str) -> list[str]:
         return [row[1] for row in self.rows(f"PRAGMA table_info({table})")]
 
-    def refusal(self, sql: str) -> str:
+    def rejection(self, sql: str) -> str:
         before = self.everything()
         with pytest.raises((apsw.Error, sqlite3.Error)) as caught:
             self.rows(sql)
@@ -123,7 +123,7 @@ def other(column: str) -> str:
 
 
 @pytest.mark.parametrize("table", KEPT)
-def test_a_row_is_not_replaced_by_way_of_any_of_its_keys(tool: Tool, table: str) -> None:
+def test_a_row_cannot_be_replaced_through_any_of_its_keys(tool: Tool, table: str) -> None:
     given, local_principal = KEPT[table]
     columns = tool.columns(table)
     assert tool.rows(f"SELECT 1 FROM {table}")
@@ -131,38 +131,38 @@ def test_a_row_is_not_replaced_by_way_of_any_of_its_keys(tool: Tool, table: str)
         values = [name if name in key else other(name) for name in columns]
         rows = f"INTO {table} ({', '.join(columns)}) SELECT {', '.join(values)} FROM {table}"
         for form in ("REPLACE", "INSERT OR REPLACE"):
-            message = tool.refusal(f"{form} {rows}")
-            assert_says(given if tool.has_functions or local_principal else FUNCTION, message, (form, key))
+            message = tool.rejection(f"{form} {rows}")
+            assert_rejected_with(given if tool.has_functions or local_principal else FUNCTION, message, (form, key))
 
 
 @pytest.mark.parametrize("table", KEPT)
-def test_a_row_is_not_replaced_by_an_update_or_an_upsert(tool: Tool, table: str) -> None:
+def test_a_row_cannot_be_replaced_by_an_update_or_an_upsert(tool: Tool, table: str) -> None:
     columns = tool.columns(table)
     for statement in (
         *(f"UPDATE OR REPLACE {table} SET {name} = {other(name)}" for name in columns if other(name) != name),
         f"INSERT INTO {table} SELECT * FROM {table} WHERE true ON CONFLICT DO UPDATE SET tenant = 'other'",
     ):
-        assert_says(f"interlock|a token never changes|{FUNCTION}", tool.refusal(statement), statement)
+        assert_rejected_with(f"interlock|a token never changes|{FUNCTION}", tool.rejection(statement), statement)
 
 
 @pytest.mark.parametrize("name", ["rowid", "oid", "_rowid_"])
-def test_a_job_is_not_replaced_by_way_of_its_row_id(tool: Tool, name: str) -> None:
+def test_a_job_cannot_be_replaced_through_its_row_id(tool: Tool, name: str) -> None:
     given = "never changes|not replaced|written before" if tool.has_functions else FUNCTION
     move = (
         f"UPDATE OR REPLACE job SET {name} = (SELECT min({name}) FROM job) WHERE {name} = (SELECT max({name}) FROM job)"
     )
-    assert_says(given, tool.refusal(move), move)
+    assert_rejected_with(given, tool.rejection(move), move)
     columns = [column for column in tool.columns("job") if column not in ("id", "seq")]
     shared = ", ".join(columns)
-    birth = (
+    creation = (
         f"INSERT OR REPLACE INTO job ({name}, id, seq, {shared}) "
         f"SELECT {name}, '{new_id()}', seq + 1, {shared} FROM job WHERE status = 'queued'"
     )
     assert tool.rows("SELECT 1 FROM job WHERE status = 'queued'")
-    assert_says(given, tool.refusal(birth), birth)
+    assert_rejected_with(given, tool.rejection(creation), creation)
 
 
-def test_history_is_not_rewritten_with_hashes_that_are_right(tool: Tool) -> None:
+def test_history_cannot_be_rewritten_with_valid_hashes(tool: Tool) -> None:
     columns = tool.columns("job_history")
     values = ["'user:mallory'" if name == "actor" else name for name in columns]
     values[columns.index("hash")] = (
@@ -172,10 +172,10 @@ def test_history_is_not_rewritten_with_hashes_that_are_right(tool: Tool) -> None
     )
     newest = "version = (SELECT version FROM job j WHERE j.tenant = h.tenant AND j.seq = h.seq)"
     select = f"SELECT {', '.join(values)} FROM job_history h WHERE {newest}"
-    message = tool.refusal(f"REPLACE INTO job_history {select}")
-    assert_says("history is append-only" if tool.has_functions else "no such function", message, "newest rows")
+    message = tool.rejection(f"REPLACE INTO job_history {select}")
+    assert_rejected_with("history is append-only" if tool.has_functions else "no such function", message, "newest rows")
 
 
-def assert_says(pattern: str, message: str, what: object) -> None:
+def assert_rejected_with(pattern: str, message: str, what: object) -> None:
     """The message fits, and if not it is shown with what was tried."""
     assert re.search(pattern, message), (what, message)

@@ -17,9 +17,9 @@ from interlock.storage.postgres.migrate import functions
 from interlock.storage.postgres.store import PostgresStore
 from tests.contract.approvals import command, decided, waiting
 from tests.contract.artifacts import file, opened, show
-from tests.contract.builders import OPERATOR, Desk, ask, cancel, new_id, release, save
-from tests.contract.connections import Door, open_door, refusal
-from tests.contract.progress import event, keep, report, step, tell
+from tests.contract.builders import OPERATOR, TenantQueue, ask, cancel, new_id, release, save
+from tests.contract.connections import SqlConnection, open_connection, rejection
+from tests.contract.progress import append_events, event, keep, report, step
 from tests.contract.webhooks import overheard
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
@@ -33,14 +33,16 @@ def engine() -> str:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def app(place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres) -> AsyncIterator[Door]:
+async def app(
+    place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres
+) -> AsyncIterator[SqlConnection]:
     """A connection as the app role, acting for the tenant of the test."""
-    async with open_door("app", place=place, tenant=tenant, clock=clock, postgres=postgres) as opened:
+    async with open_connection("app", place=place, tenant=tenant, clock=clock, postgres=postgres) as opened:
         yield opened
 
 
-async def tables(adapter: Door, *, with_tenant: bool) -> list[str]:
-    rows = await adapter.run(
+async def tables(sql: SqlConnection, *, with_tenant: bool) -> list[str]:
+    rows = await sql.run(
         """select c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace
            where n.nspname = 'interlock' and c.relkind in ('r', 'p') and $1 = exists
              (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'tenant') order by 1""",
@@ -49,35 +51,35 @@ async def tables(adapter: Door, *, with_tenant: bool) -> list[str]:
     return [table for (table,) in rows]
 
 
-async def furnish(remote: Desk) -> None:
+async def furnish(queue: TenantQueue) -> None:
     """At least one row in every table that has a tenant."""
-    job = await remote.running(type="held")
-    await remote.checkpoint(save(job, 1))
-    await keep(remote, step(job))
-    await tell(remote, report(job, event()))
-    await show(remote, file(job))
-    await opened(remote, file(job, "begun"))
-    await remote.add(type="ready")
-    parent = await remote.running(type="parent")
-    child = await remote.add(type="child", parent_id=parent.id)
-    await remote.do(release(parent, children=(child,)))
-    await remote.store.pause(remote.tenant, "paused", actor=OPERATOR, reason=None)
-    _, approval = await waiting(remote, job=await remote.running(type="gated"), required=2)
-    await decided(remote, command(approval))
-    await overheard(remote)
-    await remote.claim(claim_id="named", types=frozenset({"ready"}))
-    await remote.add(type="ready", agent_kind="bot", agent_id="1")
+    job = await queue.running(type="held")
+    await queue.checkpoint(save(job, 1))
+    await keep(queue, step(job))
+    await append_events(queue, report(job, event()))
+    await show(queue, file(job))
+    await opened(queue, file(job, "begun"))
+    await queue.add(type="ready")
+    parent = await queue.running(type="parent")
+    child = await queue.add(type="child", parent_id=parent.id)
+    await queue.do(release(parent, children=(child,)))
+    await queue.store.pause(queue.tenant, "paused", actor=OPERATOR, reason=None)
+    _, approval = await waiting(queue, job=await queue.running(type="gated"), required=2)
+    await decided(queue, command(approval))
+    await overheard(queue)
+    await queue.claim(claim_id="named", types=frozenset({"ready"}))
+    await queue.add(type="ready", agent_kind="bot", agent_id="1")
     for type in ("deleted", "cancelled"):
-        await remote.do(cancel(await remote.add(type=type)))
-        remote.clock.advance(1)
-    await remote.store.prune(remote.tenant, PruneCommand(new_id(), OPERATOR, remote.clock.now - 1_500_000, 0, 100))
-    await remote.store.set_type(remote.tenant, JobType("registered"))
-    hash = hashlib.sha256(remote.tenant.encode()).digest()
-    await remote.store.create_tokens(remote.tenant, [NewToken(new_id(), hash, ("read",), OPERATOR)])
-    await remote.store.note_workers(remote.tenant, [WorkerSeen("w1", (ask(),))])
-    await remote.store.index_job_blocks(1, 1000)
-    assert isinstance(remote.store, PostgresStore)
-    await remote.store.assign_shard(remote.tenant, "a")
+        await queue.do(cancel(await queue.add(type=type)))
+        queue.clock.advance(1)
+    await queue.store.prune(queue.tenant, PruneCommand(new_id(), OPERATOR, queue.clock.now - 1_500_000, 0, 100))
+    await queue.store.set_type(queue.tenant, JobType("registered"))
+    hash = hashlib.sha256(queue.tenant.encode()).digest()
+    await queue.store.create_tokens(queue.tenant, [NewToken(new_id(), hash, ("read",), OPERATOR)])
+    await queue.store.note_workers(queue.tenant, [WorkerSeen("w1", (ask(),))])
+    await queue.store.index_job_blocks(1, 1000)
+    assert isinstance(queue.store, PostgresStore)
+    await queue.store.assign_shard(queue.tenant, "a")
 
 
 FORBIDDEN = [
@@ -142,18 +144,18 @@ FORBIDDEN = [
 ]
 
 
-async def test_the_app_role_may_do_no_more_than_the_verbs_need(remote: Desk, app: Door) -> None:
-    await furnish(remote)
+async def test_the_app_role_has_only_the_privileges_the_operations_need(queue: TenantQueue, app: SqlConnection) -> None:
+    await furnish(queue)
     for statement in FORBIDDEN:
-        message = await refusal(app, statement)
+        message = await rejection(app, statement)
         assert DENIED in message or "must be owner" in message, statement
     await app.run("SET row_security = off")
-    assert "row-level security" in await refusal(app, "SELECT * FROM job")
-    await remote.verify()
+    assert "row-level security" in await rejection(app, "SELECT * FROM job")
+    await queue.verify()
 
 
-async def test_the_app_role_owns_nothing_and_is_nobody_special(adapter: Door) -> None:
-    owned = await adapter.run(
+async def test_the_app_role_owns_nothing_and_has_no_special_attributes(sql: SqlConnection) -> None:
+    owned = await sql.run(
         """select c.relname from pg_class c where pg_get_userbyid(c.relowner) in ('interlock_app', $1)
            union all select p.proname from pg_proc p where pg_get_userbyid(p.proowner) in ('interlock_app', $1)
            union all select n.nspname from pg_namespace n where pg_get_userbyid(n.nspowner) in ('interlock_app', $1)
@@ -161,33 +163,31 @@ async def test_the_app_role_owns_nothing_and_is_nobody_special(adapter: Door) ->
         APP_LOGIN,
     )
     assert owned == []
-    special = await adapter.run(
+    special = await sql.run(
         """select rolname from pg_roles where rolname in ('interlock_app', 'interlock_sweep', $1)
            and (rolsuper or rolbypassrls or rolcreaterole or rolcreatedb or rolreplication)""",
         APP_LOGIN,
     )
     assert special == []
-    logins = await adapter.run(
+    logins = await sql.run(
         "select rolname from pg_roles where rolname in ('interlock_app', 'interlock_sweep') and rolcanlogin"
     )
     assert logins == []
 
 
-async def test_the_app_role_deletes_no_token_that_still_counts(remote: Desk, app: Door) -> None:
-    new = NewToken(
-        new_id(), hashlib.sha256(remote.tenant.encode()).digest(), ("read",), OPERATOR, expires_in_seconds=60
-    )
-    await remote.store.create_tokens(remote.tenant, [new])
+async def test_the_app_role_cannot_delete_a_valid_token(queue: TenantQueue, app: SqlConnection) -> None:
+    new = NewToken(new_id(), hashlib.sha256(queue.tenant.encode()).digest(), ("read",), OPERATOR, expires_in_seconds=60)
+    await queue.store.create_tokens(queue.tenant, [new])
     forget = "SELECT forget_tokens($1, $2, 'infinity'::text::timestamptz)"
-    assert await app.run(forget, remote.tenant, [new.id]) == [(0,)]
-    assert [token.id for token in await remote.store.tokens(remote.tenant)] == [new.id]
-    remote.clock.advance(61)
-    assert await app.run(forget, remote.tenant, [new.id]) == [(1,)]
-    assert await remote.store.tokens(remote.tenant) == []
+    assert await app.run(forget, queue.tenant, [new.id]) == [(0,)]
+    assert [token.id for token in await queue.store.tokens(queue.tenant)] == [new.id]
+    queue.clock.advance(61)
+    assert await app.run(forget, queue.tenant, [new.id]) == [(1,)]
+    assert await queue.store.tokens(queue.tenant) == []
 
 
-async def test_the_sweeper_owns_only_functions_that_tell_tenant_and_id(adapter: Door) -> None:
-    rows = await adapter.run(
+async def test_the_sweeper_owns_only_functions_that_return_tenant_and_id(sql: SqlConnection) -> None:
+    rows = await sql.run(
         """select p.proname, pg_get_function_result(p.oid) from pg_proc p
            where pg_get_userbyid(p.proowner) = 'interlock_sweep' order by 1"""
     )
@@ -216,8 +216,8 @@ async def test_the_sweeper_owns_only_functions_that_tell_tenant_and_id(adapter: 
     }
 
 
-async def test_functions_with_the_rights_of_their_owner_have_a_fixed_search_path(adapter: Door) -> None:
-    rows = await adapter.run(
+async def test_security_definer_functions_have_a_fixed_search_path(sql: SqlConnection) -> None:
+    rows = await sql.run(
         """select p.proname, coalesce(array_to_string(p.proconfig, ','), '') from pg_proc p
            join pg_namespace n on n.oid = p.pronamespace where n.nspname = 'interlock' and p.prosecdef"""
     )
@@ -226,27 +226,27 @@ async def test_functions_with_the_rights_of_their_owner_have_a_fixed_search_path
         assert "search_path=interlock, pg_temp" in settings, name
 
 
-async def test_nobody_else_may_call_our_functions(adapter: Door) -> None:
-    rows = await adapter.run(
+async def test_no_other_role_may_call_our_functions(sql: SqlConnection) -> None:
+    rows = await sql.run(
         """select p.proname from pg_proc p join pg_namespace n on n.oid = p.pronamespace
            where n.nspname = 'interlock' and has_function_privilege('public', p.oid, 'execute')"""
     )
     assert rows == []
 
 
-async def test_row_level_security_is_on_and_forced_on_every_table_with_a_tenant(adapter: Door) -> None:
-    rows = await adapter.run(
+async def test_row_level_security_is_on_and_forced_on_every_table_with_a_tenant(sql: SqlConnection) -> None:
+    rows = await sql.run(
         """select c.relname, c.relrowsecurity, c.relforcerowsecurity,
              (select count(*) from pg_policy p where p.polrelid = c.oid and p.polname = 'tenant_only' and p.polcmd = '*')
            from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = 'interlock' and c.relkind in ('r', 'p')"""
     )
     found = {table: (on, forced, policies) for table, on, forced, policies in rows}
-    for table in await tables(adapter, with_tenant=True):
+    for table in await tables(sql, with_tenant=True):
         assert found[table] == (True, True, 1), table
 
 
-async def test_views_have_the_rights_of_whoever_asks(adapter: Door) -> None:
-    rows = await adapter.run(
+async def test_views_have_the_privileges_of_their_caller(sql: SqlConnection) -> None:
+    rows = await sql.run(
         """select c.relname, coalesce(array_to_string(c.reloptions, ','), '') from pg_class c
            join pg_namespace n on n.oid = c.relnamespace where n.nspname = 'interlock' and c.relkind = 'v'"""
     )
@@ -256,46 +256,50 @@ async def test_views_have_the_rights_of_whoever_asks(adapter: Door) -> None:
 
 
 @pytest.mark.parametrize("setting", ["unset", "empty", "another tenant", "a null byte's neighbour"])
-async def test_without_its_tenant_no_row_of_any_table_is_seen(
-    remote: Desk, adapter: Door, app: Door, place: str, postgres: Postgres, clock: ManualClock, setting: str
+async def test_without_a_tenant_no_row_of_any_table_is_visible(
+    queue: TenantQueue,
+    sql: SqlConnection,
+    app: SqlConnection,
+    place: str,
+    postgres: Postgres,
+    clock: ManualClock,
+    setting: str,
 ) -> None:
-    await furnish(remote)
+    await furnish(queue)
     # Written by triggers of a shard, while a tenant is leaving it.
-    await adapter.run(
-        "insert into move_delta (tenant, job_id) select tenant, id from job where tenant = $1", remote.tenant
-    )
-    names = await tables(adapter, with_tenant=True)
+    await sql.run("insert into move_delta (tenant, job_id) select tenant, id from job where tenant = $1", queue.tenant)
+    names = await tables(sql, with_tenant=True)
     for table in names:
         assert await app.run(f"select 1 from {table} limit 1"), f"{table} has no row to hide"
-    async with open_door("app", place=place, tenant="", clock=clock, postgres=postgres) as other:
+    async with open_connection("app", place=place, tenant="", clock=clock, postgres=postgres) as other:
         if setting == "unset":
             await other.run("reset interlock.tenant")
         elif setting != "empty":
-            value = "rival" if setting == "another tenant" else f"{remote.tenant} "
+            value = "rival" if setting == "another tenant" else f"{queue.tenant} "
             await other.run("select set_config('interlock.tenant', $1, false)", value)
         for table in [*names, "job_view"]:
             assert await other.run(f"select * from {table}") == [], table
 
 
 async def test_the_owner_too_sees_only_its_tenant(
-    remote: Desk, neighbour: Desk, adapter: Door, place: str, clock: ManualClock, postgres: Postgres
+    queue: TenantQueue, neighbour: TenantQueue, sql: SqlConnection, place: str, clock: ManualClock, postgres: Postgres
 ) -> None:
     """FORCE: the owner of a table is not exempt, nor is whoever has the sweeper's role without acting as it."""
-    await furnish(remote)
+    await furnish(queue)
     await furnish(neighbour)
-    await adapter.run("insert into move_delta (tenant, job_id) select tenant, id from job")
-    async with open_door("owner", place=place, tenant=remote.tenant, clock=clock, postgres=postgres) as owner:
+    await sql.run("insert into move_delta (tenant, job_id) select tenant, id from job")
+    async with open_connection("owner", place=place, tenant=queue.tenant, clock=clock, postgres=postgres) as owner:
         assert await owner.run("select pg_has_role(current_user, 'interlock_sweep', 'usage')") == [(True,)]
-        for table in await tables(adapter, with_tenant=True):
+        for table in await tables(sql, with_tenant=True):
             seen = {tenant for (tenant,) in await owner.run(f"select tenant from {table}")}
-            assert seen == {remote.tenant}, table
+            assert seen == {queue.tenant}, table
 
 
-async def test_a_statement_that_lost_its_tenant_predicate_still_sees_no_other_tenant(
-    remote: Desk, rival: Desk, app: Door, adapter: Door
+async def test_a_statement_without_its_tenant_predicate_still_sees_no_other_tenant(
+    queue: TenantQueue, rival: TenantQueue, app: SqlConnection, sql: SqlConnection
 ) -> None:
     """The predicate is taken out of a real statement of ours; row-level security stands behind it."""
-    mine, theirs = await remote.add(), await rival.add()
+    mine, theirs = await queue.add(), await rival.add()
     text = functions().text
     start = text.index("select v.*", text.index("function interlock.jobs"))
     statement = text[start : text.index(";", start)]
@@ -303,7 +307,7 @@ async def test_a_statement_that_lost_its_tenant_predicate_still_sees_no_other_te
         assert name in statement
         statement = statement.replace(name, value)
     assert "tenant =" not in statement
-    as_superuser = {row[1] for row in await adapter.run(statement)}
+    as_superuser = {row[1] for row in await sql.run(statement)}
     assert {mine, theirs} <= as_superuser
     as_app = await app.run(statement)
     assert [row[1] for row in as_app] == [mine]
@@ -311,21 +315,23 @@ async def test_a_statement_that_lost_its_tenant_predicate_still_sees_no_other_te
     assert await app.run(statement) == []
 
 
-async def test_the_app_role_cannot_put_a_row_under_another_tenant(remote: Desk, rival: Desk, app: Door) -> None:
-    job = await remote.running()
+async def test_the_app_role_cannot_insert_a_row_for_another_tenant(
+    queue: TenantQueue, rival: TenantQueue, app: SqlConnection
+) -> None:
+    job = await queue.running()
     theirs = await rival.running()
-    message = await refusal(
+    message = await rejection(
         app, "insert into job_checkpoint (tenant, job_id, seq, data, sanitized, at) values ($1, $2, 1, '1', false, now())",
         rival.tenant, theirs.id,
     )  # fmt: skip
     assert "row-level security" in message
     await app.run("update lease set heartbeat_at = now()")
     assert (await rival.job(theirs.id)).heartbeat_at is None
-    assert (await remote.job(job.id)).heartbeat_at is not None
+    assert (await queue.job(job.id)).heartbeat_at is not None
 
 
-async def test_every_table_and_every_column_has_a_comment(adapter: Door) -> None:
-    rows = await adapter.run(
+async def test_every_table_and_every_column_has_a_comment(sql: SqlConnection) -> None:
+    rows = await sql.run(
         """select c.relname, coalesce(a.attname, '') from pg_class c join pg_namespace n on n.oid = c.relnamespace
            left join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and c.relkind <> 'v'
            where n.nspname = 'interlock' and c.relkind in ('r', 'p', 'v')

@@ -23,7 +23,7 @@ from interlock.storage.shards.sharded_store import ShardedStore
 from interlock.wire import new_id
 from tests.contract.approvals import command, decided, waiting
 from tests.contract.artifacts import file, show
-from tests.contract.builders import NEVER, Desk, complete, new_job
+from tests.contract.builders import NEVER, TenantQueue, complete, new_job
 from tests.support.eventually import eventually
 from tests.support.postgres import Postgres
 from tests.support.shards import SHARDS, resident, wire_to
@@ -74,21 +74,23 @@ def spread() -> Spread:
 
 
 @pytest.fixture
-async def wide(addresses: dict[str, str], spread: Spread, clock: ManualClock, tenant: str) -> AsyncIterator[Desk]:
+async def wide(
+    addresses: dict[str, str], spread: Spread, clock: ManualClock, tenant: str
+) -> AsyncIterator[TenantQueue]:
     """A tenant whose jobs are on both shards."""
     opened = await open_sharded_store(addresses, supplier=spread, size=2, clock=clock)
     try:
-        yield Desk(opened, tenant, clock)
+        yield TenantQueue(opened, tenant, clock)
     finally:
         await opened.close()
 
 
-async def created(remote: Desk, type: str | None = None) -> str:
+async def created(queue: TenantQueue, type: str | None = None) -> str:
     """A new id, as the engine makes it."""
-    return new_id(await remote.store.new_job_shard(remote.tenant, type))
+    return new_id(await queue.store.new_job_shard(queue.tenant, type))
 
 
-async def on_both(wide: Desk, spread: Spread, count: int = 3) -> list[str]:
+async def on_both(wide: TenantQueue, spread: Spread, count: int = 3) -> list[str]:
     """New jobs, in turn on either shard."""
     ids = []
     for number in range(count * 2):
@@ -97,23 +99,23 @@ async def on_both(wide: Desk, spread: Spread, count: int = 3) -> list[str]:
     return ids
 
 
-async def test_each_tenant_lives_on_one_shard_and_its_ids_name_it(
+async def test_each_tenant_is_placed_on_one_shard_and_its_ids_name_it(
     router: ShardedStore, tenant: str, clock: ManualClock, addresses: dict[str, str]
 ) -> None:
     for no, name in enumerate(SHARDS):
-        remote = Desk(router, resident(name, tenant), clock)
-        id = await remote.add(id=await created(remote))
+        queue = TenantQueue(router, resident(name, tenant), clock)
+        id = await queue.add(id=await created(queue))
         assert shard_of_id(id) == no
-        assert (await remote.job(id)).id == id
+        assert (await queue.job(id)).id == id
         for other in SHARDS:
             alone = await PostgresStore.open(addresses[other], size=1)
             try:
-                assert [job is not None for job in await alone.get(remote.tenant, [id])] == [other == name]
+                assert [job is not None for job in await alone.get(queue.tenant, [id])] == [other == name]
             finally:
                 await alone.close()
 
 
-async def test_claims_go_round_the_shards_of_a_tenant(wide: Desk, spread: Spread) -> None:
+async def test_claims_rotate_over_the_shards_of_a_tenant(wide: TenantQueue, spread: Spread) -> None:
     await on_both(wide, spread, 4)
     first = [shard_of_id((await wide.claim())[0].id) for _ in range(8)]
     assert first in ([0, 1] * 4, [1, 0] * 4)
@@ -122,9 +124,7 @@ async def test_claims_go_round_the_shards_of_a_tenant(wide: Desk, spread: Spread
     assert await wide.claim() == []
 
 
-async def test_an_artifact_is_found_by_its_id_alone_on_whichever_shard_its_job_is(
-    wide: Desk, spread: Spread, tenant: str
-) -> None:
+async def test_an_artifact_is_found_by_its_id_on_any_shard(wide: TenantQueue, spread: Spread, tenant: str) -> None:
     await on_both(wide, spread, 1)
     jobs = await wide.claim(limit=2)
     assert {shard_of_id(job.id) for job in jobs} == {0, 1}
@@ -136,7 +136,7 @@ async def test_an_artifact_is_found_by_its_id_alone_on_whichever_shard_its_job_i
         assert await wide.store.artifact_home(f"{tenant} too", encoded[0].id) is None
 
 
-async def test_a_repeated_claim_gets_what_it_was_granted_wherever_that_is(wide: Desk, spread: Spread) -> None:
+async def test_a_repeated_claim_gets_its_jobs_from_any_shard(wide: TenantQueue, spread: Spread) -> None:
     spread.current = "b"
     id = await wide.add()
     (leased,) = await wide.claim(limit=2, claim_id="c1")
@@ -147,7 +147,7 @@ async def test_a_repeated_claim_gets_what_it_was_granted_wherever_that_is(wide: 
         assert [job.id for job in await wide.claim(limit=2, claim_id="c1")] == [id]
 
 
-async def test_lists_are_merged_by_cursor_without_a_gap_or_a_double(wide: Desk, spread: Spread) -> None:
+async def test_lists_are_merged_by_cursor_without_a_gap_or_a_duplicate(wide: TenantQueue, spread: Spread) -> None:
     ids = await on_both(wide, spread, 5)
     found: list[str] = []
     seqs: list[int] = []
@@ -160,7 +160,7 @@ async def test_lists_are_merged_by_cursor_without_a_gap_or_a_double(wide: Desk, 
     assert [export.seq for export in histories] == sorted(seqs)
 
 
-async def test_counts_of_a_type_are_added_up(wide: Desk, spread: Spread) -> None:
+async def test_counts_of_a_type_are_added_up(wide: TenantQueue, spread: Spread) -> None:
     await on_both(wide, spread, 3)
     first, _ = await wide.claim(limit=2)
     await wide.do(complete(first))
@@ -174,7 +174,7 @@ async def test_counts_of_a_type_are_added_up(wide: Desk, spread: Spread) -> None
     assert await wide.claim(limit=10) == []
 
 
-async def test_a_job_is_found_by_its_id_on_whichever_shard_it_is(wide: Desk, spread: Spread) -> None:
+async def test_a_job_is_found_by_its_id_on_any_shard(wide: TenantQueue, spread: Spread) -> None:
     ids = await on_both(wide, spread)
     foreign = await wide.add()  # an id that names no shard of ours
     got = await wide.store.get(wide.tenant, [*ids, NEVER, foreign])
@@ -187,7 +187,7 @@ async def test_a_job_is_found_by_its_id_on_whichever_shard_it_is(wide: Desk, spr
     await wide.verify()
 
 
-async def test_a_key_that_was_used_before_the_current_shard_changed_finds_its_job(wide: Desk, spread: Spread) -> None:
+async def test_a_key_used_before_the_current_shard_changed_finds_its_job(wide: TenantQueue, spread: Spread) -> None:
     first = await wide.add(idempotency_key="k", body_sha256=b"one")
     spread.current = "b"
     (again,) = await wide.store.enqueue(
@@ -200,8 +200,8 @@ async def test_a_key_that_was_used_before_the_current_shard_changed_finds_its_jo
     assert isinstance(other.error, IdempotencyKeyReuse)
 
 
-async def test_new_jobs_go_to_the_current_shard_while_the_other_drains_and_children_to_their_parent(
-    wide: Desk, spread: Spread, addresses: dict[str, str]
+async def test_new_jobs_are_placed_on_the_current_shard_and_children_beside_their_parent(
+    wide: TenantQueue, spread: Spread, addresses: dict[str, str]
 ) -> None:
     parent = await wide.running(id=await created(wide))
     spread.current = "b"
@@ -218,7 +218,7 @@ async def test_new_jobs_go_to_the_current_shard_while_the_other_drains_and_child
     assert {job.id for job in await wide.claim(limit=9)} == {child, other}
 
 
-async def test_gates_and_tokens_are_found_on_whichever_shard_they_are(wide: Desk, spread: Spread) -> None:
+async def test_approvals_and_tokens_are_found_on_any_shard(wide: TenantQueue, spread: Spread) -> None:
     for current in SHARDS:
         spread.current = current
         _, approval = await waiting(wide, job=await wide.running(type=current))
@@ -242,7 +242,7 @@ async def test_gates_and_tokens_are_found_on_whichever_shard_they_are(wide: Desk
     assert len(approvals) == 2
 
 
-async def test_types_and_agents_are_set_on_every_shard(wide: Desk, spread: Spread) -> None:
+async def test_types_and_agents_are_set_on_every_shard(wide: TenantQueue, spread: Spread) -> None:
     await wide.store.set_type(wide.tenant, JobType("work"))
     await wide.store.set_agent(wide.tenant, Agent("planner", "one", max_concurrency=1))
     registry = await wide.store.registry(wide.tenant)
@@ -257,7 +257,7 @@ async def test_types_and_agents_are_set_on_every_shard(wide: Desk, spread: Sprea
     assert len(await wide.claim(limit=9)) == 2  # one place on each shard: the limit does not reach across
 
 
-async def test_a_verification_goes_from_shard_to_shard(wide: Desk, spread: Spread) -> None:
+async def test_a_verification_goes_from_shard_to_shard(wide: TenantQueue, spread: Spread) -> None:
     await on_both(wide, spread, 3)
     jobs, after, parts = 0, None, 0
     while True:
@@ -273,7 +273,7 @@ async def test_a_verification_goes_from_shard_to_shard(wide: Desk, spread: Sprea
 
 
 async def test_a_head_covers_the_chains_of_all_shards_in_their_order(
-    wide: Desk, spread: Spread, monkeypatch: pytest.MonkeyPatch
+    wide: TenantQueue, spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await on_both(wide, spread, 3)
     jobs = await wide.store.find(wide.tenant, Filter())
@@ -283,23 +283,23 @@ async def test_a_head_covers_the_chains_of_all_shards_in_their_order(
     assert await wide.store.head(wide.tenant) == history_chain.head(ends)
 
 
-async def test_a_supplier_may_go_by_type(addresses: dict[str, str], clock: ManualClock, tenant: str) -> None:
+async def test_a_supplier_may_place_by_type(addresses: dict[str, str], clock: ManualClock, tenant: str) -> None:
     router = await open_sharded_store(addresses, supplier=ByType(), size=2, clock=clock)
     try:
-        remote = Desk(router, tenant, clock)
-        ids = [await remote.add(id=await created(remote, type), type=type) for type in ("left", "right")]
+        queue = TenantQueue(router, tenant, clock)
+        ids = [await queue.add(id=await created(queue, type), type=type) for type in ("left", "right")]
         assert [shard_of_id(id) for id in ids] == [1, 0]
         with pytest.raises(Invalid, match="several shards"):
             await router.enqueue(tenant, [new_job(type="left"), new_job(type="right")], whole=True)
-        assert {job.id for job in await remote.claim(limit=5)} == set(ids)
+        assert {job.id for job in await queue.claim(limit=5)} == set(ids)
     finally:
         await router.close()
 
 
-async def test_a_shard_that_the_settings_do_not_name_is_refused_at_the_start(
+async def test_an_unconfigured_shard_is_rejected_at_startup(
     addresses: dict[str, str], router: ShardedStore, tenant: str
 ) -> None:
-    await Desk(router, resident("b", tenant), ManualClock()).add()
+    await TenantQueue(router, resident("b", tenant), ManualClock()).add()
     with pytest.raises(Invalid, match="the directory places tenants on shard 'b', which the settings do not name"):
         await open_sharded_store({"a": addresses["a"]})
     with pytest.raises(
@@ -314,7 +314,7 @@ async def test_a_shard_that_the_settings_do_not_name_is_refused_at_the_start(
         await open_sharded_store(addresses, supplier="nobody")
 
 
-async def test_a_supplier_that_names_an_unknown_shard_is_refused_at_the_start(addresses: dict[str, str]) -> None:
+async def test_a_supplier_that_names_an_unknown_shard_is_rejected_at_startup(addresses: dict[str, str]) -> None:
     class Lost(Spread):
         def shards(self) -> Sequence[str]:
             return ["a", "z"]
@@ -323,7 +323,7 @@ async def test_a_supplier_that_names_an_unknown_shard_is_refused_at_the_start(ad
         await open_sharded_store(addresses, supplier=Lost())
 
 
-async def test_a_tenant_cannot_be_enqueued_for_in_a_database_where_it_does_not_live(
+async def test_a_job_cannot_be_enqueued_in_a_database_without_its_tenant(
     router: ShardedStore, addresses: dict[str, str], tenant: str
 ) -> None:
     there = resident("b", tenant)
@@ -349,13 +349,13 @@ async def test_a_tenant_cannot_be_enqueued_for_in_a_database_where_it_does_not_l
 
 
 @pytest.mark.parametrize("fault", ["cut", "stall"])
-async def test_one_shard_that_is_down_stops_nobody_on_the_others(
+async def test_an_unavailable_shard_does_not_affect_the_others(
     addresses: dict[str, str], tenant: str, clock: ManualClock, fault: str
 ) -> None:
     async with wire_to(addresses["b"]) as (wire, near):
         router = await open_sharded_store({**addresses, "b": near}, size=2, clock=clock)
         try:
-            here, there = (Desk(router, resident(name, tenant), clock) for name in SHARDS)
+            here, there = (TenantQueue(router, resident(name, tenant), clock) for name in SHARDS)
             await asyncio.gather(here.add(), there.add())
             getattr(wire, fault)()
             pending = asyncio.create_task(there.add())
@@ -369,12 +369,12 @@ async def test_one_shard_that_is_down_stops_nobody_on_the_others(
             assert (await here.job(job.id)).attempt == 2
             with pytest.raises(Unavailable):  # nobody can say that it does not exist
                 await router.find_token(hashlib.sha256(b"unknown").digest())
-            wire.mend()
+            wire.restore()
             await eventually(lambda: _is_up(router))
             await asyncio.gather(pending, return_exceptions=True)
             assert len(await there.claim()) == 1
         finally:
-            wire.mend()
+            wire.restore()
             await router.close()
 
 
@@ -385,11 +385,11 @@ async def test_a_service_starts_while_a_shard_is_down(
         wire.cut()
         router = await open_sharded_store({**addresses, "b": near}, size=2, clock=clock)
         try:
-            await Desk(router, resident("a", tenant), clock).add()
-            there = Desk(router, resident("b", tenant), clock)
+            await TenantQueue(router, resident("a", tenant), clock).add()
+            there = TenantQueue(router, resident("b", tenant), clock)
             with pytest.raises(Unavailable, match="shard b cannot be reached now"):
                 await there.add()
-            wire.mend()
+            wire.restore()
             await eventually(lambda: _is_up(router))
             await there.add()
         finally:

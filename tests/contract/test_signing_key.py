@@ -8,7 +8,7 @@ from interlock.storage.contract import Store
 from interlock.storage.sqlite.store import SQLiteStore
 
 
-async def test_everybody_reads_the_same_key(store: Store) -> None:
+async def test_all_processes_read_the_same_key(store: Store) -> None:
     key = await store.signing_key()
     assert len(key) == 32
     assert await store.signing_key() == key

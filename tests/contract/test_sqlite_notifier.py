@@ -21,7 +21,7 @@ from interlock.domain.progress import Event, Level
 from interlock.storage.contract import cancels_of
 from interlock.storage.sqlite import notify
 from interlock.storage.sqlite.store import SQLiteStore
-from tests.contract.builders import Desk, ask, cancel, new_job
+from tests.contract.builders import TenantQueue, ask, cancel, new_job
 from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.stores import ManualClock, migrated_file
 
@@ -76,7 +76,7 @@ def interrupt(pipe: Connection, path: str, job: Job) -> None:
 
     async def run() -> None:
         store = await SQLiteStore.open(path)
-        await Desk(store, TENANT, ManualClock()).do(cancel(job.id))
+        await TenantQueue(store, TENANT, ManualClock()).do(cancel(job.id))
         event = Event("e1", Level.INFO, "said")
         await store.heartbeat(TENANT, [Heartbeat(job.id, job.fence, str(job.worker), events=(event,))])
         await store.close()

@@ -18,8 +18,8 @@ from interlock.storage.sql_files import load
 from interlock.storage.sqlite.store import SQLiteStore
 from interlock.wire import job_request
 from tests.contract.approvals import waiting
-from tests.contract.builders import Desk, ask
-from tests.contract.connections import Door
+from tests.contract.builders import TenantQueue, ask
+from tests.contract.connections import SqlConnection
 from tests.support.eventually import RETRY_SECONDS
 
 SWEEPS: Final = (
@@ -30,9 +30,9 @@ SWEEPS: Final = (
 )
 
 
-async def test_sweeps_find_what_is_due_of_every_tenant(remote: Desk, rival: Desk) -> None:
+async def test_sweeps_find_due_work_of_every_tenant(queue: TenantQueue, rival: TenantQueue) -> None:
     due: dict[str, set[str]] = {"due_leases": set(), "due_deadlines": set(), "due_approvals": set()}
-    for of in (remote, rival):
+    for of in (queue, rival):
         for _ in range(2):
             due["due_approvals"].add((await waiting(of, expires_in_seconds=5.0))[0].id)
         for _ in range(2):
@@ -42,33 +42,33 @@ async def test_sweeps_find_what_is_due_of_every_tenant(remote: Desk, rival: Desk
         held = await of.store.claim(of.tenant, ask(types=frozenset({"held"}), limit=2, lease_seconds=5.0))
         due["due_leases"] |= {job.id for job in held}
         await of.add(type="waits")
-    tenants = {remote.tenant, rival.tenant}
+    tenants = {queue.tenant, rival.tenant}
     for sweep, ids in due.items():
-        found = await getattr(remote.store, sweep)(10_000)
+        found = await getattr(queue.store, sweep)(10_000)
         assert not [item for item in found if item.tenant in tenants]
         assert len(ids) == 4
-    remote.clock.advance(5)
+    queue.clock.advance(5)
     for sweep, ids in due.items():
-        found = await getattr(remote.store, sweep)(10_000)
+        found = await getattr(queue.store, sweep)(10_000)
         assert {item.job_id for item in found if item.tenant in tenants} == ids, sweep
-        assert 0 < len(await getattr(remote.store, sweep)(1)) < len(ids)
+        assert 0 < len(await getattr(queue.store, sweep)(1)) < len(ids)
 
 
-async def test_a_row_that_was_broken_by_hand_stops_no_other(remote: Desk, adapter: Door) -> None:
-    jobs = [await remote.running(lease_seconds=5.0) for _ in range(5)]
-    await adapter.without_rules()
-    where = "job_id = $1" if adapter.engine == "postgres" else "seq = (SELECT seq FROM job WHERE id = $1)"
-    await adapter.run(f"DELETE FROM job_history WHERE {where}", jobs[2].id)
-    remote.clock.advance(5)
-    maintenance = Maintenance(remote.store)
+async def test_a_corrupt_row_blocks_no_other(queue: TenantQueue, sql: SqlConnection) -> None:
+    jobs = [await queue.running(lease_seconds=5.0) for _ in range(5)]
+    await sql.without_rules()
+    where = "job_id = $1" if sql.engine == "postgres" else "seq = (SELECT seq FROM job WHERE id = $1)"
+    await sql.run(f"DELETE FROM job_history WHERE {where}", jobs[2].id)
+    queue.clock.advance(5)
+    maintenance = Maintenance(queue.store)
     for _ in range(2):  # it is found again every time, and passed over every time
         async with asyncio.timeout(RETRY_SECONDS):
             await maintenance.sweep()
-    after = [(await remote.job(job.id)).status for job in jobs]
+    after = [(await queue.job(job.id)).status for job in jobs]
     assert [status for i, status in enumerate(after) if i != 2] == [Status.RETRY] * 4
 
 
-async def test_on_sqlite_upkeep_of_an_idle_file_writes_nothing(tmp_path: Path) -> None:
+async def test_on_sqlite_maintenance_of_an_idle_file_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "idle.db"
     engine = Engine(await SQLiteStore.open(str(path)), retention_days=1)
     try:
@@ -94,7 +94,7 @@ def machine_steps(db: apsw.Connection, statement: str) -> int:
 
 
 @pytest.mark.parametrize(("file", "name"), SWEEPS, ids=[name for _, name in SWEEPS])
-async def test_on_sqlite_idle_tenants_are_not_looked_at(tmp_path: Path, file: str, name: str) -> None:
+async def test_on_sqlite_idle_tenants_are_not_visited(tmp_path: Path, file: str, name: str) -> None:
     path = str(tmp_path / "idle.db")
     await (await SQLiteStore.open(path)).close()
     statement = load("interlock.storage.sqlite", file)[name]

@@ -12,7 +12,7 @@ from interlock.errors import NotFound
 from tests.contract.builders import (
     NEVER,
     OPERATOR,
-    Desk,
+    TenantQueue,
     cancel,
     cancel_ack,
     complete,
@@ -39,64 +39,64 @@ ORDERS: dict[str, Callable[[Job], Command]] = {
 
 
 @pytest.mark.parametrize("verb", ORDERS)
-async def test_no_order_reaches_a_foreign_job(remote: Desk, rival: Desk, verb: str) -> None:
+async def test_no_command_reaches_a_foreign_job(queue: TenantQueue, rival: TenantQueue, verb: str) -> None:
     theirs = await rival.running(lease_seconds=1.0, deadline=rival.after(1))
     await rival.do(cancel(theirs.id))
-    remote.clock.advance(60)
+    queue.clock.advance(60)
     before = await rival.trace(theirs.id)
-    foreign = await remote.refused(ORDERS[verb](theirs))
-    unknown = await remote.refused(ORDERS[verb](theirs._replace(id=NEVER)))
+    foreign = await queue.refused(ORDERS[verb](theirs))
+    unknown = await queue.refused(ORDERS[verb](theirs._replace(id=NEVER)))
     assert type(foreign) is type(unknown) is NotFound
     assert str(foreign).replace(theirs.id, NEVER) == str(unknown)
     assert await rival.trace(theirs.id) == before
 
 
-async def test_no_heartbeat_or_checkpoint_reaches_a_foreign_job(remote: Desk, rival: Desk) -> None:
+async def test_no_heartbeat_or_checkpoint_reaches_a_foreign_job(queue: TenantQueue, rival: TenantQueue) -> None:
     theirs = await rival.running()
     before = await rival.trace(theirs.id)
-    remote.clock.advance(1)
-    assert isinstance(await remote.heartbeat_refused(heartbeat(theirs)), NotFound)
-    assert isinstance(await remote.heartbeat_refused(heartbeat(theirs, checkpoint=save(theirs, 1))), NotFound)
-    assert isinstance(await remote.checkpoint_refused(save(theirs, 1)), NotFound)
+    queue.clock.advance(1)
+    assert isinstance(await queue.heartbeat_rejected(heartbeat(theirs)), NotFound)
+    assert isinstance(await queue.heartbeat_rejected(heartbeat(theirs, checkpoint=save(theirs, 1))), NotFound)
+    assert isinstance(await queue.checkpoint_rejected(save(theirs, 1)), NotFound)
     assert await rival.trace(theirs.id) == before
 
 
-async def test_no_read_shows_a_foreign_job(remote: Desk, rival: Desk) -> None:
+async def test_no_read_shows_a_foreign_job(queue: TenantQueue, rival: TenantQueue) -> None:
     theirs = await rival.add()
-    assert await remote.store.get(remote.tenant, [theirs]) == [None]
-    assert await remote.history(theirs) == []
-    assert await remote.store.find(remote.tenant, Filter()) == []
+    assert await queue.store.get(queue.tenant, [theirs]) == [None]
+    assert await queue.history(theirs) == []
+    assert await queue.store.find(queue.tenant, Filter()) == []
 
 
-async def test_two_tenants_may_use_the_same_id(remote: Desk, rival: Desk) -> None:
-    id = await remote.add(payload='"mine"')
+async def test_two_tenants_may_use_the_same_id(queue: TenantQueue, rival: TenantQueue) -> None:
+    id = await queue.add(payload='"mine"')
     assert await rival.add(id=id, payload='"theirs"') == id
-    (mine,) = await remote.claim()
+    (mine,) = await queue.claim()
     assert mine.payload == '"mine"'
-    await remote.do(complete(mine))
+    await queue.do(complete(mine))
     (theirs,) = await rival.claim()
     assert theirs.payload == '"theirs"'
     assert len(await rival.history(id)) == 2
-    await remote.verify()
+    await queue.verify()
     await rival.verify()
 
 
-async def test_what_one_tenant_does_leaves_the_other_alone(remote: Desk, rival: Desk) -> None:
+async def test_operations_of_one_tenant_do_not_affect_the_other(queue: TenantQueue, rival: TenantQueue) -> None:
     theirs = await rival.running(lease_seconds=5.0)
     waiting = await rival.add(deadline=rival.after(5))
     before = [await rival.trace(id) for id in (theirs.id, waiting)]
-    remote.clock.advance(10)
-    await remote.add()
-    await remote.claim(limit=100)
-    await remote.store.pause(remote.tenant, "work", actor=OPERATOR, reason=None)
+    queue.clock.advance(10)
+    await queue.add()
+    await queue.claim(limit=100)
+    await queue.store.pause(queue.tenant, "work", actor=OPERATOR, reason=None)
     assert [await rival.trace(id) for id in (theirs.id, waiting)] == before
 
 
 @pytest.mark.parametrize("name", ["a'; drop table job; --", "größe", "🐢", "a/b", "A", "%", "NULL", " "])
-async def test_any_name_of_a_tenant_is_only_a_name(remote: Desk, name: str) -> None:
-    other = Desk(remote.store, f"{remote.tenant}{name}", remote.clock)
+async def test_any_tenant_name_is_an_ordinary_name(queue: TenantQueue, name: str) -> None:
+    other = TenantQueue(queue.store, f"{queue.tenant}{name}", queue.clock)
     job = await other.running()
     await other.do(complete(job))
     assert (await other.job(job.id)).tenant == other.tenant
-    assert await remote.store.find(remote.tenant, Filter()) == []
+    assert await queue.store.find(queue.tenant, Filter()) == []
     await other.verify()

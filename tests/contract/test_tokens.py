@@ -12,8 +12,8 @@ import pytest
 from interlock.domain.job import Rejected
 from interlock.domain.token import NewToken, Token, TokenUse
 from interlock.errors import NotFound, TokenExists
-from tests.contract.builders import NEVER, OPERATOR, Desk, new_id
-from tests.contract.connections import Door, refusal
+from tests.contract.builders import NEVER, OPERATOR, TenantQueue, new_id
+from tests.contract.connections import SqlConnection, rejection
 from tests.support.stores import SECOND
 
 _numbers = itertools.count(1)
@@ -25,23 +25,23 @@ def new_token(**fields: Any) -> NewToken:
     return NewToken(**{"id": new_id(), "hash": hash, "roles": ("read",), "created_by": OPERATOR, **fields})
 
 
-async def keep(remote: Desk, **fields: Any) -> tuple[Token, bytes]:
+async def keep(queue: TenantQueue, **fields: Any) -> tuple[Token, bytes]:
     """A kept token and its hash."""
     new = new_token(**fields)
-    (kept,) = await remote.store.create_tokens(remote.tenant, [new])
+    (kept,) = await queue.store.create_tokens(queue.tenant, [new])
     assert isinstance(kept, Token), kept
     return kept, new.hash
 
 
-async def seen(remote: Desk, hash: bytes) -> TokenUse:
-    seen = await remote.store.find_token(hash)
+async def seen(queue: TenantQueue, hash: bytes) -> TokenUse:
+    seen = await queue.store.find_token(hash)
     assert seen is not None
     return seen
 
 
-async def test_a_token_comes_back_as_it_was_made(remote: Desk) -> None:
+async def test_a_token_is_returned_as_created(queue: TenantQueue) -> None:
     kept, hash = await keep(
-        remote,
+        queue,
         roles=("produce", "work"),
         description='a "worker", {with} \\ odd, text\nand ünicode',
         worker_id="w1",
@@ -52,7 +52,7 @@ async def test_a_token_comes_back_as_it_was_made(remote: Desk) -> None:
         key="first",
     )
     assert kept == Token(
-        tenant=remote.tenant,
+        tenant=queue.tenant,
         id=kept.id,
         description='a "worker", {with} \\ odd, text\nand ünicode',
         roles=("produce", "work"),
@@ -61,43 +61,43 @@ async def test_a_token_comes_back_as_it_was_made(remote: Desk) -> None:
         repositories=(),
         capabilities=("gpu", "git"),
         key="first",
-        created_at=remote.clock.now,
+        created_at=queue.clock.now,
         created_by=OPERATOR,
-        expires_at=remote.after(60.5),
+        expires_at=queue.after(60.5),
         last_used_at=None,
         revoked_at=None,
         revoked_by=None,
     )
-    assert await seen(remote, hash) == TokenUse(kept, hash, remote.clock.now)
+    assert await seen(queue, hash) == TokenUse(kept, hash, queue.clock.now)
 
 
-async def test_any_type_and_no_type_are_different_things(remote: Desk) -> None:
-    anything, _ = await keep(remote)
-    nothing, _ = await keep(remote, types=(), repositories=())
+async def test_any_type_and_no_type_differ(queue: TenantQueue) -> None:
+    anything, _ = await keep(queue)
+    nothing, _ = await keep(queue, types=(), repositories=())
     assert (anything.types, anything.repositories, anything.capabilities) == (None, None, ())
     assert (nothing.types, nothing.repositories) == ((), ())
 
 
-async def test_an_unknown_hash_finds_nothing(remote: Desk) -> None:
-    await keep(remote)
-    assert await remote.store.find_token(bytes(32)) is None
-    assert await remote.store.find_token(b"") is None
+async def test_an_unknown_hash_finds_nothing(queue: TenantQueue) -> None:
+    await keep(queue)
+    assert await queue.store.find_token(bytes(32)) is None
+    assert await queue.store.find_token(b"") is None
 
 
-async def test_a_key_makes_one_token_and_the_refusal_names_it(remote: Desk, rival: Desk) -> None:
-    first, _ = await keep(remote, key="deploy")
-    (again,) = await remote.store.create_tokens(remote.tenant, [new_token(key="deploy")])
+async def test_a_key_creates_one_token_and_the_rejection_names_it(queue: TenantQueue, rival: TenantQueue) -> None:
+    first, _ = await keep(queue, key="deploy")
+    (again,) = await queue.store.create_tokens(queue.tenant, [new_token(key="deploy")])
     assert isinstance(again, Rejected)
     assert isinstance(again.error, TokenExists)
     assert again.error.token_id == first.id
     other, _ = await keep(rival, key="deploy")
     assert other.id != first.id
-    assert [t.id for t in await remote.store.tokens(remote.tenant)] == [first.id]
+    assert [t.id for t in await queue.store.tokens(queue.tenant)] == [first.id]
 
 
-async def test_in_one_batch_the_first_of_a_key_wins_and_each_answers_alone(remote: Desk) -> None:
+async def test_in_one_batch_the_first_use_of_a_key_wins_and_each_item_has_its_own_result(queue: TenantQueue) -> None:
     a, b, c = new_token(key="same"), new_token(key="same"), new_token()
-    answers = await remote.store.create_tokens(remote.tenant, [a, b, c])
+    answers = await queue.store.create_tokens(queue.tenant, [a, b, c])
     first, second, third = answers
     assert isinstance(first, Token)
     assert isinstance(third, Token)
@@ -106,65 +106,65 @@ async def test_in_one_batch_the_first_of_a_key_wins_and_each_answers_alone(remot
     assert second.error.token_id == a.id
 
 
-async def test_of_many_calls_with_one_key_exactly_one_makes_a_token(remote: Desk) -> None:
-    calls = [remote.store.create_tokens(remote.tenant, [new_token(key="race")]) for _ in range(8)]
+async def test_exactly_one_of_many_calls_with_one_key_creates_a_token(queue: TenantQueue) -> None:
+    calls = [queue.store.create_tokens(queue.tenant, [new_token(key="race")]) for _ in range(8)]
     answers = [answer for (answer,) in await asyncio.gather(*calls)]
     (made,) = [a for a in answers if isinstance(a, Token)]
     refused = [a.error for a in answers if isinstance(a, Rejected)]
     assert [e.token_id for e in refused if isinstance(e, TokenExists)] == [made.id] * 7
 
 
-async def test_the_same_call_again_answers_what_it_made(remote: Desk) -> None:
+async def test_a_repeated_call_returns_the_token_it_created(queue: TenantQueue) -> None:
     """As a store does by itself when the connection broke around the commit."""
     new = new_token(key="once")
-    (first,) = await remote.store.create_tokens(remote.tenant, [new])
-    remote.clock.advance(5)
-    assert await remote.store.create_tokens(remote.tenant, [new]) == [first]
+    (first,) = await queue.store.create_tokens(queue.tenant, [new])
+    queue.clock.advance(5)
+    assert await queue.store.create_tokens(queue.tenant, [new]) == [first]
 
 
-async def test_tokens_are_listed_newest_first_page_by_page(remote: Desk, rival: Desk) -> None:
+async def test_tokens_are_listed_newest_first_in_pages(queue: TenantQueue, rival: TenantQueue) -> None:
     made = []
     for _ in range(5):
-        made.append((await keep(remote))[0])
-        made.append((await keep(remote))[0])
-        remote.clock.advance(1)
+        made.append((await keep(queue))[0])
+        made.append((await keep(queue))[0])
+        queue.clock.advance(1)
     foreign, _ = await keep(rival)
     expected = sorted(made, key=lambda t: (t.created_at, t.id), reverse=True)
     pages: list[Token] = []
     before = None
-    while page := await remote.store.tokens(remote.tenant, before=before, limit=3):
+    while page := await queue.store.tokens(queue.tenant, before=before, limit=3):
         pages += page
         before = page[-1].id
     assert pages == expected
-    assert await remote.store.tokens(remote.tenant, before=foreign.id) == []
+    assert await queue.store.tokens(queue.tenant, before=foreign.id) == []
 
 
-async def test_a_revoked_token_stays_as_it_was_revoked_first(remote: Desk) -> None:
-    token, hash = await keep(remote)
-    remote.clock.advance(3)
-    (revoked,) = await remote.store.revoke_tokens(remote.tenant, [token.id], actor="user:ada")
-    assert revoked == token._replace(revoked_at=remote.clock.now, revoked_by="user:ada")
-    remote.clock.advance(3)
-    assert await remote.store.revoke_tokens(remote.tenant, [token.id], actor="user:bob") == [revoked]
-    assert (await seen(remote, hash)).token == revoked
-    assert not (await seen(remote, hash)).admits(hash)
+async def test_a_revoked_token_keeps_its_first_revocation(queue: TenantQueue) -> None:
+    token, hash = await keep(queue)
+    queue.clock.advance(3)
+    (revoked,) = await queue.store.revoke_tokens(queue.tenant, [token.id], actor="user:ada")
+    assert revoked == token._replace(revoked_at=queue.clock.now, revoked_by="user:ada")
+    queue.clock.advance(3)
+    assert await queue.store.revoke_tokens(queue.tenant, [token.id], actor="user:bob") == [revoked]
+    assert (await seen(queue, hash)).token == revoked
+    assert not (await seen(queue, hash)).admits(hash)
 
 
-async def test_where_only_those_of_workers_are_meant_no_other_is_revoked(remote: Desk) -> None:
-    other, _ = await keep(remote)
-    workers, _ = await keep(remote, worker_id="w1", roles=("work",))
+async def test_a_revocation_limited_to_worker_tokens_revokes_no_other(queue: TenantQueue) -> None:
+    other, _ = await keep(queue)
+    workers, _ = await keep(queue, worker_id="w1", roles=("work",))
     ids = [other.id, workers.id]
-    unknown, ended = await remote.store.revoke_tokens(remote.tenant, ids, actor=OPERATOR, of_workers=True)
+    unknown, ended = await queue.store.revoke_tokens(queue.tenant, ids, actor=OPERATOR, of_workers=True)
     assert isinstance(unknown, Rejected)
     assert isinstance(unknown.error, NotFound)
-    assert ended == workers._replace(revoked_at=remote.clock.now, revoked_by=OPERATOR)
-    assert other in await remote.store.tokens(remote.tenant)
+    assert ended == workers._replace(revoked_at=queue.clock.now, revoked_by=OPERATOR)
+    assert other in await queue.store.tokens(queue.tenant)
 
 
-async def test_a_foreign_token_is_answered_like_an_unknown_one(remote: Desk, rival: Desk) -> None:
+async def test_a_foreign_token_is_treated_like_an_unknown_one(queue: TenantQueue, rival: TenantQueue) -> None:
     theirs, hash = await keep(rival)
-    mine, _ = await keep(remote)
-    answers = await remote.store.revoke_tokens(remote.tenant, [theirs.id, mine.id, NEVER], actor=OPERATOR)
+    mine, _ = await keep(queue)
+    answers = await queue.store.revoke_tokens(queue.tenant, [theirs.id, mine.id, NEVER], actor=OPERATOR)
     foreign, own, unknown = answers
     assert isinstance(own, Token)
     for refused, id in ((foreign, theirs.id), (unknown, NEVER)):
@@ -172,54 +172,54 @@ async def test_a_foreign_token_is_answered_like_an_unknown_one(remote: Desk, riv
         assert isinstance(refused.error, NotFound)
         assert str(refused.error) == f"no token {id}"
     assert (await seen(rival, hash)).token == theirs
-    assert await remote.store.touch_tokens(remote.tenant, [theirs.id], older_than_seconds=0) == 0
-    assert [t.id for t in await remote.store.tokens(remote.tenant)] == [mine.id]
+    assert await queue.store.touch_tokens(queue.tenant, [theirs.id], older_than_seconds=0) == 0
+    assert [t.id for t in await queue.store.tokens(queue.tenant)] == [mine.id]
 
 
-async def test_a_hash_leads_to_its_own_tenant_only(remote: Desk, rival: Desk) -> None:
-    mine, my_hash = await keep(remote)
+async def test_a_hash_is_found_only_in_its_tenant(queue: TenantQueue, rival: TenantQueue) -> None:
+    mine, my_hash = await keep(queue)
     theirs, their_hash = await keep(rival)
-    assert (await seen(remote, my_hash)).token == mine
-    assert (await seen(remote, their_hash)).token == theirs
-    assert (mine.tenant, theirs.tenant) == (remote.tenant, rival.tenant)
+    assert (await seen(queue, my_hash)).token == mine
+    assert (await seen(queue, their_hash)).token == theirs
+    assert (mine.tenant, theirs.tenant) == (queue.tenant, rival.tenant)
 
 
-async def test_use_is_noted_at_most_once_in_a_while(remote: Desk) -> None:
-    token, hash = await keep(remote)
-    assert await remote.store.touch_tokens(remote.tenant, [token.id], older_than_seconds=60) == 1
-    first = remote.clock.now
-    remote.clock.advance(59)
-    assert await remote.store.touch_tokens(remote.tenant, [token.id], older_than_seconds=60) == 0
-    assert (await seen(remote, hash)).token.last_used_at == first
-    remote.clock.advance(1)
-    assert await remote.store.touch_tokens(remote.tenant, [token.id], older_than_seconds=60) == 1
-    assert (await seen(remote, hash)).token.last_used_at == first + 60 * SECOND
+async def test_token_use_is_recorded_at_most_once_per_interval(queue: TenantQueue) -> None:
+    token, hash = await keep(queue)
+    assert await queue.store.touch_tokens(queue.tenant, [token.id], older_than_seconds=60) == 1
+    first = queue.clock.now
+    queue.clock.advance(59)
+    assert await queue.store.touch_tokens(queue.tenant, [token.id], older_than_seconds=60) == 0
+    assert (await seen(queue, hash)).token.last_used_at == first
+    queue.clock.advance(1)
+    assert await queue.store.touch_tokens(queue.tenant, [token.id], older_than_seconds=60) == 1
+    assert (await seen(queue, hash)).token.last_used_at == first + 60 * SECOND
 
 
-async def test_a_token_ends_at_the_very_moment_it_was_given(remote: Desk) -> None:
-    _, hash = await keep(remote, expires_in_seconds=10)
-    remote.clock.advance(9.999999)
-    assert (await seen(remote, hash)).admits(hash)
-    remote.clock.advance(0.000001)
-    assert not (await seen(remote, hash)).admits(hash)
+async def test_a_token_expires_exactly_at_its_time(queue: TenantQueue) -> None:
+    _, hash = await keep(queue, expires_in_seconds=10)
+    queue.clock.advance(9.999999)
+    assert (await seen(queue, hash)).admits(hash)
+    queue.clock.advance(0.000001)
+    assert not (await seen(queue, hash)).admits(hash)
 
 
-async def test_tokens_that_ended_long_ago_are_forgotten_and_no_others(remote: Desk, rival: Desk) -> None:
-    living, _ = await keep(remote)
-    lasting, _ = await keep(remote, expires_in_seconds=1000)
-    expired = [(await keep(of, expires_in_seconds=10))[0] for of in (remote, remote, rival)]
-    revoked, _ = await keep(remote, expires_in_seconds=1000)
-    await remote.store.revoke_tokens(remote.tenant, [revoked.id], actor=OPERATOR)
-    remote.clock.advance(100)
+async def test_tokens_that_ended_long_ago_are_deleted_and_no_others(queue: TenantQueue, rival: TenantQueue) -> None:
+    living, _ = await keep(queue)
+    lasting, _ = await keep(queue, expires_in_seconds=1000)
+    expired = [(await keep(of, expires_in_seconds=10))[0] for of in (queue, queue, rival)]
+    revoked, _ = await keep(queue, expires_in_seconds=1000)
+    await queue.store.revoke_tokens(queue.tenant, [revoked.id], actor=OPERATOR)
+    queue.clock.advance(100)
 
     async def left() -> set[str]:
-        return {token.id for of in (remote, rival) for token in await of.store.tokens(of.tenant)}
+        return {token.id for of in (queue, rival) for token in await of.store.tokens(of.tenant)}
 
-    await remote.store.forget_tokens(100.0, 1000)  # other tests have left theirs in the same store
+    await queue.store.forget_tokens(100.0, 1000)  # other tests have left theirs in the same store
     assert await left() == {living.id, lasting.id, revoked.id, *(token.id for token in expired)}
-    assert await remote.store.forget_tokens(99.0, 1000) >= 1
+    assert await queue.store.forget_tokens(99.0, 1000) >= 1
     assert await left() == {living.id, lasting.id, *(token.id for token in expired)}
-    while gone := await remote.store.forget_tokens(89.0, 2):
+    while gone := await queue.store.forget_tokens(89.0, 2):
         assert gone <= 2
     assert await left() == {living.id, lasting.id}
 
@@ -237,17 +237,19 @@ async def test_tokens_that_ended_long_ago_are_forgotten_and_no_others(remote: De
         "revoked_by = 'user:eve'",
     ],
 )
-async def test_the_database_refuses_to_change_a_token_but_for_its_end(remote: Desk, adapter: Door, change: str) -> None:
-    token, hash = await keep(remote, expires_in_seconds=60)
-    await remote.store.revoke_tokens(remote.tenant, [token.id], actor=OPERATOR)
-    before = await seen(remote, hash)
-    postgres = adapter.engine == "postgres"
+async def test_the_database_rejects_changing_a_token_except_its_end(
+    queue: TenantQueue, sql: SqlConnection, change: str
+) -> None:
+    token, hash = await keep(queue, expires_in_seconds=60)
+    await queue.store.revoke_tokens(queue.tenant, [token.id], actor=OPERATOR)
+    before = await seen(queue, hash)
+    postgres = sql.engine == "postgres"
     roles = "'{admin}'" if postgres else "'[\"admin\"]'"
     other = "'\\x" + "00" * 32 + "'" if postgres else "x'" + "00" * 32 + "'"
     sets = change.format(roles=roles, hash=other)
-    message = await refusal(adapter, f"UPDATE token SET {sets} WHERE tenant = $1 AND id = $2", remote.tenant, token.id)
+    message = await rejection(sql, f"UPDATE token SET {sets} WHERE tenant = $1 AND id = $2", queue.tenant, token.id)
     assert "a token never changes but to be revoked, once" in message
-    assert await seen(remote, hash) == before
+    assert await seen(queue, hash) == before
 
 
 @pytest.mark.parametrize(
@@ -264,19 +266,19 @@ async def test_the_database_refuses_to_change_a_token_but_for_its_end(remote: De
         (("read",), "w1"),
     ],
 )
-async def test_the_database_refuses_roles_that_never_go_together(
-    remote: Desk, adapter: Door, roles: tuple[str, ...], worker_id: str | None
+async def test_the_database_rejects_incompatible_roles(
+    queue: TenantQueue, sql: SqlConnection, roles: tuple[str, ...], worker_id: str | None
 ) -> None:
-    token, _ = await keep(remote)
+    token, _ = await keep(queue)
 
     def insert(roles: tuple[str, ...], worker_id: str | None) -> tuple[Any, ...]:
-        named = "{" + ",".join(roles) + "}" if adapter.engine == "postgres" else str(list(roles)).replace("'", '"')
+        named = "{" + ",".join(roles) + "}" if sql.engine == "postgres" else str(list(roles)).replace("'", '"')
         statement = (
             "INSERT INTO token (tenant, id, hash, roles, worker_id, created_at, created_by) "
             f"SELECT tenant, $3, $4, '{named}', $5, created_at, created_by FROM token WHERE tenant = $1 AND id = $2"
         )
-        return statement, remote.tenant, token.id, new_id(), new_token().hash, worker_id
+        return statement, queue.tenant, token.id, new_id(), new_token().hash, worker_id
 
-    await refusal(adapter, *insert(roles, worker_id))
-    await adapter.run(*insert(("read", "work"), "w1"))
-    assert len(await remote.store.tokens(remote.tenant)) == 2
+    await rejection(sql, *insert(roles, worker_id))
+    await sql.run(*insert(("read", "work"), "w1"))
+    assert len(await queue.store.tokens(queue.tenant)) == 2

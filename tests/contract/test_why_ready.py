@@ -17,7 +17,7 @@ from interlock.storage.contract import Store
 from tests.contract.approvals import request_approval
 from tests.contract.builders import (
     OPERATOR,
-    Desk,
+    TenantQueue,
     cancel,
     complete,
     fail,
@@ -55,7 +55,7 @@ def some(names: tuple[str, ...]) -> st.SearchStrategy[frozenset[str]]:
         claim_id=st.none(),
     ),
 )
-async def test_exactly_the_jobs_that_are_called_ready_are_granted_to_the_worker_that_was_seen(
+async def test_exactly_the_jobs_reported_as_ready_are_leased_to_the_present_worker(
     store: Store,
     clock: ManualClock,
     seed: int,
@@ -66,24 +66,24 @@ async def test_exactly_the_jobs_that_are_called_ready_are_granted_to_the_worker_
 ) -> None:
     clock.now = START
     chance = random.Random(seed)
-    remote = Desk(store, f"why-{next(_numbers)}", clock)
+    queue = TenantQueue(store, f"why-{next(_numbers)}", clock)
     for agent, limit in limits.items():
-        await store.set_agent(remote.tenant, Agent("bot", agent, limit, strict))
-    ids = await add_some(remote, chance)
-    for job in await remote.claim(worker="w0", limit=chance.randrange(1, 6), lease_seconds=3600, **EVERYTHING):
-        ids += await end_somehow(remote, chance, job)
-    ids += await add_some(remote, chance)
+        await store.set_agent(queue.tenant, Agent("bot", agent, limit, strict))
+    ids = await add_some(queue, chance)
+    for job in await queue.claim(worker="w0", limit=chance.randrange(1, 6), lease_seconds=3600, **EVERYTHING):
+        ids += await end_somehow(queue, chance, job)
+    ids += await add_some(queue, chance)
     for type in paused:
-        await store.pause(remote.tenant, type, actor=OPERATOR, reason=None)
+        await store.pause(queue.tenant, type, actor=OPERATOR, reason=None)
     clock.advance(chance.choice((0, 2, 4)))
-    await seen(remote, **asked._asdict())
-    reported = {id: await why(remote, id) for id in ids}
+    await seen(queue, **asked._asdict())
+    reported = {id: await why(queue, id) for id in ids}
     ready = {id for id in ids if reported[id].clause is ReasonCode.READY}
-    leased = set(await remote.claimed(**asked._asdict()))
+    leased = set(await queue.claimed(**asked._asdict()))
     assert leased == ready, {id: reported[id].to_dict() for id in leased ^ ready}
 
 
-async def add_some(remote: Desk, chance: random.Random) -> list[str]:
+async def add_some(queue: TenantQueue, chance: random.Random) -> list[str]:
     """Jobs with needs of every kind. A deadline that passes frees a place in a line, so those have none."""
     made = []
     for _ in range(chance.randint(2, 6)):
@@ -98,26 +98,26 @@ async def add_some(remote: Desk, chance: random.Random) -> list[str]:
         if chance.random() < 0.6:
             fields |= {"agent_kind": "bot", "agent_id": chance.choice(AGENTS)}
         elif chance.random() < 0.3:
-            fields["deadline"] = remote.after(1)
+            fields["deadline"] = queue.after(1)
         made.append(new_job(**fields))
-    return await remote.add_all(made)
+    return await queue.add_all(made)
 
 
-async def end_somehow(remote: Desk, chance: random.Random, job: Job) -> list[str]:
+async def end_somehow(queue: TenantQueue, chance: random.Random, job: Job) -> list[str]:
     """One of the ways in which a run goes on or ends; new jobs that came of it."""
     match chance.randrange(7):
         case 0:
-            await remote.do(complete(job))
+            await queue.do(complete(job))
         case 1:
-            await remote.do(fail(job, retry_after_seconds=chance.choice((0.1, 3))))
+            await queue.do(fail(job, retry_after_seconds=chance.choice((0.1, 3))))
         case 2:
-            await remote.do(release(job, delay_seconds=chance.choice((0, 3))))
+            await queue.do(release(job, delay_seconds=chance.choice((0, 3))))
         case 3:
-            await remote.do(request_approval(job))
+            await queue.do(request_approval(job))
         case 4:
-            child = await remote.add(type="a", parent_id=job.id)
-            await remote.do(release(job, children=(child,)))
+            child = await queue.add(type="a", parent_id=job.id)
+            await queue.do(release(job, children=(child,)))
             return [child]
         case 5:
-            await remote.do(cancel(job.id))
+            await queue.do(cancel(job.id))
     return []

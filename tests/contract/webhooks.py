@@ -15,7 +15,7 @@ from interlock.domain.webhook import (
     Outcome,
     Subscription,
 )  # fmt: skip
-from tests.contract.builders import Desk, cancel, new_id
+from tests.contract.builders import TenantQueue, cancel, new_id
 
 LEASE = 30.0
 OK = Outcome(DeliveryStatus.DELIVERED)
@@ -24,47 +24,47 @@ DEAD = Outcome(DeliveryStatus.DEAD)
 GONE = Outcome(DeliveryStatus.DEAD, ends_subscription=True)
 
 
-async def listen(remote: Desk, *events: str, **fields: Any) -> Subscription:
+async def listen(queue: TenantQueue, *events: str, **fields: Any) -> Subscription:
     facts = {"id": new_id(), "url": "https://hooks.example/in", "events": events or EVENTS, "secret": "whsec_c2VjcmV0"}
     new = NewSubscription(**facts | fields)
-    return (await remote.store.outbox.subscribe(remote.tenant, new)).subscription
+    return (await queue.store.outbox.subscribe(queue.tenant, new)).subscription
 
 
-async def channels(remote: Desk) -> list[str]:
-    return [c.channel for c in await remote.store.outbox.due_channels(10_000) if c.tenant == remote.tenant]
+async def channels(queue: TenantQueue) -> list[str]:
+    return [c.channel for c in await queue.store.outbox.due_channels(10_000) if c.tenant == queue.tenant]
 
 
-async def take(remote: Desk, want: int = 1000) -> list[Dispatch]:
+async def take(queue: TenantQueue, want: int = 1000) -> list[Dispatch]:
     """Everything that is due, oldest first."""
-    wants = [(channel, want) for channel in await channels(remote)]
-    taken = await remote.store.outbox.take(remote.tenant, wants, lease_seconds=LEASE, fresh_secret="whsec_ZnJlc2g=")
+    wants = [(channel, want) for channel in await channels(queue)]
+    taken = await queue.store.outbox.take(queue.tenant, wants, lease_seconds=LEASE, fresh_secret="whsec_ZnJlc2g=")
     return sorted(taken, key=lambda d: (d.version, EVENTS.index(d.event)))
 
 
-async def settle(remote: Desk, dispatch: Dispatch, outcome: Outcome, code: int | None = None) -> bool:
+async def settle(queue: TenantQueue, dispatch: Dispatch, outcome: Outcome, code: int | None = None) -> bool:
     settlement = DeliveryResult(dispatch.id, dispatch.grab, outcome, code, None if outcome is OK else "why")
-    return await remote.store.outbox.settle(remote.tenant, settlement)
+    return await queue.store.outbox.settle(queue.tenant, settlement)
 
 
-async def deliveries(remote: Desk, **filter: Any) -> list[Delivery]:
-    return await remote.store.outbox.deliveries(remote.tenant, DeliveryFilter(**filter))
+async def deliveries(queue: TenantQueue, **filter: Any) -> list[Delivery]:
+    return await queue.store.outbox.deliveries(queue.tenant, DeliveryFilter(**filter))
 
 
-async def delivery(remote: Desk, id: str) -> Delivery:
-    (found,) = [d for d in await deliveries(remote, limit=200) if d.id == id]
+async def delivery(queue: TenantQueue, id: str) -> Delivery:
+    (found,) = [d for d in await deliveries(queue, limit=200) if d.id == id]
     return found
 
 
-async def heard(remote: Desk) -> list[str]:
+async def heard(queue: TenantQueue) -> list[str]:
     """The events that are due, and are now told."""
-    taken = await take(remote)
+    taken = await take(queue)
     for dispatch in taken:
-        assert await settle(remote, dispatch, OK, 200)
+        assert await settle(queue, dispatch, OK, 200)
     return [dispatch.event for dispatch in taken]
 
 
-async def overheard(remote: Desk) -> None:
+async def overheard(queue: TenantQueue) -> None:
     """At least one row in every table that webhooks have."""
-    await listen(remote, "job.queued", min_interval_seconds=1.0)
-    await remote.do(cancel(await remote.add(webhook="https://jobs.example")))
-    assert len(await take(remote)) == 2
+    await listen(queue, "job.queued", min_interval_seconds=1.0)
+    await queue.do(cancel(await queue.add(webhook="https://jobs.example")))
+    assert len(await take(queue)) == 2

@@ -17,7 +17,7 @@ from interlock.storage.object_store.filesystem import FileObjects
 from tests.api.conftest import store  # noqa: F401 - a fixture
 from tests.api.rig import Api, serving
 from tests.contract.conftest import database, place  # noqa: F401 - fixtures
-from tests.contract_clients.remote_cli import Desk
+from tests.contract_clients.remote_cli import ClientUnderTest
 from tests.support.eventually import RETRY_SECONDS
 from tests.support.stores import ManualClock
 
@@ -46,19 +46,21 @@ async def guarded(store: Store, clock: ManualClock, tenant: str, tmp_path: Path)
 
 
 @pytest.fixture
-async def http(api: Api, clock: ManualClock, tenant: str) -> AsyncIterator[Desk]:
+async def http(api: Api, clock: ManualClock, tenant: str) -> AsyncIterator[ClientUnderTest]:
     """A client that talks to a server."""
     client = HttpClient(api.url, retry_seconds=RETRY_SECONDS)
-    yield Desk(client, api.engine, clock, tenant)
+    yield ClientUnderTest(client, api.engine, clock, tenant)
     await client.close()
 
 
 @pytest.fixture(params=["in process", "over http"])
-async def remote(request: pytest.FixtureRequest, api: Api, clock: ManualClock, tenant: str) -> AsyncIterator[Desk]:
+async def remote(
+    request: pytest.FixtureRequest, api: Api, clock: ManualClock, tenant: str
+) -> AsyncIterator[ClientUnderTest]:
     """A client of every kind. The one in process shares the engine of the server, so that both see one queue."""
     if request.param == "over http":
         client = HttpClient(api.url, retry_seconds=RETRY_SECONDS)
-        yield Desk(client, api.engine, clock, tenant)
+        yield ClientUnderTest(client, api.engine, clock, tenant)
         await client.close()
     else:
-        yield Desk(LocalClient(api.engine, local(tenant)), api.engine, clock, tenant)
+        yield ClientUnderTest(LocalClient(api.engine, local(tenant)), api.engine, clock, tenant)

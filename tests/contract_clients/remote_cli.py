@@ -25,7 +25,7 @@ WORKER: Final = "w1"
 
 
 @dataclass(frozen=True)
-class Desk:
+class ClientUnderTest:
     """A client under test; the engine behind it shows what really happened."""
 
     client: Client

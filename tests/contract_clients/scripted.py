@@ -38,7 +38,7 @@ class Scripted:
 
 
 @dataclass
-class HangingUp(Scripted):
+class Disconnecting(Scripted):
     """Hangs up on the first body without a word, and answers whoever asks by a head alone before sending another."""
 
     gone: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
@@ -68,7 +68,7 @@ def answer(status: int, body: str = "{}", **headers: str) -> bytes:
 
 @asynccontextmanager
 async def hanging_up(asked: bytes, then: bytes = LOST) -> AsyncIterator[Scripted]:
-    script = HangingUp([asked, then])
+    script = Disconnecting([asked, then])
     async with _listening(script):
         yield script
         for _ in script.heads:

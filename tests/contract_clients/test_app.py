@@ -61,14 +61,14 @@ async def test_a_job_is_enqueued_run_and_awaited_through_a_server(guarded: Api) 
         ("ftp://queue.example", "or http://HOST:PORT"),
     ],
 )
-def test_an_address_without_a_scheme_says_what_to_write(url: str, advice: str) -> None:
+def test_a_url_without_a_scheme_gets_a_correction(url: str, advice: str) -> None:
     with pytest.raises(Invalid) as rejected:
         interlock.App(url)
     assert advice in str(rejected.value)
     assert ("write http" in str(rejected.value)) is ("write http" in advice)
 
 
-async def test_an_empty_token_means_none_and_a_missing_or_wrong_one_says_so(api: Api, guarded: Api) -> None:
+async def test_an_empty_token_means_none_and_a_missing_or_wrong_one_is_reported(api: Api, guarded: Api) -> None:
     async with interlock.App(api.url, token="") as app:
 
         @app.task
@@ -88,7 +88,7 @@ async def test_an_empty_token_means_none_and_a_missing_or_wrong_one_says_so(api:
         interlock.App(guarded.url, token="ilk_secret\n")
 
 
-async def test_blocking_code_uses_the_same_server(api: Api) -> None:
+async def test_synchronous_code_uses_the_same_server(api: Api) -> None:
     app = interlock.App(api.url)
 
     @app.task
@@ -123,7 +123,9 @@ async def test_blocking_code_uses_the_same_server(api: Api) -> None:
         ("https://me:secret@queue.example", {}, "/server"),
     ],
 )
-def test_what_a_place_has_no_use_for_is_refused_at_once(url: str, more: dict[str, Any], pointer: str) -> None:
+def test_options_that_do_not_apply_to_a_url_are_rejected_immediately(
+    url: str, more: dict[str, Any], pointer: str
+) -> None:
     with pytest.raises(interlock.errors.Invalid) as caught:
         interlock.App(url, **more)
     assert caught.value.pointer == pointer
@@ -143,7 +145,7 @@ async def worker(directory: Path, *options: str, **variables: str) -> tuple[int,
 
 
 @pytest.mark.parametrize("way", ["flag", "variable", "file variable"])
-async def test_a_worker_process_works_for_the_server_it_is_told(guarded: Api, tmp_path: Path, way: str) -> None:
+async def test_a_worker_process_works_for_the_given_server(guarded: Api, tmp_path: Path, way: str) -> None:
     token = await token_for(guarded, "work", worker="crew")
     (tmp_path / "token").write_text(f"{token}\n")
     producer = await guarded.as_role("produce", "read")
@@ -169,13 +171,15 @@ async def test_a_worker_process_works_for_the_server_it_is_told(guarded: Api, tm
         (["--token-file", "none"], "--server"),
     ],
 )
-async def test_a_worker_process_that_is_told_nonsense_says_so(tmp_path: Path, options: list[str], given: str) -> None:
+async def test_a_worker_process_with_invalid_options_reports_them(
+    tmp_path: Path, options: list[str], given: str
+) -> None:
     code, reported = await worker(tmp_path, *options)
     assert code == 2
     assert given in reported
 
 
-async def test_a_worker_process_with_a_bad_token_ends_and_says_why(guarded: Api, tmp_path: Path) -> None:
+async def test_a_worker_process_with_an_invalid_token_exits_and_reports_why(guarded: Api, tmp_path: Path) -> None:
     code, reported = await worker(tmp_path, "--server", guarded.url, INTERLOCK_TOKEN="wrong")
     assert code != 0
     assert "credential" in reported

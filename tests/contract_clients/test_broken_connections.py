@@ -15,18 +15,18 @@ from interlock.domain.policy import ClaimFilter
 from interlock.domain.progress import Event, Level, Report, Step
 from interlock.wire import error_body, new_id
 from tests.api.rig import Api
-from tests.contract_clients.cutter import cutting
-from tests.contract_clients.remote_cli import Desk, given, held, holder, request
+from tests.contract_clients.cutting_proxy import cutting
+from tests.contract_clients.remote_cli import ClientUnderTest, given, held, holder, request
 from tests.support.eventually import RETRY_SECONDS
 from tests.support.stores import ManualClock
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_producers_and_workers_converge_over_a_line_that_keeps_breaking(
+async def test_producers_and_workers_converge_over_a_breaking_connection(
     api: Api, clock: ManualClock, tenant: str, seed: int
 ) -> None:
     async with cutting(api.port, seed=seed) as cutter:
-        remote = Desk(HttpClient(cutter.url, retry_seconds=RETRY_SECONDS), api.engine, clock, tenant)
+        remote = ClientUnderTest(HttpClient(cutter.url, retry_seconds=RETRY_SECONDS), api.engine, clock, tenant)
         client = remote.client
         try:
             singles = await asyncio.gather(*(client.enqueue([request(payload=str(n))]) for n in range(12)))
@@ -69,7 +69,7 @@ async def test_producers_and_workers_converge_over_a_line_that_keeps_breaking(
             await client.close()
 
 
-async def _nothing_doubled(remote: Desk, ids: list[str], redriven: str) -> None:
+async def _nothing_doubled(remote: ClientUnderTest, ids: list[str], redriven: str) -> None:
     """What the store holds is what one undisturbed run would have left."""
     listed = await remote.engine.queries.jobs(remote.tenant, Filter(limit=200))
     assert {job.id for job in listed} == {*ids, redriven}
@@ -82,8 +82,8 @@ async def _nothing_doubled(remote: Desk, ids: list[str], redriven: str) -> None:
 
 
 @pytest.mark.parametrize("seed", [4])
-async def test_a_tail_misses_nothing_and_repeats_nothing_however_often_it_breaks(
-    api: Api, http: Desk, seed: int
+async def test_a_tail_neither_misses_nor_repeats_events_over_a_breaking_connection(
+    api: Api, http: ClientUnderTest, seed: int
 ) -> None:
     job = await http.running()
     async with cutting(api.port, seed=seed) as cutter:
@@ -102,7 +102,7 @@ async def test_a_tail_misses_nothing_and_repeats_nothing_however_often_it_breaks
         await client.close()
 
 
-async def test_waiting_for_a_result_survives_the_loss_of_its_connection(api: Api, http: Desk) -> None:
+async def test_waiting_for_a_result_survives_the_loss_of_its_connection(api: Api, http: ClientUnderTest) -> None:
     job = await http.running()
     async with cutting(api.port, seed=7) as cutter:
         client = HttpClient(cutter.url, retry_seconds=RETRY_SECONDS)

@@ -50,7 +50,7 @@ async def test_events_of_all_jobs_are_followed_through_a_server(api: Api, tenant
         await line.close()
 
 
-async def test_a_stream_that_is_refused_says_why(guarded: Api, tenant: str) -> None:
+async def test_a_rejected_stream_reports_why(guarded: Api, tenant: str) -> None:
     line = ServerConnection(guarded.url, "nobody's")
     progress = RemoteProgress(line)
     start = await progress.feed_end(tenant)
@@ -59,7 +59,7 @@ async def test_a_stream_that_is_refused_says_why(guarded: Api, tenant: str) -> N
     await line.close()
 
 
-async def test_what_one_call_cannot_do_is_gone_on_with_from_the_place_the_server_told() -> None:
+async def test_a_bulk_operation_continues_from_the_cursor_of_the_server() -> None:
     def reported(number: int, cursor: str | None) -> bytes:
         given = {"matched": number, "done": 0, "more": cursor is not None, "refused": [], "next_cursor": cursor}
         return answer(200, json.dumps(given))

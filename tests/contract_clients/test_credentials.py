@@ -27,7 +27,7 @@ async def client_of(api: Api, *roles: str, **policy: Any) -> HttpClient:
     return HttpClient(api.url, token=token)
 
 
-async def test_without_a_good_token_nothing_is_answered(guarded: Api) -> None:
+async def test_without_a_valid_token_every_call_is_rejected(guarded: Api) -> None:
     for token in (None, "ilk_wrong"):
         client = HttpClient(guarded.url, token=token)
         with pytest.raises(Unauthenticated):
@@ -35,7 +35,7 @@ async def test_without_a_good_token_nothing_is_answered(guarded: Api) -> None:
         await client.close()
 
 
-async def test_a_token_without_the_role_is_refused(guarded: Api) -> None:
+async def test_a_token_without_the_role_is_rejected(guarded: Api) -> None:
     client = await client_of(guarded, "read")
     with pytest.raises(Forbidden, match="produce"):
         await client.enqueue([request()])
@@ -52,7 +52,7 @@ async def test_tenants_do_not_see_each_other(guarded: Api) -> None:
     await theirs.close()
 
 
-async def test_a_worker_works_under_the_name_of_its_token_and_is_an_instance_of_it(guarded: Api) -> None:
+async def test_a_worker_uses_the_name_of_its_token_or_an_instance_of_it(guarded: Api) -> None:
     producer = await client_of(guarded, "produce", "operate", "read")
     worker = await client_of(guarded, "work", worker_id="crew")
     created = await producer.enqueue([request() for _ in range(3)])
@@ -85,7 +85,7 @@ async def test_a_worker_has_the_capabilities_of_its_token_unless_it_names_fewer(
     await worker.close()
 
 
-async def test_a_worker_without_produce_says_so_and_spends_no_attempt_of_a_job_that_makes_children(
+async def test_a_worker_without_the_produce_role_reports_it_and_uses_no_attempt_of_the_parent(
     guarded: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     producer = await client_of(guarded, "produce", "read")
@@ -125,7 +125,7 @@ async def test_a_worker_without_produce_says_so_and_spends_no_attempt_of_a_job_t
     await producer.close()
 
 
-async def test_only_its_own_leases_can_be_watched_and_a_foreign_one_looks_like_a_lost_one(guarded: Api) -> None:
+async def test_only_own_leases_can_be_watched_and_a_foreign_one_looks_lost(guarded: Api) -> None:
     producer = await client_of(guarded, "produce", "operate", "read")
     mine = await client_of(guarded, "work", worker_id="crew")
     theirs = await client_of(guarded, "work", worker_id="others")

@@ -33,7 +33,7 @@ from tests.contract_clients.scripted import LOST, answer, hanging_up, scripted
 from tests.support.eventually import RETRY_SECONDS
 
 JOB = json.dumps({"id": NEVER, "seq": 1})
-BORN = answer(201, JOB)
+CREATED = answer(201, JOB)
 AGAIN = answer(200, JOB, idempotent_replay="true")
 RECEIPT = json.dumps(
     {"id": NEVER, "fence": 1, "status": "retry", "attempt": 2, "version": 3, "run_at": None, "finished_at": None}
@@ -44,7 +44,7 @@ def problem(status: int, code: str, **more: object) -> str:
     return json.dumps({"type": "/docs", "title": "", "status": status, "code": code, "detail": f"said {code}", **more})
 
 
-async def test_a_lost_answer_is_asked_for_again_under_the_same_key() -> None:
+async def test_a_request_whose_response_was_lost_is_repeated_under_the_same_key() -> None:
     async with scripted([LOST, answer(503, problem(503, "indeterminate")), LOST, AGAIN]) as server:
         client = HttpClient(server.url)
         (created,) = await client.enqueue([JobRequest(type="work")])
@@ -55,7 +55,7 @@ async def test_a_lost_answer_is_asked_for_again_under_the_same_key() -> None:
     assert len(keys) == 1
 
 
-async def test_a_key_of_the_callers_own_is_kept_and_a_replay_is_told() -> None:
+async def test_a_key_of_the_caller_is_kept_and_a_replay_is_reported() -> None:
     async with scripted([AGAIN]) as server:
         client = HttpClient(server.url)
         (created,) = await client.enqueue([JobRequest(type="work", idempotency_key="mine")])
@@ -64,7 +64,7 @@ async def test_a_key_of_the_callers_own_is_kept_and_a_replay_is_told() -> None:
     assert json.loads(server.bodies[0])["idempotency_key"] == "mine"
 
 
-async def test_a_claim_without_a_name_gets_one_that_stays_over_all_tries() -> None:
+async def test_a_claim_without_an_id_gets_one_that_stays_over_all_attempts() -> None:
     async with scripted([LOST, LOST, answer(200, '{"jobs": []}')]) as server:
         client = HttpClient(server.url)
         assert await client.claim(ClaimFilter("w1", lease_seconds=60.0)) == []
@@ -72,7 +72,7 @@ async def test_a_claim_without_a_name_gets_one_that_stays_over_all_tries() -> No
     assert len({json.loads(body)["claim_id"] for body in server.bodies}) == 1
 
 
-async def test_a_revoke_is_not_repeated_when_nobody_knows_whether_it_happened() -> None:
+async def test_a_revoke_with_an_unknown_outcome_is_not_repeated() -> None:
     async with scripted([LOST, answer(200, RECEIPT)]) as server:
         client = HttpClient(server.url)
         with pytest.raises(Indeterminate, match="check before you repeat it"):
@@ -81,7 +81,7 @@ async def test_a_revoke_is_not_repeated_when_nobody_knows_whether_it_happened() 
     assert len(server.heads) == 1
 
 
-async def test_a_revoke_that_certainly_did_not_happen_is_repeated() -> None:
+async def test_a_revoke_that_was_certainly_not_applied_is_repeated() -> None:
     busy = answer(503, problem(503, "overloaded"), retry_after="0")
     async with scripted([busy, answer(200, RECEIPT)]) as server:
         client = HttpClient(server.url)
@@ -90,9 +90,9 @@ async def test_a_revoke_that_certainly_did_not_happen_is_repeated() -> None:
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_the_server_is_left_alone_for_as_long_as_it_asks(status: int) -> None:
+async def test_retry_after_is_respected(status: int) -> None:
     busy = answer(status, problem(status, "rate_limited"), retry_after="1")
-    async with scripted([busy, BORN]) as server:
+    async with scripted([busy, CREATED]) as server:
         client = HttpClient(server.url)
         began = time.monotonic()
         await client.enqueue([JobRequest(type="work")])
@@ -100,7 +100,7 @@ async def test_the_server_is_left_alone_for_as_long_as_it_asks(status: int) -> N
         await client.close()
 
 
-async def test_patience_ends_and_says_whether_something_may_have_happened() -> None:
+async def test_the_retry_budget_ends_and_the_error_states_whether_the_call_may_have_been_applied() -> None:
     client = HttpClient("http://127.0.0.1:1", retry_seconds=0.3)
     with pytest.raises(Unavailable) as nothing:
         await client.get(NEVER)
@@ -113,7 +113,7 @@ async def test_patience_ends_and_says_whether_something_may_have_happened() -> N
         await client.close()
 
 
-async def test_what_was_never_sent_has_not_happened_even_if_patience_ends_while_a_connection_is_awaited() -> None:
+async def test_a_call_that_was_never_sent_is_reported_as_not_applied() -> None:
     with contextlib.ExitStack() as sockets:
         full = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         sockets.enter_context(
@@ -126,7 +126,7 @@ async def test_what_was_never_sent_has_not_happened_even_if_patience_ends_while_
         await client.close()
 
 
-async def test_a_server_that_asks_for_more_time_than_there_is_is_not_waited_for() -> None:
+async def test_a_retry_after_beyond_the_budget_is_not_waited_for() -> None:
     async with scripted([answer(503, problem(503, "stopping"), retry_after="500")]) as server:
         client = HttpClient(server.url, retry_seconds=400)
         with pytest.raises(Unavailable, match="said stopping"):
@@ -134,7 +134,7 @@ async def test_a_server_that_asks_for_more_time_than_there_is_is_not_waited_for(
         await client.close()
 
 
-async def test_a_broken_storage_behind_a_server_does_not_break_its_clients() -> None:
+async def test_broken_storage_behind_a_server_does_not_break_its_clients() -> None:
     async with scripted([answer(503, problem(503, "storage_broken"), retry_after="500")]) as server:
         client = HttpClient(server.url)
         with pytest.raises(Unavailable) as caught:
@@ -143,7 +143,7 @@ async def test_a_broken_storage_behind_a_server_does_not_break_its_clients() -> 
         await client.close()
 
 
-async def test_a_server_that_hangs_up_on_a_large_body_is_asked_by_its_head_alone_why_it_would_not_take_it() -> None:
+async def test_a_server_that_closes_on_a_large_body_is_asked_for_the_reason_with_headers_only() -> None:
     async with hanging_up(answer(413, problem(413, "too_large", what="the artifact", size=9, limit=8))) as server:
         client = HttpClient(server.url, retry_seconds=RETRY_SECONDS)
         with pytest.raises(TooLarge) as caught:
@@ -153,7 +153,7 @@ async def test_a_server_that_hangs_up_on_a_large_body_is_asked_by_its_head_alone
     assert [("expect: 100-continue" in head) for head in server.heads] == [False, True]
 
 
-async def test_a_large_body_that_was_cut_off_and_would_be_taken_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_body_that_was_cut_off_but_is_acceptable_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "ASKING_SECONDS", 0.1)
     async with hanging_up(b"HTTP/1.1 100 Continue\r\n\r\n", then=answer(200, json.dumps({"id": NEVER}))) as server:
         client = HttpClient(server.url, retry_seconds=RETRY_SECONDS)
@@ -163,7 +163,7 @@ async def test_a_large_body_that_was_cut_off_and_would_be_taken_is_sent_again(mo
 
 
 async def test_no_redirect_is_followed_and_the_token_stays_with_its_host() -> None:
-    async with scripted([BORN]) as other, scripted([answer(307, location=other.url)]) as server:
+    async with scripted([CREATED]) as other, scripted([answer(307, location=other.url)]) as server:
         client = HttpClient(server.url, token="secret")
         with pytest.raises(Error, match="not followed"):
             await client.enqueue([JobRequest(type="work")])
@@ -177,7 +177,7 @@ async def test_no_redirect_is_followed_and_the_token_stays_with_its_host() -> No
     [(401, "unauthenticated", Unauthenticated), (403, "forbidden", Forbidden), (500, "internal", Error),
      (404, "no_such_route", Error), (418, "brewing", Error)],
 )  # fmt: skip
-async def test_a_refusal_is_raised_at_once_as_the_class_of_its_code(status: int, code: str, kind: type[Error]) -> None:
+async def test_a_rejection_raises_the_class_of_its_code_immediately(status: int, code: str, kind: type[Error]) -> None:
     async with scripted([answer(status, problem(status, code))]) as server:
         client = HttpClient(server.url)
         with pytest.raises(Error, match=f"said {code}") as caught:
@@ -187,7 +187,7 @@ async def test_a_refusal_is_raised_at_once_as_the_class_of_its_code(status: int,
         await client.close()
 
 
-async def test_an_answer_that_is_no_answer_of_ours_is_an_error_of_ours() -> None:
+async def test_a_response_that_is_not_ours_is_an_interlock_error() -> None:
     async with scripted([answer(200, "<html>")]) as server:
         client = HttpClient(server.url)
         with pytest.raises(Error, match="cannot decode the response"):
@@ -200,7 +200,7 @@ async def test_an_answer_that_is_no_answer_of_ours_is_an_error_of_ours() -> None
         await client.close()
 
 
-async def test_an_answer_larger_than_any_of_ours_is_not_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_oversized_response_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "LARGEST_ANSWER", 1000)
     async with scripted([answer(200, " " * 1001)]) as server:
         client = HttpClient(server.url)
@@ -213,19 +213,19 @@ async def test_an_answer_larger_than_any_of_ours_is_not_taken_in(monkeypatch: py
     "url",
     ["ftp://host", "http://", "https://user:pass@host", "https://host/?a=b", "https://host:port", "host", "http:///x"],
 )
-def test_what_cannot_be_a_server_is_refused_before_anything_is_sent(url: str) -> None:
+def test_an_invalid_server_url_is_rejected_before_anything_is_sent(url: str) -> None:
     with pytest.raises(Invalid):
         HttpClient(url)
 
 
 @pytest.mark.parametrize("token", ["", "two words", "line\nbreak", "ümlaut"])
-def test_what_cannot_be_a_token_is_refused(token: str) -> None:
+def test_an_invalid_token_is_rejected(token: str) -> None:
     with pytest.raises(Invalid):
         HttpClient("http://host", token=token)
 
 
-async def test_a_server_may_live_below_a_path() -> None:
-    async with scripted([BORN]) as server:
+async def test_a_server_may_be_served_under_a_path() -> None:
+    async with scripted([CREATED]) as server:
         client = HttpClient(f"{server.url}/queue/")
         await client.enqueue([JobRequest(type="work")])
         await client.close()
@@ -239,7 +239,7 @@ async def test_a_job_cannot_join_a_transaction_through_a_server() -> None:
     await client.close()
 
 
-async def test_reports_that_do_not_fit_into_one_request_go_in_several() -> None:
+async def test_batches_that_exceed_one_request_are_sent_in_several() -> None:
     async with scripted([answer(200, json.dumps({"items": [json.loads(RECEIPT)] * 3}))]) as server:
         client = HttpClient(server.url)
         result = json.dumps("x" * 300_000)

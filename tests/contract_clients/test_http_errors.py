@@ -30,7 +30,7 @@ def sample(kind: type[Error]) -> Error:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.code)
-def test_an_error_is_rebuilt_with_its_class_its_sentence_and_its_attributes(kind: type[Error]) -> None:
+def test_an_error_is_rebuilt_with_its_class_message_and_attributes(kind: type[Error]) -> None:
     raised = sample(kind)
     came = rebuilt(problem(problems.encoded(raised)), problems.status_of(raised), {})
     assert type(came) is kind
@@ -40,7 +40,7 @@ def test_an_error_is_rebuilt_with_its_class_its_sentence_and_its_attributes(kind
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.code)
-def test_what_was_asked_for_fills_in_what_the_server_does_not_repeat(kind: type[Error]) -> None:
+def test_attributes_missing_in_the_response_come_from_the_request(kind: type[Error]) -> None:
     known = {"job_id": "j", "fence": 3}
     came = rebuilt({"code": kind.code}, kind.status, known)
     assert {name: value for name, value in vars(came).items() if name in known} == {
@@ -48,20 +48,20 @@ def test_what_was_asked_for_fills_in_what_the_server_does_not_repeat(kind: type[
     }
 
 
-def test_what_the_server_tells_wins_over_what_was_asked() -> None:
+def test_attributes_of_the_response_win_over_those_of_the_request() -> None:
     came = rebuilt({"code": "lease_lost", "detail": "gone", "job_id": "theirs"}, 409, {"job_id": "ours", "fence": 1})
     assert isinstance(came, errors.LeaseLost)
     assert (came.job_id, came.fence) == ("theirs", 1)
 
 
-def test_what_was_not_found_is_named_for_what_it_is() -> None:
+def test_a_not_found_error_names_the_kind_of_resource() -> None:
     raised = errors.NotFound("planner/one", what="agent")
     given = problem(problems.encoded(raised))
     assert (given["what"], given["id"], "job_id" in given) == ("agent", "planner/one", False)
     assert vars(rebuilt(given, 404, {})) == vars(raised)
 
 
-def test_an_invalid_field_keeps_its_place() -> None:
+def test_an_invalid_field_keeps_its_pointer() -> None:
     raised = errors.Invalid("must be less", pointer="/jobs/3/priority")
     came = rebuilt(problem(problems.encoded(raised)), 422, {})
     assert isinstance(came, errors.Invalid)
@@ -73,11 +73,11 @@ def test_an_invalid_field_keeps_its_place() -> None:
 
 
 @pytest.mark.parametrize("kind", [errors.StorageBroken, errors.SchemaMismatch])
-def test_what_must_stop_a_server_does_not_stop_its_clients(kind: type[Error]) -> None:
+def test_an_error_that_stops_a_server_does_not_stop_its_clients(kind: type[Error]) -> None:
     assert type(rebuilt(problem(problems.encoded(kind("down"))), 503, {})) is Unavailable
 
 
-def test_an_unknown_code_is_an_error_and_an_unknown_form_too() -> None:
+def test_an_unknown_code_and_an_unknown_format_are_errors() -> None:
     assert type(rebuilt({"code": "new"}, 409, {})) is Error
     assert type(rebuilt(problem(b"<html>"), 404, {})) is Error
     assert type(rebuilt(problem(b"[]"), 502, {})) is Unavailable

@@ -22,13 +22,13 @@ from interlock.errors import (
     TooLarge,
 )
 from interlock.wire import AgentName
-from tests.contract_clients.remote_cli import NEVER, Desk, request, same
+from tests.contract_clients.remote_cli import NEVER, ClientUnderTest, request, same
 from tests.support.stores import START
 
 EXACT = '{ "a": 1.10, "b": "\\u00e9 é 🧵", "c": [1e2, null], "big": 9007199254740993 }'
 
 
-async def test_a_job_comes_back_as_it_was_put_in_byte_for_byte(remote: Desk) -> None:
+async def test_a_job_is_returned_byte_for_byte_as_enqueued(remote: ClientUnderTest) -> None:
     soon = datetime.fromtimestamp(START / 1_000_000, UTC) + timedelta(seconds=90, microseconds=7)
     wanted: dict[str, Any] = {
         "priority": 7,
@@ -55,18 +55,18 @@ async def test_a_job_comes_back_as_it_was_put_in_byte_for_byte(remote: Desk) -> 
 
 
 @pytest.mark.parametrize("payload", ["null", "0", '""', "[]", '"\\u0000"', '{"a":{"a":1}}'])
-async def test_any_json_value_is_a_payload(remote: Desk, payload: str) -> None:
+async def test_any_json_value_is_a_payload(remote: ClientUnderTest, payload: str) -> None:
     assert (await remote.client.get(await remote.add(payload=payload))).payload == payload
 
 
-async def test_a_batch_is_answered_in_its_order_and_all_of_it_is_there(remote: Desk) -> None:
+async def test_a_batch_returns_all_results_in_order(remote: ClientUnderTest) -> None:
     created = await remote.client.enqueue([request("work", str(n)) for n in range(50)])
     assert [(await remote.truth(one.id)).payload for one in created] == [str(n) for n in range(50)]
     assert not any(one.replayed for one in created)
     assert [one.seq for one in created] == sorted(one.seq for one in created)
 
 
-async def test_a_batch_with_one_bad_job_adds_nothing_and_names_it(remote: Desk) -> None:
+async def test_a_batch_with_one_bad_job_adds_nothing_and_names_it(remote: ClientUnderTest) -> None:
     with pytest.raises(Invalid) as caught:
         await remote.client.enqueue([request(), request(priority=5000)])
     assert caught.value.pointer == "/jobs/1/priority"
@@ -76,12 +76,12 @@ async def test_a_batch_with_one_bad_job_adds_nothing_and_names_it(remote: Desk) 
     assert await remote.client.find(Filter()) == []
 
 
-async def test_an_empty_batch_is_refused(remote: Desk) -> None:
+async def test_an_empty_batch_is_rejected(remote: ClientUnderTest) -> None:
     with pytest.raises(Invalid):
         await remote.client.enqueue([])
 
 
-async def test_a_key_used_again_for_the_same_job_answers_that_job(remote: Desk) -> None:
+async def test_a_key_used_again_for_the_same_job_returns_that_job(remote: ClientUnderTest) -> None:
     (first,) = await remote.client.enqueue([request(idempotency_key="k")])
     (second,) = await remote.client.enqueue([request(idempotency_key="k")])
     (third, other) = await remote.client.enqueue([request(idempotency_key="k"), request()])
@@ -90,7 +90,7 @@ async def test_a_key_used_again_for_the_same_job_answers_that_job(remote: Desk) 
     assert first.seq == second.seq == third.seq
 
 
-async def test_a_key_used_again_for_another_job_is_refused_and_named(remote: Desk) -> None:
+async def test_a_key_used_again_for_another_job_is_rejected_and_named(remote: ClientUnderTest) -> None:
     await remote.add(idempotency_key="k")
     with pytest.raises(IdempotencyKeyReuse) as caught:
         await remote.add(payload="1", idempotency_key="k")
@@ -113,8 +113,8 @@ async def test_a_key_used_again_for_another_job_is_refused_and_named(remote: Des
         ({"backoff": {"kind": "odd"}}, "/backoff/kind"),
     ],
 )
-async def test_a_value_outside_the_rules_is_refused_at_its_place(
-    remote: Desk, fields: dict[str, Any], pointer: str
+async def test_an_invalid_value_is_rejected_with_its_pointer(
+    remote: ClientUnderTest, fields: dict[str, Any], pointer: str
 ) -> None:
     with pytest.raises(Invalid) as caught:
         await remote.add(**fields)
@@ -122,20 +122,20 @@ async def test_a_value_outside_the_rules_is_refused_at_its_place(
     assert pointer.startswith(caught.value.pointer)
 
 
-async def test_what_is_no_json_cannot_be_smuggled_in_as_a_payload(remote: Desk) -> None:
+async def test_invalid_json_cannot_be_passed_as_a_payload(remote: ClientUnderTest) -> None:
     for payload in ("{", "", '1, "priority": 9', "NaN", '{"a":1,"a":2}'):
         with pytest.raises((Malformed, Invalid)):
             await remote.add(payload=payload)
     assert await remote.client.find(Filter()) == []
 
 
-async def test_a_payload_beyond_the_limit_is_too_large(remote: Desk) -> None:
+async def test_a_payload_beyond_the_limit_is_too_large(remote: ClientUnderTest) -> None:
     with pytest.raises(TooLarge):
         await remote.add(payload=json.dumps("x" * 300_000))
 
 
 @pytest.mark.parametrize("id", [NEVER, "no-id", "", "../jobs"])
-async def test_an_unknown_id_is_not_found_by_any_verb(remote: Desk, id: str) -> None:
+async def test_an_unknown_id_is_not_found_by_any_operation(remote: ClientUnderTest, id: str) -> None:
     client = remote.client
     for call in (
         client.get(id), client.wait(id, seconds=0), client.cancel(id), client.redrive(id), client.revoke(id),
@@ -146,7 +146,7 @@ async def test_an_unknown_id_is_not_found_by_any_verb(remote: Desk, id: str) -> 
         assert caught.value.job_id == id
 
 
-async def test_an_unknown_parent_and_an_ended_one_are_told_apart(remote: Desk) -> None:
+async def test_an_unknown_parent_and_a_terminal_one_are_distinguished(remote: ClientUnderTest) -> None:
     ended = await remote.add()
     await remote.client.cancel(ended)
     with pytest.raises(ParentNotActive) as caught:
@@ -154,7 +154,7 @@ async def test_an_unknown_parent_and_an_ended_one_are_told_apart(remote: Desk) -
     assert caught.value.job_id == ended
 
 
-async def test_a_list_is_newest_first_and_paged_by_number(remote: Desk) -> None:
+async def test_a_list_is_newest_first_and_paged_by_number(remote: ClientUnderTest) -> None:
     ids = [await remote.add(payload=str(n), tags=["t"]) for n in range(7)]
     seen: list[str] = []
     filter = Filter(limit=3, tags=("t",))
@@ -165,13 +165,13 @@ async def test_a_list_is_newest_first_and_paged_by_number(remote: Desk) -> None:
     assert seen == ids[::-1]
 
 
-async def test_a_list_goes_on_from_any_number(remote: Desk) -> None:
+async def test_a_list_continues_from_any_number(remote: ClientUnderTest) -> None:
     created = await remote.client.enqueue([request() for _ in range(9)])
     page = await remote.client.find(Filter(limit=2, before_seq=created[4].seq))
     assert [job.id for job in page] == [created[3].id, created[2].id]
 
 
-async def test_a_list_is_filtered_by_everything_a_filter_can_say(remote: Desk) -> None:
+async def test_a_list_supports_every_filter(remote: ClientUnderTest) -> None:
     mine = await remote.add("mine", tags=["a", "b"], agent=AgentName("k", "i/j"))
     await remote.add("mine", tags=["a"])
     other = await remote.add("other", parent_id=mine)
@@ -191,13 +191,13 @@ async def test_a_list_is_filtered_by_everything_a_filter_can_say(remote: Desk) -
     assert [job.id for job in await remote.client.find(Filter(created_after=START + 1))] == []
 
 
-async def test_a_list_longer_than_the_limit_is_refused(remote: Desk) -> None:
+async def test_a_list_limit_above_the_maximum_is_rejected(remote: ClientUnderTest) -> None:
     with pytest.raises(Invalid) as caught:
         await remote.client.find(Filter(limit=201))
     assert caught.value.pointer == "/limit"
 
 
-async def test_waiting_ends_when_the_job_does(remote: Desk) -> None:
+async def test_waiting_ends_when_the_job_does(remote: ClientUnderTest) -> None:
     job = await remote.running()
     waiting = asyncio.create_task(remote.client.wait(job.id, seconds=30))
     await remote.complete(job, EXACT)
@@ -205,13 +205,13 @@ async def test_waiting_ends_when_the_job_does(remote: Desk) -> None:
     assert (ended.status, ended.result) == (Status.SUCCEEDED, EXACT)
 
 
-async def test_waiting_ends_when_the_time_is_over(remote: Desk) -> None:
+async def test_waiting_ends_after_its_timeout(remote: ClientUnderTest) -> None:
     id = await remote.add()
     assert (await remote.client.wait(id, seconds=0.05)).status is Status.QUEUED
     assert (await remote.client.wait(id, seconds=0)).status is Status.QUEUED
 
 
-async def test_an_ended_job_is_shown_with_what_it_ended_with(remote: Desk) -> None:
+async def test_a_terminal_job_is_returned_with_its_outcome(remote: ClientUnderTest) -> None:
     job = await remote.running(payload=EXACT)
     receipt = await remote.complete(job, EXACT)
     encoded, true = await remote.client.get(job.id), await remote.truth(job.id)
@@ -219,7 +219,7 @@ async def test_an_ended_job_is_shown_with_what_it_ended_with(remote: Desk) -> No
     assert (receipt.status, receipt.version, receipt.finished_at) == (Status.SUCCEEDED, 3, true.finished_at)
 
 
-async def test_cancel_ends_a_waiting_job_and_asks_a_running_one(remote: Desk) -> None:
+async def test_cancel_ends_a_waiting_job_and_requests_it_of_a_running_one(remote: ClientUnderTest) -> None:
     waiting, running = await remote.add("other"), await remote.running()
     assert (await remote.client.cancel(waiting, reason="no\ud800 need")).status is Status.CANCELLED
     assert (await remote.client.get(waiting)).cancel_reason == "no\ufffd need"
@@ -233,7 +233,7 @@ async def test_cancel_ends_a_waiting_job_and_asks_a_running_one(remote: Desk) ->
     assert caught.value.job_id == done.id
 
 
-async def test_cancel_with_cascade_reaches_everything_below(remote: Desk) -> None:
+async def test_cancel_with_cascade_reaches_all_descendants(remote: ClientUnderTest) -> None:
     top = await remote.add()
     child = await remote.add(parent_id=top)
     grandchild = await remote.add(parent_id=child)
@@ -242,7 +242,7 @@ async def test_cancel_with_cascade_reaches_everything_below(remote: Desk) -> Non
         assert (await remote.truth(id)).status is Status.CANCELLED
 
 
-async def test_redrive_makes_one_new_job_for_each_key(remote: Desk) -> None:
+async def test_redrive_creates_one_new_job_for_each_key(remote: ClientUnderTest) -> None:
     id = await remote.add(payload=EXACT)
     with pytest.raises(NotTerminal) as caught:
         await remote.client.redrive(id)
@@ -257,7 +257,7 @@ async def test_redrive_makes_one_new_job_for_each_key(remote: Desk) -> None:
     assert (again.redrive_of, again.payload) == (id, EXACT)
 
 
-async def test_revoke_takes_a_job_from_its_worker(remote: Desk) -> None:
+async def test_revoke_ends_the_lease_of_a_worker(remote: ClientUnderTest) -> None:
     job = await remote.running()
     assert (await remote.client.revoke(job.id, reason="stuck")).status is Status.RETRY
     with pytest.raises(AlreadyFinished):
@@ -265,7 +265,7 @@ async def test_revoke_takes_a_job_from_its_worker(remote: Desk) -> None:
     assert (await remote.client.history(job.id))[-1].verb is Verb.REVOKE
 
 
-async def test_a_queue_is_counted(remote: Desk) -> None:
+async def test_a_queue_is_counted(remote: ClientUnderTest) -> None:
     await remote.client.enqueue([request("mail/out"), request("mail/out"), request("mail/out", delay_seconds=60)])
     await remote.claim("mail/out")
     remote.clock.advance(2)
@@ -276,7 +276,7 @@ async def test_a_queue_is_counted(remote: Desk) -> None:
         await remote.client.queue("")
 
 
-async def test_history_is_whole_and_the_same_everywhere(remote: Desk) -> None:
+async def test_history_is_complete_and_the_same_for_every_client(remote: ClientUnderTest) -> None:
     job = await remote.running()
     await remote.complete(job)
     history = await remote.client.history(job.id)
@@ -284,14 +284,14 @@ async def test_history_is_whole_and_the_same_everywhere(remote: Desk) -> None:
     assert [row.verb for row in history] == [Verb.ENQUEUE, Verb.CLAIM, Verb.COMPLETE]
 
 
-async def test_a_long_history_comes_in_one_piece(remote: Desk) -> None:
+async def test_a_long_history_is_returned_completely(remote: ClientUnderTest) -> None:
     id = await remote.add()
     for n in range(205):
         await remote.engine.jobs.edit(remote.operator, id, priority=n % 2 + 1)
     assert [row.version for row in await remote.client.history(id)] == list(range(1, 207))
 
 
-async def test_children_are_listed_oldest_first_without_payloads(remote: Desk) -> None:
+async def test_children_are_listed_oldest_first_without_payloads(remote: ClientUnderTest) -> None:
     parent = await remote.add()
     created = await remote.client.enqueue([request(payload="1", parent_id=parent) for _ in range(205)])
     children = await remote.client.children(parent)
@@ -300,7 +300,7 @@ async def test_children_are_listed_oldest_first_without_payloads(remote: Desk) -
     assert await remote.client.children(created[0].id) == []
 
 
-async def test_a_registered_type_checks_what_producers_send(remote: Desk) -> None:
+async def test_a_registered_type_validates_payloads_of_producers(remote: ClientUnderTest) -> None:
     schema = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
     await remote.client.register_type("typed/one", {"schema": schema, "defaults": {"max_attempts": 7}})
     id = await remote.add("typed/one", '{"n":1}')

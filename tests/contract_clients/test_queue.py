@@ -25,7 +25,7 @@ async def status(api: Api, tenant: str, id: str) -> Status:
     return (await api.engine.queries.job(tenant, id)).status
 
 
-async def test_values_go_in_and_come_out_through_a_server(api: Api, tenant: str) -> None:
+async def test_values_are_pushed_and_popped_through_a_server(api: Api, tenant: str) -> None:
     queue = interlock.Queue("mail", api.url)
     first, second = await queue.push_many([{"to": "ada"}, ["any", 1, None]])
     urgent = await queue.push("urgent", priority=5)
@@ -45,7 +45,7 @@ async def test_values_go_in_and_come_out_through_a_server(api: Api, tenant: str)
     await queue.close()
 
 
-async def test_a_block_settles_what_it_popped(api: Api, tenant: str) -> None:
+async def test_a_with_block_settles_the_item_it_popped(api: Api, tenant: str) -> None:
     queue = interlock.Queue("mail", api.url)
     id = await queue.push("good")
     async with queue.consume() as item:
@@ -59,7 +59,7 @@ async def test_a_block_settles_what_it_popped(api: Api, tenant: str) -> None:
     await queue.close()
 
 
-async def test_whoever_lost_an_item_cannot_acknowledge_it(api: Api, tenant: str) -> None:
+async def test_an_item_with_a_lost_lease_cannot_be_acknowledged(api: Api, tenant: str) -> None:
     queue = interlock.Queue("mail", api.url)
     await queue.push("mine")
     item = await pop(queue)
@@ -70,7 +70,7 @@ async def test_whoever_lost_an_item_cannot_acknowledge_it(api: Api, tenant: str)
     await queue.close()
 
 
-async def test_a_token_decides_who_may_push_and_who_may_pop(guarded: Api) -> None:
+async def test_the_roles_of_a_token_decide_who_may_push_and_pop(guarded: Api) -> None:
     producer = interlock.Queue("mail", guarded.url, token=await token_for(guarded, "produce", "read"))
     worker = interlock.Queue("mail", guarded.url, token=await token_for(guarded, "work", worker="crew"))
     await producer.push(1)
@@ -84,7 +84,7 @@ async def test_a_token_decides_who_may_push_and_who_may_pop(guarded: Api) -> Non
     await worker.close()
 
 
-async def test_blocking_code_pushes_and_pops_through_a_server(api: Api) -> None:
+async def test_synchronous_code_pushes_and_pops_through_a_server(api: Api) -> None:
     def blocking() -> object:
         queue = interlock.Queue("mail", api.url)
         queue.push_sync({"n": 1})

@@ -27,19 +27,19 @@ from interlock.errors import (
     TooLarge,
 )
 from interlock.wire import Limits, error_body, new_id
-from tests.contract_clients.remote_cli import NEVER, Desk, given, held, holder, refused, request, same
+from tests.contract_clients.remote_cli import NEVER, ClientUnderTest, given, held, holder, refused, request, same
 from tests.support.stores import SECOND
 
 LARGEST_FILE = Limits().artifact
 ODD = '"\\ud800 alone"'
-MENDED = '"\ufffd alone"'
+SANITIZED = '"\ufffd alone"'
 
 
 def event(message: str = "so far", **fields: Any) -> Event:
     return Event(new_id(), Level.INFO, message, **fields)
 
 
-async def test_a_claim_hands_out_the_best_jobs_with_their_leases(remote: Desk) -> None:
+async def test_a_claim_returns_the_best_jobs_with_their_leases(remote: ClientUnderTest) -> None:
     await remote.add(payload="1")
     best = await remote.add(payload="2", priority=5)
     (lease,) = await remote.claim()
@@ -51,7 +51,7 @@ async def test_a_claim_hands_out_the_best_jobs_with_their_leases(remote: Desk) -
     assert await remote.claim() == []
 
 
-async def test_a_claim_waits_for_its_first_job(remote: Desk) -> None:
+async def test_a_claim_waits_for_its_first_job(remote: ClientUnderTest) -> None:
     ask = ClaimFilter("w1", types=frozenset({"work"}), lease_seconds=60.0)
     waiting = asyncio.create_task(remote.client.claim(ask, wait_seconds=30))
     id = await remote.add()
@@ -60,7 +60,7 @@ async def test_a_claim_waits_for_its_first_job(remote: Desk) -> None:
     assert await remote.client.claim(ask, wait_seconds=0.05) == []
 
 
-async def test_a_claim_repeated_under_its_name_gets_the_same_jobs_until_they_end(remote: Desk) -> None:
+async def test_a_claim_repeated_under_its_id_gets_the_same_jobs_until_they_end(remote: ClientUnderTest) -> None:
     await remote.client.enqueue([request(), request()])
     (first,) = await remote.claim(claim_id="one")
     (again,) = await remote.claim(claim_id="one")
@@ -70,7 +70,7 @@ async def test_a_claim_repeated_under_its_name_gets_the_same_jobs_until_they_end
     assert next_one.job.id != first.job.id
 
 
-async def test_a_claim_takes_only_what_fits_the_worker(remote: Desk) -> None:
+async def test_a_claim_leases_only_jobs_that_match_the_worker(remote: ClientUnderTest) -> None:
     plain = await remote.add()
     able = await remote.add(requires=["gpu"])
     bound = await remote.add(affinity_key="box")
@@ -80,7 +80,7 @@ async def test_a_claim_takes_only_what_fits_the_worker(remote: Desk) -> None:
     assert [lease.job.id for lease in await remote.claim(affinity_keys=None)] == [bound]
 
 
-async def test_an_ask_for_no_type_gets_nothing_and_one_for_any_gets_all(remote: Desk) -> None:
+async def test_a_claim_for_no_type_gets_nothing_and_one_for_any_type_gets_all(remote: ClientUnderTest) -> None:
     await remote.add("a")
     assert await remote.client.claim(ClaimFilter("w1", types=frozenset(), lease_seconds=60.0)) == []
     assert len(await remote.client.claim(ClaimFilter("w1", types=None, lease_seconds=60.0))) == 1
@@ -91,7 +91,7 @@ async def test_an_ask_for_no_type_gets_nothing_and_one_for_any_gets_all(remote: 
     [({"limit": 0}, "/limit"), ({"limit": 501}, "/limit"), ({"lease_seconds": 0.5}, "/lease_seconds"),
      ({"lease_seconds": float("inf")}, "/lease_seconds"), ({"worker": ""}, "/worker")],
 )  # fmt: skip
-async def test_an_ask_outside_the_rules_is_refused(remote: Desk, fields: dict[str, Any], pointer: str) -> None:
+async def test_an_invalid_claim_is_rejected(remote: ClientUnderTest, fields: dict[str, Any], pointer: str) -> None:
     with pytest.raises(Invalid) as caught:
         await remote.claim(**fields)
     assert caught.value.pointer == pointer
@@ -99,7 +99,7 @@ async def test_an_ask_outside_the_rules_is_refused(remote: Desk, fields: dict[st
         await remote.client.claim(ClaimFilter("w1", lease_seconds=60.0), wait_seconds=61)
 
 
-async def test_heartbeats_extend_leases_and_each_is_answered_alone(remote: Desk) -> None:
+async def test_heartbeats_extend_leases_and_each_has_its_own_result(remote: ClientUnderTest) -> None:
     one, other = await remote.running("one"), await remote.running("other")
     await remote.client.cancel(other.id, reason="enough")
     remote.clock.advance(10)
@@ -122,7 +122,7 @@ async def test_heartbeats_extend_leases_and_each_is_answered_alone(remote: Desk)
     assert [row.message for row in await remote.client.events(one.id)] == ["a", "b"]
 
 
-async def test_one_bad_item_of_a_batch_harms_no_other(remote: Desk) -> None:
+async def test_one_bad_item_of_a_batch_affects_no_other(remote: ClientUnderTest) -> None:
     jobs = [await remote.running(f"t{n}") for n in range(5)]
     heartbeats = [Heartbeat(*holder(job)) for job in jobs]
     heartbeats[1] = Heartbeat(*holder(jobs[1]), lease_seconds=0.1)
@@ -140,7 +140,7 @@ async def test_one_bad_item_of_a_batch_harms_no_other(remote: Desk) -> None:
     assert [given(receipts[n]).status for n in (0, 1, 3)] == [Status.SUCCEEDED] * 3
 
 
-async def test_every_way_to_finish_gives_a_receipt_and_the_same_one_again(remote: Desk) -> None:
+async def test_every_finish_returns_a_receipt_and_a_repeat_the_same_one(remote: ClientUnderTest) -> None:
     done, failed, final, back, stopped = [await remote.running(f"t{n}") for n in range(5)]
     await remote.client.cancel(stopped.id)
     error, _ = error_body("broke", kind="OSError", details={"n": 1})
@@ -165,14 +165,14 @@ async def test_every_way_to_finish_gives_a_receipt_and_the_same_one_again(remote
     assert other.job_id == failed.id
 
 
-async def test_a_result_may_be_null_or_nothing(remote: Desk) -> None:
+async def test_a_result_may_be_null_or_absent(remote: ClientUnderTest) -> None:
     for result in (None, "null"):
         job = await remote.running()
         await remote.complete(job, result)
         assert (await remote.client.get(job.id)).result in (None, "null")
 
 
-async def test_a_release_waits_for_children_or_for_a_time(remote: Desk) -> None:
+async def test_a_release_waits_for_children_or_for_a_time(remote: ClientUnderTest) -> None:
     parent = await remote.running()
     child = await remote.add("child", parent_id=parent.id)
     await remote.client.finishes([ReleaseJob(*holder(parent), children=(child,))])
@@ -183,14 +183,14 @@ async def test_a_release_waits_for_children_or_for_a_time(remote: Desk) -> None:
     assert given(receipt).run_at == at
 
 
-async def test_an_acknowledgement_of_nothing_is_refused(remote: Desk) -> None:
+async def test_acknowledging_a_cancel_that_was_not_requested_is_rejected(remote: ClientUnderTest) -> None:
     job = await remote.running()
     error = refused((await remote.client.finishes([AcknowledgeCancel(*holder(job))]))[0])
     assert isinstance(error, NoCancelRequested)
     assert error.job_id == job.id
 
 
-async def test_odd_text_of_a_worker_is_mended_marked_and_never_refused(remote: Desk) -> None:
+async def test_invalid_unicode_of_a_worker_is_sanitized_marked_and_never_rejected(remote: ClientUnderTest) -> None:
     one, other, plain = [await remote.running(f"t{n}") for n in range(3)]
     error, _ = error_body("fine")
     await remote.client.finishes(
@@ -202,12 +202,12 @@ async def test_odd_text_of_a_worker_is_mended_marked_and_never_refused(remote: D
     )
     for job_id in (one.id, other.id):
         job = await remote.client.get(job_id)
-        assert json.loads(job.result or "") == json.loads(MENDED)
+        assert json.loads(job.result or "") == json.loads(SANITIZED)
         assert job.sanitized
     assert not (await remote.client.get(plain.id)).sanitized
 
 
-async def test_a_checkpoint_is_kept_and_its_number_must_rise(remote: Desk) -> None:
+async def test_a_checkpoint_is_stored_and_its_number_must_rise(remote: ClientUnderTest) -> None:
     job = await remote.running()
     data = '{ "n": 1.50 }'
     assert await remote.client.checkpoint(Checkpoint(*holder(job), 3, data)) == 3
@@ -224,7 +224,7 @@ async def test_a_checkpoint_is_kept_and_its_number_must_rise(remote: Desk) -> No
     assert (over.value.job_id, over.value.fence) == (job.id, job.fence)
 
 
-async def test_of_a_step_the_first_result_stays_and_comes_with_the_next_claim(remote: Desk) -> None:
+async def test_the_first_result_of_a_step_wins_and_is_returned_by_the_next_claim(remote: ClientUnderTest) -> None:
     job = await remote.running()
     step = Step(*holder(job), "search the web", 0, '{"a": 1.0}', "module.search")
     first = await remote.client.save_step(step)
@@ -238,14 +238,14 @@ async def test_of_a_step_the_first_result_stays_and_comes_with_the_next_claim(re
     assert list(lease.steps) == [first, null]
 
 
-async def test_more_steps_than_a_page_come_in_one_piece(remote: Desk) -> None:
+async def test_more_steps_than_a_page_are_returned_completely(remote: ClientUnderTest) -> None:
     job = await remote.running()
     for n in range(205):
         await remote.engine.progress.save_step(remote.tenant, Step(*holder(job), "s", n, str(n)))
     assert [row.occurrence for row in await remote.client.steps(job.id)] == list(range(205))
 
 
-async def test_events_are_numbered_and_the_same_id_again_adds_nothing(remote: Desk) -> None:
+async def test_events_are_numbered_and_a_repeated_id_adds_nothing(remote: ClientUnderTest) -> None:
     job = await remote.running()
     one, two = event("one", payload='{"n": 1.0}'), event("odd \ud800")
     assert await remote.client.add_events([Report(*holder(job), (one, two))]) == [(1, 2)]
@@ -262,7 +262,7 @@ async def test_events_are_numbered_and_the_same_id_again_adds_nothing(remote: De
     ]  # fmt: skip
 
 
-async def test_a_message_that_is_too_long_is_cut_and_neither_lost_nor_refused(remote: Desk) -> None:
+async def test_a_long_message_is_truncated_and_neither_lost_nor_rejected(remote: ClientUnderTest) -> None:
     job = await remote.running()
     assert await remote.client.add_events([Report(*holder(job), (event("é" * 5000),))]) == [(1,)]
     (reply,) = await remote.client.heartbeats([Heartbeat(*holder(job), events=(event("x" * 8193, payload="[1]"),))])
@@ -270,7 +270,7 @@ async def test_a_message_that_is_too_long_is_cut_and_neither_lost_nor_refused(re
     assert [row.message for row in await remote.client.events(job.id)] == ["é" * 4094 + "…", "x" * 8186 + "…"]
 
 
-async def test_an_event_carries_the_time_at_which_it_was_recorded(remote: Desk) -> None:
+async def test_an_event_has_the_time_of_its_recording(remote: ClientUnderTest) -> None:
     job = await remote.running()
     began = remote.clock.now
     remote.clock.advance(4)
@@ -283,7 +283,7 @@ async def test_an_event_carries_the_time_at_which_it_was_recorded(remote: Desk) 
     assert [(row.received_at - began) // SECOND for row in rows] == [4] * 4
 
 
-async def test_events_are_read_from_any_number_on(remote: Desk) -> None:
+async def test_events_are_read_from_any_number(remote: ClientUnderTest) -> None:
     job = await remote.running()
     for start in range(0, 450, 150):
         events = tuple(event(str(n)) for n in range(start, start + 150))
@@ -298,7 +298,7 @@ async def test_events_are_read_from_any_number_on(remote: Desk) -> None:
     assert [row.message for row in await remote.client.events(job.id, after=450)] == ["late"]
 
 
-async def test_a_tail_tells_each_event_once_as_it_comes_and_ends_with_the_job(remote: Desk) -> None:
+async def test_a_tail_returns_each_event_once_and_ends_with_the_job(remote: ClientUnderTest) -> None:
     job = await remote.running()
     await remote.client.add_events([Report(*holder(job), (event("before"), event("first")))])
     tail = remote.client.tail(job.id, after=1)
@@ -311,7 +311,7 @@ async def test_a_tail_tells_each_event_once_as_it_comes_and_ends_with_the_job(re
         await anext(remote.client.tail(NEVER))
 
 
-async def test_more_events_than_one_request_could_carry_are_all_kept_in_order(remote: Desk) -> None:
+async def test_more_events_than_fit_one_request_are_all_stored_in_order(remote: ClientUnderTest) -> None:
     job = await remote.running()
     events = tuple(event(f"{n} " + "é" * 3000) for n in range(250))
     (reported,) = await remote.client.add_events([Report(*holder(job), events[:125])])
@@ -322,14 +322,16 @@ async def test_more_events_than_one_request_could_carry_are_all_kept_in_order(re
     assert [row.id for row in rows] == [one.id for one in events]
 
 
-async def _pages(remote: Desk, job_id: str) -> Any:
+async def _pages(remote: ClientUnderTest, job_id: str) -> Any:
     after = 0
     while page := await remote.client.events(job_id, after=after):
         after = page[-1].seq
         yield page
 
 
-async def test_a_gate_lets_a_job_wait_and_its_decision_comes_with_the_next_claim(remote: Desk) -> None:
+async def test_an_approval_suspends_a_job_and_its_decision_is_returned_by_the_next_claim(
+    remote: ClientUnderTest,
+) -> None:
     job = await remote.running(payload='{"a":1}')
     schema = '{"type":"object"}'
     pending = RequestApproval(
@@ -364,7 +366,7 @@ async def test_a_gate_lets_a_job_wait_and_its_decision_comes_with_the_next_claim
     assert (approval.details, approval.data) == ('{"n": 1.0}', '{"b": 2.0}')
 
 
-async def test_a_file_is_attached_whole_and_the_same_name_replaces_it(remote: Desk) -> None:
+async def test_a_file_is_attached_completely_and_the_same_name_replaces_it(remote: ClientUnderTest) -> None:
     job = await remote.running()
     content = bytes(range(256)) * 5000
     await remote.client.attach(held(job), File("bericht für Ada.bin", b"old", "text/plain; charset=utf-8"))
@@ -380,7 +382,7 @@ async def test_a_file_is_attached_whole_and_the_same_name_replaces_it(remote: De
         await remote.client.attach(held(job)._replace(fence=job.fence + 1), File("late", b"x"))
 
 
-async def test_a_file_beyond_the_limit_is_refused_as_too_large_however_large_it_is(remote: Desk) -> None:
+async def test_a_file_of_any_size_above_the_limit_is_rejected_as_too_large(remote: ClientUnderTest) -> None:
     job = await remote.running()
     for size in (LARGEST_FILE + 1, LARGEST_FILE * 3):
         with pytest.raises(TooLarge):
@@ -388,14 +390,14 @@ async def test_a_file_beyond_the_limit_is_refused_as_too_large_however_large_it_
     assert await remote.engine.artifacts.list(remote.tenant, job.id) == []
 
 
-async def test_a_large_file_of_a_lost_lease_is_refused_as_that(remote: Desk) -> None:
+async def test_a_large_file_under_a_lost_lease_is_rejected_as_lease_lost(remote: ClientUnderTest) -> None:
     job = await remote.running()
     await remote.engine.jobs.revoke(remote.operator, job.id)
     with pytest.raises(LeaseLost):
         await remote.client.attach(held(job), File("big", bytes(LARGEST_FILE)))
 
 
-async def test_a_link_is_attached_and_never_fetched(remote: Desk) -> None:
+async def test_a_link_is_attached_and_never_fetched(remote: ClientUnderTest) -> None:
     job = await remote.running()
     id = await remote.client.attach(held(job), Link("site", "https://example.com/a?b=c"))
     found = await remote.engine.artifacts.get(remote.tenant, job.id, id)
@@ -404,13 +406,13 @@ async def test_a_link_is_attached_and_never_fetched(remote: Desk) -> None:
         await remote.client.attach(held(job), Link("bad", "javascript:alert(1)"))
 
 
-async def test_batches_of_nothing_are_refused(remote: Desk) -> None:
+async def test_empty_batches_are_rejected(remote: ClientUnderTest) -> None:
     for call in (remote.client.heartbeats([]), remote.client.finishes([]), remote.client.add_events([])):
         with pytest.raises(Invalid):
             await call
 
 
-async def test_the_history_of_a_run_names_its_worker(remote: Desk) -> None:
+async def test_the_history_of_a_run_names_its_worker(remote: ClientUnderTest) -> None:
     job = await remote.running()
     await remote.complete(job)
     rows = await remote.client.history(job.id)

@@ -39,8 +39,8 @@ from tests.support.loops import share_the_loop_of_their_file
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
 
-PATIENCE_MS: Final = 1000 * RETRY_SECONDS
-expect.set_options(timeout=PATIENCE_MS)
+TIMEOUT_MS: Final = 1000 * RETRY_SECONDS
+expect.set_options(timeout=TIMEOUT_MS)
 KEY: Final = b"the key of every server of one database"
 
 
@@ -152,7 +152,7 @@ async def launched() -> AsyncIterator[Browser]:
     found = os.environ.get("CHROMIUM_PATH") or shutil.which("chromium")
     assert found is not None, "the dashboard is tested in Chromium: install it, or name it in CHROMIUM_PATH"
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=found, args=["--no-sandbox"], timeout=PATIENCE_MS)
+        browser = await playwright.chromium.launch(executable_path=found, args=["--no-sandbox"], timeout=TIMEOUT_MS)
         try:
             yield browser
         finally:
@@ -162,7 +162,7 @@ async def launched() -> AsyncIterator[Browser]:
 async def patient(chromium: Browser, **options: Any) -> BrowserContext:
     """A new context that waits for as long as a busy machine may take."""
     context = await chromium.new_context(**options)
-    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_timeout(TIMEOUT_MS)
     return context
 
 

@@ -142,7 +142,7 @@ class Planter:
         self.planted.add("a bearer", "/approve", {"token": link, "form_token": self._form_token})
 
         done = await self._claimed(type, tome, headers={tome: tome})
-        await self._told(done, type, names)
+        await self._recorded(done, type, names)
         await engine.jobs.cancel(who, done.id, reason=tome)
         used = json.dumps(dict.fromkeys(names, 1), ensure_ascii=False)
         await engine.leases.complete(self._tenant, CompleteJob(done.id, done.fence, type, value, tome, used))
@@ -187,7 +187,7 @@ class Planter:
         )
         return (await self._engine.webhooks.subscribe(who, wanted)).subscription.id
 
-    async def _told(self, job: Job, worker: str, names: Sequence[str]) -> None:
+    async def _recorded(self, job: Job, worker: str, names: Sequence[str]) -> None:
         """All that a worker can say while it works."""
         engine, tenant = self._engine, self._tenant
         values = [json.dumps({name: [name]}) for name in names]

@@ -41,7 +41,7 @@ async def signed_in(board: Board, chromium: Browser, token: str) -> Page:
     return page
 
 
-async def test_a_session_begins_with_a_token_and_ends_when_asked_or_idle(
+async def test_a_session_begins_with_a_token_and_ends_on_sign_out_or_when_idle(
     guarded: Board, tenant: str, chromium: Browser
 ) -> None:
     page = await signed_in(guarded, chromium, "ilk_wrong")
@@ -82,7 +82,7 @@ async def test_a_page_that_only_refreshes_itself_keeps_no_session_alive(
     assert reported == [200, 200, 303, 303]
 
 
-async def test_a_revoked_token_is_out_at_once(guarded: Board, tenant: str, chromium: Browser) -> None:
+async def test_a_revoked_token_is_signed_out_immediately(guarded: Board, tenant: str, chromium: Browser) -> None:
     admin = await guarded.token("admin", "read", tenant=tenant)
     page = await signed_in(guarded, chromium, admin)
     await page.goto(f"{guarded.url}/tokens")
@@ -91,7 +91,7 @@ async def test_a_revoked_token_is_out_at_once(guarded: Board, tenant: str, chrom
     assert await page.inner_text("h1") == "Sign in"
 
 
-async def test_a_reader_sees_no_buttons_and_presses_none(guarded: Board, tenant: str, chromium: Browser) -> None:
+async def test_a_reader_sees_no_buttons_and_cannot_use_them(guarded: Board, tenant: str, chromium: Browser) -> None:
     stage = await scene.play(guarded.engine, tenant)
     page = await signed_in(guarded, chromium, await guarded.token("read", tenant=tenant))
     seen = set()
@@ -131,30 +131,30 @@ def form_token_of(page: str) -> str:
     return page.partition('name="form_token" value="')[2].partition('"')[0]
 
 
-async def test_a_session_is_known_to_every_server_of_one_database_until_its_token_is_revoked(
+async def test_a_session_is_valid_on_every_server_of_one_database_until_its_token_is_revoked(
     guarded: Board, tenant: str
 ) -> None:
     admin = local(tenant)
     await guarded.engine.registry.set_type(admin, "t")
-    minted = await guarded.engine.tokens.create(admin, TokenRequest(roles=["read", "operate"]))
+    created_link = await guarded.engine.tokens.create(admin, TokenRequest(roles=["read", "operate"]))
     same = a_server(guarded.engine, guarded.clock, guarded.ticks, auth=True, tenant=tenant)
     other = a_server(guarded.engine, guarded.clock, guarded.ticks, auth=True, tenant=tenant, key=b"another")
     async with same as second, other as stranger, httpx2.AsyncClient(trust_env=False, timeout=RETRY_SECONDS) as http:
-        cookie = {"cookie": await signed_in_cookie(http, guarded.url, minted.text)}
+        cookie = {"cookie": await signed_in_cookie(http, guarded.url, created_link.text)}
         form = form_token_of((await http.get(f"{guarded.url}/jobs", headers=cookie)).text)
         assert (await http.get(f"{second.url}/jobs", headers=cookie)).status_code == 200
         pressed = await http.post(f"{second.url}/queues/t/pause", data={"form_token": form}, headers=cookie)
         assert pressed.status_code == 303
         assert (await http.get(f"{stranger.url}/jobs", headers=cookie)).status_code == 303
 
-        await guarded.engine.tokens.revoke(admin, minted.token.id)
+        await guarded.engine.tokens.revoke(admin, created_link.token.id)
         reported = [
             (await http.get(f"{board.url}/jobs", headers=cookie)).headers["location"] for board in (guarded, second)
         ]
         assert reported == ["/sign-in?next=%2Fjobs"] * 2
 
 
-async def test_a_session_that_is_used_gets_a_fresh_cookie_with_the_same_flags(guarded: Board, tenant: str) -> None:
+async def test_an_active_session_gets_a_new_cookie_with_the_same_flags(guarded: Board, tenant: str) -> None:
     async with httpx2.AsyncClient(trust_env=False, timeout=RETRY_SECONDS) as http:
         cookie = await signed_in_cookie(http, guarded.url, await guarded.token("read", tenant=tenant))
         assert "set-cookie" not in (await http.get(f"{guarded.url}/jobs", headers={"cookie": cookie})).headers
@@ -166,7 +166,7 @@ async def test_a_session_that_is_used_gets_a_fresh_cookie_with_the_same_flags(gu
         assert "set-cookie" not in live.headers
 
 
-async def test_servers_of_one_database_know_each_others_cookies_and_cursors(
+async def test_servers_of_one_database_accept_each_others_cookies_and_cursors(
     store: Store, tmp_path: Path, tenant: str
 ) -> None:
     settings = Settings(auth=("tokens",), tenant=tenant)
@@ -181,7 +181,7 @@ async def test_servers_of_one_database_know_each_others_cookies_and_cursors(
 
 
 @pytest.mark.parametrize("path", ["/sign-in", "/approve", "/approve/decide"])
-async def test_whoever_guesses_wrong_too_often_waits_and_nobody_else_behind_the_same_address(
+async def test_a_caller_with_too_many_wrong_tokens_waits_and_others_behind_the_same_address_do_not(
     guarded: Board, tenant: str, path: str
 ) -> None:
     token = await guarded.token("read", tenant=tenant)
@@ -199,7 +199,7 @@ async def test_whoever_guesses_wrong_too_often_waits_and_nobody_else_behind_the_
         assert (await http.post(path, data=form | {"token": "another guess"})).status_code == reported[0]
 
 
-async def test_forms_that_strangers_never_end_leave_room_to_those_who_are_signed_in(
+async def test_unfinished_forms_of_unauthenticated_callers_leave_slots_to_signed_in_ones(
     guarded: Board, tenant: str
 ) -> None:
     dashboard = Dashboard(guarded.engine, auth=True, tenant=tenant)
@@ -238,9 +238,7 @@ async def test_forms_that_strangers_never_end_leave_room_to_those_who_are_signed
     await asyncio.gather(endless, return_exceptions=True)
 
 
-async def test_a_quoted_cookie_is_not_read_by_the_library_which_takes_seconds_over_a_long_one(
-    guarded: Board, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_quoted_cookie_is_parsed_fast(guarded: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("http.cookies._unquote", lambda value: pytest.fail("it was read"))
     async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         reported = await http.get("/jobs", headers={"cookie": 'other=1; interlock="' + "\\" * 1000 + '"'})
@@ -286,7 +284,7 @@ async def everything_of(board: Board, stage: Scene) -> object:
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null"])
-async def test_a_form_of_another_site_is_refused(board: Board, stage: Scene, origin: str) -> None:
+async def test_a_form_of_another_site_is_rejected(board: Board, stage: Scene, origin: str) -> None:
     async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         page = (await http.get("/queues")).text
         token = page.partition('name="form_token" value="')[2].partition('"')[0]
@@ -301,7 +299,7 @@ async def test_a_form_of_another_site_is_refused(board: Board, stage: Scene, ori
         assert own.status_code == 303
 
 
-async def test_every_answer_has_a_policy_that_lets_nothing_in(board: Board, stage: Scene) -> None:
+async def test_every_response_has_a_strict_content_security_policy(board: Board, stage: Scene) -> None:
     async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         for path in (one.path for one in pages() if one.method == "GET"):
             answer = await http.get(stage.fill(path))
@@ -313,7 +311,7 @@ async def test_every_answer_has_a_policy_that_lets_nothing_in(board: Board, stag
             assert answer.headers["x-content-type-options"] == "nosniff", path
 
 
-async def test_an_action_is_never_done_by_a_link(board: Board, stage: Scene) -> None:
+async def test_an_action_is_never_performed_by_a_get(board: Board, stage: Scene) -> None:
     async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         for path in {one.path for one in pages() if one.method == "POST"} - {
             one.path for one in pages() if one.method == "GET"
@@ -321,7 +319,7 @@ async def test_an_action_is_never_done_by_a_link(board: Board, stage: Scene) -> 
             assert (await http.get(stage.fill(path))).status_code == 403, path
 
 
-async def test_signing_in_leads_to_no_other_site(guarded: Board, tenant: str) -> None:
+async def test_signing_in_redirects_to_no_other_site(guarded: Board, tenant: str) -> None:
     token = await guarded.token("read", tenant=tenant)
     async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         for there in ("//evil.example", "https://evil.example", "/\\evil.example", "\\\\evil.example", "/%0d%0ax"):
@@ -334,7 +332,7 @@ async def test_signing_in_leads_to_no_other_site(guarded: Board, tenant: str) ->
             http.cookies.clear()
 
 
-async def test_a_page_that_is_not_there_says_so_to_a_browser_and_the_api_to_a_program(board: Board) -> None:
+async def test_a_missing_page_is_html_for_a_browser_and_json_for_a_program(board: Board) -> None:
     async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         for path, accept, kind in (
             ("/no-such/page", "text/html,*/*;q=0.8", "text/html; charset=utf-8"),
@@ -347,20 +345,18 @@ async def test_a_page_that_is_not_there_says_so_to_a_browser_and_the_api_to_a_pr
 
 @pytest.mark.parametrize("revoked", [False, True])
 @pytest.mark.parametrize("path", ["/audit/export", "/jobs/{job_id}/artifacts/{artifact_id}"])
-async def test_a_download_breaks_off_when_its_token_is_revoked(
-    guarded: Board, tenant: str, path: str, revoked: bool
-) -> None:
+async def test_a_download_ends_when_its_token_is_revoked(guarded: Board, tenant: str, path: str, revoked: bool) -> None:
     stage, admin, sessions = await scene.play(guarded.engine, tenant), local(tenant), Sessions()
     dashboard = Dashboard(guarded.engine, auth=True, tenant=tenant, sessions=sessions)
-    minted = await guarded.engine.tokens.create(admin, TokenRequest(roles=["admin", "read"]))
+    created_link = await guarded.engine.tokens.create(admin, TokenRequest(roles=["admin", "read"]))
     sent: list[dict[str, Any]] = []
 
     async def send(message: dict[str, Any]) -> None:
         if revoked and not sent:
-            await guarded.engine.tokens.revoke(admin, minted.token.id)
+            await guarded.engine.tokens.revoke(admin, created_link.token.id)
         sent.append(message)
 
-    cookie = f"interlock={sessions.begin(minted.text)}"
+    cookie = f"interlock={sessions.begin(created_link.text)}"
     scope = {
         "method": "GET", "path": stage.fill(path), "scheme": "http", "query_string": b"",
         "headers": [(b"cookie", cookie.encode())],

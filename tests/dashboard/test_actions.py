@@ -27,7 +27,7 @@ PRESSED = {
 }  # fmt: skip
 
 
-def test_every_action_of_the_table_is_pressed_somewhere() -> None:
+def test_every_action_of_the_table_is_used_in_a_test() -> None:
     assert {page.path for page in pages() if page.method == "POST"} == PRESSED
 
 
@@ -66,9 +66,7 @@ async def test_a_lease_is_revoked_and_a_tree_cancelled_by_force(board: Board, st
     assert [child.status for child in children] == [Status.CANCELLED]
 
 
-async def test_a_dead_letter_is_redriven_once_however_often_the_button_is_pressed(
-    board: Board, stage: Scene, page: Page
-) -> None:
+async def test_a_dead_letter_is_redriven_once_for_any_number_of_clicks(board: Board, stage: Scene, page: Page) -> None:
     await page.goto(f"{board.url}/jobs/{stage.dead}")
     before = len(await board.engine.queries.jobs(stage.tenant, Filter(type="import-feed")))
     async with page.context.expect_page() as opened:
@@ -83,7 +81,7 @@ async def test_a_dead_letter_is_redriven_once_however_often_the_button_is_presse
     assert len(await board.engine.queries.jobs(stage.tenant, Filter(type="import-feed"))) == before + 1
 
 
-async def test_many_are_cancelled_after_a_page_that_says_how_many(board: Board, stage: Scene, page: Page) -> None:
+async def test_many_jobs_are_cancelled_after_a_page_that_counts_them(board: Board, stage: Scene, page: Page) -> None:
     await page.goto(f"{board.url}/jobs?type=embed-page")
     await page.get_by_label("Apply to").select_option("filter")
     await follow(page.get_by_role("button", name="Cancel…"))
@@ -116,7 +114,7 @@ async def test_an_approver_edits_and_approves(board: Board, stage: Scene, page: 
     assert await page.inner_text(".notice") == "Approved. The job will resume."
 
 
-async def another_gate(board: Board, tenant: str, prompt: str, *, required: int = 1) -> str:
+async def another_approval(board: Board, tenant: str, prompt: str, *, required: int = 1) -> str:
     worker = local(tenant)
     await board.engine.jobs.enqueue(worker, JobRequest(type=prompt))
     (job,) = await board.engine.leases.claim(tenant, ClaimFilter("w", frozenset({prompt})))
@@ -126,8 +124,8 @@ async def another_gate(board: Board, tenant: str, prompt: str, *, required: int 
     return opened.approval.id
 
 
-async def test_after_a_decision_the_page_goes_back_to_the_list(board: Board, stage: Scene, page: Page) -> None:
-    urgent = await another_gate(board, stage.tenant, "Delete the old index?")
+async def test_after_a_decision_the_page_returns_to_the_list(board: Board, stage: Scene, page: Page) -> None:
+    urgent = await another_approval(board, stage.tenant, "Delete the old index?")
     await page.goto(f"{board.url}/approvals")
     assert await page.locator(".inbox .prompt").all_inner_texts() == [
         "Delete the old index?",
@@ -143,15 +141,15 @@ async def test_after_a_decision_the_page_goes_back_to_the_list(board: Board, sta
     assert (await board.engine.approvals.get(stage.tenant, stage.approval)).status is ApprovalStatus.OPEN
 
 
-async def test_one_vote_of_two_leaves_the_approval_open_and_counted(board: Board, stage: Scene, page: Page) -> None:
-    approval = await another_gate(board, stage.tenant, "Move the money?", required=2)
+async def test_one_vote_of_two_leaves_the_approval_pending_and_counted(board: Board, stage: Scene, page: Page) -> None:
+    approval = await another_approval(board, stage.tenant, "Move the money?", required=2)
     await page.goto(f"{board.url}/approvals/{approval}")
     await follow(page.get_by_role("button", name="Approve"))
     assert await page.inner_text(".notice") == "Vote recorded; more approvals are required."
     assert "1 of 2" in await page.inner_text("main")
 
 
-async def test_data_that_does_not_fit_comes_back_with_what_was_typed(board: Board, stage: Scene, page: Page) -> None:
+async def test_invalid_data_is_returned_with_the_typed_text(board: Board, stage: Scene, page: Page) -> None:
     await page.goto(f"{board.url}/approvals/{stage.approval}")
     await page.get_by_label("Title").fill("Tides")
     await page.get_by_label("Comment").fill("shorter")
@@ -164,7 +162,7 @@ async def test_data_that_does_not_fit_comes_back_with_what_was_typed(board: Boar
     assert (await board.engine.approvals.get(stage.tenant, stage.approval)).status is ApprovalStatus.OPEN
 
 
-async def test_a_link_is_minted_once_and_its_bearer_denies(board: Board, stage: Scene, chromium: Browser) -> None:
+async def test_a_link_is_created_once_and_its_bearer_denies(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await (await patient(chromium)).new_page()
     sent: list[str] = []
     page.on("request", lambda asked: sent.append(asked.url))
@@ -186,9 +184,9 @@ async def test_a_link_is_minted_once_and_its_bearer_denies(board: Board, stage: 
 
 
 async def test_the_bearer_of_a_link_can_paste_it_without_script(board: Board, stage: Scene, page: Page) -> None:
-    minted = await board.engine.approvals.create_link(local(stage.tenant), stage.approval)
+    created_link = await board.engine.approvals.create_link(local(stage.tenant), stage.approval)
     await page.goto(f"{board.url}/approve")
-    await page.get_by_label("Token of the link").fill(minted.token)
+    await page.get_by_label("Token of the link").fill(created_link.token)
     await follow(page.get_by_role("button", name="Open"))
     await page.get_by_label("audience").select_option("everybody")
     await follow(page.get_by_role("button", name="Approve"))
@@ -208,9 +206,7 @@ async def test_a_queue_is_paused_and_resumed(board: Board, stage: Scene, page: P
     assert (await board.engine.queries.queue(stage.tenant, "embed-page")).paused_at is None
 
 
-async def test_the_limit_of_an_agent_is_raised_and_what_waited_behind_it_is_shown(
-    board: Board, stage: Scene, page: Page
-) -> None:
+async def test_the_limit_of_an_agent_is_raised_and_its_backlog_is_shown(board: Board, stage: Scene, page: Page) -> None:
     backoff = {"kind": "fixed", "base_seconds": 7}
     await board.engine.registry.set_agent(
         local(stage.tenant), "line", "solo", max_concurrency=1, strict=True, backoff=backoff, defaults={"priority": 3}
@@ -231,7 +227,7 @@ async def test_the_limit_of_an_agent_is_raised_and_what_waited_behind_it_is_show
     assert await page.locator('td[data-name="Blocked by"] a').count() == 0
 
 
-async def test_a_subscription_of_a_group_is_renewed_gets_a_new_secret_and_ends(
+async def test_a_group_subscription_is_renewed_gets_a_new_secret_and_is_deleted(
     board: Board, stage: Scene, page: Page
 ) -> None:
     await page.goto(f"{board.url}/webhooks")
@@ -261,7 +257,7 @@ async def test_a_subscription_of_a_group_is_renewed_gets_a_new_secret_and_ends(
     assert await page.inner_text(".notice") == "Subscription deleted."
 
 
-async def test_what_jobs_bring_themselves_is_signed_listed_and_sent_again(
+async def test_deliveries_to_webhooks_of_jobs_are_signed_listed_and_sent_again(
     board: Board, stage: Scene, page: Page
 ) -> None:
     await page.goto(f"{board.url}/webhooks")
@@ -280,7 +276,7 @@ async def test_what_jobs_bring_themselves_is_signed_listed_and_sent_again(
     assert "No deliveries with this status." in await page.inner_text("main")
 
 
-async def test_history_is_searched_verified_and_has_a_head(board: Board, stage: Scene, page: Page) -> None:
+async def test_history_is_searched_and_verified_and_has_a_head(board: Board, stage: Scene, page: Page) -> None:
     await page.goto(f"{board.url}/audit")
     await page.get_by_label("Job").fill(stage.dead)
     await page.get_by_label("Actor").fill("worker:macbook-7")
@@ -301,7 +297,7 @@ async def test_history_is_searched_verified_and_has_a_head(board: Board, stage: 
     assert await page.inner_text(".digest") == await board.engine.queries.head(stage.tenant)
 
 
-async def test_somebody_is_told_told_again_and_told_no_more(board: Board, stage: Scene, page: Page) -> None:
+async def test_a_subscription_gets_deliveries_resends_and_is_deleted(board: Board, stage: Scene, page: Page) -> None:
     await page.goto(f"{board.url}/webhooks")
     await page.get_by_label("URL").fill("https://receiver.example/hook")
     await page.get_by_text("job.cancelled").check()

@@ -21,8 +21,8 @@ from interlock.wire import JobRequest
 from tests.dashboard.conftest import Board, follow, patient
 from tests.dashboard.scene import Scene
 from tests.dashboard.test_access import form_token_of
-from tests.dashboard.test_actions import another_gate
-from tests.dashboard.test_forms import a_gate
+from tests.dashboard.test_actions import another_approval
+from tests.dashboard.test_forms import an_approval
 from tests.support.eventually import RETRY_SECONDS
 
 PHONE = {"width": 360, "height": 740}
@@ -47,10 +47,10 @@ async def still_open(board: Board, tenant: str) -> set[str]:
 
 
 @pytest.mark.parametrize("decision", ["Approve", "Deny"])
-async def test_clicks_in_a_row_decide_one_approval(
+async def test_repeated_clicks_decide_one_approval(
     board: Board, stage: Scene, chromium: Browser, decision: str
 ) -> None:
-    asked = [await another_gate(board, stage.tenant, f"Number {n}?") for n in range(3)]
+    asked = [await another_approval(board, stage.tenant, f"Number {n}?") for n in range(3)]
     page = await opened(board, chromium, f"/approvals/{asked[0]}")
     at = await middle(page.get_by_role("button", name=decision))
     await page.mouse.click(*at, click_count=2)
@@ -61,7 +61,7 @@ async def test_clicks_in_a_row_decide_one_approval(
 
 
 async def test_enter_pressed_again_decides_nothing_else(board: Board, stage: Scene, chromium: Browser) -> None:
-    asked = [await another_gate(board, stage.tenant, f"Number {n}?") for n in range(2)]
+    asked = [await another_approval(board, stage.tenant, f"Number {n}?") for n in range(2)]
     page = await opened(board, chromium, f"/approvals/{asked[0]}")
     await expect(page.get_by_role("button", name="Approve")).to_be_enabled()
     for key in ("y", "Enter", "Enter"):
@@ -72,10 +72,10 @@ async def test_enter_pressed_again_decides_nothing_else(board: Board, stage: Sce
     assert await still_open(board, stage.tenant) == {asked[1], stage.approval}
 
 
-async def test_an_approval_that_has_just_appeared_ignores_the_first_click(
+async def test_an_approval_that_just_appeared_ignores_the_first_click(
     board: Board, stage: Scene, chromium: Browser
 ) -> None:
-    asked = await another_gate(board, stage.tenant, "Really?")
+    asked = await another_approval(board, stage.tenant, "Really?")
     page = await (await patient(chromium)).new_page()
     await page.add_init_script("window.setTimeout = () => 0")  # the moment after loading does not pass
     await page.goto(f"{board.url}/approvals/{asked}")
@@ -88,7 +88,7 @@ async def test_an_approval_that_has_just_appeared_ignores_the_first_click(
 
 
 async def test_a_slow_network_gets_one_decision(board: Board, stage: Scene, chromium: Browser) -> None:
-    asked = await another_gate(board, stage.tenant, "Slowly?")
+    asked = await another_approval(board, stage.tenant, "Slowly?")
     page = await opened(board, chromium, f"/approvals/{asked}")
     sent: list[str] = []
     may_pass = asyncio.Event()
@@ -108,7 +108,7 @@ async def test_a_slow_network_gets_one_decision(board: Board, stage: Scene, chro
 
 
 async def test_the_back_button_leads_to_a_decided_approval(board: Board, stage: Scene, chromium: Browser) -> None:
-    asked = await another_gate(board, stage.tenant, "And back?")
+    asked = await another_approval(board, stage.tenant, "And back?")
     page = await opened(board, chromium, f"/approvals/{asked}")
     await expect(page.get_by_role("button", name="Approve")).to_be_enabled()
     await follow(page.get_by_role("button", name="Approve"))
@@ -117,8 +117,8 @@ async def test_the_back_button_leads_to_a_decided_approval(board: Board, stage: 
     await expect(page.get_by_role("button", name="Approve")).to_have_count(0)
 
 
-async def test_a_second_tab_is_told_what_the_first_has_decided(board: Board, stage: Scene, chromium: Browser) -> None:
-    asked = await another_gate(board, stage.tenant, "Twice?")
+async def test_a_second_tab_shows_the_decision_of_the_first(board: Board, stage: Scene, chromium: Browser) -> None:
+    asked = await another_approval(board, stage.tenant, "Twice?")
     one, other = [await opened(board, chromium, f"/approvals/{asked}", java_script_enabled=False) for _ in range(2)]
     await follow(one.get_by_role("button", name="Approve"))
     await follow(other.get_by_role("button", name="Deny"))
@@ -127,10 +127,10 @@ async def test_a_second_tab_is_told_what_the_first_has_decided(board: Board, sta
     assert (await board.engine.approvals.get(stage.tenant, asked)).status is ApprovalStatus.APPROVED
 
 
-async def test_the_bearer_of_a_link_is_not_asked_for_the_token_again(
+async def test_the_bearer_of_a_link_does_not_enter_the_token_again(
     board: Board, stage: Scene, chromium: Browser
 ) -> None:
-    asked = await another_gate(board, stage.tenant, "By link?")
+    asked = await another_approval(board, stage.tenant, "By link?")
     link = await board.engine.approvals.create_link(local(stage.tenant), asked)
     page = await opened(board, chromium, f"/approve#{link.token}")
     at = await middle(page.get_by_role("button", name="Approve"))
@@ -142,7 +142,7 @@ async def test_the_bearer_of_a_link_is_not_asked_for_the_token_again(
     assert (await board.engine.approvals.get(stage.tenant, asked)).status is ApprovalStatus.APPROVED
 
 
-async def test_a_required_field_left_empty_is_rejected_beside_it(board: Board, stage: Scene, chromium: Browser) -> None:
+async def test_an_empty_required_field_is_rejected_beside_it(board: Board, stage: Scene, chromium: Browser) -> None:
     schema = {
         "type": "object",
         "required": ["title", "to"],
@@ -152,7 +152,7 @@ async def test_a_required_field_left_empty_is_rejected_beside_it(board: Board, s
             "to": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}},
         },
     }
-    asked = await a_gate(board, stage.tenant, schema, {"title": "Tides", "to": {"name": "Ada"}})
+    asked = await an_approval(board, stage.tenant, schema, {"title": "Tides", "to": {"name": "Ada"}})
     page = await opened(board, chromium, f"/approvals/{asked}", java_script_enabled=False)
     await page.get_by_label("title").fill("   ")
     await page.get_by_label("name").fill("")
@@ -269,7 +269,7 @@ async def test_a_traceback_is_in_a_monospace_font_and_copied_as_it_is(
 
 async def test_an_invalid_field_is_not_covered_by_the_header(board: Board, stage: Scene, chromium: Browser) -> None:
     fields = {f"field {n}": {"type": "string"} for n in range(20)}
-    asked = await a_gate(board, stage.tenant, {"required": ["field 3"], "properties": fields}, {})
+    asked = await an_approval(board, stage.tenant, {"required": ["field 3"], "properties": fields}, {})
     page = await opened(board, chromium, f"/approvals/{asked}", viewport=PHONE)
     approve = page.get_by_role("button", name="Approve")
     await expect(approve).to_be_enabled()
@@ -291,7 +291,7 @@ async def test_nothing_is_wider_than_a_phone(board: Board, stage: Scene, chromiu
         assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
 
 
-async def test_buttons_and_names_of_agents_are_not_broken(board: Board, stage: Scene, chromium: Browser) -> None:
+async def test_buttons_and_names_of_agents_are_not_wrapped(board: Board, stage: Scene, chromium: Browser) -> None:
     await board.engine.registry.set_agent(
         local(stage.tenant), "research-planner", "atlas-of-the-oceans", max_concurrency=3
     )
@@ -304,7 +304,7 @@ async def test_buttons_and_names_of_agents_are_not_broken(board: Board, stage: S
     assert await row.get_by_role("button", name="Set").evaluate(lines) == 1
 
 
-async def test_workers_leave_the_overview_when_they_stop_or_fall_silent(board: Board, stage: Scene) -> None:
+async def test_workers_leave_the_overview_when_they_stop_or_miss_heartbeats(board: Board, stage: Scene) -> None:
     async def overview() -> str:
         async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
             return (await http.get("/")).text

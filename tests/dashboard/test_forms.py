@@ -34,7 +34,7 @@ SCHEMA = json.dumps(
 )
 
 
-def test_a_filled_in_form_becomes_json_of_the_right_types() -> None:
+def test_a_submitted_form_becomes_json_of_the_right_types() -> None:
     filled = {"data.name": 'a "b"\r\nc', "data.n": "12345678901234567890", "data.x": "1.50", "data.ok": "true"}
     text = forms.data(SCHEMA, Fields(urlencode(filled | {"data.size": "2", "data.list": "[1, 2]"})))
     assert (
@@ -42,7 +42,7 @@ def test_a_filled_in_form_becomes_json_of_the_right_types() -> None:
     )
 
 
-def test_an_empty_optional_field_is_left_out() -> None:
+def test_an_empty_optional_field_is_omitted() -> None:
     text = forms.data(SCHEMA, Fields("data.name=tides&data.n=&data.list="))
     assert json.loads(text or "") == {"name": "tides", "ok": False}
 
@@ -90,28 +90,28 @@ def test_every_empty_required_field_gets_its_own_error() -> None:
     assert (copy.fields[1].value, others) == ("3", [])
 
 
-def test_an_empty_proposal_may_stay_as_it_is() -> None:
+def test_an_empty_proposal_may_stay_empty() -> None:
     schema = json.dumps({"properties": {"it": {"type": "string"}}, "required": ["it"]})
     assert json.loads(forms.data(schema, Fields("data.it="), '{"it": ""}') or "") == {"it": ""}
 
 
 @pytest.mark.parametrize("sent", ["data.n=1%7D", "data.x=NaN", "data.size=%22other%22"])
-def test_a_field_cannot_smuggle_in_what_it_is_not(sent: str) -> None:
+def test_a_field_cannot_inject_another_type(sent: str) -> None:
     with pytest.raises(Invalid):
         forms.data(SCHEMA, Fields(sent))
 
 
-def test_a_form_is_filled_with_what_was_proposed() -> None:
+def test_a_form_is_filled_with_the_proposal() -> None:
     fields = forms.inputs(SCHEMA, json.dumps({"name": "tides", "size": "s", "list": [1]}))
     assert [field.value for field in fields] == ["tides", "", "", "", '"s"', "[\n  1\n]"]
 
 
-def test_a_refused_form_comes_back_as_it_was_filled_in() -> None:
+def test_a_rejected_form_is_returned_as_submitted() -> None:
     fields = forms.with_submitted(forms.inputs(SCHEMA, None), Fields("data.name=tides&data.n=many&data.ok=true"))
     assert [field.value for field in fields] == ["tides", "many", "", "true", "", ""]
 
 
-def test_what_no_field_fits_is_asked_for_as_json() -> None:
+def test_a_value_without_a_matching_field_is_entered_as_json() -> None:
     assert [field.kind for field in forms.inputs('{"type": "array"}', None)] == ["json"]
     assert forms.data('{"type": "array"}', Fields("data=%5B1%5D")) == "[1]"
     assert forms.inputs(None, None) == []
@@ -173,7 +173,7 @@ def test_every_kind_of_value_has_its_field(rule: dict[str, Any], kind: str) -> N
         ({"type": "object"}, ' {"a": [1.50]}', {"a": [1.5]}),
     ],
 )
-def test_what_is_filled_in_becomes_the_value_that_it_means(rule: dict[str, Any], sent: str, value: object) -> None:
+def test_submitted_text_becomes_the_typed_value(rule: dict[str, Any], sent: str, value: object) -> None:
     assert sent_for(rule, sent) == value
 
 
@@ -191,26 +191,26 @@ def test_invalid_json_is_rejected_with_the_pointer_of_its_field(sent: str) -> No
     assert rejected.value.pointer == "/data/it"
 
 
-def test_no_choice_is_made_for_anybody() -> None:
+def test_no_choice_is_preselected() -> None:
     rule = {"enum": ["staging", "production"]}
     assert field_of(rule).needs_choice
     assert not field_of(rule, "production").needs_choice
     assert not field_of({"const": "article"}).needs_choice
 
 
-def test_bounds_are_told_and_kept_by_the_browser_too() -> None:
+def test_limits_are_shown_and_enforced_by_the_browser_too() -> None:
     field = field_of({"type": "integer", "minimum": 1, "maximum": 9, "description": "How many."})
     assert (dict(field.bounds), field.hint) == ({"min": 1, "max": 9}, "How many. From 1 to 9.")
     assert dict(field_of({"type": "string", "minLength": 3, "maxLength": 8}).bounds) == {"minlength": 3, "maxlength": 8}
 
 
-def test_a_proposed_number_is_shown_as_it_was_written() -> None:
+def test_a_proposed_number_is_shown_as_written() -> None:
     schema = json.dumps({"properties": {"amount": {"type": "number"}}})
     (field,) = forms.inputs(schema, '{"amount": 12345678901234567.80}')
     assert field.value == "12345678901234567.80"
 
 
-def test_a_proposal_that_lines_cannot_hold_is_json() -> None:
+def test_a_proposal_that_does_not_fit_a_text_field_is_json() -> None:
     rule = {"type": "array", "items": {"type": "string"}}
     assert field_of(rule, ["a", "b"]).value == "a\nb"
     assert field_of(rule, ["a\nb"]).kind == "json"
@@ -238,7 +238,7 @@ NESTED = json.dumps(
 )  # fmt: skip
 
 
-def test_an_object_inside_is_a_part_of_the_form_and_left_out_if_nothing_is_in_it() -> None:
+def test_a_nested_object_is_a_part_of_the_form_and_omitted_if_empty() -> None:
     filled = {
         "data.to.name": "Ada",
         "data.to.mail": "true",
@@ -253,13 +253,13 @@ def test_an_object_inside_is_a_part_of_the_form_and_left_out_if_nothing_is_in_it
     assert [field.value for field in to.fields][:2] == ["Ada", "true"]
 
 
-def test_parts_whose_names_cannot_be_told_apart_are_json() -> None:
+def test_parts_with_ambiguous_names_are_json() -> None:
     text = {"type": "string"}
-    alike = {"properties": {"a.b": text, "a": {"type": "object", "properties": {"b": text}}}}
-    assert [field.kind for field in forms.inputs(json.dumps(alike), None)] == ["json"]
+    ambiguous = {"properties": {"a.b": text, "a": {"type": "object", "properties": {"b": text}}}}
+    assert [field.kind for field in forms.inputs(json.dumps(ambiguous), None)] == ["json"]
 
 
-def test_a_schema_that_refers_to_itself_ends() -> None:
+def test_a_recursive_schema_ends() -> None:
     circle = {
         "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
         "properties": {"x": {"$ref": "#/$defs/a"}},
@@ -277,14 +277,14 @@ def test_a_schema_that_refers_to_itself_ends() -> None:
         ({"type": "array", "items": {"type": "object"}}, {"why": "it is done"}, ""),
     ],
 )
-def test_a_schema_of_one_value_is_filled_with_a_proposal_that_fits(
+def test_a_schema_of_one_value_is_filled_with_a_matching_proposal(
     schema: dict[str, Any], proposed: object, value: str
 ) -> None:
     (field,) = forms.inputs(json.dumps(schema), json.dumps(proposed))
     assert (field.name, field.value) == ("data", value)
 
 
-async def a_gate(board: Board, tenant: str, schema: object, details: object) -> str:
+async def an_approval(board: Board, tenant: str, schema: object, details: object) -> str:
     """A job that asks for data of this shape."""
     await board.engine.jobs.enqueue(local(tenant), JobRequest(type="write"))
     (job,) = await board.engine.leases.claim(tenant, ClaimFilter("gpu", frozenset({"write"})))
@@ -296,7 +296,7 @@ async def a_gate(board: Board, tenant: str, schema: object, details: object) -> 
     return opened.approval.id
 
 
-async def test_a_nested_form_is_filled_in_and_approved(board: Board, stage: Scene, chromium: Browser) -> None:
+async def test_a_nested_form_is_submitted_and_approved(board: Board, stage: Scene, chromium: Browser) -> None:
     schema = {
         "type": "object",
         "required": ["to", "level", "tags"],
@@ -308,7 +308,7 @@ async def test_a_nested_form_is_filled_in_and_approved(board: Board, stage: Scen
             "copies": {"type": "integer", "maximum": 3},
         },
     }
-    approval = await a_gate(board, stage.tenant, schema, {"to": {"name": "Ada"}, "tags": ["tides"], "copies": 2})
+    approval = await an_approval(board, stage.tenant, schema, {"to": {"name": "Ada"}, "tags": ["tides"], "copies": 2})
     page = await (await patient(chromium, java_script_enabled=False)).new_page()
     await page.goto(f"{board.url}/approvals/{approval}")
     assert await page.get_by_role("group", name="to").get_by_label("name").input_value() == "Ada"
@@ -332,10 +332,10 @@ async def test_enter_in_a_field_decides_nothing(board: Board, stage: Scene, chro
     assert (await board.engine.approvals.get(stage.tenant, stage.approval)).status is ApprovalStatus.OPEN
 
 
-async def test_a_refusal_names_every_field_at_fault(board: Board, stage: Scene, chromium: Browser) -> None:
+async def test_a_rejection_names_every_invalid_field(board: Board, stage: Scene, chromium: Browser) -> None:
     counts = {"type": "integer", "minimum": 1}
     schema = {"properties": {"copies": counts, "to": {"type": "object", "properties": {"floor": counts}}}}
-    approval = await a_gate(board, stage.tenant, schema, {"copies": 0, "to": {"floor": 0}})
+    approval = await an_approval(board, stage.tenant, schema, {"copies": 0, "to": {"floor": 0}})
     page = await (await patient(chromium)).new_page()
     await page.goto(f"{board.url}/approvals/{approval}")
     await page.locator("form.decide").evaluate("form => { form.noValidate = true }")

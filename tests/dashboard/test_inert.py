@@ -57,15 +57,13 @@ def test_every_string_of_the_corpus_is_in_a_name() -> None:
     assert "".join(NAMES) == "".join(CORPUS)
 
 
-def test_whatever_text_comes_from_outside_is_on_the_list_of_what_is_planted() -> None:
+def test_every_external_text_is_on_the_list_of_planted_ones() -> None:
     assert fields.stale() == set()
     assert {"Job.payload", "Job.tags", "Approval.risk", "Vote.comment", "QueueStats.pause_reason"} <= fields.chosen()
 
 
 @pytest.mark.usefixtures("_long_pages")
-async def test_no_page_is_made_of_anything_else_when_the_text_is_hostile(
-    board: Board, tenant: str, chromium: Browser
-) -> None:
+async def test_no_page_changes_its_structure_for_hostile_text(board: Board, tenant: str, chromium: Browser) -> None:
     who, sessions = Principal(tenant, user("somebody"), ROLES), Sessions(KEY, seconds=board.ticks)
     another = a_server(board.engine, board.clock, board.ticks, auth=True, tenant=tenant)
     async with (
@@ -128,7 +126,7 @@ async def looked_through(tab: Watched, first: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-async def test_the_browser_would_have_noticed(board: Board, chromium: Browser) -> None:
+async def test_the_browser_would_detect_an_injection(board: Board, chromium: Browser) -> None:
     """Where a string does become markup the page is made of something else; else the test above would prove nothing."""
     tab = await tab_of(chromium, board, [PLAIN])
     inside = [vector for vector in VECTORS if vector.startswith("<")]

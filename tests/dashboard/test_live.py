@@ -21,9 +21,7 @@ async def opened(board: Board, chromium: Browser, path: str) -> Page:
     return page
 
 
-async def test_a_list_shows_what_has_changed_without_being_loaded_again(
-    board: Board, stage: Scene, chromium: Browser
-) -> None:
+async def test_a_list_updates_without_a_reload(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await opened(board, chromium, "/jobs?type=crawl")
     await page.evaluate("window.sameDocument = true")
     await page.locator("tbody input[type=checkbox]").check()
@@ -44,7 +42,7 @@ async def test_the_buttons_of_a_job_follow_its_status(board: Board, stage: Scene
     await expect(page.get_by_role("button", name="Redrive")).to_be_visible()
 
 
-async def test_what_was_opened_stays_open(board: Board, stage: Scene, chromium: Browser) -> None:
+async def test_an_opened_section_stays_open(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await opened(board, chromium, f"/jobs/{stage.running}")
     payload = page.get_by_role("region", name="Payload")
     await payload.get_by_text("JSON").click()
@@ -53,7 +51,7 @@ async def test_what_was_opened_stays_open(board: Board, stage: Scene, chromium: 
     await expect(payload.locator(".raw pre")).to_be_visible()
 
 
-async def test_a_held_page_stays_as_it_is_until_it_is_let_go(board: Board, stage: Scene, chromium: Browser) -> None:
+async def test_a_paused_page_does_not_change_until_resumed(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await opened(board, chromium, f"/jobs/{stage.queued}")
     await page.keyboard.press("p")
     await expect(page.locator("[data-live-switch]")).to_have_text("paused")
@@ -69,7 +67,9 @@ async def reported(board: Board, stage: Scene, *messages: str, progress: float |
     await board.engine.progress.add_events(stage.tenant, Report(job.id, job.fence, "macbook-7", events))
 
 
-async def test_a_log_follows_its_job_and_stays_where_it_is_read(board: Board, stage: Scene, chromium: Browser) -> None:
+async def test_a_log_follows_its_job_and_keeps_the_scroll_position(
+    board: Board, stage: Scene, chromium: Browser
+) -> None:
     page = await opened(board, chromium, f"/jobs/{stage.running}")
     log = page.get_by_role("log")
     await expect(log.locator("li").last).to_contain_text("one source is slow")
@@ -86,7 +86,7 @@ async def test_a_log_follows_its_job_and_stays_where_it_is_read(board: Board, st
     await expect(page.get_by_role("progressbar")).to_have_attribute("value", "0.5")
 
 
-async def test_the_end_of_a_log_is_found_however_long_it_is(board: Board, stage: Scene) -> None:
+async def test_the_end_of_a_log_of_any_length_is_found(board: Board, stage: Scene) -> None:
     progress, given = board.engine.progress, ["reading 42 pages", "one source is slow"]
     for more in (90, 8, 1, 98, 1, 1, 99, 1, 200, 400, 7):
         lines = [f"line {len(given) + n}" for n in range(more)]
@@ -97,7 +97,7 @@ async def test_the_end_of_a_log_is_found_however_long_it_is(board: Board, stage:
         assert [event.message for event in last] == given[-MAX_EVENTS:], len(given)
 
 
-async def test_a_row_of_approvals_is_decided_from_the_keyboard(board: Board, stage: Scene, chromium: Browser) -> None:
+async def test_a_row_of_approvals_is_decided_by_keyboard(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await opened(board, chromium, "/approvals")
     await page.keyboard.press("j")
     await page.keyboard.press("Enter")
@@ -122,7 +122,7 @@ async def test_a_row_of_approvals_is_decided_from_the_keyboard(board: Board, sta
     assert (await board.engine.approvals.get(stage.tenant, stage.approval)).status == "denied"
 
 
-async def test_keys_move_and_never_decide(board: Board, stage: Scene, chromium: Browser) -> None:
+async def test_navigation_keys_never_decide(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await opened(board, chromium, "/")
     await press_at_once(page, "g", "j")
     await page.wait_for_url(f"{board.url}/jobs")

@@ -45,21 +45,21 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_everything_stands_out_from_what_it_is_on(scheme: str) -> None:
+def test_every_text_contrasts_with_its_background(scheme: str) -> None:
     known = schemes()[scheme]
     measured = {(one, other): contrast(known[one], known[other]) for one, other, _ in PAIRS}
     needs = {(one, other): need for one, other, need in reversed(PAIRS)}
     assert {pair: ratio for pair, ratio in measured.items() if ratio < needs[pair]} == {}
 
 
-def test_both_schemes_name_the_same_colours_and_none_is_named_elsewhere() -> None:
+def test_both_color_schemes_define_the_same_colors() -> None:
     known = schemes()
     assert known["light"].keys() == known["dark"].keys()
     outside = SHEET[SHEET.index("* { box-sizing") :]
     assert re.findall(r"#[0-9a-f]{3,8}\b", outside) == []
 
 
-def test_nothing_moves_for_those_who_want_it_still() -> None:
+def test_reduced_motion_disables_animations() -> None:
     moving = re.compile(r"(transition|animation|scroll-behavior): (?!none)")
     allowed = SHEET[SHEET.index("@media (prefers-reduced-motion: no-preference)") :]
     allowed = allowed[: allowed.index("\n}\n")]

@@ -15,12 +15,12 @@ from tests.dashboard.test_access import form_token_of, signed_in
 from tests.support.eventually import RETRY_SECONDS
 
 
-def test_the_way_to_a_page_is_shown_to_whoever_may_look_at_it() -> None:
+def test_a_page_is_linked_for_every_role_that_may_read_it() -> None:
     roles = {page.path: page.roles for page in pages() if page.method == "GET"}
     assert {way.path: way.roles for way in NAVIGATION} == {way.path: roles[way.path] for way in NAVIGATION}
 
 
-async def test_whoever_only_approves_is_led_to_what_waits_and_decides_it(
+async def test_an_approver_is_led_to_pending_approvals_and_decides_one(
     guarded: Board, tenant: str, chromium: Browser
 ) -> None:
     stage = await scene.play(guarded.engine, tenant)
@@ -54,7 +54,7 @@ async def test_a_session_begins_at_the_first_page_that_its_roles_allow(
         assert (answer.status_code, answer.headers["location"]) == (303, first)
 
 
-async def test_whoever_may_look_at_no_page_is_told_which_role_that_needs(guarded: Board, tenant: str) -> None:
+async def test_a_session_without_a_page_gets_the_required_role_named(guarded: Board, tenant: str) -> None:
     async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         form = {"form_token": form_token_of((await http.get("/sign-in")).text)}
         answer = await http.post("/sign-in", data=form | {"token": await guarded.token("produce", tenant=tenant)})

@@ -23,7 +23,7 @@ def begun(sessions: Sessions, credential: str) -> tuple[str, Session]:
     return cookie, session
 
 
-def test_a_session_is_used_or_forgotten() -> None:
+def test_an_idle_session_is_forgotten() -> None:
     now = 0.0
     sessions = Sessions(seconds=lambda: now)
     cookie, session = begun(sessions, "ilk_a")
@@ -37,7 +37,7 @@ def test_a_session_is_used_or_forgotten() -> None:
     assert sessions.read(cookie) is None
 
 
-def test_no_session_lasts_longer_than_a_day_however_much_it_is_used() -> None:
+def test_no_session_lasts_longer_than_a_day() -> None:
     now = 0.0
     sessions = Sessions(seconds=lambda: now)
     cookie = sessions.begin("ilk_a")
@@ -47,7 +47,7 @@ def test_no_session_lasts_longer_than_a_day_however_much_it_is_used() -> None:
     assert MAX_SESSION_SECONDS <= now < MAX_SESSION_SECONDS + IDLE_SECONDS
 
 
-def test_an_ended_session_stays_ended_and_takes_its_renewed_cookies_along() -> None:
+def test_an_ended_session_stays_ended_with_its_renewed_cookies() -> None:
     now = 0.0
     sessions = Sessions(seconds=lambda: now)
     cookie, session = begun(sessions, "ilk_a")
@@ -58,7 +58,7 @@ def test_an_ended_session_stays_ended_and_takes_its_renewed_cookies_along() -> N
     assert sessions.read(renewed) is None
 
 
-def test_a_cookie_is_good_wherever_the_key_is_and_nowhere_else() -> None:
+def test_a_cookie_is_valid_only_under_its_key() -> None:
     cookie = Sessions(b"one key").begin("ilk_secret")
     there = Sessions(b"one key").read(cookie)
     assert there is not None
@@ -68,7 +68,7 @@ def test_a_cookie_is_good_wherever_the_key_is_and_nowhere_else() -> None:
     assert "ilk_secret" not in repr(there)
 
 
-def test_a_cookie_that_was_changed_is_nobodys() -> None:
+def test_a_changed_cookie_is_invalid() -> None:
     sessions = Sessions()
     cookie = sessions.begin("ilk_a")
     parts = cookie.split(".")
@@ -79,12 +79,12 @@ def test_a_cookie_that_was_changed_is_nobodys() -> None:
         assert sessions.read(odd) is None
 
 
-def test_a_credential_that_no_browser_would_keep_is_refused() -> None:
+def test_a_credential_that_no_browser_would_store_is_rejected() -> None:
     with pytest.raises(Invalid, match="too long"):
         Sessions().begin("x" * 4000)
 
 
-def test_a_form_token_is_good_for_its_own_session_alone() -> None:
+def test_a_form_token_is_valid_for_its_own_session_only() -> None:
     sessions = Sessions()
     (_, mine), (_, yours) = begun(sessions, "a"), begun(sessions, "b")
     assert sessions.is_form_token(sessions.form_token(mine), mine)
@@ -94,7 +94,7 @@ def test_a_form_token_is_good_for_its_own_session_alone() -> None:
     assert not Sessions().is_form_token(sessions.form_token(None), None)
 
 
-def test_wrong_guesses_are_counted_by_network_and_forgotten_after_a_minute() -> None:
+def test_wrong_tokens_are_counted_by_network_and_forgotten_after_a_minute() -> None:
     now = 0.0
     throttle = SignInThrottle(seconds=lambda: now)
     for i in range(MAX_WRONG_ATTEMPTS):
@@ -107,14 +107,14 @@ def test_wrong_guesses_are_counted_by_network_and_forgotten_after_a_minute() -> 
     assert throttle.seconds_to_wait("2001:db8::1") == 0
 
 
-def test_guesses_from_everywhere_do_not_fill_the_memory() -> None:
+def test_wrong_tokens_from_many_networks_do_not_fill_the_memory() -> None:
     throttle = SignInThrottle(seconds=lambda: 0.0)
     for i in range(MAX_ADDRESSES + 100):
         throttle.record_failure(str(i))
     assert len(throttle._counts) == MAX_ADDRESSES
 
 
-def test_a_tree_keeps_numbers_as_they_were_written_and_names_in_their_order() -> None:
+def test_a_tree_keeps_numbers_as_written_and_names_in_order() -> None:
     tree = json_tree.tree('{"b": 1.10, "a": [1e400, {}], "b": null}')
     assert tree is not None
     assert tree.root is not None
@@ -123,7 +123,7 @@ def test_a_tree_keeps_numbers_as_they_were_written_and_names_in_their_order() ->
 
 
 @pytest.mark.parametrize("text", ["[" + "1," * json_tree.MAX_NODES + "1]", json.dumps("x" * json_tree.MAX_TREE_BYTES)])
-def test_a_large_value_is_shown_by_its_beginning(text: str) -> None:
+def test_a_large_value_is_truncated(text: str) -> None:
     tree = json_tree.tree(text)
     assert tree is not None
     assert tree.is_cut
@@ -131,7 +131,7 @@ def test_a_large_value_is_shown_by_its_beginning(text: str) -> None:
     assert tree.size == len(text)
 
 
-def test_every_part_of_a_bar_can_be_seen_and_all_fit() -> None:
+def test_every_part_of_a_bar_is_visible_and_all_fit() -> None:
     parts = plots.bar(QueueStats("t", ready=1_000_000, dead_letter=1))
     assert [part.name for part in parts] == ["ready", "dead_letter"]
     assert min(part.width for part in parts) >= 3
@@ -139,7 +139,7 @@ def test_every_part_of_a_bar_can_be_seen_and_all_fit() -> None:
     assert plots.bar(QueueStats("t")) == []
 
 
-def test_text_that_would_deceive_the_eye_is_spelled_out() -> None:
+def test_deceptive_text_is_escaped() -> None:
     assert printable("invoice\u202egnp.exe\x1b[31m\n") == "invoice\\u202egnp.exe\\u001b[31m\n"
     assert printable("naïve 日本語 🙂") == "naïve 日本語 🙂"
 
@@ -147,17 +147,17 @@ def test_text_that_would_deceive_the_eye_is_spelled_out() -> None:
 @pytest.mark.parametrize(
     ("seconds", "read"), [(0, "0 s"), (61, "1 min 1 s"), (3600, "1 h"), (90_000, "1 d 1 h"), (700, "11 min")]
 )
-def test_a_length_of_time_reads_well(seconds: float, read: str) -> None:
+def test_a_duration_is_readable(seconds: float, read: str) -> None:
     assert span(seconds) == read
 
 
 @pytest.mark.parametrize("path", ["//x", "/\\x", "https://x", "x", "", None, "/a\nb", "/ä"])
-def test_only_paths_of_our_own_are_gone_on_to(path: str | None) -> None:
+def test_only_local_paths_are_followed(path: str | None) -> None:
     assert local_path(path) == "/"
     assert local_path("/jobs?status=running") == "/jobs?status=running"
 
 
-def test_a_list_is_turned_back_the_way_it_was_come_by() -> None:
+def test_a_list_can_be_paged_back() -> None:
     asked, place = "kind=line&tag=a&tag=b&notice=edited", "kind=line&tag=a&tag=b"
     on = Fields(asked).paging("before", next={"before": 30})
     assert on.back is None
@@ -168,7 +168,7 @@ def test_a_list_is_turned_back_the_way_it_was_come_by() -> None:
     assert Fields(last.back or "").paging("before", next={"before": 20}) == third
 
 
-def test_a_page_that_was_come_by_otherwise_leads_back_to_the_first() -> None:
+def test_a_page_opened_directly_leads_back_to_the_first() -> None:
     assert Fields("before=7&type=x").paging("before", next=None).back == "type=x"
     far = "&".join(f"back=before%3D{n}" for n in range(1_000))
     turned = Fields(f"before=7&{far}").paging("before", next={"before": 1})

@@ -50,7 +50,7 @@ async def quarter_of_an_hour(board: Board, tenant: str) -> None:
     await board.engine.leases.fail(tenant, FailJob(job.id, job.fence, "w", '{"message": "no"}', retryable=False))
 
 
-async def test_the_first_look_shows_the_hour_that_nobody_watched(board: Board, tenant: str) -> None:
+async def test_the_first_view_shows_the_last_hour(board: Board, tenant: str) -> None:
     await quarter_of_an_hour(board, tenant)
     async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         for path in ("/", "/queues"):
@@ -72,7 +72,7 @@ async def test_the_first_look_shows_the_hour_that_nobody_watched(board: Board, t
             assert heights(line, 1.0)[-1] == 1
 
 
-async def test_a_plot_goes_on_while_it_is_looked_at(board: Board, tenant: str, chromium: Browser) -> None:
+async def test_a_plot_updates_while_it_is_viewed(board: Board, tenant: str, chromium: Browser) -> None:
     await quarter_of_an_hour(board, tenant)
     page = await (await patient(chromium)).new_page()
     await page.goto(board.url)
@@ -85,7 +85,7 @@ async def test_a_plot_goes_on_while_it_is_looked_at(board: Board, tenant: str, c
     await expect(plot).to_have_attribute("aria-label", "depth in the last hour, maximum 20")
 
 
-def test_an_hour_begins_with_what_was_there_before() -> None:
+def test_an_hour_begins_with_the_previous_level() -> None:
     rows = [
         Minute("t", 0, waiting=7, running=2, enqueued=50, succeeded=40),
         Minute("t", 98 * MINUTE, waiting=-1, running=1),
@@ -95,7 +95,7 @@ def test_an_hour_begins_with_what_was_there_before() -> None:
     assert minute_series(rows, NOW, 3) == MinuteSeries((7, 6, 6, 7), (2, 3, 3, 1), (0, 0, 1), (0, 0, 2), (0, 0, 0))
 
 
-def test_a_plot_is_as_long_as_there_is_something_to_show() -> None:
+def test_a_plot_is_as_long_as_its_data() -> None:
     assert plotted_minutes([], NOW) == MIN_MINUTES
     assert plotted_minutes([Minute("t", 100 * MINUTE)], NOW) == MIN_MINUTES
     assert plotted_minutes([Minute("t", 76 * MINUTE), Minute("u", 90 * MINUTE)], NOW) == 25
@@ -109,20 +109,20 @@ def test_a_plot_stays_in_its_box() -> None:
         assert max(x for x, _ in points) == plots.WIDTH
 
 
-def test_a_line_is_broken_where_nobody_knows_and_a_level_has_two_ends() -> None:
+def test_a_line_is_broken_where_data_is_missing_and_a_level_has_two_ends() -> None:
     assert plots.line([1, 1, 1, None, 0, 1]).line == "M0.0,2.0 L96.0,2.0 M192.0,47.0 L240.0,2.0"
     assert plots.line([None, None]).line == ""
     assert plots.steps([0.0] * 60).line == "M0.0,47.0 L240.0,47.0"
 
 
-def test_what_failed_is_drawn_on_the_scale_of_what_ended() -> None:
+def test_failures_are_drawn_on_the_scale_of_finished_jobs() -> None:
     flow = plots.queue_plots(MinuteSeries((0, 0), (0, 0), (0,), (3,), (1,)))
     assert flow.failed is not None
     assert (flow.ended.top, flow.failed.top) == (4, 4)
     assert plots.queue_plots(MinuteSeries((0, 0), (0, 0), (0,), (3,), (0,))).failed is None
 
 
-def test_ages_are_what_was_seen_or_what_must_have_been() -> None:
+def test_ages_are_observed_or_inferred() -> None:
     oldest = QueueStats("t", ready=2, oldest_ready_at=98 * MINUTE + MINUTE // 2)
     waiting = (3, 0, 4, 5, 5, 2)  # five minutes: up to the ends of minutes 95, 96, 97, 98 and 99, and now
     assert age_series(oldest, {}, waiting, NOW) == [None, 0, None, 30, 90, 90.000001]
@@ -130,7 +130,7 @@ def test_ages_are_what_was_seen_or_what_must_have_been() -> None:
     assert age_series(QueueStats("t"), {}, waiting, NOW)[-1] == 0
 
 
-def test_ages_are_kept_for_an_hour_and_for_so_many_tenants() -> None:
+def test_ages_are_kept_for_an_hour_and_a_limited_number_of_tenants() -> None:
     ages = AgeSamples()
     for minute in range(200):
         for second in (0, 30):

@@ -24,7 +24,7 @@ POISON = (
 
 
 @pytest.mark.parametrize("value", POISON, ids=ascii)
-async def test_odd_values_are_refused_or_shown_but_break_nothing(board: Board, stage: Scene, value: str) -> None:
+async def test_unusual_values_are_rejected_or_shown_but_break_nothing(board: Board, stage: Scene, value: str) -> None:
     odd = value.encode("utf-8", "surrogatepass")
     async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         token = (await http.get("/queues")).text.partition('name="form_token" value="')[2].partition('"')[0]

@@ -22,7 +22,7 @@ def addresses(postgres: Postgres) -> Iterator[dict[str, str]]:
         yield {name: postgres.dsn(database, user=APP_LOGIN) for name, database in databases.items()}
 
 
-async def test_a_page_of_a_tenant_whose_shard_is_down_says_so_and_those_of_others_name_the_shard(
+async def test_a_page_of_a_tenant_on_an_unavailable_shard_reports_it_and_other_pages_name_the_shard(
     addresses: dict[str, str], clock: ManualClock, tmp_path: Path
 ) -> None:
     async with wire_to(addresses["b"]) as (wire, near):
@@ -46,5 +46,5 @@ async def test_a_page_of_a_tenant_whose_shard_is_down_says_so_and_those_of_other
             assert (page.status_code, page.headers["retry-after"], page.headers["refresh"]) == (503, "5", "5")
             for words in ("<h1>Unavailable</h1>", '<a href="/jobs?type=letter">Try again</a>'):
                 assert words in page.text
-            wire.mend()
+            wire.restore()
             await eventually(lambda: look(f"{cut.url}/jobs?type=letter"))

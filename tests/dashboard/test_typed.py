@@ -61,7 +61,7 @@ def test_every_field_that_a_page_reads_is_known() -> None:
     assert read - {*KNOWN_FIELDS, "form_token"} == set()
 
 
-async def test_what_is_typed_anywhere_comes_back_as_text(board: Board, stage: Scene, chromium: Browser) -> None:
+async def test_typed_text_is_returned_as_text(board: Board, stage: Scene, chromium: Browser) -> None:
     texts = tomes()
     encoded: set[str] = set()
     async with httpx2.AsyncClient(

@@ -21,7 +21,7 @@ from interlock.dashboard.render import Templates, verbatim
 from interlock.domain.approval import ApprovalStatus
 from tests.dashboard.conftest import Board, follow, patient
 from tests.dashboard.scene import Scene
-from tests.dashboard.test_forms import a_gate
+from tests.dashboard.test_forms import an_approval
 from tests.support.eventually import RETRY_SECONDS
 
 ODD: Final = "a\r\nb\rc\nd\u200b\u200e\u200f\u202e\u2028\x1b\x7f\x85\ufeff\t &amp; <b>"
@@ -78,7 +78,7 @@ def unchanged(rule: dict[str, Any], proposed: str, *, required: bool) -> str:
         ({"type": "object", "properties": {"name": TEXT}}, "{}"),
     ],
 )
-def test_a_proposal_that_nobody_changes_stays_as_it_was(rule: dict[str, Any], proposed: str, required: bool) -> None:
+def test_an_unchanged_proposal_stays_byte_for_byte(rule: dict[str, Any], proposed: str, required: bool) -> None:
     assert unchanged(rule, proposed, required=required) == encode(decode(proposed))
 
 
@@ -89,18 +89,18 @@ def test_the_name_of_a_value_may_have_any_characters(name: str) -> None:
     assert json.loads(text or "") == {name: "x"}
 
 
-def test_a_text_that_somebody_changes_has_plain_ends_of_lines() -> None:
+def test_an_edited_text_has_plain_line_ends() -> None:
     schema = json.dumps({"properties": {"it": TEXT}})
     text = forms.data(schema, Fields(urlencode({"data.it": "b\r\nc"})), json.dumps({"it": "a\r\nc"}))
     assert json.loads(text or "") == {"it": "b\nc"}
 
 
-def test_json_that_is_asked_for_spells_out_what_deceives_the_eye() -> None:
+def test_json_input_escapes_deceptive_text() -> None:
     (field,) = forms.inputs(json.dumps({"properties": {"it": {"type": "object"}}}), '{"it": {"a": "b\u202ec"}}')
     assert field.value == '{\n  "a": "b\\u202ec"\n}'
 
 
-def test_whatever_a_form_sends_back_is_put_there_as_it_is() -> None:
+def test_a_submitted_value_is_rendered_unchanged() -> None:
     unescaped = []
     for template in (files("interlock.dashboard") / "templates").iterdir():
         for found in SENT_BACK.finditer(template.read_text()):
@@ -110,7 +110,7 @@ def test_whatever_a_form_sends_back_is_put_there_as_it_is() -> None:
     assert unescaped == []
 
 
-def test_what_is_put_there_as_it_is_cannot_leave_its_place() -> None:
+def test_a_rendered_value_cannot_leave_its_element() -> None:
     assert verbatim('"></textarea><script>\r\u202e') == "&#34;&gt;&lt;/textarea&gt;&lt;script&gt;&#13;\u202e"
     assert verbatim(None) == ""
     assert Templates().page("sign_in.html", {"next": '"'} | EMPTY).count(b'value="&#34;"') == 1
@@ -122,14 +122,14 @@ EMPTY: Final = {
 }  # fmt: skip
 
 
-async def test_a_browser_sends_a_proposal_back_as_it_was(board: Board, stage: Scene, chromium: Browser) -> None:
+async def test_a_browser_submits_a_proposal_unchanged(board: Board, stage: Scene, chromium: Browser) -> None:
     proposed = {"title": ODD, "short": "a\u200fb\u200b\x1bc", "lines": ["x\u200fy", "z"], "more": {"k": ODD}}
     schema = {
         "type": "object",
         "required": [*proposed],
         "properties": {"title": TEXT, "short": TEXT, "lines": TEXTS, "more": {"type": "object"}},
     }
-    approval = await a_gate(board, stage.tenant, schema, proposed)
+    approval = await an_approval(board, stage.tenant, schema, proposed)
     page = await (await patient(chromium)).new_page()
     await page.goto(f"{board.url}/approvals/{approval}")
     await follow(page.get_by_role("button", name="Approve"))
@@ -137,7 +137,7 @@ async def test_a_browser_sends_a_proposal_back_as_it_was(board: Board, stage: Sc
     assert (after.status, json.loads(after.data or "")) == (ApprovalStatus.APPROVED, proposed)
 
 
-async def test_a_filter_is_asked_for_again_with_the_same_characters(board: Board, stage: Scene) -> None:
+async def test_a_filter_is_resubmitted_with_the_same_characters(board: Board, stage: Scene) -> None:
     odd = "a\u200f\u2028b"
     async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         page = (await http.get("/jobs", params={"type": odd, "tag": odd, "worker": odd})).text

@@ -36,7 +36,7 @@ def test_every_page_of_the_table_is_on_the_list() -> None:
 
 
 @pytest.mark.parametrize("script", [True, False], ids=["with_script", "without_script"])
-async def test_every_page_shows_itself_and_takes_nothing_from_outside(
+async def test_every_page_renders_and_loads_nothing_external(
     board: Board, stage: Scene, chromium: Browser, script: bool, album: Path
 ) -> None:
     context = await patient(chromium, java_script_enabled=script)
@@ -72,7 +72,7 @@ async def test_no_page_is_wider_than_a_phone(board: Board, stage: Scene, chromiu
         await keep(page, album, path)
 
 
-async def test_long_words_leave_room_for_the_question(board: Board, stage: Scene, chromium: Browser) -> None:
+async def test_long_words_leave_room_for_the_request(board: Board, stage: Scene, chromium: Browser) -> None:
     await board.engine.jobs.enqueue(local(stage.tenant), JobRequest(type="wipe"))
     (job,) = await board.engine.leases.claim(stage.tenant, ClaimFilter("gpu", frozenset({"wipe"})))
     order = RequestApproval(job.id, job.fence, "gpu", "", "Wipe the disk? " * 100, risk="as high as it can be" * 9)
@@ -99,7 +99,7 @@ async def test_every_field_has_a_label_and_every_button_a_name(board: Board, sta
         assert await page.evaluate(unnamed) == [], path
 
 
-async def test_downloads_are_kept_and_never_shown(board: Board, stage: Scene, chromium: Browser) -> None:
+async def test_downloads_are_saved_and_never_rendered(board: Board, stage: Scene, chromium: Browser) -> None:
     context = await patient(chromium)
     for path in sorted(DOWNLOADED):
         answer = await context.request.get(board.url + stage.fill(path))
@@ -110,7 +110,7 @@ async def test_downloads_are_kept_and_never_shown(board: Board, stage: Scene, ch
         assert await answer.body(), path
 
 
-async def test_verifying_goes_on_part_by_part_to_the_end(
+async def test_verification_continues_part_by_part_to_the_end(
     board: Board, stage: Scene, chromium: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit, "MAX_JOBS", 5)

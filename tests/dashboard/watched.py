@@ -73,7 +73,7 @@ class Watched:
         self.has_script, self.faults = has_script, list[str]()
         page.on("request", self._note_request)
         page.on("dialog", lambda dialog: self.faults.append(dialog.message))
-        page.on("console", self._note_said)
+        page.on("console", self._note_text)
         page.on("pageerror", lambda error: self.faults.append(str(error)))
 
     def seen(self) -> Seen:
@@ -116,7 +116,7 @@ class Watched:
     async def _look(self, seen: Seen) -> None:
         seen.add(await self._page.evaluate(f"(texts) => ({_LOOK})(document, texts)", self._texts))
 
-    def _note_said(self, message: ConsoleMessage) -> None:
+    def _note_text(self, message: ConsoleMessage) -> None:
         """All that a browser complains of, save that a page was a refusal: some are."""
         refused = (
             "the server responded with a status of 4" in message.text and message.location["url"] == self._page.url

@@ -26,7 +26,7 @@ def sanitized(text: str | bytes) -> tuple[str, bool]:
 GUARDS: list[Callable[[str], object]] = [checked, sanitized]
 
 
-def refusal(guard: Callable[[str], object], text: str) -> tuple[type[Error], str] | None:
+def rejection(guard: Callable[[str], object], text: str) -> tuple[type[Error], str] | None:
     try:
         guard(text)
     except Error as error:

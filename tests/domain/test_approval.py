@@ -90,7 +90,7 @@ def ruled(vote: CastVote, approval: Approval, state: JobState | None = None) -> 
     return ruling
 
 
-def test_an_approval_queues_the_job_now_with_the_same_attempt() -> None:
+def test_an_approve_queues_the_job_now_with_the_same_attempt() -> None:
     ruling = ruled(command(comment="fine", data="1"), an_approval())
     assert (ruling.approval.status, ruling.approval.closed_by) == (ApprovalStatus.APPROVED, "user:a")
     assert (ruling.approval.comment, ruling.approval.data, ruling.refusal) == ("fine", "1", None)
@@ -102,7 +102,7 @@ def test_an_approval_queues_the_job_now_with_the_same_attempt() -> None:
 
 
 @pytest.mark.parametrize(("on_deny", "status"), [(OnDeny.FAIL, Status.FAILED), (OnDeny.RESUME, Status.QUEUED)])
-def test_a_denial_ends_the_job_or_lets_it_go_on(on_deny: OnDeny, status: Status) -> None:
+def test_a_denial_ends_the_job_or_resumes_it(on_deny: OnDeny, status: Status) -> None:
     ruling = ruled(command(DENY), an_approval(on_deny=on_deny))
     assert ruling.approval.status is ApprovalStatus.DENIED
     assert ruling.change is not None
@@ -136,7 +136,7 @@ REFUSALS: dict[str, tuple[CastVote, Approval, type[Error]]] = {
 
 
 @pytest.mark.parametrize(("vote", "approval", "error"), REFUSALS.values(), ids=list(REFUSALS))
-def test_a_ballot_is_refused(vote: CastVote, approval: Approval, error: type[Error]) -> None:
+def test_an_invalid_vote_is_rejected(vote: CastVote, approval: Approval, error: type[Error]) -> None:
     waits = approval.status is ApprovalStatus.OPEN
     assert isinstance(judge(vote, approval, job() if waits else job(Status.QUEUED), NOW), error)
 
@@ -157,7 +157,7 @@ def test_the_same_vote_again_changes_nothing(vote: CastVote, approval: Approval)
     assert ruled(vote, approval) == VoteOutcome(approval)
 
 
-def test_what_the_clock_has_closed_is_closed_by_a_late_ballot() -> None:
+def test_a_late_vote_closes_an_expired_approval() -> None:
     late = ruled(command(), an_approval(), job(approval_expires_at=NOW))
     assert isinstance(late.refusal, ApprovalExpired)
     assert (late.vote, late.change and late.change.verb) == (None, Verb.EXPIRE)
@@ -167,7 +167,7 @@ def test_what_the_clock_has_closed_is_closed_by_a_late_ballot() -> None:
 
 
 @pytest.mark.parametrize("other", [job(Status.QUEUED), job(Status.RUNNING), job(approval_id="g2")])
-def test_a_gate_that_no_job_waits_for_decides_nothing(other: JobState) -> None:
+def test_an_approval_without_a_waiting_job_decides_nothing(other: JobState) -> None:
     other = other._replace(deadline=NOW, approval_expires_at=NOW)
     assert isinstance(judge(command(), an_approval(), other, NOW), ApprovalVoid)
 
@@ -247,7 +247,7 @@ def test_only_a_principal_that_approves_and_does_not_work_may_decide(who: Princi
         (an_approval(status=ApprovalStatus.DENIED), AlreadyDecided),
     ],
 )
-def test_only_an_open_gate_for_one_vote_has_a_link(approval: Approval, error: type[Error] | None) -> None:
+def test_only_a_pending_approval_with_one_vote_has_a_link(approval: Approval, error: type[Error] | None) -> None:
     fault = refuse_link(approval, "user:a", NOW)
     assert fault is None if error is None else isinstance(fault, error)
 
@@ -255,7 +255,7 @@ def test_only_an_open_gate_for_one_vote_has_a_link(approval: Approval, error: ty
 OPEN = RequestApproval("j", 7, "w", "g", "Go on?")
 
 
-def test_opening_a_gate_ends_the_grant_and_spends_no_attempt() -> None:
+def test_requesting_approval_ends_the_lease_and_uses_no_attempt() -> None:
     change = decide(OPEN, job(Status.RUNNING), now=NOW, chance=0.5)
     assert isinstance(change, Transition)
     assert (change.status, change.verb, change.attempt) == (Status.WAITING_FOR_APPROVAL, Verb.REQUEST_APPROVAL, 2)
@@ -263,17 +263,17 @@ def test_opening_a_gate_ends_the_grant_and_spends_no_attempt() -> None:
     assert json.loads(change.metadata or "") == {"approval_id": "g"}
 
 
-def test_a_pending_cancel_beats_a_gate() -> None:
+def test_a_pending_cancel_rejects_an_approval_request() -> None:
     asked = job(Status.RUNNING, cancel_requested_at=1, cancel_reason="stop")
     assert isinstance(decide(OPEN, asked, now=NOW, chance=0.5), CancelRequested)
 
 
 @pytest.mark.parametrize("state", [job(), job(Status.QUEUED), job(Status.RUNNING, fence=8)])
-def test_only_the_current_grant_opens_a_gate(state: JobState) -> None:
+def test_only_the_current_lease_can_request_approval(state: JobState) -> None:
     assert isinstance(decide(OPEN, state, now=NOW, chance=0.5), LeaseLost)
 
 
-def test_a_gate_expires_exactly_at_its_time() -> None:
+def test_an_approval_expires_exactly_at_its_time() -> None:
     assert decide(ExpireLease("j"), job(approval_expires_at=NOW + 1), now=NOW, chance=0.5) == NoChange()
     assert decide(ExpireLease("j"), job(approval_expires_at=None), now=NOW, chance=0.5) == NoChange()
     change = decide(ExpireLease("j"), job(approval_expires_at=NOW), now=NOW, chance=0.5)
@@ -310,7 +310,7 @@ EDITS: dict[str, tuple[EditJob, JobState, dict[str, Any] | type[Error] | None]] 
 
 
 @pytest.mark.parametrize(("order", "state", "expected"), EDITS.values(), ids=list(EDITS))
-def test_an_edit_changes_what_differs_or_says_why_not(
+def test_an_edit_changes_what_differs_or_explains_why_not(
     order: EditJob, state: JobState, expected: dict[str, Any] | type[Error] | None
 ) -> None:
     outcome = decide(order, state, now=NOW, chance=0.5)

@@ -31,7 +31,7 @@ FAULTS: dict[Holder, Error] = {HOLDERS[2]: LeaseLost("job-2", 6)}
     "url",
     ["https://example.org", "http://example.org:8080/a?b=c#d", "https://[2001:db8::1]/x", "HTTPS://example.org/%C3%A9", "http://a"],
 )  # fmt: skip
-def test_a_plain_web_address_is_a_link(url: str) -> None:
+def test_a_plain_web_url_is_a_link(url: str) -> None:
     assert link_url(url) == url
 
 
@@ -45,7 +45,7 @@ def test_a_plain_web_address_is_a_link(url: str) -> None:
         "JAVASCRIPT:alert(1)", "https://example.org/<script>", "https://\ud800.example", "https://example.org/\x00", "https://@a/",
     ],
 )  # fmt: skip
-def test_anything_else_is_none(url: str) -> None:
+def test_any_other_url_is_not_a_link(url: str) -> None:
     with pytest.raises(Invalid) as caught:
         link_url(url)
     assert caught.value.pointer == "/url"
@@ -63,18 +63,18 @@ def test_a_media_type_is_kept(value: str) -> None:
     ["", "text", "text/", "/plain", "text/plain\r\nSet-Cookie: a=b", "text/plain\n", "text /plain", "text/pläin", "text/plain;",
      "text/plain; charset", "a/b;c=\"d\"e\"", "a/" + "b" * 200, "text/plain\x00"],
 )  # fmt: skip
-def test_what_could_break_a_header_is_no_media_type(value: str) -> None:
+def test_text_that_could_break_a_header_is_not_a_media_type(value: str) -> None:
     with pytest.raises(Invalid) as caught:
         content_type(value)
     assert caught.value.pointer == "/content_type"
 
 
-def test_without_a_media_type_it_is_plain_bytes() -> None:
+def test_the_default_media_type_is_plain_bytes() -> None:
     assert content_type(None) == "application/octet-stream"
 
 
 @pytest.mark.parametrize("value", ["text/plain", "Text/Plain; charset=utf-8", "application/json", "image/png"])
-def test_what_no_browser_runs_leaves_under_its_own_name(value: str) -> None:
+def test_a_harmless_media_type_is_served_unchanged(value: str) -> None:
     assert served_as(value) == value
 
 
@@ -83,7 +83,7 @@ def test_what_no_browser_runs_leaves_under_its_own_name(value: str) -> None:
     [None, "text/html", "TEXT/HTML; a=b", "image/svg+xml", "application/pdf", "text/xml", "text/javascript", "x/y",
      "application/xhtml+xml", "text/plain+html"],
 )  # fmt: skip
-def test_everything_else_leaves_as_plain_bytes(value: str | None) -> None:
+def test_any_other_media_type_is_served_as_plain_bytes(value: str | None) -> None:
     assert served_as(value) == "application/octet-stream"
 
 
@@ -96,7 +96,7 @@ def test_everything_else_leaves_as_plain_bytes(value: str | None) -> None:
         ("bytes=\u0661-\u0662", None),
     ],
 )  # fmt: skip
-def test_one_range_of_bytes_is_understood_and_anything_else_means_the_whole(
+def test_one_byte_range_is_parsed_and_anything_else_means_the_whole_file(
     wanted: str | None, expected: tuple[int, int] | None
 ) -> None:
     assert span(wanted, 10) == expected
@@ -107,7 +107,7 @@ def test_one_range_of_bytes_is_understood_and_anything_else_means_the_whole(
     [(10, "bytes=10-"), (10, "bytes=10-20"), (10, "bytes=-0"), (0, "bytes=0-"), (0, "bytes=-5"), (10, "bytes=0-1,3-4"),
      (10, " bytes=" + "0-1," * 500)],
 )  # fmt: skip
-def test_a_range_that_begins_after_the_end_and_several_are_refused(size: int, wanted: str) -> None:
+def test_a_range_after_the_end_and_several_ranges_are_rejected(size: int, wanted: str) -> None:
     with pytest.raises(Unsatisfiable) as caught:
         span(wanted, size)
     assert caught.value.size == size
@@ -147,7 +147,7 @@ def plan(items: list[NewArtifact], **facts: Any) -> Arrangement:
 
 
 @given(BATCH, BATCH, st.none() | st.integers(0, 20), st.booleans())
-def test_every_key_has_one_place_and_the_sum_is_true(
+def test_every_key_has_one_path_and_its_checksum_is_valid(
     first: list[tuple[Holder, str, int | None, bool]],
     second: list[tuple[Holder, str, int | None, bool]],
     quota: int | None,
@@ -182,6 +182,6 @@ def test_every_key_has_one_place_and_the_sum_is_true(
         assert all(isinstance(answer, Rejected) for answer in done.answers)
 
 
-def test_what_is_shown_is_the_file_with_the_time_added() -> None:
+def test_a_published_artifact_is_the_file_with_its_time() -> None:
     item = new(1, HOLDERS[0], "a", 3)
     assert plan([item]).answers == [Artifact(*item, 5)]

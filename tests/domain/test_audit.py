@@ -96,12 +96,12 @@ def test_postgresql_computes_the_same_hash(server: Server, row: Row) -> None:
     "text",
     ["", "a", "ä", "🐢", "e\u0301", "\u202e", "1:a", "-", "a" * 10_000, "\x01\x7f\x80\uffff\U0010ffff", "\r\n\t"],
 )
-def test_postgresql_computes_the_same_hash_of_odd_text(server: Server, text: str) -> None:
+def test_postgresql_computes_the_same_hash_of_unusual_text(server: Server, text: str) -> None:
     row = Row(None, text, ID, 1, None, "queued", text, text, 1, 0, text, text, 0)
     assert server.hash(row) == history_hash(*row)
 
 
-def test_the_bytes_are_length_and_text_of_every_field_after_the_hash_before() -> None:
+def test_the_hashed_bytes_are_length_and_text_of_every_field_after_the_previous_hash() -> None:
     row = Row(b"\x01" * 32, "ä", ID, 12, "queued", "running", "claim", "worker:w", 1, 3, None, "{}", 99)
     text = "2:126:queued7:running5:claim8:worker:w1:11:3-2:{}2:99"
     assert history_hash(*row) == hashlib.sha256(b"\x01" * 32 + text.encode()).digest()
@@ -124,7 +124,7 @@ def test_another_value_of_any_field_is_another_hash(row: Row, data: st.DataObjec
 
 
 @given(texts, texts)
-def test_text_cannot_slip_from_one_field_into_the_next(reason: str, metadata: str) -> None:
+def test_text_cannot_shift_from_one_field_into_the_next(reason: str, metadata: str) -> None:
     """Each field starts with its length, so no two ways of cutting the same text are equal."""
     row = Row(None, "t", ID, 1, None, "queued", "enqueue", "user:a", 1, 0, None, None, 0)
     joined, apart = row._replace(reason=reason + metadata, metadata=""), row._replace(reason=reason, metadata=metadata)

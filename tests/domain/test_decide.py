@@ -32,7 +32,7 @@ from interlock.errors import AlreadyFinished, Error, LeaseLost, NoCancelRequeste
 
 NOW = 1_000 * SECOND
 ERROR = '{"message":"boom"}'
-GRANT: dict[str, Any] = {"id": "j", "fence": 7, "worker": "w"}
+LEASE: dict[str, Any] = {"id": "j", "fence": 7, "worker": "w"}
 FIXED = Backoff("fixed", base_seconds=5.0).to_text()
 
 
@@ -61,25 +61,25 @@ OVER: dict[str, Any] = {"lease_expires_at": NOW}
 
 # Order, what is special about the running job, and what becomes of it.
 RUNNING: list[tuple[Command, dict[str, Any], Status, int]] = [
-    (CompleteJob(**GRANT), {}, Status.SUCCEEDED, 1),
-    (CompleteJob(**GRANT), LAST, Status.SUCCEEDED, 3),
-    (CompleteJob(**GRANT), ASKED, Status.SUCCEEDED, 1),
-    (CompleteJob(**GRANT), OVER, Status.SUCCEEDED, 1),
-    (FailJob(**GRANT, error=ERROR), {}, Status.RETRY, 2),
-    (FailJob(**GRANT, error=ERROR), LAST, Status.DEAD_LETTER, 3),
-    (FailJob(**GRANT, error=ERROR), ASKED, Status.CANCELLED, 1),
-    (FailJob(**GRANT, error=ERROR), LAST | ASKED, Status.CANCELLED, 3),
-    (FailJob(**GRANT, error=ERROR, retryable=False), {}, Status.FAILED, 1),
-    (FailJob(**GRANT, error=ERROR, retryable=False), ASKED, Status.FAILED, 1),
-    (FailJob(**GRANT, error=ERROR, retryable=False), LAST, Status.FAILED, 3),
-    (ReleaseJob(**GRANT), {}, Status.QUEUED, 1),
-    (ReleaseJob(**GRANT), LAST, Status.QUEUED, 3),
-    (ReleaseJob(**GRANT), ASKED, Status.CANCELLED, 1),
-    (ReleaseJob(**GRANT), {"releases": MAX_RELEASES - 1}, Status.QUEUED, 1),
-    (ReleaseJob(**GRANT), OFTEN, Status.RETRY, 2),
-    (ReleaseJob(**GRANT), OFTEN | LAST, Status.DEAD_LETTER, 3),
-    (ReleaseJob(**GRANT), OFTEN | ASKED, Status.CANCELLED, 1),
-    (AcknowledgeCancel(**GRANT), ASKED, Status.CANCELLED, 1),
+    (CompleteJob(**LEASE), {}, Status.SUCCEEDED, 1),
+    (CompleteJob(**LEASE), LAST, Status.SUCCEEDED, 3),
+    (CompleteJob(**LEASE), ASKED, Status.SUCCEEDED, 1),
+    (CompleteJob(**LEASE), OVER, Status.SUCCEEDED, 1),
+    (FailJob(**LEASE, error=ERROR), {}, Status.RETRY, 2),
+    (FailJob(**LEASE, error=ERROR), LAST, Status.DEAD_LETTER, 3),
+    (FailJob(**LEASE, error=ERROR), ASKED, Status.CANCELLED, 1),
+    (FailJob(**LEASE, error=ERROR), LAST | ASKED, Status.CANCELLED, 3),
+    (FailJob(**LEASE, error=ERROR, retryable=False), {}, Status.FAILED, 1),
+    (FailJob(**LEASE, error=ERROR, retryable=False), ASKED, Status.FAILED, 1),
+    (FailJob(**LEASE, error=ERROR, retryable=False), LAST, Status.FAILED, 3),
+    (ReleaseJob(**LEASE), {}, Status.QUEUED, 1),
+    (ReleaseJob(**LEASE), LAST, Status.QUEUED, 3),
+    (ReleaseJob(**LEASE), ASKED, Status.CANCELLED, 1),
+    (ReleaseJob(**LEASE), {"releases": MAX_RELEASES - 1}, Status.QUEUED, 1),
+    (ReleaseJob(**LEASE), OFTEN, Status.RETRY, 2),
+    (ReleaseJob(**LEASE), OFTEN | LAST, Status.DEAD_LETTER, 3),
+    (ReleaseJob(**LEASE), OFTEN | ASKED, Status.CANCELLED, 1),
+    (AcknowledgeCancel(**LEASE), ASKED, Status.CANCELLED, 1),
     (CancelJob("j", "user:a"), {}, Status.RUNNING, 1),
     (CancelJob("j", "user:a", force=True), {}, Status.CANCELLED, 1),
     (CancelJob("j", "user:a", force=True), ASKED, Status.CANCELLED, 1),
@@ -93,7 +93,7 @@ RUNNING: list[tuple[Command, dict[str, Any], Status, int]] = [
 
 
 @pytest.mark.parametrize(("order", "special", "status", "attempt"), RUNNING)
-def test_what_an_order_makes_of_a_running_job(
+def test_each_command_has_its_effect_on_a_running_job(
     order: Command, special: dict[str, Any], status: Status, attempt: int
 ) -> None:
     change = decided(order, state(**special))
@@ -102,7 +102,7 @@ def test_what_an_order_makes_of_a_running_job(
 
 
 @pytest.mark.parametrize("status", Status)
-def test_what_a_cancel_makes_of_each_status(status: Status) -> None:
+def test_a_cancel_has_its_effect_in_each_status(status: Status) -> None:
     outcome = decide(CancelJob("j", "user:a", "why"), state(status), now=NOW, chance=0.5)
     if status is Status.CANCELLED:
         assert isinstance(outcome, NoChange)
@@ -116,7 +116,7 @@ def test_what_a_cancel_makes_of_each_status(status: Status) -> None:
 
 
 @pytest.mark.parametrize("status", Status)
-def test_what_a_passed_deadline_makes_of_each_status(status: Status) -> None:
+def test_a_passed_deadline_has_its_effect_in_each_status(status: Status) -> None:
     outcome = decide(EnforceDeadline("j"), state(status, deadline=NOW), now=NOW, chance=0.5)
     ends = {Status.QUEUED: Status.CANCELLED, Status.RETRY: Status.FAILED, Status.WAITING_FOR_APPROVAL: Status.FAILED}
     if status in ends:
@@ -127,13 +127,13 @@ def test_what_a_passed_deadline_makes_of_each_status(status: Status) -> None:
 
 
 @pytest.mark.parametrize("deadline", [None, NOW + 1])
-def test_a_deadline_that_is_not_there_or_not_passed_does_nothing(deadline: int | None) -> None:
+def test_a_missing_or_future_deadline_does_nothing(deadline: int | None) -> None:
     job = state(Status.QUEUED, deadline=deadline)
     assert isinstance(decide(EnforceDeadline("j"), job, now=NOW, chance=0.5), NoChange)
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.RUNNING])
-def test_revoke_and_expire_leave_what_does_not_run_alone(status: Status) -> None:
+def test_revoke_and_expire_do_not_affect_jobs_that_are_not_running(status: Status) -> None:
     assert isinstance(decide(RevokeLease("j", "user:a"), state(status), now=NOW, chance=0.5), AlreadyFinished)
     assert isinstance(decide(ExpireLease("j"), state(status), now=NOW, chance=0.5), NoChange)
 
@@ -147,17 +147,17 @@ def test_a_lease_expires_at_its_time_and_not_before() -> None:
 @pytest.mark.parametrize(
     ("timeout", "kind"), [(None, "lease_expired"), (60.0, "timeout"), (59.0, "timeout"), (60.00001, "lease_expired")]
 )
-def test_an_expiry_says_whether_the_run_took_too_long(timeout: float | None, kind: str) -> None:
+def test_an_expiry_records_whether_the_run_reached_its_timeout(timeout: float | None, kind: str) -> None:
     change = decided(ExpireLease("j"), state(timeout_seconds=timeout, **OVER))
     assert change.reason == kind
     assert json.loads(change.error or "")["kind"] == kind
 
 
 FINISH: list[Command] = [
-    CompleteJob(**GRANT),
-    FailJob(**GRANT, error=ERROR),
-    ReleaseJob(**GRANT),
-    AcknowledgeCancel(**GRANT),
+    CompleteJob(**LEASE),
+    FailJob(**LEASE, error=ERROR),
+    ReleaseJob(**LEASE),
+    AcknowledgeCancel(**LEASE),
 ]
 
 
@@ -171,42 +171,42 @@ FINISH: list[Command] = [
         state(worker="other", **ASKED),
     ],
 )
-def test_only_the_current_grant_finishes(order: Command, job: JobState) -> None:
+def test_only_the_current_lease_finishes(order: Command, job: JobState) -> None:
     assert isinstance(decide(order, job, now=NOW, chance=0.5), LeaseLost)
 
 
-def test_an_ack_needs_a_request() -> None:
-    assert isinstance(decide(AcknowledgeCancel(**GRANT), state(), now=NOW, chance=0.5), NoCancelRequested)
+def test_an_acknowledgement_needs_a_cancel_request() -> None:
+    assert isinstance(decide(AcknowledgeCancel(**LEASE), state(), now=NOW, chance=0.5), NoCancelRequested)
 
 
-def test_a_second_request_to_cancel_changes_nothing() -> None:
+def test_a_second_cancel_request_changes_nothing() -> None:
     assert isinstance(decide(CancelJob("j", "user:b", "again"), state(**ASKED), now=NOW, chance=0.5), NoChange)
 
 
 @pytest.mark.parametrize(
     ("release", "run_at"),
     [
-        (ReleaseJob(**GRANT), NOW),
-        (ReleaseJob(**GRANT, delay_seconds=2.5), NOW + 2_500_000),
-        (ReleaseJob(**GRANT, run_at=NOW + 7), NOW + 7),
-        (ReleaseJob(**GRANT, run_at=NOW - 7), NOW),
+        (ReleaseJob(**LEASE), NOW),
+        (ReleaseJob(**LEASE, delay_seconds=2.5), NOW + 2_500_000),
+        (ReleaseJob(**LEASE, run_at=NOW + 7), NOW + 7),
+        (ReleaseJob(**LEASE, run_at=NOW - 7), NOW),
     ],
 )
-def test_when_a_released_job_is_due(release: ReleaseJob, run_at: int) -> None:
+def test_the_due_time_of_a_released_job(release: ReleaseJob, run_at: int) -> None:
     change = decided(release, state())
     assert (change.run_at, change.releases, change.attempt) == (run_at, 1, 1)
 
 
-def test_a_failure_waits_as_the_job_says_and_an_expiry_as_the_job_says() -> None:
+def test_a_failure_and_an_expiry_use_the_delays_of_the_job() -> None:
     job = state(expiry_delay_seconds=3.0, **OVER)
-    assert decided(FailJob(**GRANT, error=ERROR), job).run_at == NOW + 5 * SECOND
-    assert decided(FailJob(**GRANT, error=ERROR, retry_after_seconds=9.0), job).run_at == NOW + 9 * SECOND
+    assert decided(FailJob(**LEASE, error=ERROR), job).run_at == NOW + 5 * SECOND
+    assert decided(FailJob(**LEASE, error=ERROR, retry_after_seconds=9.0), job).run_at == NOW + 9 * SECOND
     assert decided(ExpireLease("j"), job).run_at == decided(RevokeLease("j", "user:a"), job).run_at == NOW + 3 * SECOND
 
 
-def test_metadata_has_the_error_as_reported_and_the_next_try() -> None:
+def test_metadata_has_the_error_as_reported_and_the_next_attempt() -> None:
     odd = '{"message": "\\u0000", "n": 1.0}'
-    change = decided(FailJob(**GRANT, error=odd), state())
+    change = decided(FailJob(**LEASE, error=odd), state())
     assert change.metadata == f'{{"error":{odd},"attempt":2,"run_at":"{when(NOW + 5 * SECOND)}"}}'
 
 
@@ -229,7 +229,7 @@ def ended_by(verb: Verb, actor: str = "worker:w", **fields: Any) -> HistoryRow:
 
 
 @pytest.mark.parametrize("verb", Verb)
-def test_what_a_worker_hears_of_a_grant_that_is_over(verb: Verb) -> None:
+def test_the_error_of_an_ended_lease_names_its_end(verb: Verb) -> None:
     row = ended_by(verb)
     for asked in sorted(FINISHES):
         answer = result_of_repeat(row, asked, "j", 7, "w")
@@ -243,18 +243,18 @@ def test_what_a_worker_hears_of_a_grant_that_is_over(verb: Verb) -> None:
     assert type(heartbeat) is (NotRunning if verb in FINISHES else LeaseLost)
 
 
-def test_a_grant_of_another_worker_or_of_nobody_is_lost() -> None:
+def test_a_lease_of_another_worker_or_of_none_is_lost() -> None:
     assert isinstance(result_of_repeat(ended_by(Verb.COMPLETE), Verb.COMPLETE, "j", 7, "other"), LeaseLost)
     assert isinstance(result_of_repeat(None, Verb.COMPLETE, "j", 7, "w"), LeaseLost)
 
 
 orders = st.one_of(
-    st.just(CompleteJob(**GRANT)),
-    st.builds(FailJob, **{k: st.just(v) for k, v in GRANT.items()}, error=st.just(ERROR), retryable=st.booleans(),
+    st.just(CompleteJob(**LEASE)),
+    st.builds(FailJob, **{k: st.just(v) for k, v in LEASE.items()}, error=st.just(ERROR), retryable=st.booleans(),
               retry_after_seconds=st.none() | st.floats(0, 1e6), sanitized=st.booleans(), verb=st.just(Verb.FAIL)),
-    st.builds(ReleaseJob, **{k: st.just(v) for k, v in GRANT.items()}, reason=st.none() | st.text(), run_at=st.none() | st.integers(0, 2 * NOW),
+    st.builds(ReleaseJob, **{k: st.just(v) for k, v in LEASE.items()}, reason=st.none() | st.text(), run_at=st.none() | st.integers(0, 2 * NOW),
               delay_seconds=st.none(), children=st.just(()), verb=st.just(Verb.RELEASE)),
-    st.just(AcknowledgeCancel(**GRANT)),
+    st.just(AcknowledgeCancel(**LEASE)),
     st.builds(CancelJob, id=st.just("j"), actor=st.just("user:a"), reason=st.none() | st.text(), force=st.booleans(), verb=st.just(Verb.CANCEL)),
     st.just(RevokeLease("j", "user:a")),
     st.just(ExpireLease("j")),

@@ -70,7 +70,7 @@ def test_steps_are_digested_one_after_another() -> None:
     assert of_steps([]) is None
 
 
-def test_a_request_and_a_decision_are_digested_with_all_they_say() -> None:
+def test_a_request_and_a_decision_are_digested_with_all_fields() -> None:
     request = of_request("id", 3, "Go?", None, "high", "{}", "d", 2, "fail", "worker:w", 5, 60, None, 2)
     assert request == hexed("2:id1:33:Go?-4:high2:{}1:d1:24:fail8:worker:w1:52:60-1:2")
     decision = of_decision("approved", "user:a", "ok", None, [("user:b", "approve", None, 7)])
@@ -78,7 +78,7 @@ def test_a_request_and_a_decision_are_digested_with_all_they_say() -> None:
     assert of_fields(7, "[]") == hexed("1:72:[]")
 
 
-def test_digests_stand_behind_what_metadata_says() -> None:
+def test_digests_follow_the_other_metadata() -> None:
     assert merge(None, {}) is None
     assert merge('{"a":1}', {}) == '{"a":1}'
     assert merge(None, {"b": "x", "a": None}) == '{"digests":{"a":null,"b":"x"}}'

@@ -64,14 +64,12 @@ GATE = {"status": Status.WAITING_FOR_APPROVAL, "approval_id": "g", "votes": 0, "
         *(({"status": status, "finished_at": NOW, "deadline": NOW, **PAUSE}, ["ended"]) for status in TERMINAL),
     ],
 )
-def test_the_clause_that_decides_comes_first_and_what_would_still_hold_after_it(
-    facts: dict[str, Any], clauses: list[str]
-) -> None:
+def test_the_deciding_reason_comes_first_and_other_reasons_follow(facts: dict[str, Any], clauses: list[str]) -> None:
     reported = explain(job_snapshot(**facts))
     assert [reported.clause, *(reason.clause for reason in reported.also)] == clauses
 
 
-def test_clauses_are_told_in_the_order_in_which_they_decide() -> None:
+def test_reasons_are_in_the_order_in_which_they_decide() -> None:
     every = GATE | LINE | PAUSE | {"awaiting": ("c",), "eligible_workers": ()}
     reported = explain(job_snapshot(**every))
     order = list(ReasonCode)
@@ -95,11 +93,11 @@ def test_clauses_are_told_in_the_order_in_which_they_decide() -> None:
         ({}, "it is ready for the next eligible worker; w1 polled 0 s ago"),
     ],
 )  # fmt: skip
-def test_what_is_said(facts: dict[str, Any], given: str) -> None:
+def test_each_reason_has_its_text(facts: dict[str, Any], given: str) -> None:
     assert explain(job_snapshot(**facts)).reason.message == given
 
 
-def test_workers_that_fit_are_counted_and_those_seen_last_are_named() -> None:
+def test_matching_workers_are_counted_and_the_latest_are_named() -> None:
     takes, other = ClaimFilter("", types=frozenset({"work"})), ClaimFilter("", types=frozenset({"other"}))
     eligible_workers = (
         workers(takes, names=("a", "b"), size=2, seen=NOW - 5 * SECOND),
@@ -119,7 +117,7 @@ maybe = st.none() | st.sampled_from(("a", "b", "c"))
 
 
 @given(st.lists(st.lists(asks, max_size=3), max_size=4), names, maybe, maybe)
-def test_a_job_is_ready_exactly_when_a_worker_that_is_there_fits(
+def test_a_job_is_ready_exactly_when_a_present_worker_matches(
     eligible_workers: list[list[ClaimFilter]], requires: frozenset[str], repository: str | None, key: str | None
 ) -> None:
     needs: dict[str, Any] = {"requires": tuple(sorted(requires)), "repository": repository, "affinity_key": key}
@@ -130,7 +128,7 @@ def test_a_job_is_ready_exactly_when_a_worker_that_is_there_fits(
 
 
 @given(st.lists(asks, max_size=4))
-def test_asks_are_kept_as_text_that_is_the_same_for_the_same_asks(some: list[ClaimFilter]) -> None:
+def test_equal_filters_are_stored_as_equal_text(some: list[ClaimFilter]) -> None:
     text = filters_to_text(some)
     assert sorted(map(repr, map(_sorted, filters_from_text(text)))) == sorted(
         map(repr, map(_sorted, map(wanted, some)))
@@ -144,5 +142,5 @@ def _sorted(ask: ClaimFilter) -> list[Any]:
 
 
 @pytest.mark.parametrize("clause", list(ReasonCode))
-def test_every_clause_is_documented(clause: ReasonCode) -> None:
+def test_every_reason_code_is_documented(clause: ReasonCode) -> None:
     assert f"| `{clause}` |" in (DOCS / "reference/why-codes.md").read_text()

@@ -21,6 +21,6 @@ def test_the_end_of_an_id_is_found_with_and_without_dashes(digits: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ID[-7:], "nonsense", f"0{ID}", "4b38785g", "%%%%%%%%", "-" * 12])
-def test_what_is_too_short_or_no_part_of_an_id_is_no_end(text: str) -> None:
+def test_text_that_is_too_short_or_not_part_of_an_id_is_not_an_id_suffix(text: str) -> None:
     assert id_end(text) is None
     assert not is_shortened(text)

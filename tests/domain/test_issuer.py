@@ -17,7 +17,7 @@ GOOD: dict[str, Any] = {
 }
 
 
-def test_the_least_that_an_issuer_needs() -> None:
+def test_the_minimal_settings_of_an_issuer() -> None:
     (one,) = issuers([GOOD])
     assert (one.issuer, one.audience, one.algorithms) == (
         GOOD["issuer"],
@@ -30,7 +30,7 @@ def test_the_least_that_an_issuer_needs() -> None:
     assert one.actor("ada") == "ada"
 
 
-def test_everything_that_can_be_said_of_an_issuer() -> None:
+def test_all_settings_of_an_issuer() -> None:
     (one,) = issuers(
         [
             GOOD
@@ -97,7 +97,7 @@ def test_everything_that_can_be_said_of_an_issuer() -> None:
         ({"algorithm": "RS256"}, "/algorithm"),
     ],
 )
-def test_what_is_wrong_with_an_issuer_is_said_with_its_place(changes: dict[str, Any], pointer: str) -> None:
+def test_an_invalid_setting_of_an_issuer_is_named_with_its_pointer(changes: dict[str, Any], pointer: str) -> None:
     table = {name: value for name, value in (GOOD | changes).items() if value is not None}
     with pytest.raises(Invalid) as caught:
         issuers([GOOD | {"issuer": "https://fine.example.com"}, table])
@@ -105,13 +105,13 @@ def test_what_is_wrong_with_an_issuer_is_said_with_its_place(changes: dict[str, 
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost", "[::1]:80"])
-def test_plain_http_is_for_ones_own_machine_only(host: str) -> None:
+def test_plain_http_is_allowed_for_loopback_only(host: str) -> None:
     (one,) = issuers([GOOD | {"jwks_uri": f"http://{host}/keys"}])
     assert one.jwks_uri == f"http://{host}/keys"
 
 
 @pytest.mark.parametrize("issuer", ["https://id.example.com/realm", "https://id.example.com/realm/"])
-def test_an_issuer_without_keys_is_asked_for_them_under_its_own_address(issuer: str) -> None:
+def test_the_keys_of_an_issuer_are_discovered_under_its_url(issuer: str) -> None:
     (one,) = issuers([{name: value for name, value in (GOOD | {"issuer": issuer}).items() if name != "jwks_uri"}])
     assert one.discovery_uri == "https://id.example.com/realm/.well-known/openid-configuration"
     assert one.discovered({"issuer": issuer, "jwks_uri": "https://keys.example.com/"}) == "https://keys.example.com/"
@@ -134,13 +134,13 @@ def test_an_issuer_without_keys_is_asked_for_them_under_its_own_address(issuer: 
         {"jwks_uri": "https://id.example.com/keys"},
     ],
 )
-def test_a_document_of_somebody_else_or_without_a_safe_address_is_not_believed(document: object) -> None:
+def test_a_document_of_another_issuer_or_with_an_unsafe_url_is_rejected(document: object) -> None:
     (one,) = issuers([{name: value for name, value in GOOD.items() if name != "jwks_uri"}])
     with pytest.raises(Invalid):
         one.discovered(document)
 
 
-def test_several_issuers_need_names_and_each_its_own() -> None:
+def test_several_issuers_need_unique_names() -> None:
     other = GOOD | {"issuer": "https://other.example.com"}
     assert len(issuers([GOOD | {"name": "one"}, other | {"name": "two"}])) == 2
     for pair in ([GOOD, other], [GOOD | {"name": "one"}, other], [GOOD | {"name": "x"}, other | {"name": "x"}]):
@@ -150,5 +150,5 @@ def test_several_issuers_need_names_and_each_its_own() -> None:
         issuers([GOOD | {"name": "one"}, GOOD | {"name": "two"}])
 
 
-def test_without_issuers_nobody_is_trusted() -> None:
+def test_without_issuers_no_token_is_trusted() -> None:
     assert issuers([]) == ()

@@ -15,7 +15,7 @@ from interlock.storage.batch_split import split_by_job
 
 
 @pytest.mark.parametrize("verb", Verb)
-def test_a_grant_was_ended_by_its_worker_exactly_if_the_verb_is_a_finish(verb: Verb) -> None:
+def test_a_lease_was_ended_by_its_worker_exactly_if_the_operation_is_a_finish(verb: Verb) -> None:
     row = HistoryRow("j", 2, Status.RUNNING, Status.QUEUED, verb, "worker:w", 1, 1, None, None, 0, b"")
     assert row.ended_by_worker is (verb in FINISHES)
 
@@ -25,7 +25,7 @@ def test_a_new_job_has_three_attempts_and_an_empty_payload() -> None:
     assert (job.payload, job.priority, job.max_attempts, job.run_at) == ("{}", 0, 3, None)
 
 
-def test_actors_say_who_they_are() -> None:
+def test_actors_describe_themselves() -> None:
     assert [
         principal.user("a"), principal.worker("a"), principal.token("a"), principal.bearer("a"), principal.system("a"),
     ] == ["user:a", "worker:a", "token:a", "bearer:a", "system:a"]  # fmt: skip
@@ -44,7 +44,7 @@ class Item(NamedTuple):
 
 
 @given(st.lists(st.sampled_from("abc")))
-def test_no_job_comes_twice_in_a_turn_and_its_items_keep_their_order(ids: list[str]) -> None:
+def test_a_round_has_each_job_at_most_once_and_items_keep_their_order(ids: list[str]) -> None:
     items = [Item(id, place) for place, id in enumerate(ids)]
     taken = list(split_by_job(items))
     assert sorted(i for commit_seq in taken for i in commit_seq) == list(range(len(items)))

@@ -20,7 +20,7 @@ from tests.domain.json_texts import (
     checked,
     fast,
     odd_texts,
-    refusal,
+    rejection,
     sanitized,
     soups,
     structured,
@@ -31,7 +31,7 @@ from tests.support.json_oracle import Oracle
 
 @fast
 @given(st.dictionaries(st.text(), values), st.booleans(), st.sampled_from([None, 2]))
-def test_the_members_of_an_object_are_the_texts_they_have(
+def test_the_members_of_an_object_are_their_source_texts(
     value: dict[str, object], ascii_only: bool, indent: int | None
 ) -> None:
     text = " " + json.dumps(value, ensure_ascii=ascii_only, indent=indent)
@@ -64,9 +64,9 @@ def test_dumped_values_are_accepted_and_returned_unchanged(
 @example('{"a":1,"\\u0061":1e400}')
 @example('["\\ud800",NaN]')
 @example("\ufeff1")
-def test_verdict_and_place_agree_with_a_slow_reader(text: str) -> None:
-    assert refusal(checked, text) == Oracle(text).verdict()
-    assert refusal(sanitized, text) == Oracle(text).verdict(mending=True)
+def test_result_and_pointer_agree_with_a_slow_reference_parser(text: str) -> None:
+    assert rejection(checked, text) == Oracle(text).verdict()
+    assert rejection(sanitized, text) == Oracle(text).verdict(sanitizing=True)
 
 
 @fast
@@ -76,7 +76,7 @@ def test_verdict_and_place_agree_with_a_slow_reader(text: str) -> None:
 @example("1" * 5000)
 def test_text_of_any_kind_raises_nothing_but_known_errors(text: str) -> None:
     for guard in GUARDS:
-        refusal(guard, text)
+        rejection(guard, text)
 
 
 @fast
@@ -157,7 +157,7 @@ def test_strict_json_is_kept_byte_for_byte(text: str) -> None:
 )
 @pytest.mark.parametrize("guard", GUARDS)
 def test_text_that_is_not_json_is_malformed(guard: Callable[[str], object], text: str) -> None:
-    assert refusal(guard, text) == (Malformed, "")
+    assert rejection(guard, text) == (Malformed, "")
 
 
 @pytest.mark.parametrize(
@@ -174,10 +174,10 @@ def test_text_that_is_not_json_is_malformed(guard: Callable[[str], object], text
     ],
 )
 @pytest.mark.parametrize("guard", GUARDS)
-def test_offences_are_named_with_their_place(
+def test_violations_are_named_with_their_pointer(
     guard: Callable[[str], object], text: str, kind: type[Error], pointer: str
 ) -> None:
-    assert refusal(guard, text) == (kind, pointer)
+    assert rejection(guard, text) == (kind, pointer)
     with pytest.raises(kind, match=r"^payload ") as caught:
         guard(text)
     assert (pointer or "at the top") in str(caught.value)
@@ -202,11 +202,11 @@ def test_offences_are_named_with_their_place(
     ],
 )
 def test_lone_surrogates_are_invalid(text: str, pointer: str) -> None:
-    assert refusal(checked, text) == (Invalid, pointer)
+    assert rejection(checked, text) == (Invalid, pointer)
 
 
-def test_syntax_errors_come_before_any_other_offence() -> None:
-    assert refusal(checked, '["\\ud800",') == (Malformed, "")
+def test_syntax_errors_come_before_any_other_violation() -> None:
+    assert rejection(checked, '["\\ud800",') == (Malformed, "")
 
 
 @pytest.mark.parametrize(
@@ -218,13 +218,13 @@ def test_bytes_that_are_not_plain_utf8_are_malformed(data: bytes) -> None:
             guard(data)
 
 
-def test_bytes_of_a_surrogate_are_malformed_unless_they_are_mended() -> None:
+def test_bytes_of_a_surrogate_are_malformed_unless_they_are_sanitized() -> None:
     with pytest.raises(Malformed):
         checked(b'"\xed\xa0\x80"')
     assert sanitized(b'"a\xed\xa0\x80\xed\xb8\x80"') == ('"a\ufffd\ufffd"', True)
 
 
-def test_a_byte_order_mark_is_called_by_its_name() -> None:
+def test_a_byte_order_mark_is_named() -> None:
     for text in ("\ufeff{}", b"\xef\xbb\xbf{}"):
         with pytest.raises(Malformed, match="byte order mark"):
             checked(text)
@@ -259,8 +259,8 @@ def test_depth_64_is_accepted_and_65_is_malformed(index: int) -> None:
     assert checked(text) == text
     deeper = nest(MAX_DEPTH + 1)[index]
     assert json.loads(deeper)
-    assert refusal(checked, deeper) == (Malformed, "")
-    assert refusal(sanitized, deeper) == (Malformed, "")
+    assert rejection(checked, deeper) == (Malformed, "")
+    assert rejection(sanitized, deeper) == (Malformed, "")
 
 
 @pytest.mark.parametrize("text", ['"' + "[" * 1000 + '"', '{"' + "{" * 1000 + '":"\\"' + "[" * 1000 + '\\\\"}'])
@@ -269,7 +269,7 @@ def test_brackets_inside_strings_do_not_count_as_depth(text: str) -> None:
 
 
 def test_pointer_of_long_keys_stops_at_an_enclosing_value() -> None:
-    assert refusal(checked, '{"a":{"' + "k" * 5000 + '":NaN}}') == (Malformed, "/a")
+    assert rejection(checked, '{"a":{"' + "k" * 5000 + '":NaN}}') == (Malformed, "/a")
 
 
 def test_control_characters_of_a_key_stay_out_of_the_message() -> None:
@@ -305,9 +305,9 @@ MEGA = 1 << 20
     ],
     ids=range(18),
 )
-def test_hostile_megabytes_are_judged(text: str) -> None:
+def test_hostile_megabytes_are_parsed(text: str) -> None:
     """A pass that is not linear would make this test hang."""
-    verdicts = [refusal(guard, text) for guard in GUARDS]
+    verdicts = [rejection(guard, text) for guard in GUARDS]
     assert verdicts[0] is not None
 
 

@@ -40,23 +40,23 @@ def test_the_edges_are_those_of_the_specification() -> None:
     assert set(EDGES) == specified()
 
 
-def test_a_move_is_legal_exactly_if_it_is_an_edge() -> None:
+def test_a_transition_is_legal_exactly_if_it_is_an_edge() -> None:
     for origin in (None, *Status):
         for target in Status:
             assert is_legal(origin, target) is ((origin, target) in specified())
 
 
-def test_every_edge_has_a_verb_and_every_verb_an_edge() -> None:
+def test_every_edge_has_an_operation_and_every_operation_an_edge() -> None:
     assert all(EDGES.values())
     assert {verb for verbs in EDGES.values() for verb in verbs} == set(Verb)
 
 
-def test_nobody_leaves_a_terminal_status() -> None:
+def test_terminal_statuses_have_no_exit() -> None:
     assert not [edge for edge in EDGES if edge[0] in TERMINAL]
     assert {Status.SUCCEEDED, Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED} == TERMINAL
 
 
-def test_every_live_status_has_a_way_to_every_kind_of_end_it_needs() -> None:
+def test_every_live_status_can_reach_every_outcome_it_needs() -> None:
     """No state without a way out: each can end, and each can be cancelled."""
     for status in set(Status) - TERMINAL:
         assert is_legal(status, Status.CANCELLED)
@@ -66,7 +66,7 @@ def test_every_live_status_has_a_way_to_every_kind_of_end_it_needs() -> None:
         assert reached >= TERMINAL
 
 
-def test_every_status_is_reached_from_birth() -> None:
+def test_every_status_is_reached_from_creation() -> None:
     reached: set[Status | None] = {None}
     while more := {t for o, t in EDGES if o in reached} - reached:
         reached |= more
@@ -106,5 +106,5 @@ LATER, NOW, EARLIER = 11, 10, 9
         (Status.DEAD_LETTER, LATER, True, Location.DEAD_LETTER),
     ],
 )
-def test_where_a_job_is_found(status: Status, run_at: int, awaits: bool, location: Location) -> None:
+def test_the_location_of_a_job(status: Status, run_at: int, awaits: bool, location: Location) -> None:
     assert locate(status, run_at=run_at, now=NOW, awaits=awaits) is location

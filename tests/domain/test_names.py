@@ -22,7 +22,7 @@ from interlock.domain.json_text import is_visible_name
         "./a",
     ],
 )
-def test_names_with_something_to_see_are_taken(name: str) -> None:
+def test_visible_names_are_accepted(name: str) -> None:
     assert is_visible_name(name)
 
 
@@ -56,7 +56,7 @@ def test_names_with_something_to_see_are_taken(name: str) -> None:
         *(f"a{deceives}b" for deceives in "\u00ad\u061c\u180e\u200b\u200e\u200f\u202a\u202e\u2060\u2066\u2069\ufeff"),
     ],
 )
-def test_names_that_are_blank_broken_or_padded_are_not_taken(name: str) -> None:
+def test_blank_broken_or_padded_names_are_rejected(name: str) -> None:
     assert not is_visible_name(name)
 
 

@@ -84,7 +84,7 @@ def test_a_policy_that_names_no_capabilities_has_none() -> None:
         ({"affinity_keys": {"k"}}, {"affinity_key": "k"}, True),
     ],
 )
-def test_which_job_fits_which_ask(ask: dict[str, set[str] | None], job: dict[str, object], may: bool) -> None:
+def test_which_job_matches_which_filter(ask: dict[str, set[str] | None], job: dict[str, object], may: bool) -> None:
     wanted = {name: None if values is None else frozenset(values) for name, values in ask.items()}
     facts = {"type": "t", "requires": (), "repository": None, "affinity_key": None, **job}
     assert fits(ClaimFilter("w", **wanted), **facts) is may  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ def test_names_are_trimmed_unique_and_sorted() -> None:
 
 
 @pytest.mark.parametrize("values", [[""], [" "], ["a", " a"], ["a\nb"], ["\u200b"], ["x" * 201], ["\x00"]])
-def test_names_that_are_none_are_refused(values: list[str]) -> None:
+def test_invalid_names_are_rejected(values: list[str]) -> None:
     with pytest.raises(Invalid) as caught:
         names(values, what="capabilities")
     assert caught.value.pointer == "/capabilities"
@@ -134,7 +134,7 @@ def test_a_repository_has_one_spelling(spelling: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["", " ", "/", ".git", "//.git/", "a\nb", "\u200b", "org/repo.git.git", "a.git/.git"])
-def test_what_is_no_repository_is_refused(value: str) -> None:
+def test_an_invalid_repository_is_rejected(value: str) -> None:
     with pytest.raises(Invalid) as caught:
         repository(value)
     assert caught.value.pointer == "/repository"
@@ -143,7 +143,7 @@ def test_what_is_no_repository_is_refused(value: str) -> None:
 @given(
     st.text(st.sampled_from("a/. \u0301e") | st.characters(), max_size=20).map(lambda text: text.replace(".", ".git"))
 )
-def test_spelling_a_repository_twice_changes_nothing_more(value: str) -> None:
+def test_normalizing_a_repository_twice_changes_nothing_more(value: str) -> None:
     try:
         once = repository(value)
     except Invalid:
@@ -152,7 +152,7 @@ def test_spelling_a_repository_twice_changes_nothing_more(value: str) -> None:
 
 
 @given(st.lists(st.text(max_size=5), max_size=5))
-def test_cleaned_names_stay_as_they_are(values: list[str]) -> None:
+def test_normalized_names_stay_unchanged(values: list[str]) -> None:
     try:
         once = names(values, what="tags")
     except Invalid:
@@ -161,7 +161,7 @@ def test_cleaned_names_stay_as_they_are(values: list[str]) -> None:
     assert list(once) == sorted(set(once))
 
 
-def test_names_have_an_end() -> None:
+def test_the_number_of_names_is_limited() -> None:
     assert len(names((str(n) for n in range(MAX_NAMES)), what="types")) == MAX_NAMES
     with pytest.raises(Invalid, match="the limit is 1000"):
         names((str(n) for n in range(MAX_NAMES + 1)), what="types")
@@ -175,7 +175,7 @@ def test_names_have_an_end() -> None:
         (("\U00020000" * 200, [], "\U00020000" * 250, None), "/repository"),
     ],
 )
-def test_needs_that_no_index_can_hold_are_refused(
+def test_requirements_too_long_for_an_index_are_rejected(
     needs: tuple[str, list[str], str | None, str | None], pointer: str
 ) -> None:
     with pytest.raises(Invalid) as caught:
@@ -183,6 +183,6 @@ def test_needs_that_no_index_can_hold_are_refused(
     assert caught.value.pointer == pointer
 
 
-def test_needs_of_usual_length_are_taken() -> None:
+def test_requirements_of_usual_length_are_accepted() -> None:
     check_needs("t" * 200, [f"capability-{n}" for n in range(40)], "r" * 200, "a" * 200)
     check_needs("\U00020000" * 200, [], "\U00020000" * 200)

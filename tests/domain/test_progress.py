@@ -14,7 +14,7 @@ ID = "0193a1b2-ffff-7fff-8fff-ffffffffffff"
 
 
 @given(numbers, numbers, st.uuids(), numbers)
-def test_a_place_comes_back_from_its_text(epoch: int, commit_seq: int, job_id: object, seq: int) -> None:
+def test_a_feed_position_round_trips_through_its_text(epoch: int, commit_seq: int, job_id: object, seq: int) -> None:
     place = FeedPosition(epoch, commit_seq, str(job_id), seq)
     assert FeedPosition.parse(str(place)) == place
 
@@ -24,7 +24,7 @@ def test_a_place_comes_back_from_its_text(epoch: int, commit_seq: int, job_id: o
     ["", ".", "...", "0.0.0", f"0.0.{ID}", f"0.0.{ID}.0.0", f"-1.0.{ID}.0", f"0.{2**63}.{ID}.0", f"0.٣.{ID}.0",
      f"0. 1.{ID}.0", f"0.1_0.{ID}.0", "0.0.nobody.0", f"0.0.{ID}.{'9' * 5000}", "\x00", "\ud800"],
 )  # fmt: skip
-def test_what_is_no_place_is_invalid(text: str) -> None:
+def test_an_invalid_feed_position_is_rejected(text: str) -> None:
     with pytest.raises(Invalid) as caught:
         FeedPosition.parse(text)
     assert caught.value.pointer == "/cursor"

@@ -56,7 +56,7 @@ def test_a_delay_is_never_below_a_tenth_of_a_second_nor_above_its_bound(
 
 
 @given(policies, attempts, chances)
-def test_jitter_is_full_equal_or_none_as_the_policy_says(policy: Backoff, attempt: int, chance: float) -> None:
+def test_jitter_is_full_equal_or_none_by_policy(policy: Backoff, attempt: int, chance: float) -> None:
     share = {"full_jitter": chance, "equal_jitter": 0.5 + 0.5 * chance}.get(policy.kind, 1.0)
     expected = max(round(grown(policy, attempt) * share * SECOND), SHORTEST_DELAY)
     assert abs(policy.delay(attempt, chance) - expected) <= 1
@@ -77,7 +77,7 @@ def test_a_delay_never_shrinks_with_the_attempts(policy: Backoff, attempt: int, 
         ("equal_jitter", [1.5, 4.5, 13.5, 15]),
     ],
 )
-def test_how_each_kind_grows(kind: str, delays: list[float]) -> None:
+def test_how_each_kind_of_backoff_grows(kind: str, delays: list[float]) -> None:
     policy = Backoff(kind, base_seconds=2.0, max_seconds=20.0, multiplier=3.0)
     assert [policy.delay(attempt, 0.5) / SECOND for attempt in range(1, 5)] == delays
 
@@ -90,18 +90,18 @@ def test_the_default_is_full_jitter_from_1_second_doubling_up_to_300() -> None:
 
 
 @given(policies, attempts, chances, st.floats(0, MAX_RETRY_AFTER_SECONDS))
-def test_what_the_provider_said_beats_every_policy(policy: Backoff, attempt: int, chance: float, given: float) -> None:
+def test_a_retry_after_overrides_every_policy(policy: Backoff, attempt: int, chance: float, given: float) -> None:
     assert after_failure(policy, attempt, chance, given) == max(round(given * SECOND), SHORTEST_DELAY)
     assert after_failure(policy, attempt, chance, None) == policy.delay(attempt, chance)
 
 
-def test_after_an_expiry_there_is_no_delay_unless_the_job_asks_for_one() -> None:
+def test_after_an_expiry_there_is_no_delay_unless_the_job_has_one() -> None:
     assert after_expiry(None) == after_expiry(0.0) == 0
     assert after_expiry(2.5) == 2_500_000
 
 
 @given(policies)
-def test_a_policy_survives_its_text(policy: Backoff) -> None:
+def test_a_policy_round_trips_through_its_text(policy: Backoff) -> None:
     assert Backoff.from_text(policy.to_text()) == policy.check() == policy
 
 
@@ -120,7 +120,7 @@ def test_a_policy_survives_its_text(policy: Backoff) -> None:
         ({"multiplier": 101.0}, "/backoff/multiplier"),
     ],
 )
-def test_a_policy_outside_the_rules_is_refused_and_named(wrong: dict[str, object], pointer: str) -> None:
+def test_an_invalid_policy_is_rejected_and_named(wrong: dict[str, object], pointer: str) -> None:
     with pytest.raises(Invalid) as caught:
         Backoff(**wrong).check()  # type: ignore[arg-type]
     assert caught.value.pointer == pointer

@@ -14,7 +14,7 @@ from tests.domain.json_texts import (
     checked,
     fast,
     odd_texts,
-    refusal,
+    rejection,
     sanitized,
     structured,
 )
@@ -36,7 +36,7 @@ from tests.support.json_oracle import Oracle
         (' {"\\ud800" : 1.0e0}\n', ' {"\\ufffd" : 1.0e0}\n'),
     ],
 )
-def test_mending_replaces_lone_surrogates_and_nothing_else(text: str, expected: str) -> None:
+def test_sanitizing_replaces_lone_surrogates_and_nothing_else(text: str, expected: str) -> None:
     assert sanitized(text) == (expected, True)
 
 
@@ -61,8 +61,8 @@ def keys_stay_apart(value: object) -> bool:
 
 @fast
 @given(odd_texts | structured)
-def test_mended_text_means_the_same_with_surrogates_replaced(text: str) -> None:
-    if refusal(sanitized, text):
+def test_sanitized_text_means_the_same_with_surrogates_replaced(text: str) -> None:
+    if rejection(sanitized, text):
         return
     result, flag = sanitized(text)
     sent = json.loads(text)
@@ -76,26 +76,26 @@ def test_mended_text_means_the_same_with_surrogates_replaced(text: str) -> None:
         assert checked(result) == result
 
 
-def test_keys_that_mending_makes_equal_are_all_kept() -> None:
+def test_keys_that_sanitizing_makes_equal_are_all_kept() -> None:
     assert sanitized('{"\\ud800":1,"\\udfff":2,"\\ufffd":3}') == ('{"\\ufffd":1,"\\ufffd":2,"\\ufffd":3}', True)
 
 
-def test_a_text_that_was_mended_is_taken_again_though_keys_became_equal() -> None:
+def test_a_sanitized_text_is_accepted_again_though_keys_became_equal() -> None:
     text, _ = sanitized('[{"\\ud800":1,"\\udfff":2,"b":3}]')
     assert sanitized(text) == (text, False)
-    assert refusal(checked, text) == (Malformed, "/0/\ufffd")
-    assert refusal(sanitized, '{"\\ufffd":1,"\ufffd":2,"b":3,"b":4}') == (Malformed, "/b")
+    assert rejection(checked, text) == (Malformed, "/0/\ufffd")
+    assert rejection(sanitized, '{"\\ufffd":1,"\ufffd":2,"b":3,"b":4}') == (Malformed, "/b")
 
 
-def test_keys_equal_as_sent_are_still_refused_when_mending() -> None:
-    assert refusal(sanitized, '{"\\ud800":1,"\\uD800":2}') == (Malformed, "/\ufffd")
+def test_keys_equal_as_sent_are_still_rejected_when_sanitizing() -> None:
+    assert rejection(sanitized, '{"\\ud800":1,"\\uD800":2}') == (Malformed, "/\ufffd")
 
 
 @fast
 @given(any_text)
 @example(HIGH + LOW)
 @example("\\ud800")
-def test_mended_plain_strings_encode_and_keep_every_other_character(value: str) -> None:
+def test_sanitized_plain_strings_encode_and_keep_every_other_character(value: str) -> None:
     result, flag = sanitize_text(value)
     assert result == scrub(value)
     assert flag == (result != value)

@@ -15,14 +15,14 @@ numbers = st.integers(0, MAX_SHARDS - 1)
 
 
 @given(numbers)
-def test_an_id_names_the_shard_of_its_birth_and_stays_a_uuid_of_version_7(shard: int) -> None:
+def test_an_id_names_the_shard_of_its_creation_and_stays_a_uuid_of_version_7(shard: int) -> None:
     id = new_id(shard)
     assert shard_of_id(id) == shard
     assert (UUID(id).version, UUID(id).variant) == (7, "specified in RFC 4122")
     assert str(UUID(id)) == id
 
 
-def test_where_there_is_one_shard_ids_name_number_0() -> None:
+def test_with_one_shard_ids_contain_number_0() -> None:
     assert {shard_of_id(new_id()) for _ in range(100)} == {0}
 
 
@@ -34,7 +34,7 @@ def test_new_tenants_are_spread_evenly_and_always_to_the_same_shard() -> None:
 
 
 @given(st.integers(0, 2**60), numbers)
-def test_the_next_number_of_a_shard_is_above_and_its_own(after: int, shard: int) -> None:
+def test_the_next_number_of_a_shard_is_greater_and_its_own(after: int, shard: int) -> None:
     number = next_number(after, shard)
     assert after < number <= after + MAX_SHARDS
     assert number % MAX_SHARDS == shard

@@ -30,7 +30,7 @@ def kept(**fields: object) -> Token:
 
 
 @given(secrets)
-def test_what_is_spelled_is_whole(secret: bytes) -> None:
+def test_an_encoded_token_round_trips(secret: bytes) -> None:
     text = token.spell(secret)
     assert token.is_whole(text)
     assert re.fullmatch("ilk_[0-9A-Za-z]{49}", text)
@@ -42,45 +42,45 @@ def test_two_secrets_have_two_texts(a: bytes, b: bytes) -> None:
 
 
 @pytest.mark.parametrize("secret", [bytes(32), b"\xff" * 32], ids=["least", "greatest"])
-def test_the_least_and_the_greatest_secret_have_the_same_length(secret: bytes) -> None:
+def test_the_smallest_and_the_largest_secret_have_the_same_length(secret: bytes) -> None:
     assert len(token.spell(secret)) == len(TOKEN)
 
 
 @pytest.mark.parametrize("size", [0, 16, 31, 33])
-def test_a_token_is_made_of_256_bits_and_no_other_number(size: int) -> None:
+def test_a_token_has_256_bits(size: int) -> None:
     with pytest.raises(ValueError, match="32 random bytes"):
         token.spell(bytes(size))
 
 
 @given(secrets, st.integers(0, len(TOKEN) - 1), st.characters(max_codepoint=0x17F))
-def test_any_other_character_at_any_place_is_noticed(secret: bytes, place: int, other: str) -> None:
+def test_any_changed_character_is_detected(secret: bytes, place: int, other: str) -> None:
     text = token.spell(secret)
     changed = text[:place] + other + text[place + 1 :]
     assert token.is_whole(changed) is (changed == text)
 
 
 @given(secrets, st.integers(0, len(TOKEN) - 1))
-def test_a_token_cut_anywhere_is_noticed(secret: bytes, length: int) -> None:
+def test_a_truncated_token_is_detected(secret: bytes, length: int) -> None:
     text = token.spell(secret)
     assert not token.is_whole(text[:length])
     assert not token.is_whole(text[len(text) - length :])
 
 
 @given(secrets, st.integers(0, len(TOKEN)), st.sampled_from("\0\n\r\t a0_é\U0001f511\ud800"))
-def test_a_character_too_many_is_noticed(secret: bytes, place: int, more: str) -> None:
+def test_an_extra_character_is_detected(secret: bytes, place: int, more: str) -> None:
     text = token.spell(secret)
     assert not token.is_whole(text[:place] + more + text[place:])
 
 
 @given(secrets)
-def test_another_case_is_noticed(secret: bytes) -> None:
+def test_a_changed_case_is_detected(secret: bytes) -> None:
     text = token.spell(secret)
     for other in (text.upper(), text.lower(), text.swapcase(), text.title()):
         assert not token.is_whole(other)
 
 
 @given(secrets, st.integers(4, len(TOKEN) - 2))
-def test_two_neighbours_that_changed_places_are_noticed(secret: bytes, place: int) -> None:
+def test_two_swapped_characters_are_detected(secret: bytes, place: int) -> None:
     text = token.spell(secret)
     swapped = text[:place] + text[place + 1] + text[place] + text[place + 2 :]
     assert token.is_whole(swapped) is (swapped == text)
@@ -89,7 +89,7 @@ def test_two_neighbours_that_changed_places_are_noticed(secret: bytes, place: in
 @pytest.mark.parametrize(
     "junk", ["", "nothing", "ilk_", "ilk_" + "0" * 49, "Bearer " + TOKEN, TOKEN * 2, "x" * 100_000]
 )
-def test_junk_is_no_token(junk: str) -> None:
+def test_random_text_is_not_a_token(junk: str) -> None:
     assert not token.is_whole(junk)
 
 
@@ -97,7 +97,7 @@ def test_the_hash_is_sha_256_of_the_whole_text() -> None:
     assert token.fingerprint(TOKEN) == hashlib.sha256(TOKEN.encode()).digest()
 
 
-def test_a_sighting_admits_only_the_hash_it_is_kept_under() -> None:
+def test_a_token_record_matches_only_its_own_hash() -> None:
     hash = token.fingerprint(TOKEN)
     assert TokenUse(kept(), hash, 0).admits(hash)
     assert not TokenUse(kept(), hash, 0).admits(bytes(32))
@@ -109,7 +109,7 @@ ALL_SETS = [set(some) for n in range(len(ROLES) + 1) for some in combinations(so
 
 
 @pytest.mark.parametrize("roles", ALL_SETS, ids=lambda roles: "+".join(sorted(roles)) or "none")
-def test_which_roles_may_stand_together(roles: set[str]) -> None:
+def test_which_roles_are_compatible(roles: set[str]) -> None:
     """Every set of roles, on a worker's token and on another."""
     for worker_id, fine in (
         (None, bool(roles) and ("work" not in roles or roles <= {"work", "produce", "read"})),
@@ -124,25 +124,25 @@ def test_which_roles_may_stand_together(roles: set[str]) -> None:
 
 
 @pytest.mark.parametrize("roles", [["king"], ["Admin"], ["admin "] * 2, ["*"], [""]])
-def test_a_role_that_does_not_exist_is_refused(roles: list[str]) -> None:
+def test_a_role_that_does_not_exist_is_rejected(roles: list[str]) -> None:
     with pytest.raises(Invalid):
         token.roles(roles, worker_id=None)
 
 
-def test_absent_or_a_star_is_any_an_empty_list_none() -> None:
+def test_absent_or_a_star_means_any_and_an_empty_list_none() -> None:
     assert token.types(None) is token.types(["*"]) is token.repositories(None) is token.repositories(["*"]) is None
     assert token.types([]) == token.repositories([]) == ()
     assert token.capabilities(None) == token.capabilities([]) == ()
 
 
-def test_names_are_trimmed_sorted_and_in_one_spelling() -> None:
+def test_names_are_trimmed_sorted_and_normalized() -> None:
     assert token.types([" b", "a "]) == ("a", "b")
     assert token.repositories(["org/repo.git/", "org/a"]) == ("org/a", "org/repo")
     assert token.capabilities([" gpu "]) == ("gpu",)
 
 
 @pytest.mark.parametrize("values", [["a", "a"], ["a", " a "], [""], ["  "], ["a\nb"], ["*", "a"], ["x" * 201], ["\0"]])
-def test_lists_of_odd_names_are_refused(values: list[str]) -> None:
+def test_lists_of_invalid_names_are_rejected(values: list[str]) -> None:
     for read, pointer in (
         (token.types, "/types"), (token.repositories, "/repositories"), (token.capabilities, "/capabilities"),
     ):  # fmt: skip
@@ -151,7 +151,7 @@ def test_lists_of_odd_names_are_refused(values: list[str]) -> None:
         assert caught.value.pointer == pointer
 
 
-def test_a_repository_named_twice_in_two_spellings_is_refused() -> None:
+def test_a_repository_named_twice_in_two_spellings_is_rejected() -> None:
     with pytest.raises(Invalid):
         token.repositories(["org/repo", "org/repo.git"])
 
@@ -161,19 +161,19 @@ def test_there_is_no_star_for_capabilities() -> None:
         token.capabilities(["*"])
 
 
-def test_a_thousand_names_are_taken_and_no_more() -> None:
+def test_a_thousand_names_are_accepted_and_no_more() -> None:
     assert len(token.types([f"t{i}" for i in range(1000)]) or ()) == 1000
     with pytest.raises(Invalid):
         token.types([f"t{i}" for i in range(1001)])
 
 
 @pytest.mark.parametrize("name", ["", " ", "a/b", "a\nb", "x" * 201])
-def test_odd_names_of_workers_are_refused(name: str) -> None:
+def test_invalid_names_of_workers_are_rejected(name: str) -> None:
     with pytest.raises(Invalid):
         token.worker_id(name)
 
 
-def test_a_workers_token_lets_in_that_worker() -> None:
+def test_a_worker_token_authenticates_that_worker() -> None:
     who = kept(roles=("work",), worker_id="w1", types=("build",), capabilities=("gpu",)).principal()
     assert (who.tenant, who.actor, who.worker, who.roles) == ("acme", "worker:w1", "w1", frozenset({"work"}))
     assert not who.unchecked
@@ -182,14 +182,14 @@ def test_a_workers_token_lets_in_that_worker() -> None:
     assert who.narrowed(ClaimFilter("w1", types=frozenset({"deploy"}))).types == frozenset()
 
 
-def test_another_token_lets_in_whoever_bears_it() -> None:
+def test_another_token_authenticates_its_bearer() -> None:
     who = kept(roles=("admin", "read")).principal()
     assert (who.actor, who.worker) == ("token:an-id", None)
     assert who.may("admin")
     assert not who.may("work")
 
 
-def test_a_token_that_may_work_and_names_no_worker_works_under_its_own_id() -> None:
+def test_a_worker_token_without_a_name_uses_its_own_id() -> None:
     who = kept(roles=("work",)).principal()
     assert who.works_as(None) == "an-id"
     assert who.works_as("an-id/2") == "an-id/2"
@@ -198,18 +198,18 @@ def test_a_token_that_may_work_and_names_no_worker_works_under_its_own_id() -> N
 
 
 @pytest.mark.parametrize("asked", ["w2", "w1x", "w1/", "w1x/1", "W1", "", "/", "w1 ", "w"])
-def test_nobody_works_under_the_name_of_another_worker(asked: str) -> None:
+def test_a_token_cannot_use_the_name_of_another_worker(asked: str) -> None:
     who = Principal("acme", "worker:w1", frozenset({"work"}), "w1")
     with pytest.raises(Forbidden):
         who.works_as(asked)
 
 
-def test_a_worker_works_under_its_name_or_as_an_instance_of_it() -> None:
+def test_a_worker_uses_its_name_or_an_instance_of_it() -> None:
     who = Principal("acme", "worker:w1", frozenset({"work"}), "w1")
     assert [who.works_as(asked) for asked in (None, "w1", "w1/a", "w1/a/b")] == ["w1", "w1", "w1/a", "w1/a/b"]
 
 
-def test_without_auth_anybody_works_under_any_name_and_nothing_is_narrowed() -> None:
+def test_without_auth_any_worker_name_is_allowed_and_nothing_is_narrowed() -> None:
     who = local()
     wide = ClaimFilter("w1", capabilities=frozenset({"gpu"}))
     assert who.works_as("w1") == "w1"

@@ -40,7 +40,7 @@ def test_there_is_an_event_for_every_status_and_three_more() -> None:
     }
 
 
-def test_the_bytes_of_a_body_are_settled() -> None:
+def test_the_bytes_of_a_body_are_fixed() -> None:
     """A receiver may get a message again after an upgrade of ours; change this text and its body is no longer the same."""
     reported = dispatch(agent_kind="planner", agent_id="7", tags=("a", "ü"), approval_id="g1", folded=3)
     assert webhook.body(reported, "2027-01-15T08:00:00.000000Z") == (
@@ -51,7 +51,7 @@ def test_the_bytes_of_a_body_are_settled() -> None:
     )
 
 
-def test_a_body_says_nothing_of_who_sends_and_how_often() -> None:
+def test_a_body_does_not_depend_on_sender_and_attempt() -> None:
     first = webhook.body(dispatch(), "t")
     assert first == webhook.body(dispatch(grab=9, attempts=4, url="https://b.example/", secrets=[SECRET]), "t")
     assert json.loads(first)["data"].keys() == {
@@ -60,7 +60,7 @@ def test_a_body_says_nothing_of_who_sends_and_how_often() -> None:
 
 
 @given(st.binary(max_size=300), st.integers(0, 2**33))
-def test_our_signature_is_the_one_of_the_standard(content: bytes, seconds: int) -> None:
+def test_the_signature_follows_the_standard(content: bytes, seconds: int) -> None:
     text = base64.b64encode(content).decode()
     theirs = Webhook(SECRET).sign("msg", datetime.fromtimestamp(seconds, tz=UTC), text)
     assert webhook.sign(SECRET, "msg", seconds, text.encode()) == theirs
@@ -76,7 +76,7 @@ def test_while_a_secret_rotates_either_one_verifies() -> None:
 
 
 @pytest.mark.parametrize("late", [-301, 301])
-def test_a_message_more_than_five_minutes_off_is_not_believed(late: int) -> None:
+def test_a_message_more_than_five_minutes_off_is_rejected(late: int) -> None:
     headers = webhook.headers([SECRET], "msg", NOW, b"{}")
     assert webhook.verify(SECRET, headers, b"{}", now_seconds=NOW + 300)
     assert not webhook.verify(SECRET, headers, b"{}", now_seconds=NOW + late)
@@ -96,20 +96,20 @@ def test_a_message_more_than_five_minutes_off_is_not_believed(late: int) -> None
         {"webhook-signature": "v1,é"},
     ],
 )
-def test_a_message_that_was_touched_is_not_believed(spoiled: dict[str, str]) -> None:
+def test_a_changed_message_is_rejected(spoiled: dict[str, str]) -> None:
     headers = webhook.headers([SECRET], "msg", NOW, b"{}")
     assert webhook.verify(SECRET, headers, b"{}", now_seconds=NOW)
     assert not webhook.verify(SECRET, headers | spoiled, b"{}", now_seconds=NOW)
     assert not webhook.verify(SECRET, headers, b"{ }", now_seconds=NOW)
 
 
-def test_header_names_are_read_in_any_case() -> None:
+def test_header_names_are_case_insensitive() -> None:
     headers = {name.title(): value for name, value in webhook.headers([SECRET], "msg", NOW, b"{}").items()}
     assert webhook.verify(SECRET, headers, b"{}", now_seconds=NOW)
 
 
 @pytest.mark.parametrize("code", [200, 201, 204, 299])
-def test_any_success_delivers(code: int) -> None:
+def test_any_2xx_delivers(code: int) -> None:
     assert webhook.outcome(3, WebhookResponse(code), 0.5) == (DeliveryStatus.DELIVERED, None, False)
     assert webhook.fault_of(WebhookResponse(code)) is None
 
@@ -124,7 +124,7 @@ def test_any_success_delivers(code: int) -> None:
         WebhookResponse(error="timeout"),
     ],
 )
-def test_anything_else_is_tried_again_until_the_list_of_delays_ends(reply: WebhookResponse) -> None:
+def test_any_other_status_is_retried_until_the_delays_end(reply: WebhookResponse) -> None:
     for attempts, delay in enumerate(DELAYS_SECONDS):
         low, high = (webhook.outcome(attempts, reply, chance) for chance in (0.0, 1.0))
         assert low.status is high.status is DeliveryStatus.FAILED
@@ -137,18 +137,18 @@ def test_a_receiver_that_is_down_for_an_hour_misses_nothing() -> None:
     assert sum(DELAYS_SECONDS) * (1 - webhook.JITTER) > 86_400
 
 
-def test_gone_ends_it_at_once() -> None:
+def test_status_410_ends_deliveries_immediately() -> None:
     assert webhook.outcome(0, WebhookResponse(410), 0.5) == (DeliveryStatus.DEAD, None, True)
     assert webhook.fault_of(WebhookResponse(410)) == "gone"
 
 
-def test_a_receiver_may_ask_for_more_time_within_bounds() -> None:
+def test_a_receiver_may_ask_for_more_time_within_limits() -> None:
     assert webhook.outcome(0, WebhookResponse(429, retry_after_seconds=90.0), 0.5).delay_seconds == 90.0
     assert webhook.outcome(0, WebhookResponse(503, retry_after_seconds=1e9), 0.5).delay_seconds == 3600.0
     assert webhook.outcome(4, WebhookResponse(503, retry_after_seconds=1.0), 0.5).delay_seconds == DELAYS_SECONDS[4]
 
 
-def test_faults_are_words_of_ours() -> None:
+def test_delivery_errors_are_fixed_phrases() -> None:
     reported = [
         webhook.fault_of(reply)
         for reply in (WebhookResponse(302), WebhookResponse(500), WebhookResponse(error="timeout"))
@@ -157,6 +157,6 @@ def test_faults_are_words_of_ours() -> None:
 
 
 @pytest.mark.parametrize("events", [[], ["job.succeeded", "job.succeeded"], ["job.*"], ["job.done"], [""]])
-def test_only_known_events_are_listened_to_each_once(events: list[str]) -> None:
+def test_only_known_events_can_be_subscribed_to_each_once(events: list[str]) -> None:
     with pytest.raises(Invalid):
         webhook.check_events(events)

@@ -26,7 +26,7 @@ NOWHERE = Allowance()
         ("https://[2606:4700::1111]:8443/", ("https", "2606:4700::1111", 8443, "/")),
     ],
 )
-def test_a_plain_url_is_taken_apart(url: str, parts: tuple[object, ...]) -> None:
+def test_a_plain_url_is_parsed(url: str, parts: tuple[object, ...]) -> None:
     assert parse(url) == parts
 
 
@@ -47,14 +47,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("url", REFUSED)
-def test_what_two_parsers_could_read_differently_is_refused(url: str) -> None:
+def test_an_ambiguous_url_is_rejected(url: str) -> None:
     with pytest.raises(Invalid) as caught:
         parse(url, "webhook")
     assert caught.value.pointer == "/webhook"
 
 
 @given(st.text(max_size=60))
-def test_no_text_whatever_raises_anything_else(text: str) -> None:
+def test_any_text_raises_only_the_documented_error(text: str) -> None:
     for url in (text, f"https://{text}", f"https://a.example{text}"):
         try:
             found = parse(url)
@@ -76,7 +76,7 @@ NOT_PUBLIC = [
 
 
 @pytest.mark.parametrize("address", NOT_PUBLIC)
-def test_what_is_not_public_is_not(address: str) -> None:
+def test_non_public_addresses_are_recognized(address: str) -> None:
     assert not is_public(address)
 
 
@@ -85,12 +85,12 @@ def test_what_is_not_public_is_not(address: str) -> None:
     ["1.1.1.1", "8.8.8.8", "93.184.216.34", "100.63.255.255", "100.128.0.0", "172.15.0.1", "172.32.0.1", "192.0.1.1",
      "223.255.255.255", "2606:4700:4700::1111", "2a00:1450:4001::1", "2001:4860:4860::8888", "2620:fe::fe"],
 )  # fmt: skip
-def test_what_is_public_is(address: str) -> None:
+def test_public_addresses_are_recognized(address: str) -> None:
     assert is_public(address)
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_an_ipv4_address_is_never_public_in_disguise(number: int) -> None:
+def test_an_embedded_ipv4_address_is_never_public(number: int) -> None:
     for disguise in (
         IPv6Address(number),
         IPv6Address(0xFFFF << 32 | number),
@@ -108,12 +108,12 @@ def test_an_ipv4_address_is_never_public_in_disguise(number: int) -> None:
      "https://169.254.169.254/latest/meta-data/", "https://[fd00:ec2::254]/", "https://localhost/", "https://intranet/",
      "https://x.localhost/"],
 )  # fmt: skip
-def test_only_https_to_public_places_on_few_ports(url: str) -> None:
+def test_only_https_to_public_addresses_on_few_ports_is_allowed(url: str) -> None:
     with pytest.raises(Invalid):
         admitted(url, NOWHERE)
 
 
-def test_public_places_are_admitted() -> None:
+def test_public_addresses_are_admitted() -> None:
     for url in ("https://a.example/", "https://a.example:8443/x", "https://8.8.8.8/", "https://[2606:4700::1111]/"):
         assert admitted(url, NOWHERE)
 
@@ -137,7 +137,7 @@ def test_an_operator_may_allow_more(entry: str, url: str, taken: bool) -> None:
     assert (Allowance.of([entry]).fault(parse(url)) is None) is taken
 
 
-def test_every_address_is_judged_unless_its_name_is_allowed() -> None:
+def test_every_address_is_checked_unless_its_name_is_allowed() -> None:
     there = Destination("https", "hooks.example", 443, "/")
     assert NOWHERE.permits(there, "8.8.8.8")
     assert not NOWHERE.permits(there, "10.0.0.1")
@@ -148,6 +148,6 @@ def test_every_address_is_judged_unless_its_name_is_allowed() -> None:
 
 
 @pytest.mark.parametrize("entry", ["", "http://a.example", "a b", "10.0.0.0/33", "a.example:99999999", "127.1"])
-def test_an_allowance_that_says_nothing_is_refused(entry: str) -> None:
+def test_an_empty_allowance_is_rejected(entry: str) -> None:
     with pytest.raises(Invalid):
         Allowance.of([entry])

@@ -63,7 +63,7 @@ async def world() -> AsyncIterator[World]:
 
 
 @pytest.fixture
-async def remote(store: Store) -> AsyncIterator[Engine]:
+async def queue(store: Store) -> AsyncIterator[Engine]:
     """An engine whose webhooks may reach this machine."""
     engine = Engine(store, Limits(webhooks=HERE), outside=OutboundClient(HERE, deadline_seconds=RETRY_SECONDS))
     yield engine

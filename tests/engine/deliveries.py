@@ -17,19 +17,17 @@ HERE = Allowance.of(["127.0.0.0/8"])
 EVERYTHING = DeliveryFilter(limit=200)
 
 
-async def subscribe(remote: Engine, who: Principal, there: str, /, **fields: Any) -> Created:
-    return await remote.webhooks.subscribe(
-        who, subscription_request({"url": there, "events": ["job.queued"], **fields})
-    )
+async def subscribe(queue: Engine, who: Principal, there: str, /, **fields: Any) -> Created:
+    return await queue.webhooks.subscribe(who, subscription_request({"url": there, "events": ["job.queued"], **fields}))
 
 
-async def enqueue(remote: Engine, who: Principal, count: int = 1, **fields: Any) -> list[str]:
-    jobs = await remote.jobs.enqueue_batch(who, [job_request({"type": "t", **fields}) for _ in range(count)])
+async def enqueue(queue: Engine, who: Principal, count: int = 1, **fields: Any) -> list[str]:
+    jobs = await queue.jobs.enqueue_batch(who, [job_request({"type": "t", **fields}) for _ in range(count)])
     return [job.id for job in jobs]
 
 
-async def statuses(remote: Engine, who: Principal) -> list[tuple[DeliveryStatus, int, str | None]]:
-    return [(d.status, d.attempts, d.last_error) for d in await remote.webhooks.deliveries(who, EVERYTHING)]
+async def statuses(queue: Engine, who: Principal) -> list[tuple[DeliveryStatus, int, str | None]]:
+    return [(d.status, d.attempts, d.last_error) for d in await queue.webhooks.deliveries(who, EVERYTHING)]
 
 
 def after(condition: Callable[[], bool]) -> Any:

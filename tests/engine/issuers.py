@@ -120,7 +120,7 @@ class World:
     async def enter(self, text: str) -> Principal:
         return await self.issuers.authenticate(text)
 
-    async def refuses(self, text: str) -> bool:
+    async def rejects(self, text: str) -> bool:
         try:
             await self.enter(text)
         except Unauthenticated:

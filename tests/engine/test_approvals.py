@@ -67,7 +67,7 @@ async def approval_of(engine: Engine, **fields: Any) -> Approval:
     return approval
 
 
-async def test_the_answer_to_a_worker_has_receipt_and_gate_but_never_a_token(interlock_engine: Engine) -> None:
+async def test_the_result_for_a_worker_has_receipt_and_approval_but_never_a_token(interlock_engine: Engine) -> None:
     receipt, approval, token = await opened(interlock_engine, risk="high", details='{"n":1}')
     assert approval is not None
     assert (receipt.status, receipt.id, token) == (Status.WAITING_FOR_APPROVAL, approval.job_id, None)
@@ -75,7 +75,9 @@ async def test_the_answer_to_a_worker_has_receipt_and_gate_but_never_a_token(int
     assert await interlock_engine.approvals.get("acme", approval.id) == approval
 
 
-async def test_a_subject_that_asked_as_a_worker_cannot_answer_with_another_credential(interlock_engine: Engine) -> None:
+async def test_a_subject_that_requested_as_a_worker_cannot_decide_with_another_credential(
+    interlock_engine: Engine,
+) -> None:
     robot = Principal("acme", "worker:robot", frozenset({"work"}), "robot", subject=ADA.actor)
     approval = (await opened(interlock_engine, robot)).approval
     assert approval is not None
@@ -87,7 +89,7 @@ async def test_a_subject_that_asked_as_a_worker_cannot_answer_with_another_crede
     assert (await interlock_engine.approvals.decide(BOB, approval.id, APPROVE)).status is ApprovalStatus.APPROVED
 
 
-async def test_with_auth_off_the_answer_carries_a_link_and_a_repeat_gets_a_new_one(
+async def test_with_auth_off_the_result_has_a_link_and_a_repeat_gets_a_new_one(
     interlock_engine: Engine, who: Principal
 ) -> None:
     job = await running(interlock_engine)
@@ -108,20 +110,20 @@ async def test_with_auth_off_the_answer_carries_a_link_and_a_repeat_gets_a_new_o
     assert several.token is None
 
 
-async def test_with_auth_off_the_one_caller_there_is_may_decide(interlock_engine: Engine, who: Principal) -> None:
+async def test_with_auth_off_the_single_caller_may_decide(interlock_engine: Engine, who: Principal) -> None:
     approval = (await opened(interlock_engine, who)).approval
     assert approval is not None
     assert (await interlock_engine.approvals.decide(who, approval.id, APPROVE)).status is ApprovalStatus.APPROVED
 
 
-async def test_a_pending_cancel_beats_the_gate(interlock_engine: Engine) -> None:
+async def test_a_pending_cancel_rejects_the_approval_request(interlock_engine: Engine) -> None:
     job = await running(interlock_engine)
     await interlock_engine.jobs.cancel(OPERATOR, job.id)
     with pytest.raises(CancelRequested):
         await interlock_engine.approvals.open(AGENT, asks(job))
 
 
-async def test_a_checkpoint_comes_along_under_the_grant_that_asks(interlock_engine: Engine) -> None:
+async def test_a_checkpoint_is_saved_with_the_request_under_its_lease(interlock_engine: Engine) -> None:
     job = await running(interlock_engine)
     progress = Checkpoint("not this job", 99, "somebody", 3, '"here \\ud800"')
     await interlock_engine.approvals.open(AGENT, asks(job, checkpoint=progress))
@@ -144,7 +146,7 @@ async def test_a_checkpoint_comes_along_under_the_grant_that_asks(interlock_engi
         ({"schema": "{}", "required": 2}, "/schema"),
     ],
 )
-async def test_what_is_outside_the_rules_is_refused_and_the_grant_goes_on(
+async def test_an_invalid_request_is_rejected_and_the_lease_continues(
     interlock_engine: Engine, fields: dict[str, Any], pointer: str
 ) -> None:
     job = await running(interlock_engine)
@@ -154,7 +156,7 @@ async def test_what_is_outside_the_rules_is_refused_and_the_grant_goes_on(
     await interlock_engine.leases.complete("acme", CompleteJob(job.id, job.fence, "w"))
 
 
-async def test_each_limit_holds_at_its_edge(interlock_engine: Engine) -> None:
+async def test_each_limit_applies_at_its_boundary(interlock_engine: Engine) -> None:
     job = await running(interlock_engine)
     for fields in (
         {"prompt": "x" * 8193},
@@ -177,7 +179,7 @@ async def test_each_limit_holds_at_its_edge(interlock_engine: Engine) -> None:
     assert approval.expires_at - approval.opened_at == 7 * 86_400 * SECOND
 
 
-async def test_a_question_with_odd_text_is_mended_and_marked(interlock_engine: Engine) -> None:
+async def test_a_request_with_invalid_unicode_is_sanitized_and_marked(interlock_engine: Engine) -> None:
     approval = await approval_of(interlock_engine, prompt="Send \ud800 \x00?", details='"\\ud800"')
     assert (approval.prompt, approval.details) == ("Send \ufffd \ufffd?", '"\\ufffd"')
     assert (await interlock_engine.queries.job("acme", approval.job_id)).sanitized
@@ -194,7 +196,9 @@ async def test_a_question_with_odd_text_is_mended_and_marked(interlock_engine: E
     ],
     ids=["the agent", "no approver", "an approver that works", "a reader", "the opener"],
 )
-async def test_whoever_works_or_asked_can_neither_decide_nor_mint(interlock_engine: Engine, who: Principal) -> None:
+async def test_workers_and_requesters_can_neither_decide_nor_create_links(
+    interlock_engine: Engine, who: Principal
+) -> None:
     approval = await approval_of(interlock_engine)
     for act in (
         interlock_engine.approvals.decide(who, approval.id, APPROVE),
@@ -205,7 +209,7 @@ async def test_whoever_works_or_asked_can_neither_decide_nor_mint(interlock_engi
     assert await interlock_engine.approvals.get("acme", approval.id) == approval
 
 
-async def test_a_working_credential_beside_a_link_is_refused(interlock_engine: Engine) -> None:
+async def test_a_worker_credential_beside_a_link_is_rejected(interlock_engine: Engine) -> None:
     approval = await approval_of(interlock_engine)
     token = (await interlock_engine.approvals.create_link(ADA, approval.id)).token
     with pytest.raises(Forbidden):
@@ -213,7 +217,7 @@ async def test_a_working_credential_beside_a_link_is_refused(interlock_engine: E
     assert (await interlock_engine.approvals.decide_by_token(token, APPROVE, who=BOB)).closed_by == "bearer:user:ada"
 
 
-async def test_foreign_gates_are_answered_like_unknown_ones(interlock_engine: Engine) -> None:
+async def test_foreign_approvals_are_treated_like_unknown_ones(interlock_engine: Engine) -> None:
     approval = await approval_of(interlock_engine)
     given = set()
     for id in (approval.id, "0193a1b2-ffff-7fff-8fff-ffffffffffff", "no id at all", "\ud800"):
@@ -228,13 +232,13 @@ async def test_foreign_gates_are_answered_like_unknown_ones(interlock_engine: En
     assert given == {"no approval ID"}
 
 
-async def test_looking_at_a_gate_decides_nothing_however_often(interlock_engine: Engine) -> None:
+async def test_reading_an_approval_decides_nothing(interlock_engine: Engine) -> None:
     approval = await approval_of(interlock_engine)
-    minted = await interlock_engine.approvals.create_link(ADA, approval.id)
+    created_link = await interlock_engine.approvals.create_link(ADA, approval.id)
     before = await interlock_engine.queries.job("acme", approval.job_id)
     for _ in range(50):
-        assert await interlock_engine.approvals.of_token(minted.token) == minted.approval
-        assert await interlock_engine.approvals.get("acme", approval.id) == minted.approval
+        assert await interlock_engine.approvals.of_token(created_link.token) == created_link.approval
+        assert await interlock_engine.approvals.get("acme", approval.id) == created_link.approval
     assert await interlock_engine.queries.job("acme", approval.job_id) == before
 
 
@@ -247,7 +251,7 @@ async def test_a_wrong_token_finds_nothing(interlock_engine: Engine) -> None:
     assert (await interlock_engine.approvals.get("acme", approval.id)).status is ApprovalStatus.OPEN
 
 
-async def test_tokens_are_long_and_never_the_same(interlock_engine: Engine) -> None:
+async def test_tokens_are_long_and_unique(interlock_engine: Engine) -> None:
     approval = await approval_of(interlock_engine)
     tokens = [(await interlock_engine.approvals.create_link(ADA, approval.id)).token for _ in range(20)]
     assert len(set(tokens)) == 20
@@ -257,7 +261,7 @@ async def test_tokens_are_long_and_never_the_same(interlock_engine: Engine) -> N
 SCHEMA = '{"type": "object", "properties": {"amount": {"type": "integer", "maximum": 10}}, "required": ["amount"]}'
 
 
-async def test_data_must_fit_the_schema_and_is_kept_byte_for_byte(interlock_engine: Engine) -> None:
+async def test_data_must_match_the_schema_and_is_stored_byte_for_byte(interlock_engine: Engine) -> None:
     approval = await approval_of(interlock_engine, schema=SCHEMA)
     for data, pointer in (('{"amount": 11}', "/data/amount"), ('{"amount": "1"}', "/data/amount"), ("[]", "/data")):
         with pytest.raises(Invalid) as caught:
@@ -277,7 +281,7 @@ async def test_data_must_fit_the_schema_and_is_kept_byte_for_byte(interlock_engi
     assert bytes(decision_to_dict(reported[job.id][-1])["data"]) == b'{"amount" :  3}'
 
 
-async def test_data_that_takes_too_long_to_compare_with_the_schema_is_rejected(interlock_engine: Engine) -> None:
+async def test_data_whose_validation_takes_too_long_is_rejected(interlock_engine: Engine) -> None:
     approval = await approval_of(interlock_engine, schema='{"pattern": ".{0,3000}z"}')
     with pytest.raises(Invalid, match="takes too long to compare with its schema") as caught:
         await interlock_engine.approvals.decide(ADA, approval.id, APPROVE, data=f'"{"a" * 5000}"')
@@ -285,7 +289,7 @@ async def test_data_that_takes_too_long_to_compare_with_the_schema_is_rejected(i
     assert (await interlock_engine.approvals.decide(ADA, approval.id, APPROVE, data='"abcz"')).data == '"abcz"'
 
 
-async def test_an_approval_without_data_takes_what_was_proposed(interlock_engine: Engine) -> None:
+async def test_an_approve_without_data_takes_the_proposal(interlock_engine: Engine) -> None:
     approval = await approval_of(interlock_engine, schema=SCHEMA)
     assert (await interlock_engine.approvals.decide(ADA, approval.id, APPROVE)).data is None
 
@@ -295,19 +299,19 @@ async def test_a_first_run_has_no_decisions(interlock_engine: Engine) -> None:
     assert await interlock_engine.approvals.decisions("acme", [job]) == {}
 
 
-async def test_what_is_shown_never_names_a_token_and_to_a_worker_never_a_voter(interlock_engine: Engine) -> None:
+async def test_results_never_contain_a_token_and_for_a_worker_never_a_voter(interlock_engine: Engine) -> None:
     approval = await approval_of(interlock_engine)
-    minted = await interlock_engine.approvals.create_link(ADA, approval.id)
+    created_link = await interlock_engine.approvals.create_link(ADA, approval.id)
     decided = await interlock_engine.approvals.decide(BOB, approval.id, DENY, comment="no")
     for_people, for_workers = approval_to_dict(decided), decision_to_dict(decided)
     assert for_people["votes"][0]["by"] == for_people["closed_by"] == "user:bob"
     assert not {"token", "token_sha256"} & (for_people.keys() | for_workers.keys())
     text = repr(for_people) + repr(for_workers)
-    assert minted.token not in text
+    assert created_link.token not in text
     assert "user:bob" not in repr(for_workers)
 
 
-async def test_lists_take_up_to_two_hundred(interlock_engine: Engine) -> None:
+async def test_lists_have_at_most_two_hundred_items(interlock_engine: Engine) -> None:
     approval = await approval_of(interlock_engine)
     assert await interlock_engine.approvals.list("acme", ApprovalFilter(status=ApprovalStatus.OPEN, limit=200)) == [
         approval
@@ -317,7 +321,7 @@ async def test_lists_take_up_to_two_hundred(interlock_engine: Engine) -> None:
             await interlock_engine.approvals.list("acme", ApprovalFilter(limit=limit))
 
 
-async def test_the_sweep_expires_gates(interlock_engine: Engine, clock: ManualClock) -> None:
+async def test_the_sweep_expires_approvals(interlock_engine: Engine, clock: ManualClock) -> None:
     approval = await approval_of(interlock_engine, expires_in_seconds=60.0)
     assert (await interlock_engine.maintenance.sweep()).approvals == 0
     clock.advance(60)
@@ -340,14 +344,14 @@ async def test_a_cancelled_job_leaves_nothing_to_decide(interlock_engine: Engine
         await interlock_engine.approvals.create_link(ADA, approval.id)
 
 
-async def test_a_second_decision_is_told_how_it_was_decided(interlock_engine: Engine) -> None:
+async def test_a_second_decision_gets_the_first_one(interlock_engine: Engine) -> None:
     approval = await approval_of(interlock_engine)
     await interlock_engine.approvals.decide(ADA, approval.id, APPROVE)
     with pytest.raises(AlreadyDecided, match="approved"):
         await interlock_engine.approvals.decide(BOB, approval.id, DENY)
 
 
-async def test_an_edit_is_checked_like_a_new_job(interlock_engine: Engine) -> None:
+async def test_an_edit_is_validated_like_a_new_job(interlock_engine: Engine) -> None:
     job = await interlock_engine.jobs.enqueue(OPERATOR, job_request({"type": "t"}))
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"priority": 1001}, "/priority"),

@@ -27,7 +27,7 @@ PATHS = [
 ]  # fmt: skip
 
 
-async def test_any_visible_name_is_only_a_name(
+async def test_any_visible_name_is_an_ordinary_name(
     files: Engine, who: Principal, directory: FileObjects, root: Path
 ) -> None:
     holder = await lease(files, who)
@@ -58,7 +58,7 @@ UNSEEN = [
 ]
 
 
-async def test_a_name_nobody_can_see_is_refused(files: Engine, who: Principal, root: Path) -> None:
+async def test_an_invisible_name_is_rejected(files: Engine, who: Principal, root: Path) -> None:
     holder = await lease(files, who)
     for name in UNSEEN:
         with pytest.raises(Invalid):
@@ -68,7 +68,7 @@ async def test_a_name_nobody_can_see_is_refused(files: Engine, who: Principal, r
         assert paths(root) == []
 
 
-def test_a_name_is_kept_as_it_is_or_refused(tmp_path: Path, who: Principal) -> None:
+def test_a_name_is_kept_unchanged_or_rejected(tmp_path: Path, who: Principal) -> None:
     """Whatever the name, it comes back unchanged and nothing is written outside the directory."""
 
     async def opened() -> Engine:
@@ -114,7 +114,7 @@ async def test_a_link_is_kept_and_never_fetched(files: Engine, who: Principal) -
         await files.artifacts.read(TENANT, holder.job_id, made.id)
 
 
-async def test_a_link_that_is_no_plain_web_address_is_refused(files: Engine, who: Principal) -> None:
+async def test_a_link_that_is_not_a_plain_web_url_is_rejected(files: Engine, who: Principal) -> None:
     holder = await lease(files, who)
     with pytest.raises(Invalid) as caught:
         await files.artifacts.link(TENANT, holder, "report", "javascript:alert(1)")

@@ -24,7 +24,7 @@ from tests.support.eventually import eventually
 from tests.support.stores import ManualClock
 
 
-async def test_one_range_of_bytes_is_read(files: Engine, who: Principal) -> None:
+async def test_one_byte_range_is_read(files: Engine, who: Principal) -> None:
     holder, content = await lease(files, who), bytes(range(256)) * 4096
     made = await put(files, holder, content=content)
     first, last = upload.PIECE - 3, 2 * upload.PIECE + 5
@@ -79,7 +79,7 @@ def spoil_pipe(path: Path) -> None:
     "spoil",
     [spoil_missing, spoil_folder, spoil_short, spoil_altered, spoil_link, spoil_linked_folder, spoil_pipe],
 )
-async def test_bytes_that_are_not_what_was_stored_are_never_handed_out_as_if_they_were(
+async def test_damaged_bytes_are_never_returned_as_valid(
     files: Engine, who: Principal, root: Path, spoil: Callable[[Path], None]
 ) -> None:
     holder = await lease(files, who)
@@ -89,7 +89,7 @@ async def test_bytes_that_are_not_what_was_stored_are_never_handed_out_as_if_the
         await content_of(files, holder, made)
 
 
-async def test_of_a_damaged_file_the_last_piece_is_held_back(files: Engine, who: Principal, root: Path) -> None:
+async def test_the_last_piece_of_a_damaged_file_is_withheld(files: Engine, who: Principal, root: Path) -> None:
     holder = await lease(files, who)
     made = await put(files, holder, content=bytes(3 * upload.PIECE))
     spoil_altered(paths(root)[0])
@@ -99,7 +99,7 @@ async def test_of_a_damaged_file_the_last_piece_is_held_back(files: Engine, who:
         await anext(download.chunks)
 
 
-async def test_a_download_under_way_survives_a_replacement(files: Engine, who: Principal) -> None:
+async def test_a_download_in_progress_survives_a_replacement(files: Engine, who: Principal) -> None:
     holder = await lease(files, who)
     old = bytes(4 * upload.PIECE)
     made = await put(files, holder, content=old)
@@ -119,7 +119,7 @@ def open_files() -> list[str]:
     return opened
 
 
-async def test_a_download_that_is_closed_early_leaves_no_file_open(files: Engine, who: Principal, root: Path) -> None:
+async def test_a_download_closed_early_leaves_no_file_open(files: Engine, who: Principal, root: Path) -> None:
     holder = await lease(files, who)
     made = await put(files, holder, content=bytes(4 * upload.PIECE))
     for _ in range(5):
@@ -129,7 +129,7 @@ async def test_a_download_that_is_closed_early_leaves_no_file_open(files: Engine
     assert [path for path in open_files() if path.startswith(str(root))] == []
 
 
-async def test_replaced_bytes_are_collected_when_their_time_has_come(
+async def test_replaced_bytes_are_collected_when_due(
     files: Engine, who: Principal, root: Path, clock: ManualClock
 ) -> None:
     holder = await lease(files, who)
@@ -142,7 +142,7 @@ async def test_replaced_bytes_are_collected_when_their_time_has_come(
     assert await content_of(files, holder, made) == b"new"
 
 
-async def test_collecting_at_the_same_time_deletes_each_once_and_nothing_that_is_seen(
+async def test_concurrent_collections_delete_each_key_once_and_nothing_visible(
     files: Engine, who: Principal, root: Path, clock: ManualClock
 ) -> None:
     holder = await lease(files, who)
@@ -164,7 +164,7 @@ async def test_collecting_is_bounded(files: Engine, who: Principal, clock: Manua
     assert [await files.artifacts.collect_orphans(3) for _ in range(3)] == [3, 1, 0]
 
 
-async def test_an_upload_slower_than_its_time_is_refused_and_not_shown_without_its_bytes(
+async def test_an_upload_slower_than_its_time_is_rejected_and_not_published(
     files: Engine, who: Principal, clock: ManualClock
 ) -> None:
     holder = await lease(files, who)
@@ -180,7 +180,7 @@ async def test_an_upload_slower_than_its_time_is_refused_and_not_shown_without_i
     assert await names(files, holder) == []
 
 
-async def test_bytes_that_cannot_be_deleted_are_tried_again_later(
+async def test_bytes_that_cannot_be_deleted_are_retried_later(
     files: Engine, who: Principal, root: Path, clock: ManualClock
 ) -> None:
     holder = await lease(files, who)
@@ -197,7 +197,9 @@ async def test_bytes_that_cannot_be_deleted_are_tried_again_later(
     assert await files.artifacts.collect_orphans() == 1
 
 
-async def test_upkeep_collects_in_the_background(files: Engine, who: Principal, root: Path, clock: ManualClock) -> None:
+async def test_maintenance_collects_in_the_background(
+    files: Engine, who: Principal, root: Path, clock: ManualClock
+) -> None:
     holder = await lease(files, who)
     await put(files, holder, content=b"old")
     await put(files, holder, content=b"new")
@@ -214,7 +216,7 @@ async def test_upkeep_collects_in_the_background(files: Engine, who: Principal, 
         await files.artifacts.stop()
 
 
-async def test_a_download_that_is_cancelled_while_it_begins_leaves_no_file_open(
+async def test_a_download_cancelled_while_it_begins_leaves_no_file_open(
     files: Engine, who: Principal, root: Path
 ) -> None:
     holder = await lease(files, who)

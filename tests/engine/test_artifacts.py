@@ -33,7 +33,7 @@ from tests.support.artifacts import TENANT, content_of, lease, names, paths, put
 
 
 @pytest.mark.parametrize("size", [0, 1, uploads.PIECE - 1, uploads.PIECE, uploads.PIECE + 1, 3 * uploads.PIECE + 7])
-async def test_what_goes_in_comes_out_with_its_size_and_hash(files: Engine, who: Principal, size: int) -> None:
+async def test_an_upload_is_returned_with_its_size_and_hash(files: Engine, who: Principal, size: int) -> None:
     holder, content = await lease(files, who), os.urandom(size)
     made = await put(files, holder, content=content, size=size, sha256=hashlib.sha256(content).hexdigest())
     assert (made.size, made.sha256) == (size, hashlib.sha256(content).digest())
@@ -46,7 +46,7 @@ async def test_small_chunks_add_up(files: Engine, who: Principal) -> None:
     assert await content_of(files, holder, made) == b"xyz" * 1000
 
 
-async def test_nothing_is_seen_while_an_upload_is_under_way(files: Engine, who: Principal) -> None:
+async def test_nothing_is_visible_while_an_upload_is_in_progress(files: Engine, who: Principal) -> None:
     holder, approval = await lease(files, who), asyncio.Event()
 
     async def slow() -> AsyncIterator[bytes]:
@@ -62,7 +62,7 @@ async def test_nothing_is_seen_while_an_upload_is_under_way(files: Engine, who: 
     assert await content_of(files, holder, made) == b"firstlast"
 
 
-async def test_an_upload_that_breaks_off_leaves_nothing_behind(files: Engine, who: Principal, root: Path) -> None:
+async def test_an_interrupted_upload_leaves_nothing(files: Engine, who: Principal, root: Path) -> None:
     holder = await lease(files, who)
 
     async def broken() -> AsyncIterator[bytes]:
@@ -76,7 +76,7 @@ async def test_an_upload_that_breaks_off_leaves_nothing_behind(files: Engine, wh
     assert await files.artifacts.collect_orphans() == 1
 
 
-async def test_a_cancelled_upload_leaves_nothing_behind(files: Engine, who: Principal, root: Path) -> None:
+async def test_a_cancelled_upload_leaves_nothing(files: Engine, who: Principal, root: Path) -> None:
     holder, begun = await lease(files, who), asyncio.Event()
 
     async def endless() -> AsyncIterator[bytes]:
@@ -94,7 +94,7 @@ async def test_a_cancelled_upload_leaves_nothing_behind(files: Engine, who: Prin
     assert await files.artifacts.collect_orphans() == 1
 
 
-async def test_an_upload_that_stalls_is_given_up(
+async def test_a_stalled_upload_is_aborted(
     files: Engine, who: Principal, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uploads, "STALLED_SECONDS", 0.01)
@@ -109,7 +109,7 @@ async def test_an_upload_that_stalls_is_given_up(
     assert (await names(files, holder), paths(root)) == ([], [])
 
 
-async def test_an_upload_that_drips_is_given_up_too(
+async def test_a_trickling_upload_is_aborted_too(
     files: Engine, who: Principal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uploads, "UPLOAD_SECONDS", 0.05)
@@ -124,7 +124,7 @@ async def test_an_upload_that_drips_is_given_up_too(
         await files.artifacts.put(TENANT, holder, "a", dripping())
 
 
-async def test_a_stalled_upload_holds_up_nobody_else(files: Engine, who: Principal) -> None:
+async def test_a_stalled_upload_delays_no_other(files: Engine, who: Principal) -> None:
     holder, approval = await lease(files, who), asyncio.Event()
 
     async def stalled() -> AsyncIterator[bytes]:
@@ -138,7 +138,7 @@ async def test_a_stalled_upload_holds_up_nobody_else(files: Engine, who: Princip
     assert len(await asyncio.gather(*waiting)) == 20
 
 
-async def test_a_file_of_the_largest_size_is_taken_and_one_byte_more_is_not(
+async def test_a_file_of_the_maximum_size_is_accepted_and_one_byte_more_is_not(
     store: Store, who: Principal, directory: FileObjects
 ) -> None:
     engine = Engine(batched(store), Limits(artifact=1000), objects=directory)
@@ -151,7 +151,7 @@ async def test_a_file_of_the_largest_size_is_taken_and_one_byte_more_is_not(
     assert await names(engine, holder) == ["a.bin"]
 
 
-async def test_a_file_that_is_too_large_is_refused_as_soon_as_that_is_known(
+async def test_a_file_that_is_too_large_is_rejected_as_soon_as_that_is_known(
     store: Store, who: Principal, directory: FileObjects
 ) -> None:
     engine = Engine(batched(store), Limits(artifact=100), objects=directory)
@@ -183,7 +183,7 @@ async def test_a_file_that_is_too_large_is_refused_as_soon_as_that_is_known(
         ({"content_type": "text"}, "/content_type"),
     ],
 )
-async def test_what_was_announced_and_is_not_true_is_refused(
+async def test_a_wrong_announced_size_or_hash_is_rejected(
     files: Engine, who: Principal, root: Path, fields: dict[str, Any], pointer: str
 ) -> None:
     holder = await lease(files, who)
@@ -194,9 +194,7 @@ async def test_what_was_announced_and_is_not_true_is_refused(
     assert paths(root) == []
 
 
-async def test_chunks_in_another_order_do_not_pass_for_the_file_that_was_announced(
-    files: Engine, who: Principal
-) -> None:
+async def test_reordered_chunks_do_not_match_the_announced_hash(files: Engine, who: Principal) -> None:
     holder, hash = await lease(files, who), hashlib.sha256(b"onetwo").hexdigest()
     with pytest.raises(Invalid):
         await files.artifacts.put(TENANT, holder, "a", stream(b"two", b"one"), size=6, sha256=hash)
@@ -244,7 +242,7 @@ async def test_no_file_is_added_after_the_finish(files: Engine, who: Principal) 
     assert await content_of(files, holder, made) == b"content"
 
 
-async def test_a_foreign_artifact_is_answered_like_an_unknown_one(files: Engine, who: Principal) -> None:
+async def test_a_foreign_artifact_is_treated_like_an_unknown_one(files: Engine, who: Principal) -> None:
     holder = await lease(files, who)
     made = await put(files, holder)
     for job_id, id in [(holder.job_id, made.id), (holder.job_id, "nonsense"), (made.id, made.id)]:
@@ -257,13 +255,13 @@ async def test_a_foreign_artifact_is_answered_like_an_unknown_one(files: Engine,
 
 
 @pytest.mark.parametrize("fence", [-1, 2**63, 10**30])
-async def test_a_fence_that_cannot_be_one_is_refused(files: Engine, who: Principal, fence: int) -> None:
+async def test_an_invalid_fence_is_rejected(files: Engine, who: Principal, fence: int) -> None:
     holder = await lease(files, who)
     with pytest.raises(Invalid):
         await put(files, holder._replace(fence=fence))
 
 
-async def test_without_a_place_for_bytes_only_links_are_taken(store: Store, who: Principal) -> None:
+async def test_without_an_object_store_only_links_are_accepted(store: Store, who: Principal) -> None:
     engine = Engine(batched(store))
     holder = await lease(engine, who)
     with pytest.raises(ArtifactsNotConfigured, match="no place for artifacts"):
@@ -283,7 +281,7 @@ async def test_several_small_files_and_links_are_added_together(files: Engine, w
     assert await files.artifacts.attach(TENANT, holder, things) == made
 
 
-async def test_of_several_that_do_not_fit_none_is_added(
+async def test_of_several_files_that_exceed_the_quota_none_is_added(
     store: Store, who: Principal, directory: FileObjects, root: Path
 ) -> None:
     engine = Engine(batched(store), Limits(artifacts_of_tenant=10), objects=directory)
@@ -297,7 +295,7 @@ async def test_of_several_that_do_not_fit_none_is_added(
     assert paths(root) == []
 
 
-async def test_two_of_one_name_and_too_many_at_once_are_refused(files: Engine, who: Principal) -> None:
+async def test_duplicate_names_and_too_many_files_are_rejected(files: Engine, who: Principal) -> None:
     holder = await lease(files, who)
     with pytest.raises(Invalid, match="same name"):
         await files.artifacts.attach(TENANT, holder, [File("a", b"1"), Link("a", "https://example.org")])

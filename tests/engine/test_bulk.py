@@ -65,7 +65,7 @@ async def jobs(engine: Engine, who: Principal, **fields: Any) -> list[Job]:
     return await engine.queries.jobs(who.tenant, Filter(limit=200, **fields))
 
 
-async def test_jobs_that_are_done_already_are_passed_over_by_the_page(
+async def test_jobs_that_need_nothing_are_skipped_by_the_page(
     engine_: Engine, store: Store, who: Principal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operations, "BATCH_SIZE", 4)
@@ -92,14 +92,14 @@ async def test_jobs_that_are_done_already_are_passed_over_by_the_page(
     assert newest.redrive_of == oldest
 
 
-async def test_a_dry_run_tells_how_many_and_does_nothing(engine_: Engine, who: Principal) -> None:
+async def test_a_dry_run_counts_and_does_nothing(engine_: Engine, who: Principal) -> None:
     ids = await add(engine_, who, 3)
     reported = await engine_.operations.bulk(who, Action.CANCEL, filter=Filter(type="t"), dry_run=True)
     assert reported == Bulk(3, 0, False, ids=tuple(reversed(ids)))
     assert {job.status for job in await jobs(engine_, who)} == {Status.QUEUED}
 
 
-async def test_what_a_filter_finds_is_cancelled_newest_first_and_goes_on_from_there(
+async def test_jobs_of_a_filter_are_cancelled_newest_first_and_resume_from_a_cursor(
     engine_: Engine, who: Principal
 ) -> None:
     ids = await add(engine_, who, 5)
@@ -113,7 +113,7 @@ async def test_what_a_filter_finds_is_cancelled_newest_first_and_goes_on_from_th
     assert (await engine_.queries.job(who.tenant, ids[-1])).cancel_reason == "enough"
 
 
-async def test_a_job_that_was_asked_to_stop_is_passed_over_unless_forced(
+async def test_a_job_with_a_pending_cancel_is_skipped_unless_forced(
     store: Store, engine_: Engine, who: Principal
 ) -> None:
     job = await running(store, engine_, who)
@@ -125,7 +125,7 @@ async def test_a_job_that_was_asked_to_stop_is_passed_over_unless_forced(
     assert (await engine_.queries.job(who.tenant, job.id)).status is Status.CANCELLED
 
 
-async def test_a_bulk_redrive_again_redrives_nothing_twice(engine_: Engine, who: Principal) -> None:
+async def test_a_repeated_bulk_redrive_redrives_nothing_twice(engine_: Engine, who: Principal) -> None:
     """G12."""
     ids = await ended(engine_, who, 5)
     await add(engine_, who, type="live")
@@ -138,7 +138,7 @@ async def test_a_bulk_redrive_again_redrives_nothing_twice(engine_: Engine, who:
     assert sorted(str(job.redrive_of) for job in await jobs(engine_, who, type="t") if job.redrive_of) == sorted(ids)
 
 
-async def test_where_a_list_ended_the_next_one_begins(engine_: Engine, who: Principal) -> None:
+async def test_the_next_page_begins_where_the_list_ended(engine_: Engine, who: Principal) -> None:
     ids = await add(engine_, who, 3)
     first = await engine_.operations.bulk(who, Action.CANCEL, filter=Filter(), limit=2, dry_run=True)
     rest = Filter(before_seq=first.before_seq)
@@ -146,7 +146,7 @@ async def test_where_a_list_ended_the_next_one_begins(engine_: Engine, who: Prin
     assert reported == Bulk(1, 0, False, ids=(ids[0],))
 
 
-async def test_what_cannot_be_done_stops_no_other_and_is_named(store: Store, engine_: Engine, who: Principal) -> None:
+async def test_a_failed_item_stops_no_other_and_is_named(store: Store, engine_: Engine, who: Principal) -> None:
     job = await running(store, engine_, who, type="done")
     await store.carry_out(who.tenant, [CompleteJob(job.id, job.fence, "w")])
     (waiting,) = await add(engine_, who)
@@ -168,7 +168,7 @@ async def test_what_cannot_be_done_stops_no_other_and_is_named(store: Store, eng
     "wish",
     [{}, {"ids": [NEVER], "filter": Filter()}, {"filter": Filter(), "limit": 0}, {"filter": Filter(), "limit": 1001}],
 )
-async def test_a_bulk_call_names_jobs_or_a_filter_and_not_too_many(
+async def test_a_bulk_call_names_jobs_or_a_filter_within_a_limit(
     engine_: Engine, who: Principal, wish: dict[str, Any]
 ) -> None:
     with pytest.raises(Invalid):
@@ -177,7 +177,7 @@ async def test_a_bulk_call_names_jobs_or_a_filter_and_not_too_many(
         await engine_.operations.bulk(who, Action.CANCEL, ids=[NEVER] * 1001)
 
 
-async def test_only_operators_act_on_many_and_only_admins_delete(engine_: Engine, who: Principal) -> None:
+async def test_only_operators_act_in_bulk_and_only_admins_delete(engine_: Engine, who: Principal) -> None:
     producer = who._replace(roles=frozenset({"produce", "read"}))
     (old,) = await ended(engine_, who)
     with pytest.raises(Forbidden):
@@ -188,7 +188,7 @@ async def test_only_operators_act_on_many_and_only_admins_delete(engine_: Engine
         await engine_.retention.prune(who._replace(roles=frozenset({"operate"})), 1)
 
 
-async def test_a_redrive_is_checked_like_a_new_job(engine_: Engine, who: Principal) -> None:
+async def test_a_redrive_is_validated_like_a_new_job(engine_: Engine, who: Principal) -> None:
     schema = json.dumps({"type": "object", "required": ["topic"]})
     (old,) = await ended(engine_, who)
     await engine_.registry.set_type(who, "t", schema=schema)
@@ -209,7 +209,7 @@ async def test_a_redrive_is_checked_like_a_new_job(engine_: Engine, who: Princip
     assert (await engine_.queries.job(who.tenant, unchanged.id)).payload == "{}"
 
 
-async def test_a_redrive_with_other_needs_keeps_those_of_its_type(engine_: Engine, who: Principal) -> None:
+async def test_a_redrive_with_other_requirements_keeps_those_of_its_type(engine_: Engine, who: Principal) -> None:
     (old,) = await ended(engine_, who)
     await engine_.registry.set_type(who, "t", requires=["gpu"])
     new = await engine_.operations.redrive(who, old, needs=Needs("acme/site.git", (" git ",)))
@@ -221,7 +221,7 @@ async def test_a_redrive_with_other_needs_keeps_those_of_its_type(engine_: Engin
         assert str(refused.value.pointer).startswith("/overrides/re")
 
 
-async def test_a_redrive_under_a_key_is_made_once(engine_: Engine, who: Principal) -> None:
+async def test_a_redrive_with_a_key_is_created_once(engine_: Engine, who: Principal) -> None:
     (old,) = await ended(engine_, who)
     first = await engine_.operations.redrive(who, old, idempotency_key="k", priority=2)
     again = await engine_.operations.redrive(who, old, idempotency_key="k", priority=2)
@@ -232,7 +232,7 @@ async def test_a_redrive_under_a_key_is_made_once(engine_: Engine, who: Principa
         await engine_.operations.redrive(who, old, start_from=CHECKPOINT)
 
 
-async def test_where_types_are_strict_a_type_that_is_gone_is_not_redriven(store: Store, who: Principal) -> None:
+async def test_with_strict_types_a_deleted_type_is_not_redriven(store: Store, who: Principal) -> None:
     strict = Engine(batched(store), strict_types=True)
     await strict.registry.set_type(who, "t")
     (old,) = await ended(strict, who)
@@ -241,7 +241,7 @@ async def test_where_types_are_strict_a_type_that_is_gone_is_not_redriven(store:
         await strict.operations.redrive(who, old)
 
 
-async def test_a_prune_goes_on_until_enough_is_deleted_and_says_whether_more_is_left(
+async def test_a_prune_continues_until_its_limit_and_reports_whether_more_is_left(
     engine_: Engine, who: Principal, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("interlock.engine.retention.STEP", 2)
@@ -262,7 +262,7 @@ async def test_a_prune_goes_on_until_enough_is_deleted_and_says_whether_more_is_
             await engine_.retention.prune(who, days)
 
 
-async def test_nothing_is_deleted_unless_somebody_asked(engine_: Engine, who: Principal, clock: ManualClock) -> None:
+async def test_nothing_is_deleted_without_a_request(engine_: Engine, who: Principal, clock: ManualClock) -> None:
     (old,) = await ended(engine_, who)
     clock.advance(9999 * DAY)
     assert await engine_.retention.retain() == 0

@@ -48,7 +48,7 @@ async def test_calls_made_during_a_flush_share_the_next_one() -> None:
     assert recorder.batches == [("a", [1]), ("a", [2, 3, 4, 5, 6])]
 
 
-async def test_an_idle_call_goes_out_alone_and_at_once() -> None:
+async def test_an_idle_call_is_sent_alone_and_immediately() -> None:
     recorder = Recorder()
     recorder.approval.set()
     call = Coalescer(recorder)
@@ -66,7 +66,7 @@ async def test_keys_are_never_mixed() -> None:
     assert sorted(recorder.batches) == [("a", [0, 2]), ("b", [1, 3])]
 
 
-async def test_a_batch_that_fails_is_run_again_one_by_one() -> None:
+async def test_a_failed_batch_is_repeated_one_by_one() -> None:
     recorder = Recorder()
     recorder.poison = {3}
     call = Coalescer(recorder)
@@ -77,7 +77,7 @@ async def test_a_batch_that_fails_is_run_again_one_by_one() -> None:
     assert isinstance(answers[3], ValueError)
 
 
-async def test_a_caller_that_goes_away_cancels_nobody_else() -> None:
+async def test_a_caller_that_is_cancelled_cancels_no_other() -> None:
     recorder = Recorder()
     call = Coalescer(recorder)
     gone = asyncio.create_task(call("a", 1))
@@ -98,7 +98,7 @@ async def test_a_batch_never_exceeds_its_limit() -> None:
     assert [len(items) for _, items in recorder.batches] == [4, 4, 2]
 
 
-async def test_verbs_of_one_round_go_out_together_when_the_last_round_is_back() -> None:
+async def test_operations_of_one_batch_are_sent_together_when_the_last_batch_is_done() -> None:
     window = CommitWindow()
     one, other = Recorder(), Recorder()
     call_one, call_other = Coalescer(one, window=window), Coalescer(other, window=window)
@@ -115,7 +115,7 @@ async def test_verbs_of_one_round_go_out_together_when_the_last_round_is_back() 
     assert (one.batches, other.batches) == ([("a", [1]), ("a", [2, 3])], [("a", [2, 3])])
 
 
-async def test_calls_that_come_one_after_another_share_a_round_and_cannot_hold_it_back_for_ever() -> None:
+async def test_successive_calls_share_a_batch_and_cannot_delay_it_forever() -> None:
     recorder = Recorder()
     call = Coalescer(recorder, window=CommitWindow())
     calls: list[asyncio.Task[int]] = []
@@ -127,7 +127,7 @@ async def test_calls_that_come_one_after_another_share_a_round_and_cannot_hold_i
     assert 1 < len(recorder.batches[0][1]) < 2 * MAX_PASSES
 
 
-def test_a_round_that_was_cut_short_with_its_loop_holds_up_nobody_on_the_next() -> None:
+def test_a_batch_interrupted_with_its_loop_delays_none_on_the_next_loop() -> None:
     window = CommitWindow()
 
     async def left_behind() -> None:

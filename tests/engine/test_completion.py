@@ -33,7 +33,7 @@ async def leased(app: Engine, worker: str = "w1") -> Job:
     return job
 
 
-async def test_everybody_who_waits_hears_of_the_end(app: Engine) -> None:
+async def test_all_waiters_are_notified_of_the_end(app: Engine) -> None:
     job = await leased(app)
     waiting = [asyncio.create_task(app.waits.ended(WHO.tenant, job.id, wait_seconds=60)) for _ in range(20)]
     await asyncio.sleep(0)
@@ -42,7 +42,7 @@ async def test_everybody_who_waits_hears_of_the_end(app: Engine) -> None:
     await app.waits.stop()
 
 
-async def test_whoever_has_waited_long_enough_gets_the_job_as_it_is(app: Engine) -> None:
+async def test_a_waiter_gets_the_current_job_after_its_timeout(app: Engine) -> None:
     job = await leased(app)
     enough = asyncio.Event()
     waiting = asyncio.create_task(app.waits.ended(WHO.tenant, job.id, wait_seconds=60, enough=enough))
@@ -54,7 +54,7 @@ async def test_whoever_has_waited_long_enough_gets_the_job_as_it_is(app: Engine)
     await app.waits.stop()
 
 
-async def test_nobody_can_wait_for_what_is_not_there_or_for_too_long(app: Engine) -> None:
+async def test_waiting_for_an_unknown_job_or_for_too_long_is_rejected(app: Engine) -> None:
     with pytest.raises(NotFound):
         await app.waits.ended(WHO.tenant, NEVER, wait_seconds=5)
     with pytest.raises(NotFound):
@@ -66,7 +66,7 @@ async def test_nobody_can_wait_for_what_is_not_there_or_for_too_long(app: Engine
         await app.waits.ended(WHO.tenant, job.id, wait_seconds=61)
 
 
-async def test_a_claim_that_is_told_to_stop_waiting_answers_at_once(app: Engine) -> None:
+async def test_a_claim_asked_to_stop_waiting_returns_immediately(app: Engine) -> None:
     enough = asyncio.Event()
     claim = asyncio.create_task(app.leases.claim(WHO.tenant, ClaimFilter("w1"), wait_seconds=60, enough=enough))
     await asyncio.sleep(0)
@@ -83,7 +83,7 @@ async def test_the_first_of_several_events_ends_the_wait() -> None:
     await first_of(first, seconds=0)
 
 
-async def test_a_fence_is_traced_to_the_worker_it_was_granted_to(app: Engine) -> None:
+async def test_a_fence_identifies_the_worker_it_was_leased_to(app: Engine) -> None:
     job = await leased(app, "w1/a")
     assert await app.holders.of(WHO.tenant, job.id, job.fence) == "w1/a"
     await app.leases.release(WHO.tenant, ReleaseJob(job.id, job.fence, "w1/a"))

@@ -18,7 +18,7 @@ from interlock.engine.outbound_http import OutboundClient
 from interlock.errors import Unauthenticated
 from tests.engine.issuers import AUD, NOW, RSA_A, RSA_B, claims, public, signed
 from tests.support.eventually import RETRY_SECONDS
-from tests.support.receiver import Receiver, Seen, hang, receiver, says
+from tests.support.receiver import Receiver, Seen, hang, receiver, responds
 
 
 class Site:
@@ -35,7 +35,7 @@ class Site:
     async def answer(self, seen: Seen, writer: asyncio.StreamWriter) -> None:
         path = seen.line.split()[1]
         found = self.document if path == f"/realm{DISCOVERY}" else self.keys.get(path)
-        await says(404 if found is None else 200, body=json.dumps(found).encode())(seen, writer)
+        await responds(404 if found is None else 200, body=json.dumps(found).encode())(seen, writer)
 
     @property
     def asked(self) -> list[str]:
@@ -79,19 +79,19 @@ async def world() -> AsyncIterator[World]:
         yield made
 
 
-async def test_an_issuer_is_trusted_by_its_address_alone(world: World) -> None:
+async def test_an_issuer_is_trusted_by_its_url_alone(world: World) -> None:
     assert await world.admits()
     assert world.site.asked == [f"/realm{DISCOVERY}", "/keys"]
     assert not await world.admits(RSA_B)
 
 
-async def test_many_callers_at_once_cost_one_look_at_the_issuer(world: World) -> None:
+async def test_concurrent_callers_cause_one_request_to_the_issuer(world: World) -> None:
     assert all(await asyncio.gather(*(world.admits() for _ in range(50))))
     assert not any(await asyncio.gather(*(world.admits(RSA_B) for _ in range(50))))
     assert len(world.site.asked) == 2
 
 
-async def test_new_keys_and_a_new_place_for_them_are_found_without_a_restart(world: World) -> None:
+async def test_new_keys_and_a_new_jwks_url_are_found_without_a_restart(world: World) -> None:
     assert await world.admits()
     world.site.document["jwks_uri"] = f"{world.site.origin}/moved"
     world.site.keys = {"/keys": public(RSA_A), "/moved": public(RSA_B)}
@@ -101,7 +101,7 @@ async def test_new_keys_and_a_new_place_for_them_are_found_without_a_restart(wor
 
 
 @pytest.mark.parametrize("claimed", ["other", "", None, "slash"])
-async def test_a_document_of_another_issuer_is_refused(world: World, claimed: str | None) -> None:
+async def test_a_document_of_another_issuer_is_rejected(world: World, claimed: str | None) -> None:
     world.site.document["issuer"] = {"other": "https://id.example.com", "slash": f"{world.site.issuer}/"}.get(
         claimed or "", claimed
     )
@@ -109,7 +109,7 @@ async def test_a_document_of_another_issuer_is_refused(world: World, claimed: st
     assert world.site.asked == [f"/realm{DISCOVERY}"]
 
 
-async def test_while_the_document_is_bad_the_last_good_keys_serve(world: World) -> None:
+async def test_while_the_document_is_bad_the_last_good_keys_are_used(world: World) -> None:
     assert await world.admits()
     world.site.document["issuer"] = "https://id.example.com"
     world.site.keys = {"/keys": public(RSA_B)}
@@ -118,7 +118,7 @@ async def test_while_the_document_is_bad_the_last_good_keys_serve(world: World) 
     assert not await world.admits(RSA_B)
 
 
-async def test_an_address_inside_is_not_connected_to(world: World) -> None:
+async def test_an_internal_address_is_not_connected_to(world: World) -> None:
     """The document is somebody else's text: where it leads is judged like every other destination."""
     async with receiver() as inside:
         world.site.document["jwks_uri"] = inside.url
@@ -126,19 +126,19 @@ async def test_an_address_inside_is_not_connected_to(world: World) -> None:
         assert inside.connections == 0
 
 
-async def test_the_issuer_itself_is_judged_like_every_other_destination() -> None:
+async def test_the_issuer_itself_is_checked_like_every_other_destination() -> None:
     async with opened(Allowance()) as world:
         assert not await world.admits()
         assert world.site.host.connections == 0
 
 
 async def test_redirects_are_not_followed(world: World) -> None:
-    world.site.host.answer = says(302, f"location: {world.site.origin}/keys\r\n")
+    world.site.host.answer = responds(302, f"location: {world.site.origin}/keys\r\n")
     assert not await world.admits()
     assert world.site.asked == [f"/realm{DISCOVERY}"]
 
 
-async def test_an_issuer_that_hangs_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unresponsive_issuer_times_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.engine.jwks.FETCH_SECONDS", 0.05)
     world.site.host.answer = hang
     async with asyncio.timeout(RETRY_SECONDS):

@@ -23,7 +23,7 @@ from interlock.wire import JobRequest, job_request
 from tests.support.stores import ManualClock
 
 
-async def test_an_enqueued_job_is_found_as_it_was_sent(interlock_engine: Engine, who: Principal) -> None:
+async def test_an_enqueued_job_is_returned_as_sent(interlock_engine: Engine, who: Principal) -> None:
     request = job_request({"type": "research", "payload": {"topic": "tides"}, "tags": ["b", "a"], "priority": 7})
     enqueued = await interlock_engine.jobs.enqueue(who, request)
     job = await interlock_engine.queries.job("acme", enqueued.id)
@@ -31,20 +31,20 @@ async def test_an_enqueued_job_is_found_as_it_was_sent(interlock_engine: Engine,
     assert (job.status, job.created_by, job.attempt, job.fence) == (Status.QUEUED, "user:local", 1, 0)
 
 
-async def test_the_same_key_and_body_answers_the_same_job(interlock_engine: Engine, who: Principal) -> None:
+async def test_the_same_key_and_body_return_the_same_job(interlock_engine: Engine, who: Principal) -> None:
     request = job_request({"type": "t", "payload": {"n": 1}, "idempotency_key": "k"})
     first = await interlock_engine.jobs.enqueue(who, request)
     again = await interlock_engine.jobs.enqueue(who, request)
     assert (again.id, again.replayed, first.replayed) == (first.id, True, False)
 
 
-async def test_the_same_key_with_another_body_is_refused(interlock_engine: Engine, who: Principal) -> None:
+async def test_the_same_key_with_another_body_is_rejected(interlock_engine: Engine, who: Principal) -> None:
     await interlock_engine.jobs.enqueue(who, job_request({"type": "t", "payload": 1, "idempotency_key": "k"}))
     with pytest.raises(IdempotencyKeyReuse):
         await interlock_engine.jobs.enqueue(who, job_request({"type": "t", "payload": 2, "idempotency_key": "k"}))
 
 
-async def test_a_revoke_that_the_store_repeats_ends_no_later_lease(store: Store, who: Principal) -> None:
+async def test_a_revoke_repeated_by_the_store_ends_no_later_lease(store: Store, who: Principal) -> None:
     """The connection breaks after the commit; when the store has it again, another worker holds the job."""
 
     class Repeating:
@@ -64,9 +64,7 @@ async def test_a_revoke_that_the_store_repeats_ends_no_later_lease(store: Store,
     assert (job.status, job.worker, job.attempt, receipt.version) == (Status.RUNNING, "second", 2, 4)
 
 
-async def test_a_batch_is_added_whole_or_not_at_all_and_names_the_item(
-    interlock_engine: Engine, who: Principal
-) -> None:
+async def test_a_batch_is_atomic_and_names_the_invalid_item(interlock_engine: Engine, who: Principal) -> None:
     good = job_request({"type": "t"})
     with pytest.raises(Invalid) as refused:
         await interlock_engine.jobs.enqueue_batch(who, [good, good, job_request({"type": "t", "priority": 5000})])
@@ -128,7 +126,7 @@ async def test_concurrent_single_enqueues_share_commits(store: Store, who: Princ
         ({"type": "t", "headers": {"a": "x" * 9000}}, TooLarge, None),
     ],
 )
-async def test_bad_input_is_refused_with_a_pointer_and_nothing_is_added(
+async def test_bad_input_is_rejected_with_a_pointer_and_nothing_is_added(
     interlock_engine: Engine, who: Principal, values: dict[str, object], error: type[Exception], pointer: str | None
 ) -> None:
     with pytest.raises(error) as refused:
@@ -138,7 +136,7 @@ async def test_bad_input_is_refused_with_a_pointer_and_nothing_is_added(
     assert await interlock_engine.queries.jobs("acme", Filter()) == []
 
 
-async def test_run_at_and_delay_together_are_refused(interlock_engine: Engine, who: Principal) -> None:
+async def test_run_at_and_delay_together_are_rejected(interlock_engine: Engine, who: Principal) -> None:
     values = {"type": "t", "delay_seconds": 1, "run_at": datetime(2090, 1, 1, tzinfo=UTC)}
     with pytest.raises(Invalid):
         await interlock_engine.jobs.enqueue(who, job_request(values))
@@ -158,7 +156,7 @@ async def test_cancel_of_an_unknown_or_foreign_job_is_not_found(interlock_engine
         assert str(missing.value) == f"no job {id}"
 
 
-async def test_a_paused_type_is_not_handed_out_until_it_is_resumed(
+async def test_a_paused_type_is_not_leased_until_it_is_resumed(
     interlock_engine: Engine, who: Principal, clock: ManualClock
 ) -> None:
     await interlock_engine.jobs.enqueue(who, job_request({"type": "t"}))
@@ -168,7 +166,7 @@ async def test_a_paused_type_is_not_handed_out_until_it_is_resumed(
     assert len(await interlock_engine.leases.claim("acme", ClaimFilter("w"))) == 1
 
 
-async def test_a_repeated_enqueue_answers_its_job_though_its_deadline_has_passed_since(
+async def test_a_repeated_enqueue_returns_its_job_though_its_deadline_has_passed(
     interlock_engine: Engine, who: Principal, clock: ManualClock
 ) -> None:
     deadline = datetime.fromtimestamp(clock.now // 1_000_000 + 60, UTC)

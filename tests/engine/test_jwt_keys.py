@@ -25,65 +25,65 @@ from tests.engine.issuers import (
 from tests.support.eventually import RETRY_SECONDS, eventually
 
 
-async def test_many_unknown_key_ids_cost_one_fetch_in_half_a_minute(world: World) -> None:
+async def test_many_unknown_key_ids_cause_one_fetch_in_half_a_minute(world: World) -> None:
     unknown = [signed(header={"kid": f"no-{i}"}) for i in range(20)]
     for _ in range(500):
-        assert all(await asyncio.gather(*(world.refuses(text) for text in unknown)))
+        assert all(await asyncio.gather(*(world.rejects(text) for text in unknown)))
     assert len(world.site.asked) == 1
     world.now += BETWEEN_FETCHES_SECONDS - 0.1
-    assert await world.refuses(unknown[0])
+    assert await world.rejects(unknown[0])
     assert len(world.site.asked) == 1
     world.now += 0.1
-    assert all(await asyncio.gather(*(world.refuses(text) for text in unknown)))
+    assert all(await asyncio.gather(*(world.rejects(text) for text in unknown)))
     assert len(world.site.asked) == 2
 
 
 async def test_a_new_key_is_found_without_a_restart(world: World) -> None:
-    assert not await world.refuses(signed())
+    assert not await world.rejects(signed())
     world.site.publish(RSA_A, RSA_B)
     world.now += BETWEEN_FETCHES_SECONDS
-    assert not await world.refuses(signed(key=RSA_B))
-    assert not await world.refuses(signed(key=RSA_A))
+    assert not await world.rejects(signed(key=RSA_B))
+    assert not await world.rejects(signed(key=RSA_A))
 
 
-async def test_a_key_that_was_taken_away_is_refused_within_five_minutes(world: World) -> None:
-    assert not await world.refuses(signed())
+async def test_a_removed_key_is_rejected_within_five_minutes(world: World) -> None:
+    assert not await world.rejects(signed())
     world.site.publish(RSA_B)
     world.now += LOOK_FIRST_SECONDS
-    assert await world.refuses(signed(claims(iat=int(world.now), exp=int(world.now) + 60)))
+    assert await world.rejects(signed(claims(iat=int(world.now), exp=int(world.now) + 60)))
 
 
-async def test_while_keys_are_in_use_they_are_fetched_again_and_nobody_waits(world: World) -> None:
-    assert not await world.refuses(signed())
+async def test_keys_in_use_are_refreshed_in_the_background(world: World) -> None:
+    assert not await world.rejects(signed())
     world.site.publish(RSA_B)
     world.site.open.clear()
     world.now += 200
-    assert not await world.refuses(signed())  # answered from the keys at hand
+    assert not await world.rejects(signed())  # answered from the keys at hand
     await eventually(lambda: _true(len(world.site.asked) == 2))
     world.site.open.set()
     await eventually(lambda: _true(world.site.answers == 2))
     world.now += FRESH_SECONDS
-    assert await world.refuses(signed())
+    assert await world.rejects(signed())
     assert len(world.site.asked) == 2
 
 
-async def test_a_hot_token_is_verified_about_once_a_second_but_never_beyond_its_end(world: World) -> None:
+async def test_a_hot_token_is_verified_about_once_a_second_but_never_beyond_its_expiry(world: World) -> None:
     text = signed(claims(exp=NOW + 1))
     first = await world.enter(text)
     assert await world.enter(text) is first
     world.now += FRESH_SECONDS
     assert await world.enter(text) is not first
     world.now = NOW + 1 + LEEWAY_SECONDS - 0.1
-    assert not await world.refuses(text)
+    assert not await world.rejects(text)
     world.now += 0.1
-    assert await world.refuses(text)
+    assert await world.rejects(text)
 
 
-async def test_a_site_that_withdraws_all_keys_is_believed(world: World) -> None:
-    assert not await world.refuses(signed())
+async def test_an_issuer_that_withdraws_all_keys_is_believed(world: World) -> None:
+    assert not await world.rejects(signed())
     world.site.publish()
     world.now += LOOK_FIRST_SECONDS
-    assert await world.refuses(signed(claims(iat=int(world.now), exp=int(world.now) + 60)))
+    assert await world.rejects(signed(claims(iat=int(world.now), exp=int(world.now) + 60)))
 
 
 GARBAGE: dict[str, bytes] = {
@@ -107,73 +107,75 @@ GARBAGE: dict[str, bytes] = {
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
 async def test_garbage_from_an_issuer_changes_nothing(world: World, garbage: bytes) -> None:
-    assert not await world.refuses(signed())
+    assert not await world.rejects(signed())
     world.site.answer = lambda: garbage
     world.now += LOOK_FIRST_SECONDS
-    assert not await world.refuses(signed(claims(iat=int(world.now), exp=int(world.now) + 60)))
+    assert not await world.rejects(signed(claims(iat=int(world.now), exp=int(world.now) + 60)))
     assert len(world.site.asked) == 2
 
 
-async def test_one_bad_key_does_not_spoil_the_others(world: World) -> None:
+async def test_one_bad_key_does_not_affect_the_others(world: World) -> None:
     keys = public(RSA_A)["keys"]
     world.site.answer = lambda: json.dumps({"keys": [{"kty": "??"}, 7, {"kty": "EC", "kid": "a"}, *keys]}).encode()
-    assert not await world.refuses(signed())
+    assert not await world.rejects(signed())
 
 
-async def test_while_an_issuer_is_away_its_last_good_keys_serve_for_a_day(world: World) -> None:
+async def test_while_an_issuer_is_unavailable_its_last_keys_are_used_for_a_day(world: World) -> None:
     def fresh() -> str:
         return signed(claims(iat=int(world.now), exp=int(world.now) + 60))
 
-    assert not await world.refuses(fresh())
+    assert not await world.rejects(fresh())
     world.site.fall_over()
     world.now += LAST_GOOD_SECONDS
-    assert not await world.refuses(fresh())
+    assert not await world.rejects(fresh())
     world.now += 1
-    assert await world.refuses(fresh())
+    assert await world.rejects(fresh())
     world.site.publish(RSA_A)
     world.now += BETWEEN_FETCHES_SECONDS
-    assert not await world.refuses(fresh())
+    assert not await world.rejects(fresh())
 
 
-async def test_while_an_issuer_is_away_nobody_waits_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not await world.refuses(signed())
+async def test_while_an_issuer_is_unavailable_no_caller_waits_for_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not await world.rejects(signed())
     world.site.fall_over()
     world.now += LOOK_FIRST_SECONDS
-    assert not await world.refuses(signed())
+    assert not await world.rejects(signed())
     world.site.open.clear()
     world.now += BETWEEN_FETCHES_SECONDS
     monkeypatch.setattr("interlock.engine.jwks.FETCH_SECONDS", 2 * RETRY_SECONDS)
     async with asyncio.timeout(RETRY_SECONDS):
-        assert not await world.refuses(signed())
+        assert not await world.rejects(signed())
     await eventually(lambda: _true(len(world.site.asked) == 3))
 
 
-async def test_an_issuer_that_hangs_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unresponsive_issuer_times_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.engine.jwks.FETCH_SECONDS", 0.01)
     world.site.open.clear()
     async with asyncio.timeout(RETRY_SECONDS):
-        assert await world.refuses(signed())
+        assert await world.rejects(signed())
 
 
-async def test_an_issuer_that_never_answered_is_asked_again_later(world: World) -> None:
+async def test_an_issuer_that_never_responded_is_retried_later(world: World) -> None:
     world.site.fall_over()
-    assert await world.refuses(signed())
+    assert await world.rejects(signed())
     world.site.publish(RSA_A)
-    assert await world.refuses(signed())
+    assert await world.rejects(signed())
     world.now += BETWEEN_FETCHES_SECONDS
-    assert not await world.refuses(signed())
+    assert not await world.rejects(signed())
 
 
-async def test_a_weak_key_is_not_taken(world: World) -> None:
+async def test_a_weak_key_is_rejected(world: World) -> None:
     with pytest.warns(match="2048"):
         weak = RSAKey.generate_key(1024, {"kid": "weak"}, auto_kid=False)
     numbers = weak.as_dict(private=False)
     world.site.answer = lambda: json.dumps({"keys": [numbers, *public(RSA_A)["keys"]]}).encode()
-    assert await world.refuses(signed(key=weak))
-    assert not await world.refuses(signed())
+    assert await world.rejects(signed(key=weak))
+    assert not await world.rejects(signed())
 
 
-async def test_closing_ends_a_fetch_under_way(world: World) -> None:
+async def test_closing_ends_a_fetch_in_progress(world: World) -> None:
     world.site.open.clear()
     caller = asyncio.create_task(world.enter(signed()))
     await eventually(lambda: _true(bool(world.site.asked)))

@@ -36,7 +36,7 @@ async def test_a_waiting_claim_is_woken_by_an_enqueue(interlock_engine: Engine, 
     assert job.id == enqueued.id
 
 
-async def test_hints_that_lead_to_nothing_are_followed_ever_less_often(
+async def test_wakeups_without_work_are_followed_less_and_less_often(
     interlock_engine: Engine, store: Store, who: Principal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
@@ -61,11 +61,11 @@ async def test_hints_that_lead_to_nothing_are_followed_ever_less_often(
     assert job.id == enqueued.id
 
 
-async def test_a_waiting_claim_comes_back_empty_when_its_time_is_over(interlock_engine: Engine) -> None:
+async def test_a_waiting_claim_returns_empty_after_its_timeout(interlock_engine: Engine) -> None:
     assert await interlock_engine.leases.claim("acme", ClaimFilter("w"), wait_seconds=0.05) == []
 
 
-async def test_equal_claims_made_at_once_are_dealt_different_jobs(interlock_engine: Engine, who: Principal) -> None:
+async def test_equal_concurrent_claims_get_different_jobs(interlock_engine: Engine, who: Principal) -> None:
     await interlock_engine.jobs.enqueue_batch(who, [job_request({"type": "t"}) for _ in range(10)])
     asks = [ClaimFilter("w", limit=n) for n in (1, 4, 3, 1)]
     dealt = await asyncio.gather(*(interlock_engine.leases.claim("acme", ask) for ask in asks))
@@ -80,7 +80,7 @@ async def test_a_result_with_a_lone_surrogate_is_kept_and_marked(interlock_engin
     assert (job.result, job.sanitized) == ('{"text":"a\\ufffdb"}', True)
 
 
-async def test_an_error_of_any_text_is_kept(interlock_engine: Engine, who: Principal) -> None:
+async def test_an_error_of_any_text_is_stored(interlock_engine: Engine, who: Principal) -> None:
     id, fence = await lease(interlock_engine, who)
     body, sanitized = error_body("bad \ud800 text " + "x" * 100_000, kind="Boom")
     receipt = await interlock_engine.leases.fail(
@@ -94,7 +94,7 @@ async def test_an_error_of_any_text_is_kept(interlock_engine: Engine, who: Princ
 
 
 @pytest.mark.parametrize("letter", ["x", "\n", "ä", "\x00"])
-def test_a_message_is_cut_to_the_room_that_an_error_has(letter: str) -> None:
+def test_a_message_is_truncated_to_the_limit_of_an_error(letter: str) -> None:
     limit = 16 * 1024
     whole = "x" * (limit - len('{"message":"","kind":"Boom","details":7}'))
     assert json.loads(error_body(whole, kind="Boom", details=7)[0])["message"] == whole
@@ -105,7 +105,7 @@ def test_a_message_is_cut_to_the_room_that_an_error_has(letter: str) -> None:
         error_body("x" * 2048, details="x" * (limit - 2048))
 
 
-async def test_a_result_that_is_not_json_or_too_large_is_refused_and_the_job_runs_on(
+async def test_a_result_that_is_not_json_or_too_large_is_rejected_and_the_job_keeps_running(
     interlock_engine: Engine, who: Principal
 ) -> None:
     id, fence = await lease(interlock_engine, who)
@@ -127,7 +127,7 @@ async def test_a_result_that_is_not_json_or_too_large_is_refused_and_the_job_run
         ClaimFilter("w", claim_id=""),
     ],
 )
-async def test_a_claim_outside_the_limits_is_refused(interlock_engine: Engine, ask: ClaimFilter) -> None:
+async def test_a_claim_outside_the_limits_is_rejected(interlock_engine: Engine, ask: ClaimFilter) -> None:
     with pytest.raises(Invalid):
         await interlock_engine.leases.claim("acme", ask)
 
@@ -138,7 +138,7 @@ async def test_a_release_is_at_a_time_or_after_a_delay_not_both(interlock_engine
         await interlock_engine.leases.release("acme", ReleaseJob(id, fence, "w", run_at=1, delay_seconds=1.0))
 
 
-async def test_a_beat_with_a_checkpoint_saves_it(interlock_engine: Engine, who: Principal) -> None:
+async def test_a_heartbeat_with_a_checkpoint_saves_it(interlock_engine: Engine, who: Principal) -> None:
     id, fence = await lease(interlock_engine, who)
     await interlock_engine.leases.heartbeat(
         "acme", Heartbeat(id, fence, "w", checkpoint=Checkpoint(id, fence, "w", 1, "[1]"))
@@ -147,7 +147,7 @@ async def test_a_beat_with_a_checkpoint_saves_it(interlock_engine: Engine, who: 
     assert (job.checkpoint_seq, job.checkpoint) == (1, "[1]")
 
 
-async def test_single_finishes_made_at_once_each_get_their_own_answer(
+async def test_concurrent_single_finishes_each_get_their_own_result(
     interlock_engine: Engine, who: Principal, store: Store
 ) -> None:
     await interlock_engine.jobs.enqueue_batch(who, [job_request({"type": "t"}) for _ in range(20)])
@@ -178,7 +178,7 @@ async def test_single_finishes_made_at_once_each_get_their_own_answer(
         f'{{"{"n" * 201}":1}}',
     ],
 )
-async def test_usage_is_numbers_from_0_on_by_name(interlock_engine: Engine, who: Principal, given: str) -> None:
+async def test_usage_is_a_map_of_non_negative_numbers(interlock_engine: Engine, who: Principal, given: str) -> None:
     id, fence = await lease(interlock_engine, who)
     with pytest.raises((Invalid, Malformed)) as caught:
         await interlock_engine.leases.complete("acme", CompleteJob(id, fence, "w", usage=given))
@@ -187,7 +187,9 @@ async def test_usage_is_numbers_from_0_on_by_name(interlock_engine: Engine, who:
     assert (await interlock_engine.queries.job("acme", id)).usage == '{"tokens":0,"cost":0.5}'
 
 
-async def test_usage_has_a_limit_and_odd_text_in_it_is_mended(interlock_engine: Engine, who: Principal) -> None:
+async def test_usage_has_a_limit_and_invalid_unicode_in_it_is_sanitized(
+    interlock_engine: Engine, who: Principal
+) -> None:
     id, fence = await lease(interlock_engine, who)
     many = json.dumps({f"{n:05}": 1 for n in range(800)}, separators=(",", ":"))
     edge = many[:-1] + " " * (8192 - len(many)) + "}"
@@ -214,7 +216,7 @@ async def test_a_release_names_at_most_a_thousand_children(interlock_engine: Eng
 
 
 @pytest.mark.parametrize("odd", ["nul \x00 byte", "lone \ud800 surrogate", "\u202ebidi"])
-async def test_a_remark_of_any_text_is_kept(interlock_engine: Engine, who: Principal, odd: str) -> None:
+async def test_a_reason_of_any_text_is_stored(interlock_engine: Engine, who: Principal, odd: str) -> None:
     id, fence = await lease(interlock_engine, who)
     await interlock_engine.jobs.cancel(who, id, reason=odd)
     await interlock_engine.leases.release("acme", ReleaseJob(id, fence, "w", reason=odd))
@@ -224,7 +226,7 @@ async def test_a_remark_of_any_text_is_kept(interlock_engine: Engine, who: Princ
     assert job.result_summary == odd.replace("\x00", "\ufffd").replace("\ud800", "\ufffd")
 
 
-async def test_an_id_that_cannot_be_one_is_like_an_unknown_job(interlock_engine: Engine, who: Principal) -> None:
+async def test_an_invalid_id_is_treated_like_an_unknown_job(interlock_engine: Engine, who: Principal) -> None:
     id, fence = await lease(interlock_engine, who)
     for wrong in ("", "nonsense", "\x00", id + "0"):
         with pytest.raises(NotFound):

@@ -15,7 +15,7 @@ from tests.support.eventually import eventually
 from tests.support.stores import ManualClock
 
 
-async def test_a_sweep_ends_expired_leases_of_every_tenant(
+async def test_a_sweep_expires_leases_of_every_tenant(
     interlock_engine: Engine, who: Principal, clock: ManualClock
 ) -> None:
     for tenant in ("acme", "other", "third"):
@@ -27,7 +27,9 @@ async def test_a_sweep_ends_expired_leases_of_every_tenant(
     assert (await interlock_engine.maintenance.sweep()).leases == 0
 
 
-async def test_a_sweep_takes_more_than_one_batch(interlock_engine: Engine, who: Principal, clock: ManualClock) -> None:
+async def test_a_sweep_processes_more_than_one_batch(
+    interlock_engine: Engine, who: Principal, clock: ManualClock
+) -> None:
     await interlock_engine.jobs.enqueue_batch(who, [job_request({"type": "t"}) for _ in range(900)])
     for _ in range(9):
         await interlock_engine.leases.claim("acme", ClaimFilter("w", limit=100, lease_seconds=10))
@@ -35,7 +37,7 @@ async def test_a_sweep_takes_more_than_one_batch(interlock_engine: Engine, who: 
     assert (await interlock_engine.maintenance.sweep()).leases == 900
 
 
-async def test_two_sweeps_at_once_do_the_work_once(
+async def test_two_concurrent_sweeps_do_the_work_once(
     interlock_engine: Engine, who: Principal, clock: ManualClock
 ) -> None:
     await interlock_engine.jobs.enqueue(who, job_request({"type": "t", "max_attempts": 1}))
@@ -46,7 +48,7 @@ async def test_two_sweeps_at_once_do_the_work_once(
     assert [row.to_status for row in history] == [Status.QUEUED, Status.RUNNING, Status.DEAD_LETTER]
 
 
-async def test_upkeep_in_the_background_needs_no_claimer(
+async def test_background_maintenance_needs_no_claim(
     interlock_engine: Engine, who: Principal, clock: ManualClock
 ) -> None:
     await interlock_engine.jobs.enqueue(who, job_request({"type": "t"}))
@@ -60,7 +62,7 @@ async def test_upkeep_in_the_background_needs_no_claimer(
     await eventually(is_retried)
 
 
-async def test_a_chore_that_hangs_holds_up_no_other(
+async def test_a_hanging_maintenance_task_delays_no_other(
     interlock_engine: Engine, who: Principal, clock: ManualClock
 ) -> None:
     begun = asyncio.Event()
@@ -82,7 +84,7 @@ async def test_a_chore_that_hangs_holds_up_no_other(
     await eventually(is_retried)
 
 
-async def test_a_chore_that_fails_is_done_again(interlock_engine: Engine) -> None:
+async def test_a_failed_maintenance_task_is_retried(interlock_engine: Engine) -> None:
     tries = 0
 
     async def fail() -> None:
@@ -99,7 +101,7 @@ async def test_a_chore_that_fails_is_done_again(interlock_engine: Engine) -> Non
     await eventually(tried_often)
 
 
-async def test_steps_go_on_until_one_finds_nothing_and_not_for_ever() -> None:
+async def test_steps_repeat_until_one_finds_nothing_within_a_limit() -> None:
     left = 7
 
     async def step() -> int:
@@ -116,7 +118,7 @@ async def test_steps_go_on_until_one_finds_nothing_and_not_for_ever() -> None:
     assert await repeat_until_empty(endless) == 3 * MAX_STEPS
 
 
-async def test_old_claims_are_forgotten_once_their_jobs_no_longer_run(
+async def test_old_claims_are_deleted_once_their_jobs_no_longer_run(
     interlock_engine: Engine, who: Principal, clock: ManualClock
 ) -> None:
     await interlock_engine.jobs.enqueue(who, job_request({"type": "t"}))

@@ -27,7 +27,7 @@ from interlock.engine.outbound_http import ANSWER_BYTES, OutboundClient, Resolve
 from interlock.errors import Invalid, Unavailable
 from tests.domain.test_webhook_url import REFUSED
 from tests.support.eventually import RETRY_SECONDS, eventually
-from tests.support.receiver import Answer, Receiver, Seen, hang, receiver, says, sends
+from tests.support.receiver import Answer, Receiver, Seen, hang, receiver, responds, sends
 
 PUBLIC = "8.8.8.8"
 REFUSAL = WebhookResponse(error="destination_refused")
@@ -66,7 +66,7 @@ def leading(
     )
 
 
-async def test_a_request_arrives_as_it_was_meant(there: Receiver, outside: OutboundClient) -> None:
+async def test_a_request_arrives_as_sent(there: Receiver, outside: OutboundClient) -> None:
     url = f"http://127.0.0.1:{there.port}/a/b?c=%2e%2e&d=e"
     assert await outside.post(url, {"webhook-id": "1"}, b"{}") == WebhookResponse(200)
     (seen,) = there.seen
@@ -78,7 +78,7 @@ async def test_a_request_arrives_as_it_was_meant(there: Receiver, outside: Outbo
 
 
 async def test_nothing_is_kept_between_two_requests(there: Receiver, outside: OutboundClient) -> None:
-    there.answer = says(200, "set-cookie: a=b\r\nconnection: keep-alive\r\n")
+    there.answer = responds(200, "set-cookie: a=b\r\nconnection: keep-alive\r\n")
     for _ in range(2):
         await outside.post(there.url, {}, b"")
     assert there.connections == 2
@@ -86,13 +86,13 @@ async def test_nothing_is_kept_between_two_requests(there: Receiver, outside: Ou
 
 
 @pytest.mark.parametrize("url", REFUSED)
-async def test_no_odd_url_gets_out(outside: OutboundClient, url: str) -> None:
+async def test_no_invalid_url_is_requested(outside: OutboundClient, url: str) -> None:
     assert await outside.post(url, {}, b"") == REFUSAL
     with pytest.raises(Invalid):
         await outside.admit(url)
 
 
-async def test_a_loopback_receiver_is_not_reached_unless_it_is_allowed(there: Receiver) -> None:
+async def test_a_loopback_receiver_is_not_reached_unless_allowed(there: Receiver) -> None:
     async def everywhere(host: str, _port: int) -> Sequence[str]:
         return ["127.0.0.1"]
 
@@ -103,7 +103,7 @@ async def test_a_loopback_receiver_is_not_reached_unless_it_is_allowed(there: Re
     assert there.connections == 0
 
 
-async def test_a_name_that_is_public_when_judged_and_not_when_used_leads_nowhere(there: Receiver) -> None:
+async def test_a_name_that_changes_from_public_to_private_is_not_reached(there: Receiver) -> None:
     """Each request resolves once, and what it resolved to is what is judged and connected to."""
     answers = itertools.cycle([[PUBLIC], ["127.0.0.1"]])
 
@@ -118,7 +118,7 @@ async def test_a_name_that_is_public_when_judged_and_not_when_used_leads_nowhere
     await rebound.close()
 
 
-async def test_the_address_that_was_judged_is_the_one_that_is_used(there: Receiver) -> None:
+async def test_the_checked_address_is_the_one_that_is_used(there: Receiver) -> None:
     async with receiver(host="127.0.0.2", port=there.port) as sentinel:
         url = f"http://hooks.example:{there.port}/"
         names = leading(resolver(["127.0.0.1"], ["127.0.0.2"]), allow=[f"hooks.example:{there.port}"])
@@ -130,19 +130,19 @@ async def test_the_address_that_was_judged_is_the_one_that_is_used(there: Receiv
 @pytest.mark.parametrize(
     "answer", [[PUBLIC, "127.0.0.1"], ["127.0.0.1", PUBLIC], [PUBLIC, "::1"], [PUBLIC, "fe80::1%lo"]]
 )
-async def test_one_bad_address_spoils_all(answer: Sequence[str]) -> None:
+async def test_one_bad_address_rejects_all(answer: Sequence[str]) -> None:
     mixed = leading(answer)
     assert await mixed.post("https://hooks.example/", {}, b"") == REFUSAL
     with pytest.raises(Invalid):
         await mixed.admit("https://hooks.example/")
 
 
-async def test_an_address_that_does_not_answer_gives_way_to_the_next(there: Receiver) -> None:
+async def test_an_unresponsive_address_falls_back_to_the_next(there: Receiver) -> None:
     names = leading(["127.0.0.3", "127.0.0.1"], allow=["127.0.0.0/8", f"hooks.example:{there.port}"])
     assert await names.post(f"http://hooks.example:{there.port}/", {}, b"") == WebhookResponse(200)
 
 
-async def test_a_name_that_nobody_knows_is_admitted_and_not_reached() -> None:
+async def test_an_unknown_name_is_admitted_and_not_reached() -> None:
     async def unknown(_host: str, _port: int) -> Sequence[str]:
         raise OSError("no such name")
 
@@ -152,7 +152,7 @@ async def test_a_name_that_nobody_knows_is_admitted_and_not_reached() -> None:
         assert await nowhere.post("https://hooks.example/", {}, b"") == WebhookResponse(error="cannot_resolve")
 
 
-async def test_the_resolver_of_the_system_is_asked_by_default(there: Receiver) -> None:
+async def test_the_resolver_of_the_system_is_the_default(there: Receiver) -> None:
     outside = OutboundClient(Allowance.of([f"localhost:{there.port}"]), deadline_seconds=RETRY_SECONDS)
     assert await outside.post(f"http://localhost:{there.port}/", {}, b"") == WebhookResponse(200)
     await outside.close()
@@ -162,7 +162,7 @@ async def test_the_resolver_of_the_system_is_asked_by_default(there: Receiver) -
 async def test_redirects_are_not_followed(there: Receiver, outside: OutboundClient, status: int) -> None:
     async with receiver() as inside:
         for target in (inside.url, "file:///etc/passwd", there.url, "gopher://x/"):
-            there.answer = says(status, f"location: {target}\r\n")
+            there.answer = responds(status, f"location: {target}\r\n")
             assert await outside.post(there.url, {}, b"") == WebhookResponse(status)
         assert inside.connections == 0
     assert there.connections == 4
@@ -204,7 +204,7 @@ async def test_the_deadline_is_absolute(there: Receiver, answer: Answer) -> None
     await hasty.close()
 
 
-async def test_a_resolver_that_hangs_meets_the_same_deadline() -> None:
+async def test_a_hanging_resolver_has_the_same_deadline() -> None:
     async def never(_host: str, _port: int) -> Sequence[str]:
         await asyncio.Event().wait()
         return []
@@ -214,7 +214,7 @@ async def test_a_resolver_that_hangs_meets_the_same_deadline() -> None:
     await stuck.admit("https://hooks.example/")
 
 
-async def test_names_that_hang_hold_up_nobody_but_their_owner(there: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_names_delay_only_their_owner(there: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, answers = [], threading.Event()
 
     def ask(host: str, port: int, **more: Any) -> Any:
@@ -239,17 +239,17 @@ async def test_names_that_hang_hold_up_nobody_but_their_owner(there: Receiver, m
         await asyncio.wait(asking)
         url = f"http://localhost:{there.port}/"
         assert await outside.post(url, {}, b"", owner="b") == WebhookResponse(200)
-        held_up = asyncio.create_task(outside.post(url, {}, b"", owner="a"))
+        delayed = asyncio.create_task(outside.post(url, {}, b"", owner="a"))
         await outside.post(url, {}, b"", owner="b")
-        assert (len(asked), held_up.done()) == (RESOLVERS_OF_ONE + 2, False), "its threads hang, though nobody waits"
+        assert (len(asked), delayed.done()) == (RESOLVERS_OF_ONE + 2, False), "its threads hang, though nobody waits"
         answers.set()
-        assert await held_up == WebhookResponse(200)
+        assert await delayed == WebhookResponse(200)
     finally:
         answers.set()
         await outside.close()
 
 
-async def test_little_of_a_long_answer_is_read(there: Receiver, outside: OutboundClient) -> None:
+async def test_only_the_beginning_of_a_long_response_is_read(there: Receiver, outside: OutboundClient) -> None:
     written = 0
 
     async def flood(_seen: Seen, writer: asyncio.StreamWriter) -> None:
@@ -265,10 +265,10 @@ async def test_little_of_a_long_answer_is_read(there: Receiver, outside: Outboun
     assert written < 64 * 1024 * 1024, "only what the buffers between us hold"
 
 
-async def test_an_answer_is_not_inflated(there: Receiver, outside: OutboundClient) -> None:
+async def test_a_response_is_not_decompressed(there: Receiver, outside: OutboundClient) -> None:
     bomb = gzip.compress(b"0" * 1_000_000)
     assert len(bomb) < ANSWER_BYTES
-    there.answer = says(200, "content-encoding: gzip\r\n", bomb)
+    there.answer = responds(200, "content-encoding: gzip\r\n", bomb)
     assert await outside.post(there.url, {}, b"") == WebhookResponse(200)
     assert await outside.fetch(there.url) == bomb
 
@@ -276,12 +276,12 @@ async def test_an_answer_is_not_inflated(there: Receiver, outside: OutboundClien
 @pytest.mark.parametrize(
     "raw", [b"", b"<h1>HTTP 0.9</h1>", b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab", b"SSH-2.0-x\r\n"]
 )
-async def test_what_is_no_answer_is_told_as_broken(there: Receiver, outside: OutboundClient, raw: bytes) -> None:
+async def test_an_invalid_response_is_reported_as_broken(there: Receiver, outside: OutboundClient, raw: bytes) -> None:
     there.answer = sends(raw)
     assert await outside.post(there.url, {}, b"") == WebhookResponse(error="broken_answer")
 
 
-async def test_a_port_where_nobody_listens(there: Receiver) -> None:
+async def test_a_closed_port_is_reported(there: Receiver) -> None:
     async with receiver() as gone:
         pass
     outside = OutboundClient(gone.allowance)
@@ -289,32 +289,34 @@ async def test_a_port_where_nobody_listens(there: Receiver) -> None:
 
 
 @pytest.mark.parametrize(("header", "seconds"), [("120", 120.0), ("-1", None), ("soon", None), ("9" * 30, None)])
-async def test_a_receiver_may_say_when_to_come_again(
+async def test_a_receiver_may_send_retry_after(
     there: Receiver, outside: OutboundClient, header: str, seconds: float | None
 ) -> None:
-    there.answer = says(429, f"retry-after: {header}\r\n")
+    there.answer = responds(429, f"retry-after: {header}\r\n")
     assert await outside.post(there.url, {}, b"") == WebhookResponse(429, None, seconds)
 
 
 class TestFetch:
-    async def test_a_document_comes_whole(self, there: Receiver, outside: OutboundClient) -> None:
-        there.answer = says(200, body=b'{"keys": []}')
+    async def test_a_document_is_fetched_completely(self, there: Receiver, outside: OutboundClient) -> None:
+        there.answer = responds(200, body=b'{"keys": []}')
         assert await outside.fetch(there.url) == b'{"keys": []}'
         assert there.seen[0].line.startswith("GET /hook ")
 
     @pytest.mark.parametrize(
-        "answer", [says(404), says(302, "location: /x\r\n"), says(200, body=b"x" * 101), says(500)]
+        "answer", [responds(404), responds(302, "location: /x\r\n"), responds(200, body=b"x" * 101), responds(500)]
     )
-    async def test_anything_else_is_no_document(self, there: Receiver, outside: OutboundClient, answer: Answer) -> None:
+    async def test_any_other_response_is_not_a_document(
+        self, there: Receiver, outside: OutboundClient, answer: Answer
+    ) -> None:
         there.answer = answer
         with pytest.raises(Unavailable):
             await outside.fetch(there.url, limit=100)
 
-    async def test_the_limit_itself_is_fine(self, there: Receiver, outside: OutboundClient) -> None:
-        there.answer = says(200, body=b"x" * 100)
+    async def test_a_document_of_the_maximum_size_is_accepted(self, there: Receiver, outside: OutboundClient) -> None:
+        there.answer = responds(200, body=b"x" * 100)
         assert len(await outside.fetch(there.url, limit=100)) == 100
 
-    async def test_it_goes_nowhere_else_than_a_webhook(self, there: Receiver) -> None:
+    async def test_documents_have_the_destination_rules_of_webhooks(self, there: Receiver) -> None:
         with pytest.raises(Unavailable, match="destination_refused"):
             await OutboundClient().fetch(there.url)
         assert there.connections == 0
@@ -348,7 +350,7 @@ def certificate(directory: Path, *names: str) -> Path:
 
 
 class TestTLS:
-    async def test_the_certificate_must_be_that_of_the_name_not_of_the_address(self, tmp_path: Path) -> None:
+    async def test_the_certificate_must_match_the_name_not_the_address(self, tmp_path: Path) -> None:
         files = [certificate(tmp_path, name) for name in ("hooks.example", "127.0.0.1")]
         for file, expected in zip(files, (WebhookResponse(200), WebhookResponse(error="cannot_connect")), strict=True):
             server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -362,7 +364,7 @@ class TestTLS:
                 await names.close()
             assert asked == ["hooks.example"]
 
-    async def test_a_certificate_that_nobody_vouches_for_is_refused(self, tmp_path: Path) -> None:
+    async def test_an_untrusted_certificate_is_rejected(self, tmp_path: Path) -> None:
         server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         server.load_cert_chain(certificate(tmp_path, "hooks.example"))
         async with receiver(tls=server) as there:

@@ -57,7 +57,7 @@ async def first(pages: AsyncIterator[list[T]]) -> list[T]:
     raise AssertionError("no page came")
 
 
-async def test_a_step_is_kept_under_the_fence_and_read_by_the_tenant(interlock_engine: Engine, job: Job) -> None:
+async def test_a_step_is_saved_under_the_fence_and_read_by_the_tenant(interlock_engine: Engine, job: Job) -> None:
     kept = await interlock_engine.progress.save_step("acme", step(job, function="app.search"))
     assert (kept.name, kept.result, kept.function, kept.sanitized) == ("search", "1", "app.search", False)
     assert await interlock_engine.progress.save_step("acme", step(job, result="2")) == kept
@@ -66,7 +66,7 @@ async def test_a_step_is_kept_under_the_fence_and_read_by_the_tenant(interlock_e
         await interlock_engine.progress.save_step("acme", step(job, fence=job.fence + 1))
 
 
-async def test_a_result_of_256_kib_is_the_largest_taken(interlock_engine: Engine, job: Job) -> None:
+async def test_a_result_of_256_kib_is_the_largest_accepted(interlock_engine: Engine, job: Job) -> None:
     largest = '"' + "x" * (STEP - 2) + '"'
     assert (await interlock_engine.progress.save_step("acme", step(job, "fits", largest))).result == largest
     with pytest.raises(TooLarge) as caught:
@@ -91,7 +91,7 @@ async def test_a_result_with_a_lone_surrogate_is_kept_and_marked(interlock_engin
         ({"function": "x" * (8 * KIB + 1)}, TooLarge),
     ],
 )  # fmt: skip
-async def test_a_wrong_step_is_refused_alone(
+async def test_an_invalid_step_is_rejected_alone(
     interlock_engine: Engine, job: Job, wrong: dict[str, Any], error: type[Error]
 ) -> None:
     good, bad = step(job), step(job, **{"name": "other"} | wrong)
@@ -104,16 +104,14 @@ async def test_a_wrong_step_is_refused_alone(
 
 @pytest.mark.parametrize("occurrence", [0, 1, 2**31 - 1])
 @pytest.mark.parametrize("name", ["x", "x" * 200, "größe 🐢"])
-async def test_names_and_occurrences_at_their_limits_are_taken(
+async def test_names_and_occurrences_at_their_limits_are_accepted(
     interlock_engine: Engine, job: Job, name: str, occurrence: int
 ) -> None:
     kept = await interlock_engine.progress.save_step("acme", step(job, name, occurrence=occurrence))
     assert (kept.name, kept.occurrence) == (name, occurrence)
 
 
-async def test_all_steps_of_claimed_jobs_are_told_however_many(
-    interlock_engine: Engine, job: Job, who: Principal
-) -> None:
+async def test_all_steps_of_claimed_jobs_are_returned(interlock_engine: Engine, job: Job, who: Principal) -> None:
     many = [step(job, f"s{i}") for i in range(2 * progress.MAX_PAGE_SIZE)]
     kept = await interlock_engine.progress.save_steps("acme", many)
     other = await interlock_engine.jobs.enqueue(who, job_request({"type": "t"}))
@@ -122,7 +120,7 @@ async def test_all_steps_of_claimed_jobs_are_told_however_many(
     assert await interlock_engine.progress.steps("acme", job.id, after=399) == kept[-1:]
 
 
-async def test_events_are_told_and_read_by_the_tenant(interlock_engine: Engine, job: Job) -> None:
+async def test_events_are_added_and_read_by_the_tenant(interlock_engine: Engine, job: Job) -> None:
     reported = report(job, event("a", '{"progress":0.5}'), event("b", level="error"))
     assert await interlock_engine.progress.add_events("acme", reported) == (1, 2)
     assert await interlock_engine.progress.add_events("acme", reported) == (1, 2)
@@ -159,7 +157,7 @@ async def test_a_blank_message_is_rejected(interlock_engine: Engine, job: Job, m
 
 
 @pytest.mark.parametrize("letter", ["x", "ä", "🐢"])
-async def test_a_message_that_is_too_long_is_cut_and_not_lost(interlock_engine: Engine, job: Job, letter: str) -> None:
+async def test_a_long_message_is_truncated_and_not_lost(interlock_engine: Engine, job: Job, letter: str) -> None:
     fits = letter * (EVENT // len(letter.encode()))
     payload = '"' + "x" * (7 * KIB - 2) + '"'
     reported = report(job, event(fits), event(fits + "y"), event("z" * 1025, payload), event("z" * 1024, payload))
@@ -175,7 +173,7 @@ async def test_a_message_that_is_too_long_is_cut_and_not_lost(interlock_engine: 
         await interlock_engine.progress.add_events("acme", report(job, event("z" * 1025, payload + " ")))
 
 
-async def test_an_event_of_any_text_is_kept_and_marked(interlock_engine: Engine, job: Job) -> None:
+async def test_an_event_of_any_text_is_stored_and_marked(interlock_engine: Engine, job: Job) -> None:
     odd = [event("a\ud800b"), event("a\x00b"), event("fine", '"\\udfff"'), event("fine", '"\\u0000"')]
     await interlock_engine.progress.add_events("acme", report(job, *odd))
     rows = await interlock_engine.progress.events("acme", job.id)
@@ -191,7 +189,7 @@ async def test_an_event_of_any_text_is_kept_and_marked(interlock_engine: Engine,
         ({"payload": "[NaN]"}, Malformed),
     ],
 )  # fmt: skip
-async def test_a_wrong_event_refuses_its_report_alone(
+async def test_an_invalid_event_rejects_only_its_append(
     interlock_engine: Engine, job: Job, wrong: dict[str, Any], error: type[Error]
 ) -> None:
     good, bad = report(job, event("good")), report(job, event(), event(**wrong))
@@ -201,7 +199,7 @@ async def test_a_wrong_event_refuses_its_report_alone(
     assert type(refused.error) is error
 
 
-async def test_a_call_without_events_or_with_too_many_is_refused(interlock_engine: Engine, job: Job) -> None:
+async def test_a_call_without_events_or_with_too_many_is_rejected(interlock_engine: Engine, job: Job) -> None:
     with pytest.raises(Invalid):
         await interlock_engine.progress.add_events("acme", report(job))
     same = event()
@@ -210,7 +208,7 @@ async def test_a_call_without_events_or_with_too_many_is_refused(interlock_engin
     assert await interlock_engine.progress.add_events("acme", report(job, *[same] * 1000)) == (1,) * 1000
 
 
-async def test_the_events_of_a_heartbeat_are_mended_like_any_other(interlock_engine: Engine, job: Job) -> None:
+async def test_the_events_of_a_heartbeat_are_sanitized_like_any_other(interlock_engine: Engine, job: Job) -> None:
     await interlock_engine.leases.heartbeat("acme", Heartbeat(job.id, job.fence, "w", events=(event("\ud800"),)))
     (row,) = await interlock_engine.progress.events("acme", job.id)
     assert (row.message, row.sanitized) == ("\ufffd", True)
@@ -227,7 +225,7 @@ async def test_an_unknown_job_has_no_steps_and_no_events(interlock_engine: Engin
         await first(interlock_engine.progress.tail("acme", id))
 
 
-async def test_a_job_of_another_tenant_is_an_unknown_one(interlock_engine: Engine, job: Job) -> None:
+async def test_a_job_of_another_tenant_is_unknown(interlock_engine: Engine, job: Job) -> None:
     await interlock_engine.progress.save_step("acme", step(job))
     await interlock_engine.progress.add_events("acme", report(job, event()))
     for read in (interlock_engine.progress.steps, interlock_engine.progress.events):
@@ -247,7 +245,7 @@ async def test_a_page_has_from_1_to_200_items(interlock_engine: Engine, job: Job
             await interlock_engine.progress.feed("acme", FeedPosition(0, 0, job.id, 0), **wrong)
 
 
-async def test_a_tail_shows_what_is_told_until_the_job_has_ended(interlock_engine: Engine, job: Job) -> None:
+async def test_a_tail_returns_events_until_the_job_is_terminal(interlock_engine: Engine, job: Job) -> None:
     await interlock_engine.progress.add_events("acme", report(job, event("a"), event("b")))
     tail = interlock_engine.progress.tail("acme", job.id, after=1)
     assert [row.message for row in await first(tail)] == ["b"]
@@ -260,7 +258,7 @@ async def test_a_tail_shows_what_is_told_until_the_job_has_ended(interlock_engin
     assert [[row.message for row in page] async for page in tail] == [["d"]]
 
 
-async def test_following_the_feed_shows_what_is_told_from_a_place_on(interlock_engine: Engine, job: Job) -> None:
+async def test_following_the_feed_returns_events_from_a_position(interlock_engine: Engine, job: Job) -> None:
     end = await interlock_engine.progress.feed_end("acme")
     feed = interlock_engine.progress.follow("acme", end)
     waiting = asyncio.create_task(first(feed))
@@ -274,7 +272,7 @@ async def test_following_the_feed_shows_what_is_told_from_a_place_on(interlock_e
     assert [fed.event.message for fed in await first(again)] == ["b"]
 
 
-async def test_a_quiet_tail_gives_empty_pages_so_that_a_stream_can_be_kept_alive(
+async def test_a_quiet_tail_yields_empty_pages_as_keep_alives(
     interlock_engine: Engine, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)

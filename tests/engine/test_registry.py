@@ -37,9 +37,7 @@ async def added(engine: Engine, who: Principal, **values: Any) -> Job:
     return await engine.queries.job(who.tenant, enqueued.id)
 
 
-async def test_a_payload_that_does_not_fit_the_schema_is_refused_with_every_place(
-    interlock_engine: Engine, who: Principal
-) -> None:
+async def test_an_invalid_payload_is_rejected_with_every_pointer(interlock_engine: Engine, who: Principal) -> None:
     await interlock_engine.registry.set_type(who, "research", schema=SCHEMA)
     await added(interlock_engine, who)
     with pytest.raises(Invalid) as caught:
@@ -47,7 +45,7 @@ async def test_a_payload_that_does_not_fit_the_schema_is_refused_with_every_plac
     assert {pointer for pointer, _ in caught.value.faults} == {"/payload/topic", "/payload/depth", "/payload"}
 
 
-async def test_a_refused_payload_in_a_batch_names_the_item_and_nothing_is_added(
+async def test_a_rejected_payload_in_a_batch_names_the_item_and_nothing_is_added(
     interlock_engine: Engine, who: Principal
 ) -> None:
     await interlock_engine.registry.set_type(who, "research", schema=SCHEMA)
@@ -58,7 +56,7 @@ async def test_a_refused_payload_in_a_batch_names_the_item_and_nothing_is_added(
     assert (await interlock_engine.queries.queues(who.tenant))[0].ready == 0
 
 
-async def test_a_type_registered_elsewhere_counts_at_once(store: Store, who: Principal) -> None:
+async def test_a_type_registered_by_another_process_applies_immediately(store: Store, who: Principal) -> None:
     one, other = Engine(batched(store)), Engine(batched(store))
     await added(one, who, payload={"anything": True})
     await other.registry.set_type(who, "research", schema=SCHEMA)
@@ -68,7 +66,7 @@ async def test_a_type_registered_elsewhere_counts_at_once(store: Store, who: Pri
     await added(one, who, payload={"anything": True})
 
 
-async def test_jobs_under_way_while_the_registry_changes_all_arrive(store: Store, who: Principal) -> None:
+async def test_jobs_enqueued_while_the_registry_changes_all_arrive(store: Store, who: Principal) -> None:
     one, other = Engine(batched(store)), Engine(batched(store))
 
     async def register() -> None:
@@ -98,7 +96,7 @@ async def test_defaults_come_from_the_job_then_the_agent_then_the_type_then_the_
 
 
 @pytest.mark.parametrize("where", ["agent", "type", "server"])
-async def test_the_backoff_of_a_failure_is_the_jobs_else_the_agents_else_the_types(
+async def test_the_backoff_of_a_failure_comes_from_the_job_then_the_agent_then_the_type(
     interlock_engine: Engine, who: Principal, where: str
 ) -> None:
     fixed = {"kind": "fixed", "base_seconds": 50, "max_seconds": 50}
@@ -115,7 +113,7 @@ async def test_the_backoff_of_a_failure_is_the_jobs_else_the_agents_else_the_typ
     assert delay == 50 * SECOND if where != "server" else delay <= SECOND
 
 
-async def test_a_lease_is_as_long_as_its_type_says_unless_the_claim_does(
+async def test_a_lease_has_the_duration_of_its_type_unless_the_claim_has_one(
     interlock_engine: Engine, who: Principal
 ) -> None:
     await interlock_engine.registry.set_type(who, "research", defaults={"lease_seconds": 300})
@@ -128,7 +126,7 @@ async def test_a_lease_is_as_long_as_its_type_says_unless_the_claim_does(
     assert job.lease_expires_at == await interlock_engine.queries.now() + 60 * SECOND
 
 
-async def test_only_registered_types_and_agents_are_taken_where_that_is_demanded(store: Store, who: Principal) -> None:
+async def test_only_registered_types_and_agents_are_accepted_if_required(store: Store, who: Principal) -> None:
     engine = Engine(batched(store), strict_types=True, implicit_agents=False)
     with pytest.raises(UnknownType):
         await added(engine, who)
@@ -155,7 +153,7 @@ async def test_only_registered_types_and_agents_are_taken_where_that_is_demanded
         ({"requires": ["a", "a"]}, "/requires"),
     ],
 )
-async def test_a_bad_registration_names_its_fault(
+async def test_an_invalid_registration_names_its_error(
     interlock_engine: Engine, who: Principal, call: dict[str, Any], pointer: str
 ) -> None:
     with pytest.raises(Invalid) as caught:
@@ -164,7 +162,7 @@ async def test_a_bad_registration_names_its_fault(
     assert await interlock_engine.registry.types(who.tenant) == []
 
 
-async def test_a_bad_backoff_of_an_agent_is_named_where_it_was_said(interlock_engine: Engine, who: Principal) -> None:
+async def test_an_invalid_backoff_of_an_agent_is_named_by_its_pointer(interlock_engine: Engine, who: Principal) -> None:
     for given, pointer in (
         ({"backoff": {"kind": "magic"}}, "/backoff/kind"),
         ({"backoff": {"colour": 1}}, "/backoff/colour"),
@@ -176,7 +174,7 @@ async def test_a_bad_backoff_of_an_agent_is_named_where_it_was_said(interlock_en
     assert await interlock_engine.registry.agents(who.tenant) == []
 
 
-async def test_registries_belong_to_their_tenant(interlock_engine: Engine, who: Principal) -> None:
+async def test_registries_are_separate_per_tenant(interlock_engine: Engine, who: Principal) -> None:
     await interlock_engine.registry.set_type(who, "research", schema=SCHEMA)
     await interlock_engine.registry.set_agent(who, "bot", "1", max_concurrency=1)
     rival = local("rival")
@@ -193,7 +191,7 @@ async def test_registries_belong_to_their_tenant(interlock_engine: Engine, who: 
     await added(interlock_engine, rival, payload={"free": True})
 
 
-async def test_a_repeated_enqueue_answers_its_job_though_the_registry_would_refuse_it_by_now(
+async def test_a_repeated_enqueue_returns_its_job_though_the_registry_would_reject_it_now(
     store: Store, who: Principal
 ) -> None:
     engine, strict = Engine(batched(store)), Engine(batched(store), strict_types=True)
@@ -209,22 +207,22 @@ async def test_a_repeated_enqueue_answers_its_job_though_the_registry_would_refu
     assert (await engine.queries.queues(who.tenant))[0].ready == 1
 
 
-async def test_the_lease_of_an_agents_job_is_as_long_as_the_agent_says_else_its_type(
+async def test_the_lease_of_a_job_with_an_agent_has_the_duration_of_the_agent_or_its_type(
     interlock_engine: Engine, who: Principal
 ) -> None:
     registry = interlock_engine.registry
     await registry.set_agent(who, "bot", "1", defaults={"lease_seconds": 7, "priority": 2})
     await registry.set_agent(who, "bot", "2", max_concurrency=1, defaults={"priority": 1})
     agents = [{"agent": {"kind": "bot", "id": id}} for id in ("1", "2")]
-    for type_says in (None, 300):
-        if type_says is not None:
-            await registry.set_type(who, "research", defaults={"lease_seconds": type_says})
+    for type_setting in (None, 300):
+        if type_setting is not None:
+            await registry.set_type(who, "research", defaults={"lease_seconds": type_setting})
         for wish in (*agents, {}):
             await added(interlock_engine, who, **wish)
         jobs = await interlock_engine.leases.claim(who.tenant, ClaimFilter("w", limit=3))
         now = await interlock_engine.queries.now()
         leases = [((job.lease_expires_at or 0) - now) // SECOND for job in jobs]
-        assert leases == [7, type_says or 60, type_says or 60]
+        assert leases == [7, type_setting or 60, type_setting or 60]
         for job in jobs:
             reply = await interlock_engine.leases.heartbeat(who.tenant, Heartbeat(job.id, job.fence, "w"))
             assert reply.lease_expires_at == job.lease_expires_at

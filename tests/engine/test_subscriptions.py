@@ -17,42 +17,38 @@ from tests.support.receiver import Receiver
 from tests.support.stores import ManualClock
 
 
-async def test_a_secret_is_shown_once(remote: Engine, who: Principal, there: Receiver) -> None:
+async def test_a_secret_is_shown_once(queue: Engine, who: Principal, there: Receiver) -> None:
     fields = {"key": "k", "types": ["t"], "expires_in_seconds": 60}
-    first = await subscribe(remote, who, there.url, **fields)
+    first = await subscribe(queue, who, there.url, **fields)
     assert first.secret is not None
     assert first.secret.startswith("whsec_")
-    again = await subscribe(remote, who, there.url, **fields)
+    again = await subscribe(queue, who, there.url, **fields)
     assert again == (first.subscription, None, True)
     with pytest.raises(IdempotencyKeyReuse):
-        await subscribe(remote, who, there.url, key="k")
-    encoded = subscription_to_dict(first.subscription, now=await remote.queries.now())
+        await subscribe(queue, who, there.url, key="k")
+    encoded = subscription_to_dict(first.subscription, now=await queue.queries.now())
     assert encoded["active"]
-    assert first.secret not in repr([encoded, await remote.webhooks.subscriptions(who)])
+    assert first.secret not in repr([encoded, await queue.webhooks.subscriptions(who)])
 
 
-async def test_a_star_stands_for_every_type_and_for_itself_alone(
-    remote: Engine, who: Principal, there: Receiver
-) -> None:
-    made = await subscribe(remote, who, there.url, types=["*"])
+async def test_a_star_means_every_type_and_stands_alone(queue: Engine, who: Principal, there: Receiver) -> None:
+    made = await subscribe(queue, who, there.url, types=["*"])
     assert made.subscription.types is None
-    await enqueue(remote, who)
-    assert await remote.webhooks.deliveries(who, DeliveryFilter(subscription_id=made.subscription.id))
+    await enqueue(queue, who)
+    assert await queue.webhooks.deliveries(who, DeliveryFilter(subscription_id=made.subscription.id))
     with pytest.raises(Invalid) as caught:
-        await subscribe(remote, who, there.url, types=["*", "t"])
+        await subscribe(queue, who, there.url, types=["*", "t"])
     assert caught.value.pointer == "/types"
 
 
-async def test_what_a_request_leaves_out_is_the_same_as_its_default_said(
-    remote: Engine, who: Principal, there: Receiver
-) -> None:
-    first = await subscribe(remote, who, there.url, key="k")
+async def test_an_omitted_field_equals_its_default(queue: Engine, who: Principal, there: Receiver) -> None:
+    first = await subscribe(queue, who, there.url, key="k")
     given: dict[str, Any] = {"mode": "broadcast", "min_interval_seconds": 0, "types": None, "group_id": None}
-    assert await subscribe(remote, who, there.url, key="k", **given) == (first.subscription, None, True)
+    assert await subscribe(queue, who, there.url, key="k", **given) == (first.subscription, None, True)
     asked = SubscriptionRequest(url=there.url, events=["job.queued"], mode=Mode.BROADCAST, key="k")
-    assert (await remote.webhooks.subscribe(who, asked)).replayed
+    assert (await queue.webhooks.subscribe(who, asked)).replayed
     with pytest.raises(IdempotencyKeyReuse):
-        await subscribe(remote, who, there.url, key="k", min_interval_seconds=1)
+        await subscribe(queue, who, there.url, key="k", min_interval_seconds=1)
 
 
 @pytest.mark.parametrize(
@@ -75,69 +71,71 @@ async def test_what_a_request_leaves_out_is_the_same_as_its_default_said(
         ({"tenant": "other"}, ""),
     ],
 )
-async def test_a_request_is_checked(
-    remote: Engine, who: Principal, there: Receiver, fields: dict[str, Any], pointer: str | None
+async def test_a_subscription_is_validated(
+    queue: Engine, who: Principal, there: Receiver, fields: dict[str, Any], pointer: str | None
 ) -> None:
     if pointer is None:
-        assert await subscribe(remote, who, there.url, **fields)
+        assert await subscribe(queue, who, there.url, **fields)
         return
     with pytest.raises(Invalid) as caught:
-        await subscribe(remote, who, there.url, **fields)
+        await subscribe(queue, who, there.url, **fields)
     assert caught.value.pointer == pointer
-    assert await remote.webhooks.subscriptions(who) == []
+    assert await queue.webhooks.subscriptions(who) == []
 
 
 @pytest.mark.parametrize("url", ["https://169.254.169.254/", "https://a.example:22/", "http://a.example/", "x"])
-async def test_a_jobs_webhook_is_checked_too(remote: Engine, who: Principal, url: str) -> None:
+async def test_the_webhook_of_a_job_is_validated_too(queue: Engine, who: Principal, url: str) -> None:
     with pytest.raises(Invalid) as caught:
-        await remote.jobs.enqueue(who, job_request({"type": "t", "webhook": url}))
+        await queue.jobs.enqueue(who, job_request({"type": "t", "webhook": url}))
     assert caught.value.pointer == "/webhook"
 
 
-async def test_only_operators_may(remote: Engine, who: Principal, there: Receiver) -> None:
-    created = await subscribe(remote, who, there.url)
+async def test_only_operators_may_manage_subscriptions(queue: Engine, who: Principal, there: Receiver) -> None:
+    created = await subscribe(queue, who, there.url)
     weak = who._replace(roles=frozenset({"read", "produce", "work", "approve"}))
     id = created.subscription.id
     for call in (
-        subscribe(remote, weak, there.url),
-        remote.webhooks.subscriptions(weak),
-        remote.webhooks.subscription(weak, id),
-        remote.webhooks.unsubscribe(weak, id),
-        remote.webhooks.renew(weak, id),
-        remote.webhooks.rotate(weak, id),
-        remote.webhooks.rotate_job_secret(weak),
-        remote.webhooks.deliveries(weak, EVERYTHING),
-        remote.webhooks.redeliver(weak, id),
+        subscribe(queue, weak, there.url),
+        queue.webhooks.subscriptions(weak),
+        queue.webhooks.subscription(weak, id),
+        queue.webhooks.unsubscribe(weak, id),
+        queue.webhooks.renew(weak, id),
+        queue.webhooks.rotate(weak, id),
+        queue.webhooks.rotate_job_secret(weak),
+        queue.webhooks.deliveries(weak, EVERYTHING),
+        queue.webhooks.redeliver(weak, id),
     ):
         with pytest.raises(Forbidden):
             await call
 
 
 @pytest.mark.parametrize("id", ["nonsense", "0193a1b2-ffff-7fff-8fff-ffffffffffff"])
-async def test_what_is_not_there_is_not_found(remote: Engine, who: Principal, id: str) -> None:
+async def test_an_unknown_subscription_is_not_found(queue: Engine, who: Principal, id: str) -> None:
     for call, what in (
-        (remote.webhooks.subscription(who, id), "subscription"),
-        (remote.webhooks.unsubscribe(who, id), "subscription"),
-        (remote.webhooks.renew(who, id), "subscription"),
-        (remote.webhooks.rotate(who, id), "subscription"),
-        (remote.webhooks.deliveries(who, DeliveryFilter(subscription_id=id)), "subscription"),
-        (remote.webhooks.redeliver(who, id), "delivery"),
+        (queue.webhooks.subscription(who, id), "subscription"),
+        (queue.webhooks.unsubscribe(who, id), "subscription"),
+        (queue.webhooks.renew(who, id), "subscription"),
+        (queue.webhooks.rotate(who, id), "subscription"),
+        (queue.webhooks.deliveries(who, DeliveryFilter(subscription_id=id)), "subscription"),
+        (queue.webhooks.redeliver(who, id), "delivery"),
     ):
         with pytest.raises(NotFound, match=f"no {what} {id}"):
             await call
 
 
-async def test_a_delivery_is_shown_with_times_people_can_read(remote: Engine, who: Principal, there: Receiver) -> None:
-    await subscribe(remote, who, there.url)
-    await enqueue(remote, who)
-    (reported,) = await remote.webhooks.deliveries(who, EVERYTHING)
+async def test_a_delivery_is_returned_with_readable_times(queue: Engine, who: Principal, there: Receiver) -> None:
+    await subscribe(queue, who, there.url)
+    await enqueue(queue, who)
+    (reported,) = await queue.webhooks.deliveries(who, EVERYTHING)
     encoded = delivery_to_dict(reported)
     assert encoded["created_at"] == encoded["next_try_at"] == "2027-01-15T08:00:00.000000Z"
     assert (encoded["status"], encoded["settled_at"]) == ("pending", None)
 
 
-async def test_what_ended_is_swept(remote: Engine, who: Principal, there: Receiver, clock: ManualClock) -> None:
-    await subscribe(remote, who, there.url, expires_in_seconds=10)
+async def test_disabled_subscriptions_are_deleted(
+    queue: Engine, who: Principal, there: Receiver, clock: ManualClock
+) -> None:
+    await subscribe(queue, who, there.url, expires_in_seconds=10)
     clock.advance(11 + 86_400)
-    assert await remote.webhooks.sweep_subscriptions() == 1
-    assert await remote.webhooks.subscriptions(who) == []
+    assert await queue.webhooks.sweep_subscriptions() == 1
+    assert await queue.webhooks.subscriptions(who) == []

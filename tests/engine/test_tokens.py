@@ -13,39 +13,39 @@ from interlock.engine.tokens import (
 )
 from interlock.errors import Forbidden, Invalid, NotFound, TokenExists, TooLarge
 from interlock.wire import TokenRequest
-from tests.engine.watched import ADMIN, READER, is_refused
+from tests.engine.watched import ADMIN, READER, is_rejected
 from tests.support.stores import ManualClock
 
 
-async def test_a_token_lets_its_bearer_in_with_what_it_was_given(tokens: Tokens) -> None:
-    minted = await tokens.create(
+async def test_a_token_authenticates_its_bearer_with_its_policy(tokens: Tokens) -> None:
+    created_link = await tokens.create(
         ADMIN,
         TokenRequest(roles=["work", "read"], worker_id=" w1 ", types=["b", "a"], repositories=["org/x.git"],
                      capabilities=["gpu"]),
     )  # fmt: skip
-    who = await tokens.authenticate(minted.text)
+    who = await tokens.authenticate(created_link.text)
     assert (who.tenant, who.actor, who.worker, who.roles) == ("acme", "worker:w1", "w1", frozenset({"work", "read"}))
     assert who.policy == (frozenset({"a", "b"}), frozenset({"org/x"}), frozenset({"gpu"}))
     assert not who.unchecked
-    assert minted.token.created_by == "user:local"
+    assert created_link.token.created_by == "user:local"
 
 
-async def test_the_text_is_shown_once_and_never_by_accident(tokens: Tokens) -> None:
-    minted = await tokens.create(ADMIN, READER)
-    assert shape.is_whole(minted.text)
-    assert minted.text not in repr(minted)
-    assert minted.text not in f"{minted}"
+async def test_the_secret_is_shown_once_and_never_by_accident(tokens: Tokens) -> None:
+    created_link = await tokens.create(ADMIN, READER)
+    assert shape.is_whole(created_link.text)
+    assert created_link.text not in repr(created_link)
+    assert created_link.text not in f"{created_link}"
     (listed,) = await tokens.list(ADMIN)
-    assert listed == minted.token
-    assert minted.text not in repr(listed)
+    assert listed == created_link.token
+    assert created_link.text not in repr(listed)
 
 
-async def test_two_tokens_never_have_one_text(tokens: Tokens) -> None:
+async def test_two_tokens_never_have_the_same_secret(tokens: Tokens) -> None:
     texts = {(await tokens.create(ADMIN, READER)).text for _ in range(50)}
     assert len(texts) == 50
 
 
-async def test_a_token_is_of_the_tenant_of_whoever_made_it(tokens: Tokens) -> None:
+async def test_a_token_belongs_to_the_tenant_of_its_creator(tokens: Tokens) -> None:
     mine = await tokens.create(ADMIN, TokenRequest(roles=["admin"]))
     theirs = await tokens.create(local("rival"), READER)
     admin = await tokens.authenticate(mine.text)
@@ -56,23 +56,23 @@ async def test_a_token_is_of_the_tenant_of_whoever_made_it(tokens: Tokens) -> No
 
 
 @pytest.mark.parametrize("lacking", ["nothing but admin", "no role at all"])
-async def test_only_an_admin_deals_with_tokens(tokens: Tokens, lacking: str) -> None:
+async def test_only_an_admin_manages_tokens(tokens: Tokens, lacking: str) -> None:
     roles = ROLES - {"admin"} if lacking == "nothing but admin" else frozenset[str]()
     who = Principal("acme", "token:x", roles)
-    minted = await tokens.create(ADMIN, READER)
-    for call in (tokens.create(who, READER), tokens.list(who), tokens.revoke(who, minted.token.id)):
+    created_link = await tokens.create(ADMIN, READER)
+    for call in (tokens.create(who, READER), tokens.list(who), tokens.revoke(who, created_link.token.id)):
         with pytest.raises(Forbidden, match="admin"):
             await call
-    assert await tokens.list(ADMIN) == [minted.token]
+    assert await tokens.list(ADMIN) == [created_link.token]
 
 
-async def test_a_key_makes_one_token_and_says_which(tokens: Tokens) -> None:
+async def test_a_key_creates_one_token_and_the_error_names_it(tokens: Tokens) -> None:
     request = TokenRequest(roles=["read"], key="deploy")
     first = await tokens.create(ADMIN, request)
     with pytest.raises(TokenExists, match=first.token.id) as caught:
         await tokens.create(ADMIN, request)
     assert (caught.value.key, caught.value.token_id) == ("deploy", first.token.id)
-    assert not await is_refused(tokens, first.text)
+    assert not await is_rejected(tokens, first.text)
     assert len(await tokens.list(ADMIN)) == 1
 
 
@@ -98,7 +98,7 @@ async def test_a_key_makes_one_token_and_says_which(tokens: Tokens) -> None:
         ({"roles": ["read"], "key": "a\0b"}, "/key"),
     ],
 )
-async def test_what_a_token_cannot_be_is_refused_with_its_place(
+async def test_an_invalid_token_request_is_rejected_with_its_pointer(
     tokens: Tokens, fields: dict[str, Any], pointer: str
 ) -> None:
     with pytest.raises(Invalid) as caught:
@@ -107,14 +107,14 @@ async def test_what_a_token_cannot_be_is_refused_with_its_place(
     assert await tokens.list(ADMIN) == []
 
 
-async def test_a_description_may_be_odd_but_not_endless(tokens: Tokens) -> None:
-    minted = await tokens.create(ADMIN, TokenRequest(roles=["read"], description="a\0b\ud800c"))
-    assert minted.token.description == "a\ufffdb\ufffdc"
+async def test_a_description_may_have_any_text_within_a_limit(tokens: Tokens) -> None:
+    created_link = await tokens.create(ADMIN, TokenRequest(roles=["read"], description="a\0b\ud800c"))
+    assert created_link.token.description == "a\ufffdb\ufffdc"
     with pytest.raises(TooLarge):
         await tokens.create(ADMIN, TokenRequest(roles=["read"], description="x" * 9000))
 
 
-async def test_a_list_goes_on_where_the_last_page_ended(tokens: Tokens, clock: ManualClock) -> None:
+async def test_a_list_continues_where_the_last_page_ended(tokens: Tokens, clock: ManualClock) -> None:
     made = []
     for _ in range(5):
         made.append((await tokens.create(ADMIN, READER)).token.id)

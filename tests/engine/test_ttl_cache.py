@@ -5,7 +5,7 @@ from __future__ import annotations
 from interlock.engine.ttl_cache import TtlCache
 
 
-def test_an_entry_ends_at_its_time() -> None:
+def test_an_entry_expires_at_its_time() -> None:
     recent: TtlCache[str, int] = TtlCache(10)
     recent.put("a", 1, until=5.0)
     assert recent.get("a", 4.9) == 1
@@ -13,7 +13,7 @@ def test_an_entry_ends_at_its_time() -> None:
     assert len(recent) == 0
 
 
-def test_when_it_is_full_the_oldest_entry_makes_room() -> None:
+def test_a_full_cache_evicts_the_oldest_entry() -> None:
     recent: TtlCache[int, int] = TtlCache(3)
     for i in range(3):
         recent.put(i, i, until=10.0)
@@ -23,7 +23,7 @@ def test_when_it_is_full_the_oldest_entry_makes_room() -> None:
     assert len(recent) == 3
 
 
-def test_what_matches_is_forgotten_and_the_rest_stays() -> None:
+def test_matching_entries_are_removed_and_the_rest_stay() -> None:
     recent: TtlCache[int, int] = TtlCache(10)
     for i in range(6):
         recent.put(i, i % 2, until=10.0)

@@ -66,9 +66,7 @@ def workers(notebook: Notebook, time: Time) -> Workers:
     return Workers(cast(Store, notebook), clock=time)
 
 
-async def test_a_worker_is_noted_once_in_a_while_however_often_it_asks(
-    workers: Workers, notebook: Notebook, time: Time
-) -> None:
+async def test_worker_presence_is_recorded_once_per_interval(workers: Workers, notebook: Notebook, time: Time) -> None:
     for _ in range(100):
         claims(workers, "t", ClaimFilter("w1"))
         await workers.stop()
@@ -77,9 +75,7 @@ async def test_a_worker_is_noted_once_in_a_while_however_often_it_asks(
     assert notebook.notes[0] == ("t", [WorkerSeen("w1", (wanted(ClaimFilter("w1")),))])
 
 
-async def test_workers_that_ask_together_are_noted_together_tenant_by_tenant(
-    workers: Workers, notebook: Notebook
-) -> None:
+async def test_workers_that_poll_together_are_recorded_together_by_tenant(workers: Workers, notebook: Notebook) -> None:
     for tenant, name in (("t", "w1"), ("u", "w1"), ("t", "w2")):
         claims(workers, tenant, ClaimFilter(name))
     await workers.stop()
@@ -188,7 +184,7 @@ async def test_why_says_how_long_ago_the_worker_asked(
     assert (await engine.why.of(who.tenant, id)).reason.message.endswith("; w1 polled 42 s ago")
 
 
-async def test_a_claim_for_no_types_deletes_the_worker_and_repeated_ones_cost_nothing(
+async def test_a_claim_for_no_types_deletes_the_worker_and_repeats_cost_nothing(
     workers: Workers, notebook: Notebook
 ) -> None:
     claims(workers, "t", ClaimFilter("w1"))
@@ -202,7 +198,7 @@ async def test_a_claim_for_no_types_deletes_the_worker_and_repeated_ones_cost_no
     assert [one.name for one in await workers.seen("t")] == ["w1"]
 
 
-async def test_every_claim_is_seen_an_empty_one_too(interlock_engine: Engine, who: Principal) -> None:
+async def test_every_claim_records_presence_even_an_empty_one(interlock_engine: Engine, who: Principal) -> None:
     engine = interlock_engine
     assert await engine.leases.claim(who.tenant, ClaimFilter("w1", capabilities=frozenset({"gpu"}))) == []
 
@@ -217,7 +213,7 @@ async def test_every_claim_is_seen_an_empty_one_too(interlock_engine: Engine, wh
     assert encoded["last_seen_at"] == encoded["first_seen_at"] == "2027-01-15T08:00:00.000000Z"
 
 
-async def test_a_claim_goes_on_when_noting_fails_or_hangs(
+async def test_a_claim_continues_when_recording_presence_fails_or_hangs(
     interlock_engine: Engine, who: Principal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("interlock.engine.worker_presence.LAST_NOTES_SECONDS", 0.01)
@@ -244,7 +240,7 @@ async def test_a_claim_goes_on_when_noting_fails_or_hangs(
     assert [seen.name for seen in await engine.workers.seen(who.tenant)] == ["w1"]
 
 
-async def test_upkeep_forgets_who_has_not_been_here_for_a_day(
+async def test_maintenance_deletes_workers_that_have_not_polled_for_a_day(
     interlock_engine: Engine, who: Principal, clock: ManualClock
 ) -> None:
     engine = interlock_engine
@@ -261,7 +257,7 @@ async def test_a_page_of_workers_is_bounded(interlock_engine: Engine, who: Princ
             await interlock_engine.workers.seen(who.tenant, limit=limit)
 
 
-async def test_why_is_answered_with_the_clause_that_decides_and_unknown_jobs_are_not_found(
+async def test_why_returns_the_deciding_reason_and_unknown_jobs_are_not_found(
     interlock_engine: Engine, who: Principal
 ) -> None:
     engine = interlock_engine
@@ -285,7 +281,7 @@ async def test_why_is_answered_with_the_clause_that_decides_and_unknown_jobs_are
             await engine.why.of(tenant, job_id)
 
 
-async def test_a_claim_that_waits_keeps_its_worker_in_sight(store: Store, clock: ManualClock, time: Time) -> None:
+async def test_a_waiting_claim_keeps_its_worker_present(store: Store, clock: ManualClock, time: Time) -> None:
     workers = Workers(store, clock=time)
     leases = Leases(store, LIMITS, workers=workers)
     enough = asyncio.Event()

@@ -54,7 +54,7 @@ class Watched:
         return await self._store.touch_tokens(tenant, ids, older_than_seconds=older_than_seconds)
 
 
-async def is_refused(tokens: Tokens, text: str) -> bool:
+async def is_rejected(tokens: Tokens, text: str) -> bool:
     try:
         await tokens.authenticate(text)
     except Unauthenticated:

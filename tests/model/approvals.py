@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from interlock.domain.approval import ApprovalStatus, CastVote, CreateApprovalLink, Decision, OnDeny, RequestApproval
 from interlock.domain.job import Receipt
 from interlock.domain.lifecycle import Status, Verb
-from tests.model.life import Facts, Jobs, Life, micros, receipt
+from tests.model.job_model import Facts, JobModel, Jobs, micros, receipt
 
 
 @dataclass
-class Gate:
+class ApprovalModel:
     """One question to people."""
 
     asked: RequestApproval
@@ -26,12 +26,12 @@ class Gate:
         return self.status, dict(self.votes)
 
 
-class Gates(Jobs, ABC):
+class ApprovalsModel(Jobs, ABC):
     """All gates that ever were."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.approvals: dict[str, Gate] = {}
+        self.approvals: dict[str, ApprovalModel] = {}
 
     def decide(self, commands: Sequence[CastVote], now: int) -> list[tuple[ApprovalStatus, dict[str, Decision]] | str]:
         """Each gate as it is after its ballot, or the code of a refusal."""
@@ -59,17 +59,17 @@ class Gates(Jobs, ABC):
     def approval_of_token(self, token: bytes) -> str | None:
         return next((id for id, approval in self.approvals.items() if approval.token == token), None)
 
-    def overdue_gates(self, now: int) -> list[str]:
+    def overdue_approvals(self, now: int) -> list[str]:
         """The jobs that nobody decided about in time."""
         return [g.asked.id for g in self.approvals.values() if g.status == ApprovalStatus.OPEN and g.expires_at <= now]
 
-    def _open_gate(self, order: RequestApproval, life: Life, actor: str, now: int) -> Receipt:
-        self.approvals[order.approval_id] = Gate(order, now + micros(order.expires_in_seconds))
+    def _request_approval(self, order: RequestApproval, life: JobModel, actor: str, now: int) -> Receipt:
+        self.approvals[order.approval_id] = ApprovalModel(order, now + micros(order.expires_in_seconds))
         life.approval_id = order.approval_id
         facts = {"approval_id": order.approval_id}
         return self._move(life, Status.WAITING_FOR_APPROVAL, order.verb, actor, now, None, facts)
 
-    def _leave_gate(self, life: Life, verb: Verb) -> None:
+    def _leave_approval(self, life: JobModel, verb: Verb) -> None:
         """A job that no longer waits has no open gate."""
         assert life.approval_id is not None
         approval = self.approvals[life.approval_id]
@@ -77,8 +77,8 @@ class Gates(Jobs, ABC):
             approval.status = ApprovalStatus.EXPIRED if verb == Verb.EXPIRE else ApprovalStatus.VOID
         life.approval_id = None
 
-    def _expire_gate(self, life: Life, now: int) -> Receipt:
-        if life.id not in self.overdue_gates(now):
+    def _expire_approval(self, life: JobModel, now: int) -> Receipt:
+        if life.id not in self.overdue_approvals(now):
             return receipt(life)
         life.error = {"message": "…", "kind": "approval_expired"}
         facts = {"error": life.error, "approval_id": life.approval_id}
@@ -93,7 +93,7 @@ class Gates(Jobs, ABC):
             if life.late(now):
                 self._pass_deadline(life, now)
             else:
-                self._expire_gate(life, now)
+                self._expire_approval(life, now)
         if approval.status in (ApprovalStatus.EXPIRED, ApprovalStatus.VOID):
             return f"approval_{approval.status}"
         if approval.status != ApprovalStatus.OPEN or command.actor in approval.votes:
@@ -102,7 +102,7 @@ class Gates(Jobs, ABC):
         self._count(approval, life, command, now)
         return approval.reported()
 
-    def _count(self, approval: Gate, life: Life, command: CastVote, now: int) -> None:
+    def _count(self, approval: ApprovalModel, life: JobModel, command: CastVote, now: int) -> None:
         """One denial decides; approvals decide when there are enough."""
         facts: Facts = {"approval_id": command.id, "decision": str(command.decision)}
         if command.decision == Decision.DENY:
@@ -121,7 +121,7 @@ class Gates(Jobs, ABC):
     @abstractmethod
     def _move(
         self,
-        life: Life,
+        life: JobModel,
         status: Status,
         verb: Verb,
         actor: str,
@@ -131,4 +131,4 @@ class Gates(Jobs, ABC):
     ) -> Receipt: ...
 
     @abstractmethod
-    def _pass_deadline(self, life: Life, now: int) -> Receipt: ...
+    def _pass_deadline(self, life: JobModel, now: int) -> Receipt: ...

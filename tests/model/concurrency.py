@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from interlock.domain.lifecycle import Location, Status
-from tests.model.life import ENDED, WAITING, Jobs, Life
+from tests.model.job_model import ENDED, WAITING, JobModel, Jobs
 
 
 class Limit(NamedTuple):
@@ -17,7 +17,7 @@ class Limit(NamedTuple):
     strict: bool = False
 
 
-class Lines(Jobs):
+class SlotsModel(Jobs):
     """Agents, and where their jobs stand."""
 
     def __init__(self) -> None:
@@ -44,19 +44,19 @@ class Lines(Jobs):
                 lives[life.agent].append(life)
         return {life.id for agent, theirs in lives.items() for life in without_slot(theirs, self.limit_of(agent), now)}
 
-    def would_hang(self, parent: Life, children: set[str], now: int) -> bool:
+    def would_hang(self, parent: JobModel, children: set[str], now: int) -> bool:
         """Whether one of the children could never run if its parent waited: the slots it needs are all kept by waits."""
         alive = [life for life in self.jobs.values() if life.status not in ENDED]
         awaits = {life.id: life.awaiting for life in alive} | {parent.id: children}
         blocked = self.blocked(now)
 
-        def has_slot(life: Life, limit: Limit) -> bool:
+        def has_slot(life: JobModel, limit: Limit) -> bool:
             if life.status == Status.RUNNING or (limit.strict and life.kept_place):
                 return True
             is_waiting = life.status not in WAITING or life.awaiting
             return not is_waiting and life.run_at <= now and life.id not in blocked
 
-        def lacks(life: Life) -> bool:
+        def lacks(life: JobModel) -> bool:
             limit = Limit() if life.agent is None else self.limit_of(life.agent)
             if not limit.strict or limit.most is None or life.status not in WAITING or life.awaiting:
                 return False
@@ -70,7 +70,7 @@ class Lines(Jobs):
             stuck -= free
         return bool(children & stuck)
 
-    def location(self, life: Life, now: int, blocked: set[str]) -> Location:
+    def location(self, life: JobModel, now: int, blocked: set[str]) -> Location:
         if life.status == Status.RUNNING:
             return Location.IN_PROGRESS
         if life.status in ENDED:
@@ -91,7 +91,7 @@ class Lines(Jobs):
         return dict(found)
 
 
-def without_slot(alive: Sequence[Life], limit: Limit, now: int) -> list[Life]:
+def without_slot(alive: Sequence[JobModel], limit: Limit, now: int) -> list[JobModel]:
     """Those of an agent's unfinished jobs that could run if the line were wider."""
     if limit.most is None:
         return []

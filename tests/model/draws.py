@@ -14,7 +14,7 @@ from interlock.domain.progress import Event, Level
 from interlock.domain.retry import Backoff
 from tests.model import words
 from tests.model.concurrency import Limit
-from tests.model.words import Draw, Pick, built, optional, picks, say, subset
+from tests.model.words import Draw, Pick, built, optional, picks, planned_call, subset
 from tests.support.stores import SECOND, START
 
 TYPES: Final = ("mail", "pay", "scan")
@@ -26,7 +26,7 @@ AGENTS: Final = ("a", "b")
 VOTERS: Final = ("user:ann", "user:bob")
 
 # Mostly a grant the worker has; sometimes one that is over, or it is confused about fence, name or job.
-HELD: Final = (
+LEASE_KINDS: Final = (
     "live",
     "live",
     "live",
@@ -39,7 +39,7 @@ HELD: Final = (
     "other worker",
     "unknown",
 )
-leases = picks(*HELD)
+leases = picks(*LEASE_KINDS)
 any_job = picks("running", "waiting", "asking", "any", "unknown")
 waiting_job = picks("waiting", "waiting", "waiting", "any", "unknown")
 
@@ -110,13 +110,13 @@ retryable = st.sampled_from((True, True, True, False))
 times = optional(None, None, START, START + 200 * SECOND)
 results = optional('{"ok":true}', "7")
 
-completes = say(words.complete, leases, results, optional("done"), optional('{"tokens":5}'), st.booleans())
-fails = say(words.fail, leases, errors, retryable, optional(None, None, 0.0, 12.5), st.booleans())
-releases = say(words.release, leases, reasons, optional(None, None, 0.0, 6.0), times)
-acks = say(words.cancel_ack, leases)
-cancels = say(words.cancel, any_job, actors, reasons, st.sampled_from((False, False, True)))
-revokes = say(words.revoke, any_job, actors, reasons)
-clockwork = st.one_of(say(words.expire, any_job), say(words.pass_deadline, any_job))
+completes = planned_call(words.complete, leases, results, optional("done"), optional('{"tokens":5}'), st.booleans())
+fails = planned_call(words.fail, leases, errors, retryable, optional(None, None, 0.0, 12.5), st.booleans())
+releases = planned_call(words.release, leases, reasons, optional(None, None, 0.0, 6.0), times)
+acks = planned_call(words.cancel_ack, leases)
+cancels = planned_call(words.cancel, any_job, actors, reasons, st.sampled_from((False, False, True)))
+revokes = planned_call(words.revoke, any_job, actors, reasons)
+clockwork = st.one_of(planned_call(words.expire, any_job), planned_call(words.pass_deadline, any_job))
 stops = st.one_of(acks, fails, releases, completes, revokes, cancels)
 orders = st.one_of(completes, fails, releases, acks, cancels, revokes, clockwork)
 
@@ -136,7 +136,7 @@ edits = st.fixed_dictionaries(
 )
 
 saved = (st.integers(0, 3), st.sampled_from(("1", '{"at": 2}')), st.booleans())
-checkpoints = say(words.checkpoint, leases, *saved)
+checkpoints = planned_call(words.checkpoint, leases, *saved)
 # Few ids, so that many are told again.
 events = st.lists(
     st.builds(
@@ -151,8 +151,8 @@ events = st.lists(
     min_size=1,
     max_size=3,
 ).map(tuple)
-reports = say(words.tell, leases, events)
-steps = say(
+reports = planned_call(words.append_events, leases, events)
+steps = planned_call(
     words.save_step,
     leases,
     st.sampled_from(("search", "write")),
@@ -162,7 +162,7 @@ steps = say(
     st.booleans(),
 )
 heartbeats = st.one_of(
-    say(words.heartbeat, leases, optional(2.0, 90.0)),
-    say(words.beat_and_save, leases, optional(2.0), *saved),
-    say(words.beat_and_tell, leases, optional(2.0), events),
+    planned_call(words.heartbeat, leases, optional(2.0, 90.0)),
+    planned_call(words.heartbeat_and_save, leases, optional(2.0), *saved),
+    planned_call(words.heartbeat_and_append, leases, optional(2.0), events),
 )

@@ -21,16 +21,16 @@ from interlock.domain.registry import Agent
 from interlock.storage.contract import Store
 from tests.model.concurrency import Limit
 from tests.model.draws import CAPABILITIES, Draft
-from tests.model.life import ENDED, SECOND, WAITING, Life, Replay, by_seq, plain, plain_line
+from tests.model.job_model import ENDED, SECOND, WAITING, JobModel, Replay, by_seq, plain, plain_line
 from tests.model.model import Model
 from tests.model.readers import Reader
 from tests.model.rig import Rig
-from tests.model.words import Held, Pick, Say
+from tests.model.words import LeaseRef, Pick, PlannedCall
+from tests.support.invariants import check_history
 from tests.support.stores import START
-from tests.support.truth import check_history
 
 UNKNOWN: Final = "ffffffff-0000-7000-8000-000000000000"
-NOBODY: Final = Held(UNKNOWN, 1, "w1")
+UNKNOWN_LEASE: Final = LeaseRef(UNKNOWN, 1, "w1")
 FAR: Final = 40 * 86_400.0
 FEED_SECONDS: Final = 120.0
 COUNTED: Final = (
@@ -53,9 +53,9 @@ class Script(RuleBasedStateMachine):
         self.clock.now = START
         self.tenant = rig.new_tenant()
         self.model = Model(self.tenant)
-        self.leases: list[Held] = []
+        self.leases: list[LeaseRef] = []
         self.last_orders: list[Command] = []
-        self.last_beats: list[Heartbeat] = []
+        self.last_heartbeats: list[Heartbeat] = []
         self.last_checkpoints: list[Checkpoint] = []
         self.last_reports: list[Report] = []
         self.readers = [Reader()]
@@ -71,16 +71,20 @@ class Script(RuleBasedStateMachine):
 
     # Whom and what the words are about.
 
-    def held(self, pick: Pick) -> Held:
+    def lease_ref(self, pick: Pick) -> LeaseRef:
         is_over = pick.kind == "over"
-        those = [held for held in self.leases if self.model.jobs[held.id].held_by(held.fence, held.worker) != is_over]
+        those = [
+            lease_ref
+            for lease_ref in self.leases
+            if self.model.jobs[lease_ref.id].leased_by(lease_ref.fence, lease_ref.worker) != is_over
+        ]
         those = those or self.leases
         if pick.kind == "unknown" or not those:
-            return NOBODY
-        held = those[pick.number % len(those)]
+            return UNKNOWN_LEASE
+        lease_ref = those[pick.number % len(those)]
         if pick.kind == "other worker":
-            return held._replace(worker="w1" if held.worker == "w2" else "w2")
-        return held._replace(fence=held.fence + {"older fence": -1, "newer fence": 1}.get(pick.kind, 0))
+            return lease_ref._replace(worker="w1" if lease_ref.worker == "w2" else "w2")
+        return lease_ref._replace(fence=lease_ref.fence + {"older fence": -1, "newer fence": 1}.get(pick.kind, 0))
 
     def job(self, pick: Pick) -> str:
         statuses = {
@@ -98,8 +102,8 @@ class Script(RuleBasedStateMachine):
         approvals = list(self.model.approvals)
         return approvals[-1 - number % len(approvals)] if approvals else UNKNOWN
 
-    def say(self, words: Say) -> Any:
-        return words.make(self.held(words.pick) if words.of_a_grant else self.job(words.pick), *words.rest)
+    def planned_call(self, words: PlannedCall) -> Any:
+        return words.make(self.lease_ref(words.pick) if words.of_a_lease else self.job(words.pick), *words.rest)
 
     # What is said.
 
@@ -128,13 +132,13 @@ class Script(RuleBasedStateMachine):
         for answer, foretold in zip(answers, expected, strict=True):
             if isinstance(foretold, Replay):
                 assert answer == Enqueued(foretold.id, self.model.jobs[foretold.id].seq, True)
-            elif isinstance(foretold, Life):
+            elif isinstance(foretold, JobModel):
                 assert isinstance(answer, Enqueued)
                 assert (answer.id, answer.replayed) == (foretold.id, False)
                 assert answer.seq > max((life.seq for life in self.model.jobs.values()), default=0)
                 foretold.seq = answer.seq
 
-    def _claim(self, ask: ClaimFilter) -> list[Held]:
+    def _claim(self, ask: ClaimFilter) -> list[LeaseRef]:
         fresh = {life.id for life in self.model.jobs.values() if life.started_at is None}
         leased = self.rig.run(self.store.claim(self.tenant, ask))
         expected = self.model.claim(ask, self.clock.now)
@@ -142,15 +146,15 @@ class Script(RuleBasedStateMachine):
         assert [job.id for job in leased] == [life.id for life in expected]
         self._compare(leased, expected)
         self._check_lines([job for job in leased if job.id in fresh])
-        held = [Held(job.id, job.fence, ask.worker) for job in leased]
-        self.leases += [each for each in held if each not in self.leases]
-        return held
+        lease_ref = [LeaseRef(job.id, job.fence, ask.worker) for job in leased]
+        self.leases += [each for each in lease_ref if each not in self.leases]
+        return lease_ref
 
     def _heartbeat(self, heartbeats: list[Heartbeat]) -> None:
         answers = [code(answer) for answer in self.rig.run(self.store.heartbeat(self.tenant, heartbeats))]
         assert answers == self.model.heartbeat(heartbeats, self.clock.now)
         self.rig.seen.update(f"heartbeat: {answer}" for answer in answers if isinstance(answer, str))
-        self.last_beats = heartbeats
+        self.last_heartbeats = heartbeats
         self.unseen = True
 
     def _checkpoint(self, checkpoints: list[Checkpoint]) -> None:
@@ -160,10 +164,10 @@ class Script(RuleBasedStateMachine):
         self.last_checkpoints = checkpoints
         self.unseen = True
 
-    def _tell(self, reports: list[Report]) -> None:
+    def _append_events(self, reports: list[Report]) -> None:
         answers = [code(answer) for answer in self.rig.run(self.store.add_events(self.tenant, reports))]
-        assert answers == self.model.tell(reports, self.clock.now)
-        self.rig.seen.update(f"tell: {answer}" for answer in answers if isinstance(answer, str))
+        assert answers == self.model.append_events(reports, self.clock.now)
+        self.rig.seen.update(f"append_events: {answer}" for answer in answers if isinstance(answer, str))
         self.last_reports = reports
 
     def _save_steps(self, steps: list[Step]) -> None:
@@ -193,10 +197,14 @@ class Script(RuleBasedStateMachine):
         self.model.set_limit(agent, limit)
         self.unseen = True
 
-    def _ask(self, held: Held, asked: dict[str, Any]) -> str:
+    def _ask(self, lease_ref: LeaseRef, asked: dict[str, Any]) -> str:
         approval_id = unordered_id("9a7e")
         self._carry_out(
-            [RequestApproval(held.id, held.fence, held.worker, approval_id, "Sure?", opened_by="token:w", **asked)]
+            [
+                RequestApproval(
+                    lease_ref.id, lease_ref.fence, lease_ref.worker, approval_id, "Sure?", opened_by="token:w", **asked
+                )
+            ]
         )
         return approval_id
 
@@ -227,7 +235,7 @@ class Script(RuleBasedStateMachine):
         self._carry_out([ExpireLease(id) for id in self._due(self.rig.run(self.store.due_leases(10_000)), late)])
         late = [life.id for life in self.model.late(now)]
         self._carry_out([EnforceDeadline(id) for id in self._due(self.rig.run(self.store.due_deadlines(10_000)), late)])
-        late = self.model.overdue_gates(now)
+        late = self.model.overdue_approvals(now)
         self._carry_out([ExpireLease(id) for id in self._due(self.rig.run(self.store.due_approvals(10_000)), late)])
         # Nobody can tell that a claim was forgotten whose jobs no longer run under it.
         self.rig.run(self.store.forget_claims(30.0, 10_000))
@@ -252,7 +260,7 @@ class Script(RuleBasedStateMachine):
         assert None not in known
         self._compare([job for job in known if job is not None], lives)
 
-    def _compare(self, seen: Sequence[Job], lives: Sequence[Life], *, without: tuple[str, ...] = ()) -> None:
+    def _compare(self, seen: Sequence[Job], lives: Sequence[JobModel], *, without: tuple[str, ...] = ()) -> None:
         if self.stepped_back:  # which of several times is the newest is then a matter of taste
             without += ("updated_at",)
         blocked = self.model.blocked(self.clock.now)
@@ -282,7 +290,7 @@ class Script(RuleBasedStateMachine):
         try:
             if sys.exc_info()[0] is None:
                 self.every_job_is_as_foretold()
-                self.rig.check_truth(self.tenant)
+                self.rig.check_invariants(self.tenant)
                 self._count()
                 self.find_everything()
                 self.finish_everything()
@@ -308,7 +316,7 @@ class Script(RuleBasedStateMachine):
         for _ in range(100):
             if not (batch := self._claim(greedy("last"))):
                 break
-            self._carry_out([CompleteJob(held.id, held.fence, held.worker, "1") for held in batch])
+            self._carry_out([CompleteJob(lease_ref.id, lease_ref.fence, lease_ref.worker, "1") for lease_ref in batch])
         left = [life.id for life in self.model.jobs.values() if life.status not in ENDED]
         assert not left, f"stuck: {left}"
 
@@ -338,7 +346,7 @@ class Script(RuleBasedStateMachine):
         self._count()
         verdict = self.rig.run(self.store.verify(self.tenant))
         assert verdict == (len(self.model.jobs), sum(life.version for life in self.model.jobs.values()), None)
-        self.rig.check_truth(self.tenant)
+        self.rig.check_invariants(self.tenant)
 
     def check_progress(self) -> None:
         """Every step and event is there, read by job or by any reader of the feed."""

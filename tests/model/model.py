@@ -26,15 +26,15 @@ from interlock.domain.edit import EditJob
 from interlock.domain.job import Filter, NewJob, Receipt
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.policy import ClaimFilter
-from tests.model.approvals import Gates
-from tests.model.concurrency import Limit, Lines
-from tests.model.life import (
+from tests.model.approvals import ApprovalsModel
+from tests.model.concurrency import Limit, SlotsModel
+from tests.model.job_model import (
     ENDED,
     WAITING,
     End,
     Facts,
-    Life,
-    Line,
+    HistoryLine,
+    JobModel,
     Replay,
     commit_seq,
     micros,
@@ -44,7 +44,7 @@ from tests.model.life import (
 from tests.model.progress import Progress
 
 
-class Model(Lines, Gates, Progress):
+class Model(SlotsModel, ApprovalsModel, Progress):
     """All jobs of one tenant."""
 
     def __init__(self, tenant: str) -> None:
@@ -55,14 +55,14 @@ class Model(Lines, Gates, Progress):
 
     # Enqueue.
 
-    def enqueue(self, batch: Sequence[NewJob], now: int, *, whole: bool) -> list[str | Replay | Life]:
+    def enqueue(self, batch: Sequence[NewJob], now: int, *, whole: bool) -> list[str | Replay | JobModel]:
         before = dict(self.jobs), dict(self.keys)
         answers = [self._enqueue(new, now) for new in batch]
         if whole and any(isinstance(answer, str) for answer in answers):
             self.jobs, self.keys = before
         return answers
 
-    def _enqueue(self, new: NewJob, now: int) -> str | Replay | Life:
+    def _enqueue(self, new: NewJob, now: int) -> str | Replay | JobModel:
         key = new.idempotency_key
         if key is not None and key in self.keys:
             id, body = self.keys[key]
@@ -73,18 +73,18 @@ class Model(Lines, Gates, Progress):
                 return "invalid"
             if parent.status in ENDED or parent.cancel_requested_at is not None:
                 return "parent_ended"
-        life = self.jobs[new.id] = Life.begin(new, now)
+        life = self.jobs[new.id] = JobModel.begin(new, now)
         if key is not None:
             self.keys[key] = (new.id, new.body_sha256)
         return life
 
     # Claim.
 
-    def claim(self, ask: ClaimFilter, now: int) -> list[Life]:
+    def claim(self, ask: ClaimFilter, now: int) -> list[JobModel]:
         name = (ask.worker, ask.claim_id or "")
         if ask.claim_id is not None:
             still = [
-                self.jobs[id] for id, fence in self.claims.get(name, ()) if self.jobs[id].held_by(fence, ask.worker)
+                self.jobs[id] for id, fence in self.claims.get(name, ()) if self.jobs[id].leased_by(fence, ask.worker)
             ]
             if still:
                 return sorted(still, key=commit_seq)
@@ -111,7 +111,7 @@ class Model(Lines, Gates, Progress):
             self.claims[name] = [(life.id, life.fence) for life in best]
         return best
 
-    def _fits(self, life: Life, ask: ClaimFilter, now: int) -> bool:
+    def _fits(self, life: JobModel, ask: ClaimFilter, now: int) -> bool:
         new = life.created
         return (
             life.status in WAITING
@@ -127,10 +127,10 @@ class Model(Lines, Gates, Progress):
 
     # The clock.
 
-    def expired(self, now: int) -> list[Life]:
+    def expired(self, now: int) -> list[JobModel]:
         return [job for job in self.jobs.values() if job.lease_expires_at is not None and job.lease_expires_at <= now]
 
-    def late(self, now: int) -> list[Life]:
+    def late(self, now: int) -> list[JobModel]:
         asleep = (*WAITING, Status.WAITING_FOR_APPROVAL)
         return [job for job in self.jobs.values() if job.status in asleep and job.late(now)]
 
@@ -156,7 +156,7 @@ class Model(Lines, Gates, Progress):
                     return "already_finished"
                 return self._lose_lease(life, Verb.REVOKE, order.actor, order.reason, now)
             case ExpireLease() if life.status == Status.WAITING_FOR_APPROVAL:
-                return self._expire_gate(life, now)
+                return self._expire_approval(life, now)
             case ExpireLease():
                 if life.lease_expires_at is None or life.lease_expires_at > now:
                     return receipt(life)
@@ -166,9 +166,9 @@ class Model(Lines, Gates, Progress):
                     return receipt(life)
                 return self._pass_deadline(life, now)
 
-    def _finish(self, order: Finish | RequestApproval, life: Life, now: int, chosen: int | None) -> Receipt | str:
+    def _finish(self, order: Finish | RequestApproval, life: JobModel, now: int, chosen: int | None) -> Receipt | str:
         actor = f"worker:{order.worker}"
-        if not life.held_by(order.fence, order.worker):
+        if not life.leased_by(order.fence, order.worker):
             end = life.ends.get(order.fence)
             if end is None or end.receipt is None or end.actor != actor:
                 return "lease_lost"
@@ -195,7 +195,7 @@ class Model(Lines, Gates, Progress):
             case _ if life.cancel_requested_at is not None:
                 return self._give_in(life, order.verb, actor, now)
             case RequestApproval():
-                return self._open_gate(order, life, actor, now)
+                return self._request_approval(order, life, actor, now)
             case FailJob():
                 life.sanitized |= order.sanitized
                 least, most = retry_delay(life, order.retry_after_seconds)
@@ -219,7 +219,7 @@ class Model(Lines, Gates, Progress):
     def _parent_of(self, id: str) -> str | None:
         return self.jobs[id].created.parent_id if id in self.jobs else None
 
-    def _cancel(self, order: CancelJob, life: Life, now: int) -> Receipt | str:
+    def _cancel(self, order: CancelJob, life: JobModel, now: int) -> Receipt | str:
         if life.status == Status.CANCELLED:
             return receipt(life)
         if life.status in ENDED:
@@ -232,11 +232,11 @@ class Model(Lines, Gates, Progress):
         target = Status.CANCELLED if now_or_never else Status.RUNNING
         return self._move(life, target, order.verb, order.actor, now, order.reason, {"why": order.reason})
 
-    def _give_in(self, life: Life, verb: Verb, actor: str, now: int, **reported: Facts) -> Receipt:
+    def _give_in(self, life: JobModel, verb: Verb, actor: str, now: int, **reported: Facts) -> Receipt:
         facts = {"why": life.cancel_reason, **reported}
         return self._move(life, Status.CANCELLED, verb, actor, now, life.cancel_reason, facts)
 
-    def _lose_lease(self, life: Life, verb: Verb, actor: str, reason: str | None, now: int) -> Receipt:
+    def _lose_lease(self, life: JobModel, verb: Verb, actor: str, reason: str | None, now: int) -> Receipt:
         if life.cancel_requested_at is not None:
             return self._give_in(life, verb, actor, now)
         if verb == Verb.REVOKE:
@@ -247,7 +247,7 @@ class Model(Lines, Gates, Progress):
         return self._try_again(life, verb, actor, now, reason, {"message": "…", "kind": kind}, run_at)
 
     def _try_again(
-        self, life: Life, verb: Verb, actor: str, now: int, reason: str | None, error: Facts, run_at: int
+        self, life: JobModel, verb: Verb, actor: str, now: int, reason: str | None, error: Facts, run_at: int
     ) -> Receipt:
         if life.attempt >= life.max_attempts:
             return self._end_badly(life, Status.DEAD_LETTER, verb, actor, now, reason, error)
@@ -256,12 +256,12 @@ class Model(Lines, Gates, Progress):
         return self._move(life, Status.RETRY, verb, actor, now, reason, facts)
 
     def _end_badly(
-        self, life: Life, status: Status, verb: Verb, actor: str, now: int, reason: str | None, error: Facts
+        self, life: JobModel, status: Status, verb: Verb, actor: str, now: int, reason: str | None, error: Facts
     ) -> Receipt:
         life.error = error
         return self._move(life, status, verb, actor, now, reason, {"error": error})
 
-    def _edit(self, order: EditJob, life: Life, now: int) -> Receipt | str:
+    def _edit(self, order: EditJob, life: JobModel, now: int) -> Receipt | str:
         if life.status in ENDED:
             return "already_finished"
         if life.status not in WAITING:
@@ -275,7 +275,7 @@ class Model(Lines, Gates, Progress):
         vars(life).update(facts)
         return self._move(life, life.status, order.verb, order.actor, now, None, facts)
 
-    def _pass_deadline(self, life: Life, now: int) -> Receipt:
+    def _pass_deadline(self, life: JobModel, now: int) -> Receipt:
         if life.status != Status.QUEUED:
             error = {"message": "…", "kind": "deadline"}
             return self._end_badly(life, Status.FAILED, Verb.PASS_DEADLINE, "system:sweep", now, "deadline", error)
@@ -285,7 +285,7 @@ class Model(Lines, Gates, Progress):
 
     def _move(
         self,
-        life: Life,
+        life: JobModel,
         status: Status,
         verb: Verb,
         actor: str,
@@ -297,12 +297,12 @@ class Model(Lines, Gates, Progress):
         origin, life.status = life.status, status
         life.version += 1
         life.updated_at = now
-        line = Line(life.version, origin, status, verb, actor, life.attempt, life.fence, reason, facts, now)
+        line = HistoryLine(life.version, origin, status, verb, actor, life.attempt, life.fence, reason, facts, now)
         life.history.append(line)
         if status == Status.RETRY and origin == Status.RUNNING:
             life.attempt += 1
         if origin == Status.WAITING_FOR_APPROVAL:
-            self._leave_gate(life, verb)
+            self._leave_approval(life, verb)
         if status in ENDED:
             life.finished_at = now
             life.awaiting.clear()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from interlock.domain.job import Checkpoint, Heartbeat, HeartbeatReply
 from interlock.domain.progress import Event, EventRow, Report, Step, StepRow
-from tests.model.life import Jobs, micros
+from tests.model.job_model import Jobs, micros
 
 
 class Progress(Jobs):
@@ -22,7 +22,7 @@ class Progress(Jobs):
         return [self._heartbeat(heartbeat, now) for heartbeat in heartbeats]
 
     def _heartbeat(self, heartbeat: Heartbeat, now: int) -> HeartbeatReply | str:
-        fault = self._not_held(heartbeat)
+        fault = self._lease_error(heartbeat)
         if fault is None and heartbeat.checkpoint is not None:
             saved = self._checkpoint(heartbeat.checkpoint, now)
             fault = saved if isinstance(saved, str) else None
@@ -39,7 +39,7 @@ class Progress(Jobs):
         return [self._checkpoint(checkpoint, now) for checkpoint in checkpoints]
 
     def _checkpoint(self, new: Checkpoint, now: int) -> int | str:
-        fault = self._not_held(new)
+        fault = self._lease_error(new)
         if fault is not None:
             return fault
         life = self.jobs[new.id]
@@ -50,8 +50,8 @@ class Progress(Jobs):
             return "checkpoint_conflict"
         return new.seq
 
-    def tell(self, reports: Sequence[Report], now: int) -> list[tuple[int, ...] | str]:
-        return [self._not_held(report) or self._add(report.id, report.events, now) for report in reports]
+    def append_events(self, reports: Sequence[Report], now: int) -> list[tuple[int, ...] | str]:
+        return [self._lease_error(report) or self._add(report.id, report.events, now) for report in reports]
 
     def _add(self, job_id: str, events: Sequence[Event], now: int) -> tuple[int, ...]:
         """Numbered as told; what was told before keeps its number."""
@@ -64,7 +64,7 @@ class Progress(Jobs):
         return tuple(row.seq for event in events for row in reported if row.id == event.id)
 
     def save(self, steps: Sequence[Step], now: int) -> list[StepRow | str]:
-        return [self._not_held(step) or self._save(step, now) for step in steps]
+        return [self._lease_error(step) or self._save(step, now) for step in steps]
 
     def _save(self, step: Step, now: int) -> StepRow:
         """The first of a name and occurrence stays."""
@@ -75,11 +75,11 @@ class Progress(Jobs):
         kept.append(StepRow(step.id, len(kept) + 1, *step[3:7], step.fence, now, step.sanitized))
         return kept[-1]
 
-    def _not_held(self, item: Heartbeat | Checkpoint | Report | Step) -> str | None:
+    def _lease_error(self, item: Heartbeat | Checkpoint | Report | Step) -> str | None:
         life = self.jobs.get(item.id)
         if life is None:
             return "not_found"
-        if life.held_by(item.fence, item.worker):
+        if life.leased_by(item.fence, item.worker):
             return None
         end = life.ends.get(item.fence)
         mine = end is not None and end.receipt is not None and end.actor == f"worker:{item.worker}"

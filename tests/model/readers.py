@@ -14,11 +14,11 @@ class Reader:
     """One who remembers a place, and what was read up to it."""
 
     def __init__(
-        self, place: FeedPosition = START, told_before: Mapping[str, Sequence[EventRow]] | None = None
+        self, place: FeedPosition = START, read_before: Mapping[str, Sequence[EventRow]] | None = None
     ) -> None:
         self.place = place
         self.read: dict[str, list[EventRow]] = {}
-        self._told_before = {job_id: len(reported) for job_id, reported in (told_before or {}).items()}
+        self._read_before = {job_id: len(reported) for job_id, reported in (read_before or {}).items()}
 
     def go_on(self, page: Sequence[FeedEvent]) -> None:
         for place, event in page:
@@ -29,7 +29,7 @@ class Reader:
                 assert event.seq == known[-1].seq + 1, f"after {known[-1].seq} came {event.seq}"
             else:
                 # Of what was told before it began a reader may see the last, but of what came later everything.
-                assert event.seq <= self._told_before.get(event.job_id, 0) + 1, f"begun with {event.seq}"
+                assert event.seq <= self._read_before.get(event.job_id, 0) + 1, f"begun with {event.seq}"
             known.append(event)
 
     def has_all(self, reported: Mapping[str, Sequence[EventRow]]) -> bool:
@@ -37,7 +37,7 @@ class Reader:
         return all(
             self.read.get(job_id, [])[-1:] == rows[-1:]
             for job_id, rows in reported.items()
-            if len(rows) > self._told_before.get(job_id, 0)
+            if len(rows) > self._read_before.get(job_id, 0)
         )
 
     def check(self, reported: Mapping[str, Sequence[EventRow]]) -> None:

@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, settings
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
+from tests.support.invariants import check_postgres, check_sqlite
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock, fresh_database
-from tests.support.truth import check_postgres, check_sqlite
 
 T = TypeVar("T")
 Opener = Callable[[], Coroutine[Any, Any, Store]]
@@ -51,7 +51,7 @@ class Rig:
         self.run(self.store.close())
         self.store = self.run(self._open())
 
-    def check_truth(self, tenant: str) -> None:
+    def check_invariants(self, tenant: str) -> None:
         if isinstance(self._truth, Path):
             check_sqlite(self._truth, tenant)
         else:

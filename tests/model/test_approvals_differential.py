@@ -27,7 +27,16 @@ from interlock.domain.edit import EditJob
 from interlock.domain.job import Checkpoint
 from interlock.storage.contract import Store
 from tests.model.rig import Rig, examples, open_rig
-from tests.model.test_differential import NOBODY, Twins, json_texts, lasting, reasons, some_words, text, words
+from tests.model.test_differential import (
+    UNKNOWN_LEASE,
+    StorePair,
+    json_texts,
+    lasting,
+    reasons,
+    some_words,
+    text,
+    words,
+)
 from tests.support.postgres import Postgres
 from tests.support.stores import START, ManualClock
 
@@ -57,7 +66,7 @@ edits = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-class GatedTwins(Twins):
+class ApprovalPair(StorePair):
     """Two stores, one script, and people."""
 
     def __init__(self, left: Rig, right: Rig, tenant: str) -> None:
@@ -69,21 +78,26 @@ class GatedTwins(Twins):
         super().add([{name: facts[name] for name in facts if name != "webhook"} for facts in batch], whole)
 
     def approval(self, number: int) -> str:
-        return self.approvals[-1 - number % len(self.approvals)] if self.approvals else NOBODY.id
+        return self.approvals[-1 - number % len(self.approvals)] if self.approvals else UNKNOWN_LEASE.id
 
     @rule(number=numbers, asked=questions, checkpoint=st.one_of(st.none(), st.tuples(st.integers(0, 3), json_texts)))
     def request_approval(self, number: int, asked: dict[str, Any], checkpoint: tuple[int, str] | None) -> None:
-        held = self.leases[-1 - number % len(self.leases)] if self.leases else NOBODY
+        lease_ref = self.leases[-1 - number % len(self.leases)] if self.leases else UNKNOWN_LEASE
         approval_id = f"{next(_numbers) * 2_654_435_761 % (1 << 32):08x}-9a7e-7000-8000-000000000000"
-        saved = None if checkpoint is None else Checkpoint(held.id, held.fence, held.worker, *checkpoint)
+        saved = None if checkpoint is None else Checkpoint(lease_ref.id, lease_ref.fence, lease_ref.worker, *checkpoint)
         order = RequestApproval(
-            held.id, held.fence, held.worker, approval_id, checkpoint=saved, **{"opened_by": "w", **asked}
+            lease_ref.id,
+            lease_ref.fence,
+            lease_ref.worker,
+            approval_id,
+            checkpoint=saved,
+            **{"opened_by": "w", **asked},
         )
         self.finish([order])
         self.approvals.append(approval_id)
 
     @rule(number=numbers, asked=questions)
-    def open_gate_of_a_fresh_grant(self, number: int, asked: dict[str, Any]) -> None:
+    def request_approval_of_a_new_lease(self, number: int, asked: dict[str, Any]) -> None:
         self.claim_all()
         self.request_approval(0, asked, None)
 
@@ -112,7 +126,7 @@ class GatedTwins(Twins):
 
     @rule(batch=st.lists(st.tuples(numbers, edits), min_size=1, max_size=3))
     def edit(self, batch: list[tuple[int, dict[str, Any]]]) -> None:
-        ids = self.ids or [NOBODY.id]
+        ids = self.ids or [UNKNOWN_LEASE.id]
         self.finish([EditJob(id=ids[number % len(ids)], **facts) for number, facts in batch])
 
     @rule()
@@ -124,7 +138,7 @@ class GatedTwins(Twins):
         self.both(lambda store: store.carry_out(self.tenant, found))
 
     @rule(status=st.one_of(st.none(), st.sampled_from(ApprovalStatus)), job=numbers, limit=st.integers(1, 5))
-    def find_gates(self, status: ApprovalStatus | None, job: int, limit: int) -> None:
+    def page_through_approvals(self, status: ApprovalStatus | None, job: int, limit: int) -> None:
         id = self.ids[job % len(self.ids)] if self.ids and job % 2 else None
         page = self.both(lambda store: store.find_approvals(self.tenant, ApprovalFilter(status, id, limit=limit)))
         if page:
@@ -142,7 +156,7 @@ async def by_job(store: Store, tenant: str, ids: list[str]) -> list[tuple[str, l
 
 
 @pytest.fixture
-def twins(postgres: Postgres) -> Iterator[tuple[Rig, Rig]]:
+def rigs(postgres: Postgres) -> Iterator[tuple[Rig, Rig]]:
     clock = ManualClock()
     with (
         asyncio.Runner() as runner,
@@ -152,7 +166,7 @@ def twins(postgres: Postgres) -> Iterator[tuple[Rig, Rig]]:
         yield left, right
 
 
-def test_both_engines_decide_and_edit_alike(twins: tuple[Rig, Rig]) -> None:
-    left, right = twins
-    run_state_machine_as_test(lambda: GatedTwins(left, right, left.new_tenant()), settings=examples(60, 8, steps=25))  # type: ignore[arg-type]
+def test_both_engines_decide_and_edit_the_same_way(rigs: tuple[Rig, Rig]) -> None:
+    left, right = rigs
+    run_state_machine_as_test(lambda: ApprovalPair(left, right, left.new_tenant()), settings=examples(60, 8, steps=25))  # type: ignore[arg-type]
     print("\n".join(f"{count:6} {what}" for what, count in sorted(left.seen.items())))

@@ -28,10 +28,9 @@ from interlock.storage.contract import Store
 from interlock.storage.history_chain import head
 from tests.model.rig import FAST, Rig, examples, open_rig
 from tests.model.words import (
-    Held,
+    LeaseRef,
     Pick,
-    Say,
-    beat_and_save,
+    PlannedCall,
     built,
     cancel,
     cancel_ack,
@@ -40,12 +39,13 @@ from tests.model.words import (
     expire,
     fail,
     heartbeat,
+    heartbeat_and_save,
     optional,
     pass_deadline,
     picks,
+    planned_call,
     release,
     revoke,
-    say,
     subset,
 )
 from tests.support.postgres import Postgres
@@ -122,23 +122,23 @@ def new_jobs(draw: st.DrawFn) -> dict[str, Any]:
 reasons = st.one_of(st.none(), words)
 odd = st.booleans()
 finishes = st.one_of(
-    say(complete, leases, st.one_of(st.none(), json_texts), reasons, optional('{"tokens":1}'), odd),
-    say(fail, leases, errors, st.booleans(), st.one_of(st.none(), seconds), odd),
-    say(release, leases, reasons, st.one_of(st.none(), seconds), optional(START, START + 7)),
-    say(cancel_ack, leases),
+    planned_call(complete, leases, st.one_of(st.none(), json_texts), reasons, optional('{"tokens":1}'), odd),
+    planned_call(fail, leases, errors, st.booleans(), st.one_of(st.none(), seconds), odd),
+    planned_call(release, leases, reasons, st.one_of(st.none(), seconds), optional(START, START + 7)),
+    planned_call(cancel_ack, leases),
 )
 orders = st.one_of(
     finishes,
     finishes,
     finishes,
-    say(cancel, jobs, words, reasons, st.booleans()),
-    say(revoke, jobs, words, reasons),
-    st.one_of(say(expire, jobs), say(pass_deadline, jobs)),
+    planned_call(cancel, jobs, words, reasons, st.booleans()),
+    planned_call(revoke, jobs, words, reasons),
+    st.one_of(planned_call(expire, jobs), planned_call(pass_deadline, jobs)),
 )
-checkpoints = say(checkpoint, leases, st.integers(0, 3), json_texts, odd)
+checkpoints = planned_call(checkpoint, leases, st.integers(0, 3), json_texts, odd)
 heartbeats = st.one_of(
-    say(heartbeat, leases, st.one_of(st.none(), lasting)),
-    say(beat_and_save, leases, st.one_of(st.none(), lasting), st.integers(0, 3), json_texts, odd),
+    planned_call(heartbeat, leases, st.one_of(st.none(), lasting)),
+    planned_call(heartbeat_and_save, leases, st.one_of(st.none(), lasting), st.integers(0, 3), json_texts, odd),
 )
 some_names = subset(names).map(frozenset)
 asks = built(
@@ -156,10 +156,10 @@ asks = built(
 
 
 GREEDY: Final = ClaimFilter("plain", capabilities=frozenset(names), affinity_keys=None, limit=100, lease_seconds=30.0)
-NOBODY: Final = Held("ffffffff-0000-7000-8000-000000000000", 1, "plain")
+UNKNOWN_LEASE: Final = LeaseRef("ffffffff-0000-7000-8000-000000000000", 1, "plain")
 
 
-class Twins(RuleBasedStateMachine):
+class StorePair(RuleBasedStateMachine):
     """Two stores, one script."""
 
     def __init__(self, left: Rig, right: Rig, tenant: str) -> None:
@@ -169,7 +169,7 @@ class Twins(RuleBasedStateMachine):
         self.clock.now = START
         self.ids: list[str] = []
         self.parents: dict[str, str] = {}
-        self.leases: list[Held] = []
+        self.leases: list[LeaseRef] = []
 
     def both(self, call: Callable[[Store], Coroutine[Any, Any, Any]]) -> Any:
         answer = self.left.run(call(self.left.store))
@@ -179,12 +179,12 @@ class Twins(RuleBasedStateMachine):
             self.left.seen[each.error.code if isinstance(each, Rejected) else type(each).__name__] += 1
         return answer
 
-    def say(self, about: Say) -> Any:
+    def planned_call(self, about: PlannedCall) -> Any:
         """The words, about something that is there; nobody's job if there is nothing."""
         number = about.pick.number
-        if about.of_a_grant:
-            return about.make(self.leases[number % len(self.leases)] if self.leases else NOBODY, *about.rest)
-        return about.make(self.ids[number % len(self.ids)] if self.ids else NOBODY.id, *about.rest)
+        if about.of_a_lease:
+            return about.make(self.leases[number % len(self.leases)] if self.leases else UNKNOWN_LEASE, *about.rest)
+        return about.make(self.ids[number % len(self.ids)] if self.ids else UNKNOWN_LEASE.id, *about.rest)
 
     @initialize(batch=st.lists(new_jobs(), min_size=3, max_size=4))
     def begin(self, batch: list[dict[str, Any]]) -> None:
@@ -197,7 +197,7 @@ class Twins(RuleBasedStateMachine):
 
     @rule(parent=jobs, batch=st.lists(new_jobs(), min_size=1, max_size=2), whole=st.booleans())
     def enqueue_children(self, parent: Pick, batch: list[dict[str, Any]], whole: bool) -> None:
-        id = self.ids[parent.number % len(self.ids)] if self.ids else NOBODY.id
+        id = self.ids[parent.number % len(self.ids)] if self.ids else UNKNOWN_LEASE.id
         self.add([{**facts, "parent_id": id} for facts in batch], whole)
 
     def add(self, batch: list[dict[str, Any]], whole: bool) -> None:
@@ -231,35 +231,35 @@ class Twins(RuleBasedStateMachine):
     def claim_all(self) -> None:
         self.take(GREEDY)
 
-    def take(self, ask: ClaimFilter) -> list[Held]:
+    def take(self, ask: ClaimFilter) -> list[LeaseRef]:
         leased = self.both(lambda store: store.claim(self.tenant, ask))
-        held = [Held(job.id, job.fence, ask.worker) for job in leased]
-        self.leases += held
-        return held
+        lease_ref = [LeaseRef(job.id, job.fence, ask.worker) for job in leased]
+        self.leases += lease_ref
+        return lease_ref
 
     @rule(batch=st.lists(orders, min_size=1, max_size=4))
-    def carry_out(self, batch: list[Say]) -> None:
-        self.finish([self.say(each) for each in batch])
+    def carry_out(self, batch: list[PlannedCall]) -> None:
+        self.finish([self.planned_call(each) for each in batch])
 
     @rule(lease=leases, stranger=jobs)
     def wait_for_children(self, lease: Pick, stranger: Pick) -> None:
-        held = self.leases[lease.number % len(self.leases)] if self.leases else NOBODY
-        chosen = [child for child, parent in self.parents.items() if parent == held.id]
+        lease_ref = self.leases[lease.number % len(self.leases)] if self.leases else UNKNOWN_LEASE
+        chosen = [child for child, parent in self.parents.items() if parent == lease_ref.id]
         if stranger.number % 4 == 0 and self.ids:
             chosen.append(self.ids[stranger.number % len(self.ids)])
-        self.finish([ReleaseJob(held.id, held.fence, held.worker, children=tuple(chosen))])
+        self.finish([ReleaseJob(lease_ref.id, lease_ref.fence, lease_ref.worker, children=tuple(chosen))])
 
     def finish(self, batch: Sequence[Command]) -> None:
         self.both(lambda store: store.carry_out(self.tenant, batch))
 
     @rule(batch=st.lists(heartbeats, min_size=1, max_size=3))
-    def heartbeat(self, batch: list[Say]) -> None:
-        given = [self.say(each) for each in batch]
+    def heartbeat(self, batch: list[PlannedCall]) -> None:
+        given = [self.planned_call(each) for each in batch]
         self.both(lambda store: store.heartbeat(self.tenant, given))
 
     @rule(batch=st.lists(checkpoints, min_size=1, max_size=3))
-    def checkpoint(self, batch: list[Say]) -> None:
-        given = [self.say(each) for each in batch]
+    def checkpoint(self, batch: list[PlannedCall]) -> None:
+        given = [self.planned_call(each) for each in batch]
         self.both(lambda store: store.checkpoint(self.tenant, given))
 
     @rule(micros=st.one_of(st.integers(0, 10**9), st.sampled_from((1, SECOND))))
@@ -355,7 +355,7 @@ def same(answer: Any) -> Any:
 
 
 @pytest.fixture
-def twins(postgres: Postgres) -> Iterator[tuple[Rig, Rig]]:
+def rigs(postgres: Postgres) -> Iterator[tuple[Rig, Rig]]:
     clock = ManualClock()
     with (
         asyncio.Runner() as runner,
@@ -365,27 +365,27 @@ def twins(postgres: Postgres) -> Iterator[tuple[Rig, Rig]]:
         yield left, right
 
 
-def test_both_engines_give_the_same_answers_to_the_same_script(twins: tuple[Rig, Rig]) -> None:
-    left, right = twins
-    run_state_machine_as_test(lambda: Twins(left, right, left.new_tenant() + " ü"), settings=examples(150, 30))  # type: ignore[arg-type]
+def test_both_engines_give_the_same_results_for_the_same_script(rigs: tuple[Rig, Rig]) -> None:
+    left, right = rigs
+    run_state_machine_as_test(lambda: StorePair(left, right, left.new_tenant() + " ü"), settings=examples(150, 30))  # type: ignore[arg-type]
     print("\n".join(f"{count:6} {what}" for what, count in sorted(left.seen.items())))
 
 
-def test_both_engines_have_the_same_head_after_the_same_script(twins: tuple[Rig, Rig]) -> None:
+def test_both_engines_have_the_same_head_after_the_same_script(rigs: tuple[Rig, Rig]) -> None:
     """One long life over several tenants, so that `head` runs over pages of them."""
-    left, right = twins
+    left, right = rigs
     dice = random.Random(1)
     for tenant in ("b", "a", "ü"):
-        twin = Twins(left, right, tenant)
-        held: list[Held] = []
+        pair = StorePair(left, right, tenant)
+        lease_ref: list[LeaseRef] = []
         for _ in range(10 if FAST else 40):
-            twin.add([{"type": dice.choice(names), "payload": str(dice.random())} for _ in range(5)], False)
-            held += twin.take(ClaimFilter(dice.choice(names), limit=4))
-            dice.shuffle(held)
-            done = [held.pop() for _ in range(len(held) // 2)]
-            twin.finish([CompleteJob(lease.id, lease.fence, lease.worker) for lease in done])
-            twin.clock.advance(dice.random())
-        twin.teardown()
-    heads = [rig.run(rig.store.head()) for rig in twins]
+            pair.add([{"type": dice.choice(names), "payload": str(dice.random())} for _ in range(5)], False)
+            lease_ref += pair.take(ClaimFilter(dice.choice(names), limit=4))
+            dice.shuffle(lease_ref)
+            done = [lease_ref.pop() for _ in range(len(lease_ref) // 2)]
+            pair.finish([CompleteJob(lease.id, lease.fence, lease.worker) for lease in done])
+            pair.clock.advance(dice.random())
+        pair.teardown()
+    heads = [rig.run(rig.store.head()) for rig in rigs]
     assert heads[0] == heads[1]
     assert left.run(left.store.verify()) == right.run(right.store.verify())

@@ -9,7 +9,7 @@ from interlock.domain.job import NewJob, Receipt
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.retry import Backoff
 from interlock.storage.contract import Store
-from tests.model.life import SECOND
+from tests.model.job_model import SECOND
 from tests.model.model import Model
 from tests.support.stores import ManualClock
 
@@ -26,9 +26,9 @@ async def test_delays_stay_within_their_policy_attempt_after_attempt(
     await store.enqueue("t", jobs)
     model.enqueue(jobs, clock.now, whole=False)
     for _ in range(4):
-        held = await store.claim("t", ClaimFilter("w", limit=JOBS))
-        assert len(held) == len(model.claim(ClaimFilter("w", limit=JOBS), clock.now)) == JOBS
-        orders = [FailJob(job.id, job.fence, "w", '{"message":"no","kind":"X"}') for job in held]
+        lease_ref = await store.claim("t", ClaimFilter("w", limit=JOBS))
+        assert len(lease_ref) == len(model.claim(ClaimFilter("w", limit=JOBS), clock.now)) == JOBS
+        orders = [FailJob(job.id, job.fence, "w", '{"message":"no","kind":"X"}') for job in lease_ref]
         answers = [answer for answer in await store.carry_out("t", orders) if isinstance(answer, Receipt)]
         assert answers == model.carry_out(orders, clock.now, [answer.run_at for answer in answers])
         delays = {(answer.run_at or 0) - clock.now for answer in answers}

@@ -15,10 +15,10 @@ from interlock.domain.shards import first_shard
 from interlock.storage.shards.factory import open_sharded_store
 from tests.model.rig import Rig, examples
 from tests.model.test_state_machine import Machine
+from tests.support.invariants import check_postgres
 from tests.support.postgres import Postgres
 from tests.support.shards import SHARDS, copied_shards
 from tests.support.stores import APP_LOGIN, ManualClock
-from tests.support.truth import check_postgres
 
 Admins = Mapping[str, "asyncpg.Connection[asyncpg.Record]"]
 
@@ -32,7 +32,7 @@ class ShardsRig(Rig):
         clock = ManualClock()
         super().__init__(runner, lambda: open_sharded_store(addresses, size=1, clock=clock), clock, admins[SHARDS[0]])
 
-    def check_truth(self, tenant: str) -> None:
+    def check_invariants(self, tenant: str) -> None:
         home = first_shard(tenant, SHARDS)
         self.homes[home] += 1
         self.run(check_postgres(self._admins[home], tenant))

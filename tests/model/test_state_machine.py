@@ -21,11 +21,11 @@ from interlock.domain.retry import Backoff
 from tests.model import draws, words
 from tests.model.concurrency import Limit
 from tests.model.draws import AGENTS, TYPES, WORKERS, Draft
-from tests.model.life import SECOND, by_seq
+from tests.model.job_model import SECOND, by_seq
 from tests.model.machine import UNKNOWN, Script, greedy
 from tests.model.readers import Reader
 from tests.model.rig import FAST, Rig, examples, open_rig
-from tests.model.words import Pick, Say, optional, picks, subset
+from tests.model.words import Pick, PlannedCall, optional, picks, subset
 from tests.support.postgres import Postgres
 from tests.support.stores import ManualClock
 
@@ -62,7 +62,7 @@ class Machine(Script):
 
     @rule(parent=picks("live"), count=st.integers(1, 2), type=st.sampled_from(TYPES))
     def enqueue_children(self, parent: Pick, count: int, type: str) -> None:
-        id = self.held(parent).id
+        id = self.lease_ref(parent).id
         child = NewJob("", type, timeout_seconds=30.0, backoff=Backoff("fixed").to_text())
         self._enqueue([self._new_job(Draft(child, None, None, None), id) for _ in range(count)], False)
 
@@ -79,35 +79,35 @@ class Machine(Script):
     @rule(lost=picks("live"))
     def crash(self, lost: Pick) -> None:
         """The worker is gone and forgets what it had; the store is not told."""
-        self.leases = [held for held in self.leases if held != self.held(lost)]
+        self.leases = [lease_ref for lease_ref in self.leases if lease_ref != self.lease_ref(lost)]
 
     @rule(batch=st.lists(draws.heartbeats, min_size=1, max_size=3))
-    def heartbeat(self, batch: list[Say]) -> None:
-        self._heartbeat([self.say(words) for words in batch])
+    def heartbeat(self, batch: list[PlannedCall]) -> None:
+        self._heartbeat([self.planned_call(words) for words in batch])
 
     @rule(batch=st.lists(draws.checkpoints, min_size=1, max_size=3))
-    def checkpoint(self, batch: list[Say]) -> None:
-        self._checkpoint([self.say(words) for words in batch])
+    def checkpoint(self, batch: list[PlannedCall]) -> None:
+        self._checkpoint([self.planned_call(words) for words in batch])
 
     @rule(batch=st.lists(draws.reports, min_size=1, max_size=3))
-    def tell(self, batch: list[Say]) -> None:
-        self._tell([self.say(words) for words in batch])
+    def append_events(self, batch: list[PlannedCall]) -> None:
+        self._append_events([self.planned_call(words) for words in batch])
 
     @rule(batch=st.lists(draws.steps, min_size=1, max_size=3))
-    def save_steps(self, batch: list[Say]) -> None:
-        self._save_steps([self.say(words) for words in batch])
+    def save_steps(self, batch: list[PlannedCall]) -> None:
+        self._save_steps([self.planned_call(words) for words in batch])
 
     @rule(words=draws.completes)
-    def complete(self, words: Say) -> None:
-        self._carry_out([self.say(words)])
+    def complete(self, words: PlannedCall) -> None:
+        self._carry_out([self.planned_call(words)])
 
     @rule(words=draws.fails)
-    def fail(self, words: Say) -> None:
-        self._carry_out([self.say(words)])
+    def fail(self, words: PlannedCall) -> None:
+        self._carry_out([self.planned_call(words)])
 
     @rule(words=st.one_of(draws.releases, draws.acks))
-    def give_back(self, words: Say) -> None:
-        self._carry_out([self.say(words)])
+    def give_back(self, words: PlannedCall) -> None:
+        self._carry_out([self.planned_call(words)])
 
     @rule(
         pick=picks("live"),
@@ -115,19 +115,19 @@ class Machine(Script):
         stranger=st.sampled_from((False, False, True)),
     )
     def wait_for_children(self, pick: Pick, children: list[int], stranger: bool) -> None:
-        held = self.held(pick)
-        mine = [life.id for life in by_seq(self.model.jobs.values()) if life.created.parent_id == held.id]
+        lease_ref = self.lease_ref(pick)
+        mine = [life.id for life in by_seq(self.model.jobs.values()) if life.created.parent_id == lease_ref.id]
         chosen = [mine[number % len(mine)] for number in children] if mine else []
         if stranger:
-            chosen.append(held.id if mine else UNKNOWN)
-        self._carry_out([ReleaseJob(held.id, held.fence, held.worker, children=tuple(chosen))])
+            chosen.append(lease_ref.id if mine else UNKNOWN)
+        self._carry_out([ReleaseJob(lease_ref.id, lease_ref.fence, lease_ref.worker, children=tuple(chosen))])
 
     @rule(pick=picks("live"), force=st.booleans(), parent_first=st.booleans())
     def wait_while_a_child_ends(self, pick: Pick, force: bool, parent_first: bool) -> None:
         """In one batch, as calls that are made at the same time share one."""
-        held = self.held(pick)
-        mine = [life.id for life in by_seq(self.model.jobs.values()) if life.created.parent_id == held.id]
-        wait = ReleaseJob(held.id, held.fence, held.worker, children=tuple(mine))
+        lease_ref = self.lease_ref(pick)
+        mine = [life.id for life in by_seq(self.model.jobs.values()) if life.created.parent_id == lease_ref.id]
+        wait = ReleaseJob(lease_ref.id, lease_ref.fence, lease_ref.worker, children=tuple(mine))
         ends = [CancelJob(child, "user:ann", force=force) for child in mine]
         self._carry_out([wait, *ends] if parent_first else [*ends, wait])
 
@@ -142,11 +142,11 @@ class Machine(Script):
         self._carry_out([CancelJob(id, "user:ann", force=force) for id in dict.fromkeys([*ids, *below])])
 
     @rule(batch=st.lists(draws.orders, min_size=2, max_size=5))
-    def carry_out(self, batch: list[Say]) -> None:
-        self._carry_out([self.say(words) for words in batch])
+    def carry_out(self, batch: list[PlannedCall]) -> None:
+        self._carry_out([self.planned_call(words) for words in batch])
 
     @rule(
-        verb=st.sampled_from(("carry_out", "heartbeat", "checkpoint", "tell")),
+        verb=st.sampled_from(("carry_out", "heartbeat", "checkpoint", "append_events")),
         after=st.sampled_from((0.0, 0.0, 1.0, 61.0)),
     )
     def repeat(self, verb: str, after: float) -> None:
@@ -155,35 +155,35 @@ class Machine(Script):
         if verb == "carry_out":
             self._carry_out(self.last_orders)
         elif verb == "heartbeat":
-            self._heartbeat(self.last_beats)
-        elif verb == "tell":
-            self._tell(self.last_reports)
+            self._heartbeat(self.last_heartbeats)
+        elif verb == "append_events":
+            self._append_events(self.last_reports)
         else:
             self._checkpoint(self.last_checkpoints)
 
     # Operators, the clock and the sweeps.
 
     @rule(words=draws.cancels)
-    def cancel(self, words: Say) -> None:
-        self._carry_out([self.say(words)])
+    def cancel(self, words: PlannedCall) -> None:
+        self._carry_out([self.planned_call(words)])
 
-    @rule(held=picks("live"), stop=draws.stops)
-    def cancel_and_stop(self, held: Pick, stop: Say) -> None:
+    @rule(lease_ref=picks("live"), stop=draws.stops)
+    def cancel_and_stop(self, lease_ref: Pick, stop: PlannedCall) -> None:
         """A request, and one of the many ways in which the run may end then."""
-        id = self.held(held).id
+        id = self.lease_ref(lease_ref).id
         self._carry_out([CancelJob(id, "user:ann", "enough")])
-        about = self.held(held) if stop.of_a_grant else id
+        about = self.lease_ref(lease_ref) if stop.of_a_lease else id
         self._carry_out([stop.make(about, *stop.rest)])
 
     @rule(pick=picks("live"), asked=draws.asked)
     def cancel_and_ask(self, pick: Pick, asked: dict[str, Any]) -> None:
-        held = self.held(pick)
-        self._carry_out([CancelJob(held.id, "user:ann", "enough")])
-        self._ask(held, asked)
+        lease_ref = self.lease_ref(pick)
+        self._carry_out([CancelJob(lease_ref.id, "user:ann", "enough")])
+        self._ask(lease_ref, asked)
 
     @rule(words=st.one_of(draws.revokes, draws.clockwork))
-    def steer(self, words: Say) -> None:
-        self._carry_out([self.say(words)])
+    def steer(self, words: PlannedCall) -> None:
+        self._carry_out([self.planned_call(words)])
 
     @rule(agent=st.sampled_from(AGENTS), limit=draws.limits)
     def limit(self, agent: str, limit: Limit) -> None:
@@ -220,7 +220,7 @@ class Machine(Script):
 
     @rule(pick=draws.leases, asked=draws.asked)
     def ask_people(self, pick: Pick, asked: dict[str, Any]) -> None:
-        self._ask(self.held(pick), asked)
+        self._ask(self.lease_ref(pick), asked)
 
     @rule(
         pick=picks("live"),
@@ -228,18 +228,18 @@ class Machine(Script):
         stop=st.one_of(draws.cancels, draws.clockwork),
         after=st.sampled_from((0.0, 5.0, 21.0)),
     )
-    def ask_in_vain(self, pick: Pick, asked: dict[str, Any], stop: Say, after: float) -> None:
+    def ask_in_vain(self, pick: Pick, asked: dict[str, Any], stop: PlannedCall, after: float) -> None:
         """Something else happens to the job before anybody has decided."""
-        held = self.held(pick)
-        self._ask(held, asked)
+        lease_ref = self.lease_ref(pick)
+        self._ask(lease_ref, asked)
         self.clock.advance(after)
-        self._carry_out([stop.make(held.id, *stop.rest)])
+        self._carry_out([stop.make(lease_ref.id, *stop.rest)])
 
     @rule(pick=picks("live"), asked=draws.asked, votes=st.lists(draws.commands, min_size=1, max_size=2))
     def ask_and_decide(
         self, pick: Pick, asked: dict[str, Any], votes: list[tuple[int, str, Decision, str | None]]
     ) -> None:
-        approval = self._ask(self.held(pick), asked)
+        approval = self._ask(self.lease_ref(pick), asked)
         self._decide([CastVote(approval, actor, vote, comment) for _, actor, vote, comment in votes])
 
     @rule(
@@ -260,11 +260,11 @@ class Machine(Script):
         after: float,
     ) -> None:
         """A whole round through a gate by a link, with a server that may be gone between any two steps."""
-        held = self.held(pick)
+        lease_ref = self.lease_ref(pick)
         crash = iter(crashes)
         steps: tuple[Callable[[], object], ...] = (
-            lambda: self._tell([words.tell(held, reported)]),
-            lambda: self._ask(held, asked),
+            lambda: self._append_events([words.append_events(lease_ref, reported)]),
+            lambda: self._ask(lease_ref, asked),
             lambda: self._mint(self.approval(0)),
             lambda: self._decide(self.by_link(vote)),
         )

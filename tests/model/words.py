@@ -25,7 +25,7 @@ T = TypeVar("T")
 Draw = st.SearchStrategy[Any]
 
 
-class Held(NamedTuple):
+class LeaseRef(NamedTuple):
     """What a worker remembers of a grant."""
 
     id: str
@@ -40,7 +40,7 @@ class Pick(NamedTuple):
     number: int
 
 
-class Say(NamedTuple):
+class PlannedCall(NamedTuple):
     """Words still to be said about a pick."""
 
     make: Callable[..., Any]
@@ -48,24 +48,26 @@ class Say(NamedTuple):
     rest: tuple[Any, ...]
 
     @property
-    def of_a_grant(self) -> bool:
-        return "held" in signature(self.make).parameters
+    def of_a_lease(self) -> bool:
+        return "lease_ref" in signature(self.make).parameters
 
 
-def complete(held: Held, result: str | None, summary: str | None, usage: str | None, odd: bool) -> CompleteJob:
-    return CompleteJob(held.id, held.fence, held.worker, result, summary, usage, odd and result is not None)
+def complete(lease_ref: LeaseRef, result: str | None, summary: str | None, usage: str | None, odd: bool) -> CompleteJob:
+    return CompleteJob(
+        lease_ref.id, lease_ref.fence, lease_ref.worker, result, summary, usage, odd and result is not None
+    )
 
 
-def fail(held: Held, error: str, retryable: bool, after: float | None, odd: bool) -> FailJob:
-    return FailJob(held.id, held.fence, held.worker, error, retryable, after, odd)
+def fail(lease_ref: LeaseRef, error: str, retryable: bool, after: float | None, odd: bool) -> FailJob:
+    return FailJob(lease_ref.id, lease_ref.fence, lease_ref.worker, error, retryable, after, odd)
 
 
-def release(held: Held, reason: str | None, delay: float | None, at: int | None) -> ReleaseJob:
-    return ReleaseJob(held.id, held.fence, held.worker, reason, at if delay is None else None, delay)
+def release(lease_ref: LeaseRef, reason: str | None, delay: float | None, at: int | None) -> ReleaseJob:
+    return ReleaseJob(lease_ref.id, lease_ref.fence, lease_ref.worker, reason, at if delay is None else None, delay)
 
 
-def cancel_ack(held: Held) -> AcknowledgeCancel:
-    return AcknowledgeCancel(held.id, held.fence, held.worker)
+def cancel_ack(lease_ref: LeaseRef) -> AcknowledgeCancel:
+    return AcknowledgeCancel(lease_ref.id, lease_ref.fence, lease_ref.worker)
 
 
 def cancel(id: str, actor: str, reason: str | None, force: bool) -> CancelJob:
@@ -84,32 +86,34 @@ def pass_deadline(id: str) -> EnforceDeadline:
     return EnforceDeadline(id)
 
 
-def checkpoint(held: Held, seq: int, data: str, odd: bool) -> Checkpoint:
-    return Checkpoint(held.id, held.fence, held.worker, seq, data, odd)
+def checkpoint(lease_ref: LeaseRef, seq: int, data: str, odd: bool) -> Checkpoint:
+    return Checkpoint(lease_ref.id, lease_ref.fence, lease_ref.worker, seq, data, odd)
 
 
-def heartbeat(held: Held, seconds: float | None) -> Heartbeat:
-    return Heartbeat(held.id, held.fence, held.worker, seconds)
+def heartbeat(lease_ref: LeaseRef, seconds: float | None) -> Heartbeat:
+    return Heartbeat(lease_ref.id, lease_ref.fence, lease_ref.worker, seconds)
 
 
-def beat_and_save(held: Held, seconds: float | None, seq: int, data: str, odd: bool) -> Heartbeat:
-    return Heartbeat(held.id, held.fence, held.worker, seconds, checkpoint(held, seq, data, odd))
+def heartbeat_and_save(lease_ref: LeaseRef, seconds: float | None, seq: int, data: str, odd: bool) -> Heartbeat:
+    return Heartbeat(lease_ref.id, lease_ref.fence, lease_ref.worker, seconds, checkpoint(lease_ref, seq, data, odd))
 
 
-def beat_and_tell(held: Held, seconds: float | None, events: tuple[Event, ...]) -> Heartbeat:
-    return Heartbeat(held.id, held.fence, held.worker, seconds, events=events)
+def heartbeat_and_append(lease_ref: LeaseRef, seconds: float | None, events: tuple[Event, ...]) -> Heartbeat:
+    return Heartbeat(lease_ref.id, lease_ref.fence, lease_ref.worker, seconds, events=events)
 
 
-def tell(held: Held, events: tuple[Event, ...]) -> Report:
-    return Report(held.id, held.fence, held.worker, events)
+def append_events(lease_ref: LeaseRef, events: tuple[Event, ...]) -> Report:
+    return Report(lease_ref.id, lease_ref.fence, lease_ref.worker, events)
 
 
-def save_step(held: Held, name: str, occurrence: int, result: str, function: str | None, odd: bool) -> Step:
-    return Step(held.id, held.fence, held.worker, name, occurrence, result, function, odd)
+def save_step(lease_ref: LeaseRef, name: str, occurrence: int, result: str, function: str | None, odd: bool) -> Step:
+    return Step(lease_ref.id, lease_ref.fence, lease_ref.worker, name, occurrence, result, function, odd)
 
 
-def say(make: Callable[..., Any], pick: st.SearchStrategy[Pick], *rest: Draw) -> st.SearchStrategy[Say]:
-    return st.builds(Say, st.just(make), pick, st.tuples(*rest))
+def planned_call(
+    make: Callable[..., Any], pick: st.SearchStrategy[Pick], *rest: Draw
+) -> st.SearchStrategy[PlannedCall]:
+    return st.builds(PlannedCall, st.just(make), pick, st.tuples(*rest))
 
 
 def picks(*kinds: str) -> st.SearchStrategy[Pick]:

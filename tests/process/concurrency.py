@@ -17,9 +17,9 @@ from interlock.domain.job import Job, NewJob
 from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.registry import Agent
 from interlock.storage.contract import Store
-from tests.process.acts import TENANT
-from tests.process.conftest import Judge, new_id
-from tests.support.truth import check_places
+from tests.process.actions import TENANT
+from tests.process.conftest import Checker, new_id
+from tests.support.invariants import check_slots
 
 KIND: Final = "bot"
 HOT: Final = 40
@@ -32,7 +32,7 @@ def agent(number: int) -> Agent:
     return Agent(KIND, str(number), 1 + number % 2, number % 4 < 2)
 
 
-class Stay(NamedTuple):
+class LeaseInterval(NamedTuple):
     """A grant as its worker knew it, in seconds of one clock: surely held from `got` to `gave`, which may be nothing."""
 
     agent: str
@@ -55,11 +55,11 @@ class Cut(NamedTuple):
 class Log:
     """What several processes wrote down."""
 
-    stays: Sequence[Stay]
+    stays: Sequence[LeaseInterval]
     acknowledged: dict[str, float]  # when the enqueue of a job was answered
     cuts: Sequence[Cut] = ()
 
-    def held(self) -> list[Stay]:
+    def held(self) -> list[LeaseInterval]:
         """The stays, each no longer than until the first attempt that may have taken it away."""
         cuts = defaultdict(list)
         for cut in self.cuts:
@@ -69,7 +69,7 @@ class Log:
             for stay in self.stays
         ]
 
-    def most_held_at_once(self, agent: str) -> int:
+    def max_concurrent_leases(self, agent: str) -> int:
         """A lower bound: what is told to be held was running, but not the other way round."""
         edges = []
         for stay in self.held():
@@ -151,10 +151,10 @@ async def ended(store: Store) -> int:
     return sum(q.succeeded + q.failed + q.cancelled + q.dead_letter for q in await store.stats(TENANT))
 
 
-async def nothing_is_left(judge: Judge) -> list[Job]:
+async def nothing_is_left(checker: Checker) -> list[Job]:
     """All jobs, every one of them ended."""
-    jobs = await judge.everything()
-    now = await judge.store.now()
+    jobs = await checker.everything()
+    now = await checker.store.now()
     left = [
         (job.id, str(job.status), str(job.location(now)), job.agent_id) for job in jobs if job.status not in TERMINAL
     ]
@@ -162,13 +162,13 @@ async def nothing_is_left(judge: Judge) -> list[Job]:
     return jobs
 
 
-async def check_used(judge: Judge) -> None:
+async def check_used(checker: Checker) -> None:
     """The places that are counted as used are those that are used."""
-    if judge.admin_dsn is None:
-        await check_places(judge.place.address)
+    if checker.admin_dsn is None:
+        await check_slots(checker.place.address)
         return
-    admin = await asyncpg.connect(judge.admin_dsn)
+    admin = await asyncpg.connect(checker.admin_dsn)
     try:
-        await check_places(admin)
+        await check_slots(admin)
     finally:
         await admin.close()

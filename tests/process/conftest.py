@@ -14,10 +14,10 @@ import pytest
 from interlock.domain.job import Enqueued, Filter, Job, NewJob
 from interlock.domain.policy import ClaimFilter
 from interlock.storage.contract import Store
-from tests.process.acts import TENANT
+from tests.process.actions import TENANT
+from tests.support.invariants import check_history, check_postgres, check_sqlite
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, empty_database
-from tests.support.truth import check_history, check_postgres, check_sqlite
 from tests.support.workers import Place, preload
 
 preload(
@@ -46,7 +46,7 @@ def new_id() -> str:
     return f"{number * 2_654_435_761 % (1 << 32):08x}-0000-7000-8000-{number:012x}"
 
 
-class Judge:
+class Checker:
     """Sets scenes, and tells afterwards whether everything is as it must be."""
 
     def __init__(self, place: Place, store: Store, admin_dsn: str | None) -> None:
@@ -98,13 +98,13 @@ class Judge:
 
 
 @pytest.fixture
-async def judge(engine: str, tmp_path: Path, postgres: Postgres) -> AsyncIterator[Judge]:
+async def checker(engine: str, tmp_path: Path, postgres: Postgres) -> AsyncIterator[Checker]:
     """A fresh place of either engine and its judge."""
     if engine == "sqlite":
         place = Place("sqlite", str(tmp_path / "race.db"))
         store = await place.open()
         try:
-            yield Judge(place, store, None)
+            yield Checker(place, store, None)
         finally:
             await store.close()
         return
@@ -112,6 +112,6 @@ async def judge(engine: str, tmp_path: Path, postgres: Postgres) -> AsyncIterato
         place = Place("postgres", postgres.dsn(name, user=APP_LOGIN))
         store = await place.open()
         try:
-            yield Judge(place, store, postgres.dsn(name))
+            yield Checker(place, store, postgres.dsn(name))
         finally:
             await store.close()

@@ -28,8 +28,8 @@ from interlock.domain.lifecycle import TERMINAL, Status, Verb
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.webhook import DeliveryFilter, NewSubscription
 from interlock.storage.contract import Store
-from tests.process.acts import TENANT, given
-from tests.process.conftest import Judge, new_id
+from tests.process.actions import TENANT, given
+from tests.process.conftest import Checker, new_id
 from tests.support.workers import Place, until
 
 VERBS: Final = ("open", "mint", "decide", "resume", "expire", "void")
@@ -38,14 +38,14 @@ DECIDED: Final = {ApprovalStatus.APPROVED: Decision.APPROVE, ApprovalStatus.DENI
 CLOSING: Final = {ApprovalStatus.EXPIRED: Verb.EXPIRE, ApprovalStatus.VOID: Verb.CANCEL}
 LAST: Final = ("user:last", Decision.APPROVE)
 
-Tell = Callable[[str, str, Any], None]
+Recorder = Callable[[str, str, Any], None]
 
 
 class Rounds:
     """Jobs that ask, people that answer in different ways, and jobs that go on."""
 
-    def __init__(self, store: Store, worker: int, tell: Tell) -> None:
-        self.store, self.worker, self.tell = store, worker, tell
+    def __init__(self, store: Store, worker: int, record: Recorder) -> None:
+        self.store, self.worker, self.record = store, worker, record
         self.dice = random.Random()
         self.numbers = itertools.count(1)
 
@@ -90,8 +90,8 @@ class Rounds:
         """Two who want the opposite, at the same moment."""
         commands = [CastVote(approval.id, f"user:{w}{self.worker}", Decision(w)) for w in ("approve", "deny")]
         both = asyncio.gather(*(self.store.decide(TENANT, [command]) for command in commands))
-        self.tell("before", "decide", commands)
-        self.tell("after", "decide", (commands, [given(answer)[0] for answer in await both]))
+        self.record("before", "decide", commands)
+        self.record("after", "decide", (commands, [given(answer)[0] for answer in await both]))
 
     async def _void(self, approval: Approval) -> None:
         await self._call(
@@ -99,9 +99,9 @@ class Rounds:
         )
 
     async def _call(self, verb: str, facts: Any, call: Awaitable[Any]) -> Any:
-        self.tell("before", verb, facts)
+        self.record("before", verb, facts)
         answer = await call
-        self.tell("after", verb, (facts, given(answer)))
+        self.record("after", verb, (facts, given(answer)))
         return answer
 
     def _id(self, mark: str) -> str:
@@ -163,31 +163,31 @@ class Ledger:
                 if isinstance(answers[0], Receipt):
                     self.ended.add(answers[0].id)
 
-    async def compare(self, judge: Judge) -> Counter[str]:
+    async def compare(self, checker: Checker) -> Counter[str]:
         """Every gate was closed at most once and by one cause, and what was acknowledged is there."""
-        jobs = {job.id: job for job in await judge.everything()}
+        jobs = {job.id: job for job in await checker.everything()}
         assert self.enqueued <= jobs.keys(), "lost jobs"
-        approvals = await all_gates(judge.store)
+        approvals = await all_approvals(checker.store)
         assert self.opened <= approvals.keys(), "lost gates"
         assert all(jobs[id].status in TERMINAL for id in self.ended)
         of_job: dict[str, list[Approval]] = defaultdict(list)
         for approval in approvals.values():
             of_job[approval.job_id].append(approval)
-            self._check_gate(approval)
-        (full,) = [await judge.store.get(TENANT, list(jobs))]
+            self._check_approval(approval)
+        (full,) = [await checker.store.get(TENANT, list(jobs))]
         for job in full:
             assert job is not None
-            check_job(job, of_job[job.id], await judge.store.history(TENANT, job.id))
-        assert await announced(judge.store) == Counter(
+            check_job(job, of_job[job.id], await checker.store.history(TENANT, job.id))
+        assert await announced(checker.store) == Counter(
             (approval.job_id, event)
             for approval in approvals.values()
             for event in ("approval.requested", "approval.decided")
             if event == "approval.requested" or approval.status in DECIDED
         )
-        await judge.check(integrity=True)
+        await checker.check(integrity=True)
         return Counter(str(approval.status) for approval in approvals.values())
 
-    def _check_gate(self, approval: Approval) -> None:
+    def _check_approval(self, approval: Approval) -> None:
         assert (approval.token_sha256 is not None) or approval.id not in self.linked, "a link was lost"
         assert approval.token_sha256 is None or approval.token_sha256 in self.tokens[approval.id], (
             "a link nobody asked for"
@@ -223,7 +223,7 @@ def approval_of(row: HistoryRow) -> str:
     return str(json.loads(row.metadata or "{}")["approval_id"])
 
 
-async def all_gates(store: Store) -> dict[str, Approval]:
+async def all_approvals(store: Store) -> dict[str, Approval]:
     found: dict[str, Approval] = {}
     before = None
     while page := await store.find_approvals(TENANT, ApprovalFilter(before=before, limit=200)):
@@ -249,17 +249,17 @@ async def announced(store: Store) -> Counter[tuple[str, str]]:
     return reported
 
 
-async def finish_what_is_left(judge: Judge) -> Counter[str]:
+async def finish_remaining(checker: Checker) -> Counter[str]:
     """Everything that waits is approved or expires, and everything that was decided is done by somebody else."""
 
     async def all_ended() -> bool:
-        for tenant, job_id in await judge.store.due_approvals(100):
-            await judge.store.carry_out(tenant, [ExpireLease(job_id)])
-        waiting = await judge.store.find_approvals(TENANT, ApprovalFilter(status=ApprovalStatus.OPEN, limit=100))
-        await judge.store.decide(TENANT, [CastVote(approval.id, *LAST) for approval in waiting])
-        left = await judge.store.claim(TENANT, ClaimFilter("last", limit=100))
-        await judge.store.carry_out(TENANT, [CompleteJob(job.id, job.fence, "last") for job in left])
-        return not left and not waiting and all(job.status in TERMINAL for job in await judge.everything())
+        for tenant, job_id in await checker.store.due_approvals(100):
+            await checker.store.carry_out(tenant, [ExpireLease(job_id)])
+        waiting = await checker.store.find_approvals(TENANT, ApprovalFilter(status=ApprovalStatus.OPEN, limit=100))
+        await checker.store.decide(TENANT, [CastVote(approval.id, *LAST) for approval in waiting])
+        left = await checker.store.claim(TENANT, ClaimFilter("last", limit=100))
+        await checker.store.carry_out(TENANT, [CompleteJob(job.id, job.fence, "last") for job in left])
+        return not left and not waiting and all(job.status in TERMINAL for job in await checker.everything())
 
     await until(all_ended, "every job has ended")
-    return Counter(str(job.status) for job in await judge.everything())
+    return Counter(str(job.status) for job in await checker.everything())

@@ -8,8 +8,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
-from tests.process.conftest import FAST, Judge
-from tests.process.crash_rounds import VERBS, Ledger, finish_what_is_left, listen, rounds_in_a_process
+from tests.process.conftest import FAST, Checker
+from tests.process.crash_rounds import VERBS, Ledger, finish_remaining, listen, rounds_in_a_process
 from tests.process.test_kills import AHEAD, MAX_WAIT, orphans_gone
 from tests.support.workers import Member
 
@@ -18,10 +18,10 @@ KILLS: Final = 24 if FAST else 72
 Property = Callable[[str, object], None]
 
 
-async def test_a_process_killed_between_the_steps_of_a_gate_loses_no_decision_and_makes_none_twice(
-    judge: Judge, record_property: Property
+async def test_a_process_killed_between_the_steps_of_an_approval_loses_no_decision_and_makes_none_twice(
+    checker: Checker, record_property: Property
 ) -> None:
-    await listen(judge.store)
+    await listen(checker.store)
     ledger = Ledger()
     moments: Counter[str] = Counter()
     numbers = itertools.count(1)
@@ -30,20 +30,20 @@ async def test_a_process_killed_between_the_steps_of_a_gate_loses_no_decision_an
     try:
         for kill in range(KILLS):
             while len(waiting) < AHEAD:
-                waiting.append(Member(rounds_in_a_process, judge.place, next(numbers)))
+                waiting.append(Member(rounds_in_a_process, checker.place, next(numbers)))
             member = waiting.popleft()
             moments[kill_in(member, VERBS[kill % len(VERBS)], ledger, dice)] += 1
             member.close()
     finally:
         for member in waiting:
             member.close()
-    if judge.place.engine == "postgres":
-        await orphans_gone(judge)
-    approvals = await ledger.compare(judge)
-    ends = await finish_what_is_left(judge)
-    await ledger.compare(judge)
+    if checker.place.engine == "postgres":
+        await orphans_gone(checker)
+    approvals = await ledger.compare(checker)
+    ends = await finish_remaining(checker)
+    await ledger.compare(checker)
     line = (
-        f"{judge.place.engine}: {KILLS} kills: {dict(sorted(moments.items()))}; {ledger.answers} calls answered; "
+        f"{checker.place.engine}: {KILLS} kills: {dict(sorted(moments.items()))}; {ledger.answers} calls answered; "
         f"gates: {dict(approvals)}; ends: {dict(ends)}"
     )
     print(line)

@@ -24,8 +24,8 @@ from interlock.errors import Unavailable
 from interlock.storage.object_store.filesystem import FileObjects
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
-from tests.process.acts import TENANT
-from tests.process.conftest import FAST, Judge
+from tests.process.actions import TENANT
+from tests.process.conftest import FAST, Checker
 from tests.support.stores import ManualClock
 from tests.support.workers import Member, Place, members
 
@@ -81,22 +81,22 @@ def upload_without_end(pipe: Connection, place: Place, root: Path, number: int) 
     asyncio.run(work())
 
 
-async def test_a_process_killed_while_it_uploads_leaves_whole_files_and_nothing_for_good(
-    judge: Judge, tmp_path: Path, record_property: Callable[[str, object], None]
+async def test_a_process_killed_during_an_upload_leaves_complete_files_and_no_leftovers(
+    checker: Checker, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     root, dice = tmp_path / "artifacts", random.Random()
     acknowledged: dict[tuple[str, str], Upload] = {}
     perhaps: dict[tuple[str, str], Upload] = {}
     moments: Counter[str] = Counter()
     for number in range(KILLS):
-        member = Member(upload_without_end, judge.place, root, number)
+        member = Member(upload_without_end, checker.place, root, number)
         with members(member):
             reported = killed_at_some_moment(member, dice)
         for when, upload in reported:
             book = acknowledged if when == "after" else perhaps
             book[upload.job_id, upload.name] = upload
         moments[reported[-1][0]] += 1
-    async with later(judge, root) as engine:
+    async with later(checker, root) as engine:
         encoded = 0
         for number in range(KILLS):
             job_id = new_id_of(f"w{number}")
@@ -114,7 +114,7 @@ async def test_a_process_killed_while_it_uploads_leaves_whole_files_and_nothing_
             pass
         assert len(files(root)) == encoded
         assert await engine.artifacts.collect_orphans() == 0
-    line = f"{judge.place.engine}: {KILLS} kills {dict(moments)}; {encoded} files seen, {left_over} left over and collected"
+    line = f"{checker.place.engine}: {KILLS} kills {dict(moments)}; {encoded} files seen, {left_over} left over and collected"
     print(line)
     record_property("kills", line)
     assert moments["before"] > 0, "no upload was under way when its process was killed"
@@ -155,38 +155,38 @@ def stop_at_the_gap(pipe: Connection, place: Place, root: Path) -> None:
     asyncio.run(work())
 
 
-async def test_a_kill_between_the_file_and_its_row_shows_nothing_and_the_file_is_collected(
-    judge: Judge, tmp_path: Path
+async def test_a_kill_between_the_file_and_its_row_publishes_nothing_and_the_file_is_collected(
+    checker: Checker, tmp_path: Path
 ) -> None:
     root = tmp_path / "artifacts"
-    member = Member(stop_at_the_gap, judge.place, root)
+    member = Member(stop_at_the_gap, checker.place, root)
     with members(member):
         key = member.receive()
         member.signal(signal.SIGKILL)
         member.wait()
     assert ["".join(path.relative_to(root).parts) for path in files(root)] == [key]
-    async with later(judge, root) as engine:
+    async with later(checker, root) as engine:
         assert await engine.artifacts.list(TENANT, new_id_of("w1")) == []
         assert [await engine.artifacts.collect_orphans() for _ in range(2)] == [1, 0]
         assert files(root) == []
 
 
-async def test_a_kill_between_deleting_and_forgetting_is_made_good_by_the_next_collector(
-    judge: Judge, tmp_path: Path
+async def test_a_kill_between_deleting_the_file_and_its_row_is_completed_by_the_next_collector(
+    checker: Checker, tmp_path: Path
 ) -> None:
     """What a collector had condemned when it died comes up again, whether its bytes were deleted or not."""
     root = tmp_path / "artifacts"
-    engine = Engine(judge.store, objects=FileObjects(root))
+    engine = Engine(checker.store, objects=FileObjects(root))
     holder = await leased(engine, "w1")
     for content in (b"deleted", b"not deleted", b"seen"):
         await engine.artifacts.put(TENANT, holder, "file", pieces(content))
-    async with later(judge, root) as after:
+    async with later(checker, root) as after:
         due = [orphan.key for orphan in await after.store.due_orphans(10)]
         assert len(await after.store.condemn_orphans(TENANT, due)) == 2
         assert after.objects is not None
         await after.objects.delete(due[:1])
         assert await after.artifacts.collect_orphans() == 0
-    async with later(judge, root, UNFINISHED_KEPT_SECONDS + COLLECT_AGAIN_SECONDS + 60) as after:
+    async with later(checker, root, UNFINISHED_KEPT_SECONDS + COLLECT_AGAIN_SECONDS + 60) as after:
         assert await after.artifacts.collect_orphans() == 2
         assert len(files(root)) == 1
 
@@ -216,7 +216,7 @@ def upload_to_a_full_disk(pipe: Connection, path: Path, root: Path) -> None:
     asyncio.run(work())
 
 
-def test_a_full_disk_refuses_an_upload_whole_and_recovers_by_itself(tmp_path: Path) -> None:
+def test_a_full_disk_rejects_an_upload_and_recovers_by_itself(tmp_path: Path) -> None:
     member = Member(upload_to_a_full_disk, tmp_path / "full.db", tmp_path / "artifacts")
     with members(member):
         given, read, size, names, kept = member.receive()
@@ -227,8 +227,8 @@ def test_a_full_disk_refuses_an_upload_whole_and_recovers_by_itself(tmp_path: Pa
 class later:
     """An engine on the same place, in a time when everything that was left behind is due."""
 
-    def __init__(self, judge: Judge, root: Path, seconds: float = UNFINISHED_KEPT_SECONDS + 60) -> None:
-        self._judge, self._root = judge, root
+    def __init__(self, checker: Checker, root: Path, seconds: float = UNFINISHED_KEPT_SECONDS + 60) -> None:
+        self._judge, self._root = checker, root
         self._clock = ManualClock(time.time_ns() // 1000 + round(seconds * 1e6))
 
     async def __aenter__(self) -> Engine:

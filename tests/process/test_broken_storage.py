@@ -16,8 +16,8 @@ from interlock.domain.job import NewJob
 from interlock.domain.policy import ClaimFilter
 from interlock.errors import Error, StorageBroken, Unavailable
 from interlock.storage.sqlite.store import SQLiteStore
-from tests.process.acts import TENANT
-from tests.process.conftest import Judge, new_id
+from tests.process.actions import TENANT
+from tests.process.conftest import Checker, new_id
 from tests.support.eventually import eventually
 from tests.support.faults import FullDisk, fail_to_sync, spoil_page
 from tests.support.workers import Failed, Member, Place, failed, members
@@ -98,7 +98,7 @@ async def all_there(path: Path, acknowledged: list[str]) -> None:
     try:
         jobs = await store.get(TENANT, acknowledged)
         assert all(job is not None and job.payload == LARGE for job in jobs)
-        await Judge(Place("sqlite", str(path)), store, None).check(integrity=True)
+        await Checker(Place("sqlite", str(path)), store, None).check(integrity=True)
     finally:
         await store.close()
 
@@ -112,7 +112,7 @@ async def some_jobs(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("table", ["job", "job_history", "job_ready"])
-async def test_a_corrupt_page_met_while_writing_stops_all_writing(tmp_path: Path, table: str) -> None:
+async def test_a_corrupt_page_found_while_writing_stops_all_writing(tmp_path: Path, table: str) -> None:
     path = tmp_path / "rotten.db"
     await some_jobs(path)
     spoil_page(path, table)
@@ -127,7 +127,7 @@ async def test_a_corrupt_page_met_while_writing_stops_all_writing(tmp_path: Path
         await store.close()
 
 
-async def test_a_corrupt_page_met_while_reading_stops_all_writing_too(tmp_path: Path) -> None:
+async def test_a_corrupt_page_found_while_reading_stops_all_writing_too(tmp_path: Path) -> None:
     path = tmp_path / "rotten.db"
     await some_jobs(path)
     store = await SQLiteStore.open(str(path))
@@ -146,7 +146,7 @@ async def test_a_corrupt_page_met_while_reading_stops_all_writing_too(tmp_path: 
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-async def test_a_file_that_was_deleted_or_replaced_takes_no_more_jobs(tmp_path: Path, replaced: bool) -> None:
+async def test_a_deleted_or_replaced_file_accepts_no_more_jobs(tmp_path: Path, replaced: bool) -> None:
     path = tmp_path / "jobs.db"
     store = await SQLiteStore.open(str(path))
     try:
@@ -154,7 +154,7 @@ async def test_a_file_that_was_deleted_or_replaced_takes_no_more_jobs(tmp_path: 
         await asyncio.to_thread(_delete_all, tmp_path)
         if replaced:
             await (await SQLiteStore.open(str(path))).close()
-        await eventually(lambda: _is_refused(store))
+        await eventually(lambda: _is_rejected(store))
         assert [each and each.code for each in await every_write(store)] == ["storage_broken"] * 5
         with pytest.raises(StorageBroken, match="deleted or replaced"):
             await store.fitness()
@@ -167,7 +167,7 @@ def _delete_all(directory: Path) -> None:
         part.unlink()
 
 
-async def _is_refused(store: SQLiteStore) -> bool:
+async def _is_rejected(store: SQLiteStore) -> bool:
     try:
         await store.enqueue(TENANT, [NewJob(new_id(), "t")])
     except StorageBroken:
@@ -175,7 +175,7 @@ async def _is_refused(store: SQLiteStore) -> bool:
     return False
 
 
-async def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_database_is_rejected_and_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "letter.db"
     path.write_bytes(b"Dear Sir or Madam, " * 1000)
     path.chmod(0o600)
@@ -221,7 +221,7 @@ def work_on_a_full_disk(pipe: Connection, path: Path) -> None:
     asyncio.run(work())
 
 
-async def test_a_full_disk_is_a_reason_to_wait_and_no_more(tmp_path: Path) -> None:
+async def test_a_full_disk_makes_writers_wait(tmp_path: Path) -> None:
     path = tmp_path / "full.db"
     member = Member(work_on_a_full_disk, path)
     with members(member):

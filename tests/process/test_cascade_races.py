@@ -15,10 +15,10 @@ from interlock.domain.principal import local
 from interlock.engine.operations import Operations
 from interlock.storage.contract import Store
 from interlock.wire import LIMITS, new_id
-from tests.process.acts import TENANT
-from tests.process.conftest import FAST, Judge
+from tests.process.actions import TENANT
+from tests.process.conftest import FAST, Checker
 from tests.process.test_races import no_one_failed, rounds
-from tests.support.workers import Crew
+from tests.support.workers import ProcessGroup
 
 ACTOR = "user:x"
 WHO = local(TENANT)
@@ -63,59 +63,59 @@ async def prune_all(store: Store, steps: int) -> int:
     return deleted
 
 
-async def descendants(judge: Judge, root: str) -> list[Job]:
+async def descendants(checker: Checker, root: str) -> list[Job]:
     below: list[Job] = []
     level = [root]
     while level:
-        children = [job for id in level for job in await judge.store.find(TENANT, Filter(parent_id=id, limit=1000))]
+        children = [job for id in level for job in await checker.store.find(TENANT, Filter(parent_id=id, limit=1000))]
         below += children
         level = [job.id for job in children]
     return below
 
 
-async def test_no_child_slips_through_a_cascade(judge: Judge) -> None:
+async def test_no_child_escapes_a_cascade(checker: Checker) -> None:
     reported = Counter[str]()
-    with Crew(judge.place, 5) as workers:
+    with ProcessGroup(checker.place, 5) as workers:
         for round in rounds(25, 6):
-            (root,) = await judge.add()
+            (root,) = await checker.add()
             requests = 10 + round % 20
-            await grow(judge.store, root, 6)
+            await grow(checker.store, root, 6)
             answers = workers.race(
                 (grow, root, requests), (grow, root, requests), (claim_some, "w"),
                 (cascade, root, False, round), (cascade, root, bool(round % 2), 2 * round),
             )  # fmt: skip
             no_one_failed(answers)
             reported += answers[0] + answers[1]
-            for job in [*(await judge.jobs([root])), *await descendants(judge, root)]:
+            for job in [*(await checker.jobs([root])), *await descendants(checker, root)]:
                 assert job.status in TERMINAL or job.cancel_requested_at is not None, (round, job.id, job.status)
-    await judge.check()
+    await checker.check()
     print(f"told: {dict(reported)}")
     assert reported["born"]
     assert reported["parent_ended"]
 
 
-async def test_a_redriven_child_does_not_slip_through_either(judge: Judge) -> None:
-    with Crew(judge.place, 3) as workers:
+async def test_a_redriven_child_does_not_escape_either(checker: Checker) -> None:
+    with ProcessGroup(checker.place, 3) as workers:
         for _ in rounds(40, 10):
-            (root,) = await judge.add()
-            children = await judge.add(4, parent_id=root)
-            await judge.store.carry_out(TENANT, [CancelJob(id, ACTOR) for id in children])
+            (root,) = await checker.add()
+            children = await checker.add(4, parent_id=root)
+            await checker.store.carry_out(TENANT, [CancelJob(id, ACTOR) for id in children])
             answers = workers.race((redrive, children), (cascade, root), (redrive, children[::-1]))
             no_one_failed(answers)
             assert answers[0] == answers[2][::-1]
-            for job in await judge.jobs(answers[0]):
+            for job in await checker.jobs(answers[0]):
                 assert job.parent_id in (root, None)
                 assert job.status is (Status.CANCELLED if job.parent_id else Status.QUEUED)
-            await judge.store.carry_out(TENANT, [CancelJob(id, ACTOR) for id in answers[0]])
-    await judge.check()
+            await checker.store.carry_out(TENANT, [CancelJob(id, ACTOR) for id in answers[0]])
+    await checker.check()
 
 
-async def test_a_job_is_redriven_whole_or_gone(judge: Judge) -> None:
+async def test_a_job_is_redriven_completely_or_not_at_all(checker: Checker) -> None:
     reported = Counter[str]()
-    with Crew(judge.place, 4) as workers:
+    with ProcessGroup(checker.place, 4) as workers:
         for _ in rounds(15, 4):
-            ids = await judge.add(20 if FAST else 40, type="old")
-            await judge.store.carry_out(TENANT, [CancelJob(id, ACTOR) for id in ids])
+            ids = await checker.add(20 if FAST else 40, type="old")
+            await checker.store.carry_out(TENANT, [CancelJob(id, ACTOR) for id in ids])
             halves = [ids[: len(ids) // 2], ids[len(ids) // 2 :]]
             answers = workers.race(
                 (prune_all, 8), (redrive, halves[0]), (redrive, halves[1][::-1]), (prune_all, 8)
@@ -125,13 +125,13 @@ async def test_a_job_is_redriven_whole_or_gone(judge: Judge) -> None:
                 if answer == "not_found":
                     reported["gone"] += 1
                     continue
-                (job,) = await judge.jobs([answer])
+                (job,) = await checker.jobs([answer])
                 assert (job.redrive_of, job.status) == (id, Status.QUEUED)
                 reported["redriven"] += 1
-            await judge.store.carry_out(
+            await checker.store.carry_out(
                 TENANT, [CancelJob(id, ACTOR) for id in answers[1] + answers[2] if len(id) == 36]
             )
-            while await prune_all(judge.store, 8):
+            while await prune_all(checker.store, 8):
                 pass
-    await judge.check()
+    await checker.check()
     print(f"told: {dict(reported)}")

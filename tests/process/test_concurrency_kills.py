@@ -15,12 +15,12 @@ from interlock.domain.decide import CancelJob, Command, CompleteJob, ExpireLease
 from interlock.domain.policy import ClaimFilter
 from interlock.errors import Unavailable
 from interlock.storage.contract import Store
-from tests.process.acts import TENANT
+from tests.process.actions import TENANT
 from tests.process.concurrency import (
     HOT,
     Cut,
+    LeaseInterval,
     Log,
-    Stay,
     agent,
     check_used,
     clock,
@@ -30,7 +30,7 @@ from tests.process.concurrency import (
     some_end,
     some_jobs,
 )
-from tests.process.conftest import FAST, Judge
+from tests.process.conftest import FAST, Checker
 from tests.process.test_kills import orphans_gone
 from tests.support.postgres import PostgresServer
 from tests.support.stores import APP_LOGIN, TEMPLATE, make_template
@@ -44,7 +44,7 @@ MAX_LIFE: Final = 0.15  # between the first grant of a worker and its death
 Property = Callable[[str, object], None]
 
 
-async def work(store: Store, name: str, tell: Callable[[Any], None]) -> None:
+async def work(store: Store, name: str, record: Callable[[Any], None]) -> None:
     """Claim and finish without end, telling what is held before anything is done about it."""
     dice = random.Random()
     while True:
@@ -57,8 +57,8 @@ async def work(store: Store, name: str, tell: Callable[[Any], None]) -> None:
             await moment(dice, 0.005)
             orders: list[Command] = [order for job in jobs if (order := some_end(dice, job, name)) is not None]
             gave = min(clock(), asked + LEASE_SECONDS)
-            stays = [Stay(job.agent_id or "", job.id, job.fence, asked, got, gave) for job in jobs]
-            tell((stays, [Cut(order.id, clock(), inf) for order in orders if isinstance(order, CancelJob)]))
+            stays = [LeaseInterval(job.agent_id or "", job.id, job.fence, asked, got, gave) for job in jobs]
+            record((stays, [Cut(order.id, clock(), inf) for order in orders if isinstance(order, CancelJob)]))
             await store.carry_out(TENANT, orders)
 
 
@@ -76,7 +76,7 @@ class Shift:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self.stays: list[Stay] = []
+        self.stays: list[LeaseInterval] = []
         self.cuts: list[Cut] = []
         self.started = 0
         self.members: list[Member] = []
@@ -87,7 +87,7 @@ class Shift:
         self.started += 1
         self.members.append(Member(work_in_a_process, self.place, f"w{self.started}"))
 
-    def hear(self, member: Member) -> None:
+    def receive(self, member: Member) -> None:
         """What it has told until now; a message it died over is none."""
         with suppress(EOFError, OSError):
             while member.pipe.poll(0):
@@ -101,7 +101,7 @@ class Shift:
 
         async def heard() -> bool:
             for member in self.members:
-                self.hear(member)
+                self.receive(member)
             return len(self.stays) > before
 
         await until(heard, "somebody is granted a job")
@@ -110,7 +110,7 @@ class Shift:
         member = self.members.pop(number)
         member.signal(signal.SIGKILL)
         member.wait()
-        self.hear(member)
+        self.receive(member)
         member.close()
 
     def log(self) -> Log:
@@ -121,56 +121,56 @@ class Shift:
             self.kill(0)
 
 
-async def finish_what_is_left(judge: Judge) -> None:
+async def finish_remaining(checker: Checker) -> None:
     """With nobody else about, one worker ends everything there is once the leases of the dead have run out."""
 
     async def all_ended() -> bool:
-        for due in await judge.store.due_leases(1000):
-            await judge.store.carry_out(due.tenant, [ExpireLease(due.job_id)])
-        jobs = await judge.store.claim(TENANT, ClaimFilter("last", limit=100))
-        await judge.store.carry_out(TENANT, [CompleteJob(job.id, job.fence, "last") for job in jobs])
-        counts = await judge.store.stats(TENANT)
+        for due in await checker.store.due_leases(1000):
+            await checker.store.carry_out(due.tenant, [ExpireLease(due.job_id)])
+        jobs = await checker.store.claim(TENANT, ClaimFilter("last", limit=100))
+        await checker.store.carry_out(TENANT, [CompleteJob(job.id, job.fence, "last") for job in jobs])
+        counts = await checker.store.stats(TENANT)
         return not jobs and not any(q.ready + q.delayed + q.blocked + q.in_progress for q in counts)
 
     await until(all_ended, "every job has ended")
 
 
-async def judged(judge: Judge, log: Log) -> None:
+async def check_final_state(checker: Checker, log: Log) -> None:
     """Right after the last death, and when all is done."""
-    await check_used(judge)
-    await finish_what_is_left(judge)
-    await nothing_is_left(judge)
-    await check_used(judge)
-    await judge.check(histories=False, integrity=True)
-    most = {number: log.most_held_at_once(str(number)) for number in range(HOT)}
+    await check_used(checker)
+    await finish_remaining(checker)
+    await nothing_is_left(checker)
+    await check_used(checker)
+    await checker.check(histories=False, integrity=True)
+    most = {number: log.max_concurrent_leases(str(number)) for number in range(HOT)}
     assert {n: held for n, held in most.items() if held > (agent(n).max_concurrency or HOT)} == {}
 
 
-async def test_killed_workers_leave_no_place_taken_and_none_given_twice(
-    judge: Judge, record_property: Property
+async def test_killed_workers_leave_no_slot_taken_and_none_assigned_twice(
+    checker: Checker, record_property: Property
 ) -> None:
     dice = random.Random()
-    await register(judge.store)
-    shift = Shift(judge.place)
+    await register(checker.store)
+    shift = Shift(checker.place)
     try:
         for _ in range(KILLS):
-            await judge.store.enqueue(TENANT, some_jobs(dice, 40))
+            await checker.store.enqueue(TENANT, some_jobs(dice, 40))
             await shift.at_work()
             await moment(dice, MAX_LIFE)
             shift.kill(dice.randrange(WORKERS))
-            await check_used(judge)
+            await check_used(checker)
             shift.hire()
     finally:
         shift.close()
-    if judge.place.engine == "postgres":
-        await orphans_gone(judge)
-    await judged(judge, shift.log())
-    line = f"{judge.place.engine}: {KILLS} workers killed, {len(shift.stays)} grants"
+    if checker.place.engine == "postgres":
+        await orphans_gone(checker)
+    await check_final_state(checker, shift.log())
+    line = f"{checker.place.engine}: {KILLS} workers killed, {len(shift.stays)} grants"
     print(line)
     record_property("line_kills", line)
 
 
-async def test_the_death_of_postgresql_leaves_no_place_taken_and_none_given_twice() -> None:
+async def test_a_crash_of_postgresql_leaves_no_slot_taken_and_none_assigned_twice() -> None:
     with PostgresServer() as server:
         await make_template(server)
         place = Place("postgres", server.dsn(TEMPLATE, user=APP_LOGIN))
@@ -189,9 +189,9 @@ async def test_the_death_of_postgresql_leaves_no_place_taken_and_none_given_twic
         finally:
             shift.close()
         store = await place.open()
-        judge = Judge(place, store, server.dsn(TEMPLATE))
+        checker = Checker(place, store, server.dsn(TEMPLATE))
         try:
-            await orphans_gone(judge)
-            await judged(judge, shift.log())
+            await orphans_gone(checker)
+            await check_final_state(checker, shift.log())
         finally:
             await store.close()

@@ -13,14 +13,14 @@ from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.registry import Agent
 from interlock.storage.contract import Store
-from tests.process.acts import TENANT
+from tests.process.actions import TENANT
 from tests.process.concurrency import (
     HOT,
     KIND,
     STEADY,
     Cut,
+    LeaseInterval,
     Log,
-    Stay,
     agent,
     check_used,
     clock,
@@ -31,13 +31,13 @@ from tests.process.concurrency import (
     some_end,
     some_jobs,
 )
-from tests.process.conftest import FAST, Judge
-from tests.support.workers import Crew, Failed
+from tests.process.conftest import FAST, Checker
+from tests.support.workers import Failed, ProcessGroup
 
 JOBS: Final = 300 if FAST else 1200
 WORKERS: Final = 4
 LEASE_SECONDS: Final = 1.0
-PATIENCE: Final = 400.0  # seconds, after which what has not ended is stuck, however busy the machine
+TIMEOUT: Final = 400.0  # seconds, after which what has not ended is stuck, however busy the machine
 
 Property = Callable[[str, object], None]
 
@@ -49,12 +49,12 @@ async def carry_out(store: Store, orders: list[Command]) -> list[Cut]:
     return [Cut(order.id, began, clock()) for order in orders if isinstance(order, CancelJob | RevokeLease)]
 
 
-async def work(store: Store, name: str) -> tuple[list[Stay], list[Cut]]:
+async def work(store: Store, name: str) -> tuple[list[LeaseInterval], list[Cut]]:
     """Claim, hold for a moment and finish in some way, until all jobs have ended."""
     dice = random.Random(name)
-    stays: list[Stay] = []
+    stays: list[LeaseInterval] = []
     cuts: list[Cut] = []
-    end = clock() + PATIENCE
+    end = clock() + TIMEOUT
     while clock() < end and await ended(store) < JOBS:
         for due in await store.due_leases(100):
             await store.carry_out(due.tenant, [ExpireLease(due.job_id)])
@@ -69,7 +69,7 @@ async def work(store: Store, name: str) -> tuple[list[Stay], list[Cut]]:
             await moment(dice, 0.01)
             orders: list[Command] = [order for job in jobs if (order := some_end(dice, job, name)) is not None]
             gave = min(clock(), asked + LEASE_SECONDS)
-            stays += [Stay(job.agent_id or "", job.id, job.fence, asked, got, gave) for job in jobs]
+            stays += [LeaseInterval(job.agent_id or "", job.id, job.fence, asked, got, gave) for job in jobs]
             cuts += await carry_out(store, orders)
     return stays, cuts
 
@@ -90,7 +90,7 @@ async def steer(store: Store) -> list[Cut]:
     """Change limits, and take jobs away from whoever holds them."""
     dice = random.Random("steer")
     cuts: list[Cut] = []
-    end = clock() + PATIENCE
+    end = clock() + TIMEOUT
     while clock() < end and await ended(store) < JOBS:
         number = dice.randrange(STEADY, HOT)
         limit = dice.choice((1, 2, 3, None if number % 5 == 0 else 3))
@@ -103,52 +103,58 @@ async def steer(store: Store) -> list[Cut]:
     return cuts
 
 
-async def test_lines_under_load_are_never_too_wide_nor_out_of_order_nor_stuck(
-    judge: Judge, record_property: Property
+async def test_concurrency_limits_hold_under_load_in_order_and_without_getting_stuck(
+    checker: Checker, record_property: Property
 ) -> None:
-    await register(judge.store)
-    with Crew(judge.place, WORKERS + 2) as workers:
+    await register(checker.store)
+    with ProcessGroup(checker.place, WORKERS + 2) as workers:
         answers = workers.race((feed,), (steer,), *((work, f"w{n}") for n in range(WORKERS)))
     assert not [answer for answer in answers if isinstance(answer, Failed)]
     acknowledged, cuts, *worked = answers
     log = Log(
         [stay for stays, _ in worked for stay in stays], acknowledged, [*cuts, *(c for _, own in worked for c in own)]
     )
-    jobs = await nothing_is_left(judge)
+    jobs = await nothing_is_left(checker)
     assert len(jobs) == JOBS
-    most = {number: log.most_held_at_once(str(number)) for number in range(HOT)}
+    most = {number: log.max_concurrent_leases(str(number)) for number in range(HOT)}
     assert 2 in most.values(), "nothing was held at the same time, so nothing was tried"
     assert {n: most[n] for n in range(STEADY) if most[n] > (agent(n).max_concurrency or HOT)} == {}
     assert {n: most[n] for n in range(STEADY, HOT) if n % 5 and most[n] > 3} == {}
     for number in range(0, STEADY, 2):
         assert log.overtakers(str(number), [job for job in jobs if job.agent_id == str(number)]) == []
-    await check_used(judge)
-    await judge.check()
+    await check_used(checker)
+    await checker.check()
     line = (
-        f"{judge.place.engine}: {len(jobs)} jobs, {len(log.stays)} grants, {len(cuts)} taken away; most held at once: "
+        f"{checker.place.engine}: {len(jobs)} jobs, {len(log.stays)} grants, {len(cuts)} taken away; most held at once: "
         f"{dict(sorted(Counter(most.values()).items()))}; ends: {Counter(str(job.status) for job in jobs)}"
     )
     print(line)
     record_property("lines", line)
 
 
-def test_a_log_tells_too_wide_lines_and_overtakers() -> None:
+def test_the_checker_finds_exceeded_limits_and_overtaking() -> None:
     """So that the test above cannot pass by not looking."""
-    stays = [Stay("0", "a", 1, 0.0, 1.0, 3.0), Stay("0", "b", 1, 0.5, 2.0, 4.0), Stay("0", "c", 1, 3.5, 4.0, 5.0)]
-    assert Log(stays, {}).most_held_at_once("0") == 2
-    assert Log(stays, {}, [Cut("a", 1.5, 1.6)]).most_held_at_once("0") == 1
-    assert Log(stays, {}, [Cut("b", 0.1, 0.6)]).most_held_at_once("0") == 1, (
+    stays = [
+        LeaseInterval("0", "a", 1, 0.0, 1.0, 3.0),
+        LeaseInterval("0", "b", 1, 0.5, 2.0, 4.0),
+        LeaseInterval("0", "c", 1, 3.5, 4.0, 5.0),
+    ]
+    assert Log(stays, {}).max_concurrent_leases("0") == 2
+    assert Log(stays, {}, [Cut("a", 1.5, 1.6)]).max_concurrent_leases("0") == 1
+    assert Log(stays, {}, [Cut("b", 0.1, 0.6)]).max_concurrent_leases("0") == 1, (
         "begun under an older grant, it may end this one"
     )
-    assert Log(stays, {}, [Cut("b", 0.1, 0.4)]).most_held_at_once("0") == 2, "answered before this grant was asked for"
-    assert Log(stays, {}).most_held_at_once("1") == 0
+    assert Log(stays, {}, [Cut("b", 0.1, 0.4)]).max_concurrent_leases("0") == 2, (
+        "answered before this grant was asked for"
+    )
+    assert Log(stays, {}).max_concurrent_leases("1") == 0
 
 
-def test_a_log_tells_who_started_too_early() -> None:
+def test_the_checker_finds_early_starts() -> None:
     """The one of seq 1 was known before the one of seq 2 was asked for, and yet it started later."""
     blank = Job._make([None] * len(Job._fields))
     jobs = [blank._replace(id=id, seq=seq, run_at=0, fence=1) for seq, id in enumerate("ab", 1)]
-    stays = [Stay("0", "b", 1, 1.0, 1.1, 2.0), Stay("0", "a", 1, 2.0, 2.1, 3.0)]
+    stays = [LeaseInterval("0", "b", 1, 1.0, 1.1, 2.0), LeaseInterval("0", "a", 1, 2.0, 2.1, 3.0)]
     assert Log(stays, {"a": 0.5, "b": 0.5}).overtakers("0", jobs) == [("b", "a")]
     assert Log(stays, {"a": 1.5, "b": 0.5}).overtakers("0", jobs) == [], "nobody could know of it yet"
     assert Log(stays, {"a": 0.5, "b": 0.5}, [Cut("a", 0.6, 0.7)]).overtakers("0", jobs) == [], "somebody sent it back"

@@ -15,10 +15,10 @@ from interlock.domain.progress import SMALLEST_ID, Event, FeedEvent, FeedPositio
 from interlock.storage.contract import Store
 from interlock.storage.postgres import events as on_postgres
 from interlock.storage.postgres.connection import prepare
-from tests.process.acts import TENANT, given
-from tests.process.conftest import FAST, Judge, new_id
+from tests.process.actions import TENANT, given
+from tests.process.conftest import FAST, Checker, new_id
 from tests.support.postgres import Postgres
-from tests.support.workers import Crew, Failed, until
+from tests.support.workers import Failed, ProcessGroup, until
 
 START = FeedPosition(0, 0, SMALLEST_ID, 0)
 WRITERS = 32
@@ -37,7 +37,7 @@ def event(id: str) -> Event:
     return Event(id, Level.INFO, f"event {id}")
 
 
-async def tell_again_and_again(store: Store, writer: int, jobs: Sequence[Job], calls: int) -> list[tuple[str, str]]:
+async def append_events(store: Store, writer: int, jobs: Sequence[Job], calls: int) -> list[tuple[str, str]]:
     """Tell of a few of the jobs at a time, by reports or by heartbeats, and say what was acknowledged."""
     chance = random.Random(writer)
     reported: list[tuple[str, str]] = []
@@ -69,18 +69,18 @@ async def read_until(store: Store, done: asyncio.Event, expected: set[tuple[str,
     return seen
 
 
-async def test_no_event_is_missed_whatever_order_32_writers_commit_in(judge: Judge) -> None:
+async def test_no_event_is_missed_in_any_commit_order_of_32_writers(checker: Checker) -> None:
     """P45."""
-    if judge.admin_dsn is not None:
-        admin = await asyncpg.connect(judge.admin_dsn)
+    if checker.admin_dsn is not None:
+        admin = await asyncpg.connect(checker.admin_dsn)
         await admin.execute(SLOW_COMMITS)
         await admin.close()
-    jobs = await judge.running(8)
+    jobs = await checker.running(8)
     done = asyncio.Event()
     reported: set[tuple[str, str]] = set()
-    readers = [asyncio.create_task(read_until(judge.store, done, reported)) for _ in range(3)]
-    with Crew(judge.place, 8) as workers:
-        calls = [(tell_again_and_again, writer, jobs, 4 if FAST else 12) for writer in range(WRITERS)]
+    readers = [asyncio.create_task(read_until(checker.store, done, reported)) for _ in range(3)]
+    with ProcessGroup(checker.place, 8) as workers:
+        calls = [(append_events, writer, jobs, 4 if FAST else 12) for writer in range(WRITERS)]
         answers = await asyncio.to_thread(workers.race, *calls)
     assert not [answer for answer in answers if isinstance(answer, Failed)], answers
     for answer in answers:
@@ -93,30 +93,30 @@ async def test_no_event_is_missed_whatever_order_32_writers_commit_in(judge: Jud
         for fed in seen:
             numbers[fed.event.job_id].append(fed.event.seq)
         assert all(given == list(range(1, len(given) + 1)) for given in numbers.values())
-    await judge.check()
+    await checker.check()
 
 
-async def test_a_reader_of_one_job_misses_nothing_either(judge: Judge) -> None:
-    (job,) = await judge.running()
+async def test_a_reader_of_one_job_misses_no_event_either(checker: Checker) -> None:
+    (job,) = await checker.running()
     seen: list[int] = []
     done = asyncio.Event()
 
     async def caught_up() -> bool:
         finished = done.is_set()
-        page = await judge.store.events(TENANT, job.id, after=seen[-1] if seen else 0, limit=7)
+        page = await checker.store.events(TENANT, job.id, after=seen[-1] if seen else 0, limit=7)
         seen.extend(row.seq for row in page)
         return finished and not page
 
     reader = asyncio.create_task(until(caught_up, "every event was read"))
-    with Crew(judge.place, 4) as workers:
-        calls = [(tell_of_one, writer, job, 5 if FAST else 15) for writer in range(WRITERS)]
+    with ProcessGroup(checker.place, 4) as workers:
+        calls = [(append_events_of_one_job, writer, job, 5 if FAST else 15) for writer in range(WRITERS)]
         answers = await asyncio.to_thread(workers.race, *calls)
     done.set()
     await reader
     assert sorted(number for answer in answers for number in answer) == seen == list(range(1, len(seen) + 1))
 
 
-async def tell_of_one(store: Store, writer: int, job: Job, calls: int) -> list[int]:
+async def append_events_of_one_job(store: Store, writer: int, job: Job, calls: int) -> list[int]:
     """Tell of one job, event by event; the numbers they got."""
     numbers: list[int] = []
     for call in range(calls):
@@ -134,82 +134,84 @@ class TestOnPostgres:
         return "postgres"
 
     @pytest.fixture
-    async def two(self, judge: Judge, postgres: Postgres) -> AsyncIterator[list[asyncpg.Connection[asyncpg.Record]]]:
+    async def two(
+        self, checker: Checker, postgres: Postgres
+    ) -> AsyncIterator[list[asyncpg.Connection[asyncpg.Record]]]:
         """Two connections of the app role whose transactions the test ends itself."""
-        connections = [await asyncpg.connect(judge.place.address) for _ in range(2)]
+        connections = [await asyncpg.connect(checker.place.address) for _ in range(2)]
         for connection in connections:
             await prepare(connection)
         yield connections
         for connection in connections:
             await connection.close()
 
-    async def tell(self, connection: asyncpg.Connection[asyncpg.Record], job: Job) -> None:
+    async def append_event(self, connection: asyncpg.Connection[asyncpg.Record], job: Job) -> None:
         reported = Report(job.id, job.fence, "w", (event(new_id()),))
         (numbers,) = await on_postgres.write(connection, TENANT, [reported])
         assert numbers is not None
 
-    async def fed(self, judge: Judge, after: FeedPosition = START) -> list[FeedEvent]:
-        return await judge.store.feed(TENANT, after, limit=200)
+    async def fed(self, checker: Checker, after: FeedPosition = START) -> list[FeedEvent]:
+        return await checker.store.feed(TENANT, after, limit=200)
 
-    async def fed_by(self, judge: Judge, count: int) -> list[tuple[str, int]]:
+    async def fed_by(self, checker: Checker, count: int) -> list[tuple[str, int]]:
         """The jobs and numbers of what is fed, once there are so many."""
 
         async def enough() -> bool:
-            return len(await self.fed(judge)) >= count
+            return len(await self.fed(checker)) >= count
 
         await until(enough, f"{count} events were fed")
-        return [(fed.event.job_id, fed.event.seq) for fed in await self.fed(judge)]
+        return [(fed.event.job_id, fed.event.seq) for fed in await self.fed(checker)]
 
     async def test_a_late_commit_is_waited_for(
-        self, judge: Judge, two: list[asyncpg.Connection[asyncpg.Record]]
+        self, checker: Checker, two: list[asyncpg.Connection[asyncpg.Record]]
     ) -> None:
-        first, second = await judge.running(2)
+        first, second = await checker.running(2)
         late, quick = two
         await late.execute("begin")
-        await self.tell(late, first)
-        end = await judge.store.feed_end(TENANT)
-        await self.tell(quick, second)
-        assert await self.fed(judge) == []
-        assert len(await judge.store.events(TENANT, second.id, limit=9)) == 1
+        await self.append_event(late, first)
+        end = await checker.store.feed_end(TENANT)
+        await self.append_event(quick, second)
+        assert await self.fed(checker) == []
+        assert len(await checker.store.events(TENANT, second.id, limit=9)) == 1
         await late.execute("commit")
-        assert await self.fed_by(judge, 2) == [(first.id, 1), (second.id, 1)]
-        assert len(await self.fed(judge, end)) == 2
+        assert await self.fed_by(checker, 2) == [(first.id, 1), (second.id, 1)]
+        assert len(await self.fed(checker, end)) == 2
 
-    async def test_what_is_rolled_back_holds_nobody_up(
-        self, judge: Judge, two: list[asyncpg.Connection[asyncpg.Record]]
+    async def test_a_rollback_delays_no_reader(
+        self, checker: Checker, two: list[asyncpg.Connection[asyncpg.Record]]
     ) -> None:
-        first, second = await judge.running(2)
+        first, second = await checker.running(2)
         late, quick = two
         await late.execute("begin")
-        await self.tell(late, first)
-        await self.tell(quick, second)
+        await self.append_event(late, first)
+        await self.append_event(quick, second)
         await late.execute("rollback")
-        assert await self.fed_by(judge, 1) == [(second.id, 1)]
-        await self.tell(quick, first)
-        assert await self.fed_by(judge, 2) == [(second.id, 1), (first.id, 1)]
+        assert await self.fed_by(checker, 1) == [(second.id, 1)]
+        await self.append_event(quick, first)
+        assert await self.fed_by(checker, 2) == [(second.id, 1), (first.id, 1)]
 
     async def test_the_events_of_a_job_keep_their_order_though_the_later_one_has_the_older_transaction(
-        self, judge: Judge, two: list[asyncpg.Connection[asyncpg.Record]]
+        self, checker: Checker, two: list[asyncpg.Connection[asyncpg.Record]]
     ) -> None:
-        first, second = await judge.running(2)
+        first, second = await checker.running(2)
         old, young = two
         await old.execute("begin")
-        await self.tell(old, first)
-        await self.tell(young, second)
-        await self.tell(old, second)
+        await self.append_event(old, first)
+        await self.append_event(young, second)
+        await self.append_event(old, second)
         await old.execute("commit")
-        fed = await self.fed_by(judge, 3)
+        fed = await self.fed_by(checker, 3)
         assert fed == [(first.id, 1), (second.id, 1), (second.id, 2)]
-        places = [fed.position for fed in await self.fed(judge)]
-        assert [len(await self.fed(judge, place)) for place in places] == [2, 1, 0]
+        places = [fed.position for fed in await self.fed(checker)]
+        assert [len(await self.fed(checker, place)) for place in places] == [2, 1, 0]
 
-    async def test_a_reader_that_holds_a_snapshot_open_holds_nobody_up(
-        self, judge: Judge, two: list[asyncpg.Connection[asyncpg.Record]]
+    async def test_a_reader_with_an_open_snapshot_delays_no_other(
+        self, checker: Checker, two: list[asyncpg.Connection[asyncpg.Record]]
     ) -> None:
-        (job,) = await judge.running()
+        (job,) = await checker.running()
         idle, quick = two
         await idle.execute("begin isolation level repeatable read")
         await idle.fetch("select 1 from interlock.job")
-        await self.tell(quick, job)
-        assert await self.fed_by(judge, 1) == [(job.id, 1)]
+        await self.append_event(quick, job)
+        assert await self.fed_by(checker, 1) == [(job.id, 1)]
         await idle.execute("rollback")

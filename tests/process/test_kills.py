@@ -19,9 +19,9 @@ from interlock.domain.job import Checkpoint, Heartbeat, NewJob, Receipt
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.policy import ClaimFilter
 from interlock.storage.contract import Store
-from tests.process.acts import TENANT, given
-from tests.process.conftest import FAST, Judge, new_id
-from tests.process.toil import VERBS, Book, toil_in_a_process
+from tests.process.actions import TENANT, given
+from tests.process.conftest import FAST, Checker, new_id
+from tests.process.load import VERBS, Book, run_load_in_a_process
 from tests.support.workers import Member, Place, members, until
 
 KILLS = 50 if FAST else 210
@@ -32,7 +32,7 @@ Property = Callable[[str, object], None]
 
 
 async def test_a_process_killed_at_any_moment_loses_and_invents_nothing(
-    judge: Judge, record_property: Property
+    checker: Checker, record_property: Property
 ) -> None:
     book = Book()
     moments: Counter[str] = Counter()
@@ -43,19 +43,19 @@ async def test_a_process_killed_at_any_moment_loses_and_invents_nothing(
         for _ in range(KILLS):
             while len(waiting) < AHEAD:
                 number = next(numbers)
-                waiting.append((number, Member(toil_in_a_process, judge.place, number)))
+                waiting.append((number, Member(run_load_in_a_process, checker.place, number)))
             number, member = waiting.popleft()
             moments[kill_at_some_moment(member, number, book, dice)] += 1
             member.close()
     finally:
         for _, member in waiting:
             member.close()
-    if judge.place.engine == "postgres":
-        await orphans_gone(judge)
-    await book.compare(judge)
-    ends = await book.finish_what_is_left(judge)
+    if checker.place.engine == "postgres":
+        await orphans_gone(checker)
+    await book.compare(checker)
+    ends = await book.finish_remaining(checker)
     line = (
-        f"{judge.place.engine}: {KILLS} kills: {dict(sorted(moments.items()))}; {book.answers} calls answered, "
+        f"{checker.place.engine}: {KILLS} kills: {dict(sorted(moments.items()))}; {book.answers} calls answered, "
         f"{len(book.enqueued)} jobs acknowledged, {len(book.perhaps)} batches without an answer; ends: "
         f"{ {str(status): count for status, count in ends.items()} }"
     )
@@ -83,9 +83,9 @@ def kill_at_some_moment(member: Member, number: int, book: Book, dice: random.Ra
     return f"in {last[1]}" if last[0] == "before" else f"after {last[1]}"
 
 
-async def orphans_gone(judge: Judge) -> None:
+async def orphans_gone(checker: Checker) -> None:
     """PostgreSQL may still be at what a killed client sent last."""
-    admin = await asyncpg.connect(judge.admin_dsn)
+    admin = await asyncpg.connect(checker.admin_dsn)
     ours = "select count(*) from pg_stat_activity where datname = current_database() and state = 'active' and pid <> pg_backend_pid()"
 
     async def none_left() -> bool:
@@ -110,25 +110,25 @@ def claim_and_die(pipe: Connection, place: Place) -> None:
 
 @pytest.mark.parametrize("max_attempts", [1, 3])
 async def test_a_job_that_always_kills_its_worker_is_claimed_max_attempts_times(
-    judge: Judge, max_attempts: int
+    checker: Checker, max_attempts: int
 ) -> None:
-    (id,) = await judge.add(max_attempts=max_attempts)
+    (id,) = await checker.add(max_attempts=max_attempts)
     fences: list[int] = []
 
     async def dead() -> bool:
-        member = Member(claim_and_die, judge.place)
+        member = Member(claim_and_die, checker.place)
         with members(member):
             fences.extend(member.receive())
-        (job,) = await judge.jobs([id])
+        (job,) = await checker.jobs([id])
         return job.status == Status.DEAD_LETTER
 
     await until(dead, "the job is given up")
     assert fences == list(range(1, max_attempts + 1))
-    (job,) = await judge.jobs([id])
+    (job,) = await checker.jobs([id])
     assert (job.attempt, job.error is not None and "lease_expired" in job.error) == (max_attempts, True)
-    rows = await judge.store.history(TENANT, id)
+    rows = await checker.store.history(TENANT, id)
     assert [row.verb for row in rows].count(Verb.CLAIM) == max_attempts
-    await judge.check()
+    await checker.check()
 
 
 def hold(pipe: Connection, place: Place) -> None:
@@ -155,29 +155,31 @@ def hold(pipe: Connection, place: Place) -> None:
     asyncio.run(work())
 
 
-async def test_a_worker_stopped_beyond_its_lease_finds_it_lost_and_changes_nothing(judge: Judge) -> None:
-    await judge.add()
-    member = Member(hold, judge.place)
+async def test_a_worker_paused_beyond_its_lease_finds_it_lost_and_changes_nothing(checker: Checker) -> None:
+    await checker.add()
+    member = Member(hold, checker.place)
     with members(member):
         id, fence = member.receive()
         member.signal(signal.SIGSTOP)
         heirs: list[int] = []
 
         async def taken_over() -> bool:
-            heirs.extend(job.fence for job in await judge.store.claim(TENANT, ClaimFilter("heir", lease_seconds=600.0)))
+            heirs.extend(
+                job.fence for job in await checker.store.claim(TENANT, ClaimFilter("heir", lease_seconds=600.0))
+            )
             return bool(heirs)
 
         await until(taken_over, "another worker has the job")
         assert heirs == [fence + 1]
-        before = await judge.jobs([id])
+        before = await checker.jobs([id])
         member.signal(signal.SIGCONT)
         member.pipe.send("go on")
         assert member.receive() == ["lease_lost"] * 6
-        assert await judge.jobs([id]) == before
+        assert await checker.jobs([id]) == before
     assert before[0].worker == "heir"
-    (receipt,) = await judge.store.carry_out(TENANT, [CompleteJob(id, heirs[0], "heir", '"done"')])
+    (receipt,) = await checker.store.carry_out(TENANT, [CompleteJob(id, heirs[0], "heir", '"done"')])
     assert isinstance(receipt, Receipt)
-    await judge.check()
+    await checker.check()
 
 
 def fill(pipe: Connection, place: Place, ids: list[str]) -> None:
@@ -193,11 +195,11 @@ def fill(pipe: Connection, place: Place, ids: list[str]) -> None:
     asyncio.run(work())
 
 
-async def test_a_batch_of_a_thousand_is_there_whole_or_not_at_all(judge: Judge) -> None:
+async def test_a_batch_of_a_thousand_is_stored_completely_or_not_at_all(checker: Checker) -> None:
     outcomes: Counter[str] = Counter()
     for i in range(6 if FAST else 24):
         ids = [new_id() for _ in range(1000)]
-        member = Member(fill, judge.place, ids)
+        member = Member(fill, checker.place, ids)
         with members(member):
             assert member.receive() == "before"
             if member.pipe.poll(i * 0.004):  # earlier and later, up to after the end
@@ -205,11 +207,11 @@ async def test_a_batch_of_a_thousand_is_there_whole_or_not_at_all(judge: Judge) 
                 outcomes["acknowledged"] += 1
             member.signal(signal.SIGKILL)
             member.wait()
-        if judge.place.engine == "postgres":
-            await orphans_gone(judge)
-        there = sum(job is not None for job in await judge.store.get(TENANT, ids))
+        if checker.place.engine == "postgres":
+            await orphans_gone(checker)
+        there = sum(job is not None for job in await checker.store.get(TENANT, ids))
         assert there in (0, 1000)
         outcomes["whole" if there else "nothing"] += 1
     assert outcomes["whole"] >= outcomes["acknowledged"]
     print(dict(outcomes))
-    await judge.check(histories=False, integrity=True)
+    await checker.check(histories=False, integrity=True)

@@ -21,8 +21,8 @@ from interlock.errors import SchemaMismatch
 from interlock.storage.migrate import Migration, migrations
 from interlock.storage.postgres import migrate
 from interlock.storage.sqlite import store as sqlite
-from tests.process.conftest import Judge
-from tests.process.toil import Book, toil
+from tests.process.conftest import Checker
+from tests.process.load import Book, run_load
 from tests.support.workers import Member, members, until
 
 SCHEMA = {"sqlite": "", "postgres": "interlock."}
@@ -65,21 +65,22 @@ def climb(pipe: Connection, engine: str, url: str, stuck: bool) -> None:
     pipe.send(asyncio.run(assemble.migrate(url)))
 
 
-def url(judge: Judge) -> str:
-    return judge.admin_dsn or f"{assemble.SQLITE}{judge.place.address}"
+def url(checker: Checker) -> str:
+    return checker.admin_dsn or f"{assemble.SQLITE}{checker.place.address}"
 
 
-def migrator(judge: Judge, *, stuck: bool = False) -> Member:
-    return Member(climb, judge.place.engine, url(judge), stuck)
+def migrator(checker: Checker, *, stuck: bool = False) -> Member:
+    return Member(climb, checker.place.engine, url(checker), stuck)
 
 
 @contextlib.asynccontextmanager
-async def at_work(judge: Judge, book: Book) -> AsyncIterator[None]:
+async def at_work(checker: Checker, book: Book) -> AsyncIterator[None]:
     """Three workers that opened the database before, and go on until the block ends."""
-    stores = [await judge.place.open(size=1) for _ in range(3)]
+    stores = [await checker.place.open(size=1) for _ in range(3)]
     stop = asyncio.Event()
     work = [
-        asyncio.create_task(toil(store, n, book.writer(n), insist=True, stop=stop)) for n, store in enumerate(stores, 1)
+        asyncio.create_task(run_load(store, n, book.writer(n), insist=True, stop=stop))
+        for n, store in enumerate(stores, 1)
     ]
     try:
         await more_answers(book)
@@ -102,90 +103,90 @@ async def more_answers(book: Book) -> None:
     await until(enough, "work goes on")
 
 
-async def rungs(judge: Judge) -> list[str]:
+async def rungs(checker: Checker) -> list[str]:
     """The names of the migrations that the database has, the verbs aside, as a tool of anybody's would read them."""
-    query = f"SELECT name FROM {SCHEMA[judge.place.engine]}schema_migration WHERE number > 0 ORDER BY number"
-    if judge.admin_dsn is None:
-        with contextlib.closing(apsw.Connection(judge.place.address)) as db:
+    query = f"SELECT name FROM {SCHEMA[checker.place.engine]}schema_migration WHERE number > 0 ORDER BY number"
+    if checker.admin_dsn is None:
+        with contextlib.closing(apsw.Connection(checker.place.address)) as db:
             return [str(name) for (name,) in db.execute(query)]
-    admin = await asyncpg.connect(judge.admin_dsn)
+    admin = await asyncpg.connect(checker.admin_dsn)
     try:
         return [str(row[0]) for row in await admin.fetch(query)]
     finally:
         await admin.close()
 
 
-async def test_a_migration_under_load_loses_nothing_and_stops_nobody(judge: Judge) -> None:
+async def test_a_migration_under_load_loses_nothing_and_blocks_no_caller(checker: Checker) -> None:
     book = Book()
-    rung = tomorrow(judge.place.engine)
-    async with at_work(judge, book):
-        member = migrator(judge)
+    rung = tomorrow(checker.place.engine)
+    async with at_work(checker, book):
+        member = migrator(checker)
         with members(member):
             assert await asyncio.to_thread(member.receive) == [rung.name]
-    assert (await rungs(judge))[-1] == rung.name
+    assert (await rungs(checker))[-1] == rung.name
     with pytest.raises(SchemaMismatch, match="does not know; use a newer one"):
-        await judge.place.open()
-    await book.compare(judge)
-    await book.finish_what_is_left(judge)
+        await checker.place.open()
+    await book.compare(checker)
+    await book.finish_remaining(checker)
 
 
-async def test_a_migrator_killed_half_way_leaves_what_was_there_and_the_next_one_completes_it(judge: Judge) -> None:
+async def test_a_migrator_killed_halfway_leaves_the_old_schema_and_the_next_one_completes_it(checker: Checker) -> None:
     book = Book()
-    before = await rungs(judge)
-    async with at_work(judge, book):
-        first = migrator(judge, stuck=True)
+    before = await rungs(checker)
+    async with at_work(checker, book):
+        first = migrator(checker, stuck=True)
         with members(first):
             assert await asyncio.to_thread(first.receive) == "half-way"
             first.signal(signal.SIGKILL)
             first.wait()
         await more_answers(book)
-        assert await rungs(judge) == before
-        second = migrator(judge)
+        assert await rungs(checker) == before
+        second = migrator(checker)
         with members(second):
-            assert await asyncio.to_thread(second.receive) == [tomorrow(judge.place.engine).name]
-    await book.compare(judge)
-    await book.finish_what_is_left(judge)
+            assert await asyncio.to_thread(second.receive) == [tomorrow(checker.place.engine).name]
+    await book.compare(checker)
+    await book.finish_remaining(checker)
 
 
 @pytest.mark.parametrize("engine", ["postgres"])
-async def test_a_migrator_that_cannot_get_a_lock_gives_way_to_everybody_else(judge: Judge) -> None:
+async def test_a_migrator_that_cannot_get_a_lock_yields_to_others(checker: Checker) -> None:
     """Somebody has read a job and not ended their transaction: the migrator must not make all others wait behind it."""
     book = Book()
-    idle = await asyncpg.connect(judge.admin_dsn)
+    idle = await asyncpg.connect(checker.admin_dsn)
     reading = idle.transaction()
     await reading.start()
     await idle.fetch("select from interlock.job limit 1")
     try:
-        async with at_work(judge, book):
-            member = migrator(judge)
+        async with at_work(checker, book):
+            member = migrator(checker)
             with members(member):
-                await until(lambda: waits_for_a_lock(judge), "the migrator waits")
+                await until(lambda: waits_for_a_lock(checker), "the migrator waits")
                 await more_answers(book)  # while it tries, and gives way, and tries again
                 assert not member.pipe.poll()
                 await reading.rollback()
                 assert await asyncio.to_thread(member.receive) == [tomorrow("postgres").name]
     finally:
         await idle.close()
-    await book.compare(judge)
+    await book.compare(checker)
 
 
 @pytest.mark.parametrize("engine", ["postgres"])
-async def test_a_migrator_and_somebody_else_who_wait_for_each_other_both_get_through(judge: Judge) -> None:
+async def test_a_migrator_and_a_session_in_deadlock_both_succeed(checker: Checker) -> None:
     """They take two tables in another order. The other one is patient, so the database ends the migrator's try."""
-    other = await asyncpg.connect(judge.admin_dsn)
+    other = await asyncpg.connect(checker.admin_dsn)
     try:
         await other.execute("set deadlock_timeout = '10min'; begin; lock table interlock.queue in row share mode")
-        member = migrator(judge)
+        member = migrator(checker)
         with members(member):
-            await until(lambda: waits_for_a_lock(judge, "queue"), "the migrator has job and waits for queue")
+            await until(lambda: waits_for_a_lock(checker, "queue"), "the migrator has job and waits for queue")
             await other.execute("lock table interlock.job in row share mode; commit")
             assert await asyncio.to_thread(member.receive) == [tomorrow("postgres").name]
     finally:
         await other.close()
 
 
-async def waits_for_a_lock(judge: Judge, table: str = "job") -> bool:
-    admin = await asyncpg.connect(judge.admin_dsn)
+async def waits_for_a_lock(checker: Checker, table: str = "job") -> bool:
+    admin = await asyncpg.connect(checker.admin_dsn)
     try:
         return bool(
             await admin.fetchval(

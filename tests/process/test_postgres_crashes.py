@@ -12,8 +12,8 @@ import asyncpg
 
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
-from tests.process.conftest import FAST, Judge
-from tests.process.toil import Book, toil
+from tests.process.conftest import FAST, Checker
+from tests.process.load import Book, run_load
 from tests.support.postgres import Postgres, PostgresServer
 from tests.support.stores import APP_LOGIN, TEMPLATE, fresh_database, make_template
 from tests.support.workers import Place, until
@@ -30,17 +30,18 @@ async def under_load(dsn: str, book: Book) -> AsyncIterator[Callable[[], Awaitab
     stop = asyncio.Event()
     answered = [0] * WORKERS
 
-    def teller(worker: int) -> Callable[[str, str, object], None]:
+    def recorder_for(worker: int) -> Callable[[str, str, object], None]:
         note = book.writer(worker)
 
-        def tell(when: str, verb: str, facts: object) -> None:
+        def record(when: str, verb: str, facts: object) -> None:
             note(when, verb, facts)
             answered[worker] += when == "after"
 
-        return tell
+        return record
 
     tasks = [
-        asyncio.create_task(toil(stores[i % STORES], i, teller(i), insist=True, stop=stop)) for i in range(WORKERS)
+        asyncio.create_task(run_load(stores[i % STORES], i, recorder_for(i), insist=True, stop=stop))
+        for i in range(WORKERS)
     ]
 
     async def all_get_on() -> None:
@@ -66,7 +67,7 @@ async def under_load(dsn: str, book: Book) -> AsyncIterator[Callable[[], Awaitab
             await store.close()
 
 
-async def test_what_was_acknowledged_survives_the_death_of_postgresql(record_property: Property) -> None:
+async def test_acknowledged_work_survives_a_crash_of_postgresql(record_property: Property) -> None:
     kills = 4 if FAST else 10
     dice = random.Random()
     book = Book()
@@ -80,15 +81,13 @@ async def test_what_was_acknowledged_survives_the_death_of_postgresql(record_pro
                 await asyncio.to_thread(server.kill)
                 await asyncio.to_thread(server.start)
             await all_get_on()
-        await judged(book, dsn, server.dsn(TEMPLATE))
+        await check_final_state(book, dsn, server.dsn(TEMPLATE))
     line = f"{kills} deaths of PostgreSQL: {book.answers} calls answered, {dict(book.unknown)} unknown and repeated"
     print(line)
     record_property("postgres_kills", line)
 
 
-async def test_backends_that_are_ended_are_replaced_without_a_loss(
-    postgres: Postgres, record_property: Property
-) -> None:
+async def test_terminated_backends_are_replaced_without_a_loss(postgres: Postgres, record_property: Property) -> None:
     enough = 30 if FAST else 150
     dice = random.Random()
     book = Book()
@@ -109,17 +108,17 @@ async def test_backends_that_are_ended_are_replaced_without_a_loss(
                         break
                 await asyncio.sleep(dice.uniform(0, 0.02))  # a random moment, not a wait
         await admin.close()
-        await judged(book, dsn, postgres.dsn(name))
+        await check_final_state(book, dsn, postgres.dsn(name))
     line = f"{ended} backends ended: {book.answers} calls answered, {dict(book.unknown)} unknown and repeated"
     print(line)
     record_property("backends_ended", line)
 
 
-async def judged(book: Book, dsn: str, admin_dsn: str) -> None:
+async def check_final_state(book: Book, dsn: str, admin_dsn: str) -> None:
     store = await PostgresStore.open(dsn)
     try:
-        judge = Judge(Place("postgres", dsn), store, admin_dsn)
-        await book.compare(judge)
-        await book.finish_what_is_left(judge)
+        checker = Checker(Place("postgres", dsn), store, admin_dsn)
+        await book.compare(checker)
+        await book.finish_remaining(checker)
     finally:
         await store.close()

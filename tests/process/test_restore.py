@@ -17,9 +17,9 @@ from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import local
 from interlock.engine.restore import Restore
 from interlock.storage.postgres.store import PostgresStore
-from tests.process.acts import TENANT, given
-from tests.process.conftest import Judge
-from tests.process.toil import Book, toil
+from tests.process.actions import TENANT, given
+from tests.process.conftest import Checker
+from tests.process.load import Book, run_load
 from tests.support.eventually import eventually
 from tests.support.workers import Place, until
 
@@ -29,19 +29,21 @@ MINE = ClaimFilter(
 )
 
 
-async def test_a_backup_made_under_load_is_whole_and_no_lease_from_before_or_after_it_counts(judge: Judge) -> None:
-    (before,) = await judge.running(lease_seconds=600.0)
-    (waiting,) = await judge.add(type="waiting", affinity_key="w")
+async def test_a_backup_made_under_load_is_consistent_and_no_lease_from_before_or_after_it_is_valid(
+    checker: Checker,
+) -> None:
+    (before,) = await checker.running(lease_seconds=600.0)
+    (waiting,) = await checker.add(type="waiting", affinity_key="w")
     book = Book()
     stop = asyncio.Event()
-    work = asyncio.create_task(toil(judge.store, 1, book.writer(1), stop=stop))
+    work = asyncio.create_task(run_load(checker.store, 1, book.writer(1), stop=stop))
     await until(lambda: at_least(book, ENOUGH), "there is load")
     acknowledged = set(book.enqueued)
-    async with backup(judge, stop, work) as copy:
-        (after,) = await judge.store.claim(TENANT, MINE)  # the backup knows nothing of this grant
+    async with backup(checker, stop, work) as copy:
+        (after,) = await checker.store.claim(TENANT, MINE)  # the backup knows nothing of this grant
         assert after.id == waiting
         await restored(copy)
-        again = Judge(copy.place, await copy.place.open(), copy.admin_dsn)
+        again = Checker(copy.place, await copy.place.open(), copy.admin_dsn)
         try:
             assert {job.id for job in await again.everything()} >= acknowledged | {before.id, waiting}
             await refused(again, before)
@@ -61,15 +63,15 @@ async def at_least(book: Book, answers: int) -> bool:
     return book.answers >= answers
 
 
-async def refused(judge: Judge, job: Job) -> None:
+async def refused(checker: Checker, job: Job) -> None:
     """Whatever a worker says under an old grant is lost."""
     mine = (job.id, job.fence, str(job.worker))
     orders: list[Command] = [CompleteJob(*mine), FailJob(*mine, '{"message":"late"}')]
-    assert given(await judge.store.carry_out(TENANT, orders)) == ["lease_lost"] * 2
-    assert given(await judge.store.heartbeat(TENANT, [Heartbeat(*mine)])) == ["lease_lost"]
+    assert given(await checker.store.carry_out(TENANT, orders)) == ["lease_lost"] * 2
+    assert given(await checker.store.heartbeat(TENANT, [Heartbeat(*mine)])) == ["lease_lost"]
 
 
-async def restored(copy: Judge) -> None:
+async def restored(copy: Checker) -> None:
     """As the owner of the database says it."""
     store = await (copy.place.open() if copy.admin_dsn is None else PostgresStore.open(copy.admin_dsn, size=1))
     try:
@@ -79,23 +81,23 @@ async def restored(copy: Judge) -> None:
 
 
 @contextlib.asynccontextmanager
-async def backup(judge: Judge, stop: asyncio.Event, work: asyncio.Task[None]) -> AsyncIterator[Judge]:
+async def backup(checker: Checker, stop: asyncio.Event, work: asyncio.Task[None]) -> AsyncIterator[Checker]:
     """The database as it is at one moment, elsewhere: on SQLite made by SQLite under load, on PostgreSQL when it is quiet."""
-    if judge.admin_dsn is None:
-        path = f"{judge.place.address}.backup"
-        await asyncio.to_thread(_vacuum_into, judge.place.address, path)
+    if checker.admin_dsn is None:
+        path = f"{checker.place.address}.backup"
+        await asyncio.to_thread(_vacuum_into, checker.place.address, path)
         stop.set()
         await work
-        yield Judge(Place("sqlite", path), judge.store, None)
+        yield Checker(Place("sqlite", path), checker.store, None)
         return
     stop.set()
     await work
-    name = urlsplit(judge.admin_dsn).path[1:]
-    admin = await asyncpg.connect(judge.admin_dsn.replace(f"/{name}", "/postgres"))
+    name = urlsplit(checker.admin_dsn).path[1:]
+    admin = await asyncpg.connect(checker.admin_dsn.replace(f"/{name}", "/postgres"))
     try:
         await eventually(lambda: _copied(admin, name))
-        elsewhere = [dsn.replace(f"/{name}", f"/{name}_restored") for dsn in (judge.place.address, judge.admin_dsn)]
-        yield Judge(Place("postgres", elsewhere[0]), judge.store, elsewhere[1])
+        elsewhere = [dsn.replace(f"/{name}", f"/{name}_restored") for dsn in (checker.place.address, checker.admin_dsn)]
+        yield Checker(Place("postgres", elsewhere[0]), checker.store, elsewhere[1])
     finally:
         await admin.execute(f"drop database if exists {name}_restored with (force)")
         await admin.close()

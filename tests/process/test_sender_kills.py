@@ -19,10 +19,10 @@ from interlock.domain.webhook import EVENTS, DeliveryFilter, DeliveryStatus, New
 from interlock.domain.webhook_url import Allowance
 from interlock.engine.outbound_http import OutboundClient
 from interlock.engine.webhook_sender import STAGES, Sender
-from tests.process.acts import TENANT
-from tests.process.conftest import FAST, Judge, new_id
+from tests.process.actions import TENANT
+from tests.process.conftest import FAST, Checker, new_id
+from tests.process.load import run_load_in_a_process
 from tests.process.test_kills import orphans_gone
-from tests.process.toil import toil_in_a_process
 from tests.support.receiver import Receiver, receiver
 from tests.support.workers import TIMEOUT, Member, Place, members, until
 
@@ -50,14 +50,14 @@ def sender_in_a_process(pipe: Connection, place: Place, stage: str, nth: int) ->
     asyncio.run(work())
 
 
-async def listen(judge: Judge, there: Receiver) -> None:
+async def listen(checker: Checker, there: Receiver) -> None:
     new = NewSubscription(new_id(), there.url, EVENTS, SECRET)
-    await judge.store.outbox.subscribe(TENANT, new)
+    await checker.store.outbox.subscribe(TENANT, new)
 
 
-async def everything(judge: Judge) -> list[Any]:
+async def everything(checker: Checker) -> list[Any]:
     found: list[Any] = []
-    while page := await judge.store.outbox.deliveries(
+    while page := await checker.store.outbox.deliveries(
         TENANT, DeliveryFilter(before=found[-1].id if found else None, limit=200)
     ):
         found += page
@@ -74,27 +74,27 @@ async def end(member: Member) -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-async def test_a_sender_killed_at_any_stage_misses_nothing(judge: Judge, stage: str) -> None:
+async def test_a_sender_killed_at_any_stage_misses_nothing(checker: Checker, stage: str) -> None:
     async with receiver() as there:
-        await listen(judge, there)
-        await judge.add(JOBS)
+        await listen(checker, there)
+        await checker.add(JOBS)
         for nth in (1, 3):
-            member = Member(sender_in_a_process, judge.place, stage, nth)
+            member = Member(sender_in_a_process, checker.place, stage, nth)
             with members(member):
                 passed = await receive(member)
                 await end(member)
             assert passed[stage] == nth
         outside = OutboundClient(HERE, deadline_seconds=TIMEOUT)
-        survivor = Sender(judge.store, outside, lease_seconds=2 * TIMEOUT)
+        survivor = Sender(checker.store, outside, lease_seconds=2 * TIMEOUT)
         survivor.start()
 
-        async def all_told() -> bool:
-            return {d.status for d in await everything(judge)} == {DeliveryStatus.DELIVERED}
+        async def all_sent() -> bool:
+            return {d.status for d in await everything(checker)} == {DeliveryStatus.DELIVERED}
 
-        await until(all_told, "every event is told")
+        await until(all_sent, "every event is told")
         await survivor.stop()
         await outside.close()
-        reported = {d.id: d for d in await everything(judge)}
+        reported = {d.id: d for d in await everything(checker)}
         assert len(reported) == JOBS + 1, "one queue.ready for them all"
         assert set(there.ids) == reported.keys()
         bodies: dict[str, set[bytes]] = {}
@@ -104,13 +104,13 @@ async def test_a_sender_killed_at_any_stage_misses_nothing(judge: Judge, stage: 
         assert all(json.loads(text)["id"] == id for id, (text,) in bodies.items())
 
 
-async def test_every_move_of_a_killed_worker_is_in_the_outbox_and_no_other(judge: Judge) -> None:
+async def test_every_transition_of_a_killed_worker_is_in_the_outbox_and_no_other(checker: Checker) -> None:
     """The outbox row is part of the transaction: what history says happened is what will be told."""
     dice = random.Random()
     async with receiver() as there:
-        await listen(judge, there)
+        await listen(checker, there)
     for worker in range(1, 9 if FAST else 31):
-        member = Member(toil_in_a_process, judge.place, worker)
+        member = Member(run_load_in_a_process, checker.place, worker)
         with members(member):
             assert member.receive() is None
             member.pipe.send("go")
@@ -121,13 +121,13 @@ async def test_every_move_of_a_killed_worker_is_in_the_outbox_and_no_other(judge
                 pass
             member.signal(signal.SIGKILL)
             member.wait()
-    if judge.place.engine == "postgres":
-        await orphans_gone(judge)
+    if checker.place.engine == "postgres":
+        await orphans_gone(checker)
     moves: Counter[tuple[str, str]] = Counter()
-    for job in await judge.everything():
-        for row in await judge.store.history(TENANT, job.id):
+    for job in await checker.everything():
+        for row in await checker.store.history(TENANT, job.id):
             if row.from_status != row.to_status:
                 moves[job.id, f"job.{row.to_status}"] += 1
-    reported = Counter((d.job_id, d.event) for d in await everything(judge) if d.event != "queue.ready")
+    reported = Counter((d.job_id, d.event) for d in await everything(checker) if d.event != "queue.ready")
     assert reported == moves
     assert sum(event.removeprefix("job.") in TERMINAL for _, event in moves.elements()) > 0

@@ -16,10 +16,10 @@ from interlock.storage.shards.factory import open_sharded_store
 from interlock.storage.shards.tenant_move import Moved
 from tests.process.moving import FRESH_SECONDS, Load, move
 from tests.support.eventually import eventually
+from tests.support.invariants import check_history, check_postgres
 from tests.support.postgres import Postgres
 from tests.support.shards import copied_shards
 from tests.support.stores import APP_LOGIN
-from tests.support.truth import check_history, check_postgres
 from tests.support.workers import TIMEOUT, Failed, Member
 
 KILLS = 50
@@ -72,7 +72,7 @@ async def rows_left(owner: str) -> int:
         await connection.close()
 
 
-async def test_a_tenant_is_moved_under_load_by_movers_that_are_killed_at_every_point_of_the_way(
+async def test_a_tenant_is_moved_under_load_by_movers_killed_at_every_point(
     databases: dict[str, str], postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # From one mover's death to the end of the next, and of those that die where it had stopped.

@@ -146,7 +146,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_job_commits_or_vanishes_with_the_callers_transaction(
+async def test_a_job_commits_or_rolls_back_with_the_transaction_of_the_caller(
     way: Any, dsn: str, app: App, note: Task[..., Any]
 ) -> None:
     with pytest.raises(Rollback) as rolled_back:
@@ -159,7 +159,7 @@ async def test_a_job_commits_or_vanishes_with_the_callers_transaction(
     assert await app.job(id).result(timeout=RETRY_SECONDS) == ODD
 
 
-async def test_a_blocking_caller_enqueues_in_its_own_transaction(dsn: str, note: Task[..., Any], app: App) -> None:
+async def test_a_synchronous_caller_enqueues_in_its_own_transaction(dsn: str, note: Task[..., Any], app: App) -> None:
     import asyncio
 
     def block() -> tuple[str, str]:
@@ -175,7 +175,7 @@ async def test_a_blocking_caller_enqueues_in_its_own_transaction(dsn: str, note:
     assert (await exists(app, kept), await exists(app, gone)) == (True, False)
 
 
-async def test_a_child_commits_or_vanishes_with_the_transaction_of_its_parents_run(dsn: str, app: App) -> None:
+async def test_a_child_commits_or_rolls_back_with_the_transaction_of_its_parents_run(dsn: str, app: App) -> None:
     @app.task
     async def below() -> None: ...
 
@@ -203,7 +203,9 @@ async def test_a_child_commits_or_vanishes_with_the_transaction_of_its_parents_r
     assert (await exists(app, gone), await exists(app, kept)) == (False, True)
 
 
-async def test_a_refusal_leaves_the_callers_transaction_usable(dsn: str, note: Task[..., Any], app: App) -> None:
+async def test_a_rejection_leaves_the_transaction_of_the_caller_usable(
+    dsn: str, note: Task[..., Any], app: App
+) -> None:
     await note.enqueue(text="first")
     with psycopg.connect(dsn) as connection:
         with pytest.raises(interlock.Error, match="k1"):
@@ -213,7 +215,7 @@ async def test_a_refusal_leaves_the_callers_transaction_usable(dsn: str, note: T
     assert replayed.replayed
 
 
-async def test_what_somebody_else_registers_meanwhile_leaves_the_callers_transaction_usable(dsn: str, app: App) -> None:
+async def test_a_concurrent_registration_leaves_the_transaction_of_the_caller_usable(dsn: str, app: App) -> None:
     @app.task
     async def plain(text: str) -> str:
         return text
@@ -242,7 +244,7 @@ async def test_what_somebody_else_registers_meanwhile_leaves_the_callers_transac
     assert await exists(app, kept.id)
 
 
-async def test_a_connection_without_a_transaction_and_a_thing_that_is_none_are_refused(
+async def test_a_connection_without_a_transaction_and_another_object_are_rejected(
     dsn: str, note: Task[..., Any], app: App
 ) -> None:
     @app.task
@@ -276,7 +278,7 @@ async def test_a_connection_without_a_transaction_and_a_thing_that_is_none_are_r
 
 
 @pytest.mark.parametrize("way", [with_asyncpg, with_psycopg, with_blocking_psycopg, with_sqlalchemy])
-async def test_a_role_without_the_grant_is_told_which_one_and_how(
+async def test_a_role_without_the_grant_gets_it_named_with_the_statement_to_run(
     note: Task[..., Any], database: str, postgres: Postgres, way: Any
 ) -> None:
     admin = await asyncpg.connect(postgres.dsn(database))
@@ -291,7 +293,7 @@ async def test_a_role_without_the_grant_is_told_which_one_and_how(
         await admin.close()
 
 
-async def test_a_refused_grant_leaves_the_callers_transaction_as_it_was(
+async def test_a_missing_grant_leaves_the_transaction_of_the_caller_unchanged(
     note: Task[..., Any], database: str, postgres: Postgres
 ) -> None:
     admin = await asyncpg.connect(postgres.dsn(database))
@@ -321,7 +323,7 @@ async def test_a_database_without_the_schema_is_named(note: Task[..., Any], post
         await connection.close()
 
 
-async def test_sqlite_says_that_it_cannot(tmp_path: Path) -> None:
+async def test_sqlite_reports_that_it_has_no_support(tmp_path: Path) -> None:
     async with interlock.App(f"sqlite:///{tmp_path}/x.db") as app:
 
         @app.task

@@ -21,7 +21,7 @@ PRINTED = ["hello ada, hello ada\n", "14 ['counting']\n", "True True queued\n"]
 
 
 @pytest.mark.parametrize(("program", "printed"), list(zip(PROGRAMS[:3], PRINTED, strict=True)))
-def test_every_program_of_the_guide_does_what_it_says(program: str, printed: str, tmp_path: Path) -> None:
+def test_every_program_of_the_guide_does_what_it_describes(program: str, printed: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
     )
@@ -48,5 +48,5 @@ VERBS = [name for name in dir(Context) if not name.startswith("_") and not name.
 
 
 @pytest.mark.parametrize("verb", [v for v in VERBS if v not in {"id", "attempt"} | INSIDE["Context"]])
-def test_every_verb_of_the_context_is_in_the_guide(verb: str) -> None:
+def test_every_method_of_the_context_is_in_the_guide(verb: str) -> None:
     assert re.search(rf"ctx\.{verb}\b", GUIDE)

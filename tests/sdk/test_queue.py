@@ -30,7 +30,7 @@ async def pop(queue: interlock.Queue) -> Item:
     return item
 
 
-async def test_what_is_pushed_is_popped_in_its_order_and_acknowledged(app: StoreApp) -> None:
+async def test_pushed_values_are_popped_in_order_and_acknowledged(app: StoreApp) -> None:
     queue = interlock.Queue("mail", app)
     first, second = await queue.push_many([{"to": "ada"}, ["any", 1, None]])
     urgent = await queue.push("urgent", priority=5)
@@ -48,12 +48,12 @@ async def test_what_is_pushed_is_popped_in_its_order_and_acknowledged(app: Store
 
 
 @pytest.mark.parametrize("limit", [0, 101])
-async def test_no_value_or_more_than_a_hundred_cannot_be_popped_at_once(app: StoreApp, limit: int) -> None:
+async def test_a_pop_of_zero_or_more_than_a_hundred_is_rejected(app: StoreApp, limit: int) -> None:
     with pytest.raises(Invalid, match="limit must be from 1 to 100"):
         await interlock.Queue("mail", app).pop_many(limit)
 
 
-async def test_other_types_and_what_needs_a_capability_are_left_alone(app: StoreApp) -> None:
+async def test_other_types_and_jobs_with_requirements_are_not_popped(app: StoreApp) -> None:
     mail, other = interlock.Queue("mail", app), interlock.Queue("other", app)
     await other.push(1)
     await mail.push(2, requires=["gpu"])
@@ -61,9 +61,7 @@ async def test_other_types_and_what_needs_a_capability_are_left_alone(app: Store
     assert (await mail.size(), await other.size(), await interlock.Queue("third", app).size()) == (1, 1, 0)
 
 
-async def test_an_item_that_is_held_stays_alive_and_its_holder_learns_that_it_is_unwanted(
-    app: StoreApp, clock: ManualClock
-) -> None:
+async def test_a_leased_item_is_kept_alive_and_learns_of_its_cancellation(app: StoreApp, clock: ManualClock) -> None:
     queue = interlock.Queue("mail", app, lease=1.5)
     id = await queue.push(1)
     item = await pop(queue)
@@ -85,9 +83,7 @@ async def test_an_item_that_is_held_stays_alive_and_its_holder_learns_that_it_is
     assert (await app.job(id)).status == Status.CANCELLED
 
 
-async def test_an_item_that_nobody_has_any_more_comes_back_when_its_lease_runs_out(
-    app: StoreApp, clock: ManualClock
-) -> None:
+async def test_an_abandoned_item_is_redelivered_when_its_lease_expires(app: StoreApp, clock: ManualClock) -> None:
     queue = interlock.Queue("mail", app, lease=10)
     id = await queue.push(1)
     await pop(queue)
@@ -100,7 +96,7 @@ async def test_an_item_that_nobody_has_any_more_comes_back_when_its_lease_runs_o
     assert (again.id, again.attempt) == (id, 2)
 
 
-async def test_whoever_lost_the_lease_can_settle_nothing(app: StoreApp, clock: ManualClock) -> None:
+async def test_an_item_with_a_lost_lease_cannot_be_settled(app: StoreApp, clock: ManualClock) -> None:
     queue, rival = interlock.Queue("mail", app, lease=3), interlock.Queue("mail", app)
     await queue.push(1)
     lost = await pop(queue)
@@ -116,7 +112,7 @@ async def test_whoever_lost_the_lease_can_settle_nothing(app: StoreApp, clock: M
     await current.ack()
 
 
-async def test_what_is_refused_for_its_size_is_not_lost_and_can_be_settled_otherwise(app: StoreApp) -> None:
+async def test_an_item_whose_result_is_too_large_is_not_lost_and_can_be_settled_again(app: StoreApp) -> None:
     queue = interlock.Queue("mail", app)
     await queue.push(1)
     item = await pop(queue)
@@ -127,7 +123,7 @@ async def test_what_is_refused_for_its_size_is_not_lost_and_can_be_settled_other
     assert item.is_settled
 
 
-async def test_an_item_is_settled_once_and_the_same_again_is_the_same(app: StoreApp) -> None:
+async def test_an_item_is_settled_once_and_a_repeat_changes_nothing(app: StoreApp) -> None:
     queue = interlock.Queue("mail", app)
     await queue.push(1)
     item = await pop(queue)
@@ -137,9 +133,7 @@ async def test_an_item_is_settled_once_and_the_same_again_is_the_same(app: Store
         await item.nack()
 
 
-async def test_an_item_is_refused_until_its_attempts_are_used_up_or_put_back_for_nothing(
-    app: StoreApp, clock: ManualClock
-) -> None:
+async def test_a_nack_uses_an_attempt_and_a_release_does_not(app: StoreApp, clock: ManualClock) -> None:
     queue = interlock.Queue("mail", app)
     id = await queue.push(1, max_attempts=2)
     await (await pop(queue)).release()
@@ -156,7 +150,7 @@ async def test_an_item_is_refused_until_its_attempts_are_used_up_or_put_back_for
     assert (job.status, "no such address" in (job.error or "")) == (Status.DEAD_LETTER, True)
 
 
-async def test_a_block_acknowledges_its_item_at_its_end(app: StoreApp) -> None:
+async def test_a_with_block_acknowledges_its_item(app: StoreApp) -> None:
     queue = interlock.Queue("mail", app)
     id = await queue.push(7)
     async with queue.consume() as item:
@@ -168,7 +162,7 @@ async def test_a_block_acknowledges_its_item_at_its_end(app: StoreApp) -> None:
         assert nothing is None
 
 
-async def test_a_block_that_raises_refuses_its_item_and_one_that_settled_it_is_left_alone(app: StoreApp) -> None:
+async def test_a_with_block_that_raises_rejects_its_item_unless_it_is_settled(app: StoreApp) -> None:
     queue = interlock.Queue("mail", app)
     id = await queue.push(1, max_attempts=1)
     with pytest.raises(OSError, match="no route"):
@@ -183,7 +177,7 @@ async def test_a_block_that_raises_refuses_its_item_and_one_that_settled_it_is_l
     assert (await app.job(id)).status == Status.QUEUED
 
 
-async def test_a_block_that_is_cancelled_puts_its_item_back(app: StoreApp) -> None:
+async def test_a_cancelled_with_block_releases_its_item(app: StoreApp) -> None:
     queue = interlock.Queue("mail", app)
     id = await queue.push(1)
     inside = asyncio.Event()
@@ -201,7 +195,7 @@ async def test_a_block_that_is_cancelled_puts_its_item_back(app: StoreApp) -> No
     assert (working.cancelled(), job.status, job.attempt) == (True, Status.QUEUED, 1)
 
 
-async def test_a_pop_waits_for_what_is_pushed_meanwhile(app: StoreApp) -> None:
+async def test_a_pop_waits_for_a_push(app: StoreApp) -> None:
     queue = interlock.Queue("mail", app)
     waiting = asyncio.create_task(queue.pop(wait=None))
 
@@ -215,7 +209,7 @@ async def test_a_pop_waits_for_what_is_pushed_meanwhile(app: StoreApp) -> None:
     assert item.id == id
 
 
-async def test_a_pop_that_is_cancelled_leaves_nothing_taken(app: StoreApp) -> None:
+async def test_a_cancelled_pop_leases_nothing(app: StoreApp) -> None:
     queue = interlock.Queue("mail", app)
     for _ in range(20):
         id = await queue.push(1)
@@ -229,7 +223,7 @@ async def test_a_pop_that_is_cancelled_leaves_nothing_taken(app: StoreApp) -> No
         await (await pop(queue)).ack()
 
 
-async def test_a_pop_whose_answer_was_lost_is_given_back_by_the_next(app: StoreApp) -> None:
+async def test_a_pop_whose_response_was_lost_is_released_by_the_next(app: StoreApp) -> None:
     class Deaf(LocalClient):
         """Does not hear the answer of its first claim."""
 
@@ -260,7 +254,7 @@ async def test_a_pop_whose_answer_was_lost_is_given_back_by_the_next(app: StoreA
     await item.ack()
 
 
-async def test_claims_use_few_names_however_much_is_popped(app: StoreApp) -> None:
+async def test_pops_use_few_claim_ids(app: StoreApp) -> None:
     seen: set[str | None] = set()
 
     class Watched(LocalClient):
@@ -284,7 +278,7 @@ async def test_claims_use_few_names_however_much_is_popped(app: StoreApp) -> Non
     assert len(seen) == 1
 
 
-def test_a_queue_at_a_url_works_in_blocking_programs(tmp_path: Path) -> None:
+def test_a_queue_at_a_url_works_in_synchronous_programs(tmp_path: Path) -> None:
     queue = interlock.Queue("mail", f"sqlite:///{tmp_path}/queue.db")
     assert queue.size_sync() == 0
     queue.push_sync("hello")
@@ -312,9 +306,7 @@ def test_a_queue_in_memory_is_for_tests(interlock_app: MemoryApp) -> None:
     assert asyncio.run(ended()) == [Status.SUCCEEDED]
 
 
-async def test_a_queue_that_is_told_no_place_is_where_the_settings_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_queue_without_a_url_uses_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "interlock.toml").write_text('database = "sqlite:///from-the-file.db"\ntenant = "ours"\n')
     queue = interlock.Queue("mail")

@@ -31,7 +31,7 @@ def verbs(cls: type) -> list[str]:
 
 
 @pytest.mark.parametrize("cls", [App, Task, JobHandle, Context, Child, Queue, MemoryApp])
-def test_every_verb_has_a_blocking_twin_with_the_same_signature(cls: type) -> None:
+def test_every_method_has_a_sync_version_with_the_same_signature(cls: type) -> None:
     wanted = [name for name in verbs(cls) if name not in SEPARATE]
     assert wanted
     for name in wanted:
@@ -44,7 +44,7 @@ def test_every_verb_has_a_blocking_twin_with_the_same_signature(cls: type) -> No
     assert twins == {f"{name}_sync" for name in wanted}
 
 
-def test_a_blocking_program_enqueues_waits_and_cancels(tmp_path: Path) -> None:
+def test_a_synchronous_program_enqueues_waits_and_cancels(tmp_path: Path) -> None:
     app = interlock.App(f"sqlite:///{tmp_path}/x.db")
 
     @app.task
@@ -70,7 +70,7 @@ def test_a_blocking_program_enqueues_waits_and_cancels(tmp_path: Path) -> None:
     app.close_sync()
 
 
-async def test_a_blocking_verb_refuses_to_block_an_event_loop() -> None:
+async def test_a_sync_method_refuses_to_block_an_event_loop() -> None:
     app = MemoryApp()
 
     @app.task
@@ -81,7 +81,7 @@ async def test_a_blocking_verb_refuses_to_block_an_event_loop() -> None:
     await app.discard()
 
 
-def test_every_event_loop_has_a_client_of_its_own_and_one_left_open_is_complained_about(tmp_path: Path) -> None:
+def test_every_event_loop_has_its_own_client_and_an_unclosed_one_warns(tmp_path: Path) -> None:
     app = interlock.App(f"sqlite:///{tmp_path}/x.db")
 
     @app.task
@@ -102,7 +102,7 @@ def test_every_event_loop_has_a_client_of_its_own_and_one_left_open_is_complaine
     app.close_sync()
 
 
-async def test_a_failed_connection_is_tried_again_at_the_next_call(tmp_path: Path) -> None:
+async def test_a_failed_connection_is_retried_at_the_next_call(tmp_path: Path) -> None:
     app = interlock.App(f"sqlite:///{tmp_path}/later/x.db")
 
     @app.task
@@ -115,7 +115,7 @@ async def test_a_failed_connection_is_tried_again_at_the_next_call(tmp_path: Pat
         await nothing.enqueue()
 
 
-def test_importing_interlock_is_light_and_its_names_are_all_there() -> None:
+def test_importing_interlock_is_cheap_and_its_names_are_all_there() -> None:
     program = (
         "import sys, interlock\n"
         "assert not {'msgspec', 'apsw', 'structlog'} & set(sys.modules)\n"

@@ -81,7 +81,7 @@ class Models(pydantic.RootModel[list[Model]]):
         (Login(many=[Login(), Login(password=pydantic.SecretStr("hush"))]), r"Login.many\[1\].password"),
     ],
 )
-async def test_a_model_that_would_arrive_as_another_one_is_refused_where_the_job_is_made(
+async def test_a_model_that_would_arrive_as_another_type_is_rejected_at_enqueue(
     app: StoreApp, login: Login, place: str
 ) -> None:
     @app.task
@@ -98,7 +98,7 @@ async def test_a_model_that_would_arrive_as_another_one_is_refused_where_the_job
         await enter.enqueue_many([{"login": Login()}, {"login": login}])
 
 
-async def test_a_model_that_arrives_as_it_was_is_taken(app: StoreApp) -> None:
+async def test_a_model_that_round_trips_is_accepted(app: StoreApp) -> None:
     @app.task
     async def enter(login: Login) -> str:
         return repr(login)
@@ -109,7 +109,7 @@ async def test_a_model_that_arrives_as_it_was_is_taken(app: StoreApp) -> None:
     assert await handle.result(timeout=0) == repr(login).replace("(1, [2])", "[1, [2]]")
 
 
-async def test_a_task_is_still_the_function_it_was(app: StoreApp) -> None:
+async def test_a_task_is_still_a_plain_function(app: StoreApp) -> None:
     @app.task
     async def add(a: int, b: int = 1) -> int:
         """Adds."""
@@ -124,7 +124,7 @@ async def test_a_task_is_still_the_function_it_was(app: StoreApp) -> None:
     assert (add.__name__, add.__doc__, add.name, multiply.name) == ("add", "Adds.", "add", "other")
 
 
-async def test_two_tasks_of_one_name_are_refused(app: StoreApp) -> None:
+async def test_two_tasks_of_one_name_are_rejected(app: StoreApp) -> None:
     @app.task
     def twin() -> None: ...
 
@@ -132,7 +132,7 @@ async def test_two_tasks_of_one_name_are_refused(app: StoreApp) -> None:
         app.task(name="twin")(lambda: None)
 
 
-async def test_arguments_of_every_kind_arrive_as_what_they_were(app: StoreApp) -> None:
+async def test_arguments_of_every_kind_round_trip(app: StoreApp) -> None:
     got: list[Any] = []
 
     @app.task
@@ -183,7 +183,7 @@ async def test_arguments_of_every_kind_arrive_as_what_they_were(app: StoreApp) -
         ({"n": 1, "more": [{"deep": float("nan")}]}, Invalid, "NaN and infinity cannot be written as JSON"),
     ],
 )
-async def test_a_wrong_call_fails_at_enqueue_and_leaves_nothing(
+async def test_an_invalid_call_fails_at_enqueue_and_adds_nothing(
     app: StoreApp, arguments: dict[str, Any], fault: type[Exception], about: str
 ) -> None:
     @app.task
@@ -196,7 +196,7 @@ async def test_a_wrong_call_fails_at_enqueue_and_leaves_nothing(
     assert await app.drain() == 0
 
 
-async def test_functions_that_cannot_be_called_by_name_are_refused_when_declared(app: StoreApp) -> None:
+async def test_functions_that_cannot_be_called_by_name_are_rejected_at_declaration(app: StoreApp) -> None:
     for wrong in (lambda *args: None, lambda **kwargs: None):
         with pytest.raises(TypeError, match="named parameters only"):
             app.task(name="wrong")(wrong)
@@ -226,13 +226,13 @@ async def test_functions_that_cannot_be_called_by_name_are_refused_when_declared
 
 
 @pytest.mark.parametrize("name", ["", "two\nlines", "x" * 201])
-def test_a_name_that_no_job_can_have_is_refused_when_declared(app: StoreApp, name: str) -> None:
+def test_an_invalid_task_name_is_rejected_at_declaration(app: StoreApp, name: str) -> None:
     with pytest.raises(ValueError, match="1 to 200 visible characters"):
         app.task(name=name)(lambda: None)
     assert app.tasks == {}
 
 
-async def test_the_context_is_found_by_its_type_wherever_it_stands(app: StoreApp) -> None:
+async def test_the_context_is_found_by_its_type_at_any_position(app: StoreApp) -> None:
     @app.task
     async def odd(n: int, *, here: interlock.Context) -> str:
         return f"{n} {here.id}"
@@ -266,7 +266,7 @@ async def test_options_become_fields_of_the_job(app: StoreApp, clock: ManualCloc
     assert (other.max_attempts, other.priority, other.run_at) == (1, 3, clock.now + 60 * SECOND)
 
 
-async def test_what_no_option_says_is_left_to_the_server(app: StoreApp) -> None:
+async def test_unset_options_are_left_to_the_server(app: StoreApp) -> None:
     @app.task
     async def bare() -> None: ...
 
@@ -274,7 +274,7 @@ async def test_what_no_option_says_is_left_to_the_server(app: StoreApp) -> None:
     assert (job.max_attempts, job.priority, job.payload) == (DEFAULT_MAX_ATTEMPTS, 0, "{}")
 
 
-def test_one_text_where_several_are_wanted_is_not_taken_apart_into_its_letters(app: StoreApp) -> None:
+def test_a_string_where_a_list_is_expected_is_not_split_into_letters(app: StoreApp) -> None:
     @app.task
     async def bare() -> None: ...
 
@@ -294,7 +294,7 @@ def test_one_text_where_several_are_wanted_is_not_taken_apart_into_its_letters(a
         {"timeout": "5m"}, {"delay": True}, {"run_at": "tomorrow"}, {"repository": 5}, {"backoff": "fixed"},
     ],
 )  # fmt: skip
-def test_an_option_of_another_type_is_refused_where_it_is_said(app: StoreApp, wrong: Any) -> None:
+def test_an_option_of_another_type_is_rejected_where_it_is_passed(app: StoreApp, wrong: Any) -> None:
     @app.task
     async def bare() -> None: ...
 
@@ -307,7 +307,7 @@ def test_an_option_of_another_type_is_refused_where_it_is_said(app: StoreApp, wr
     [("10", TypeError), (True, TypeError), (0.5, ValueError), (-1, ValueError),
      (3600.1, ValueError), (float("nan"), ValueError), (float("inf"), ValueError)],
 )  # fmt: skip
-def test_a_lease_that_no_heartbeat_would_get_is_refused_where_the_task_is_declared(
+def test_a_lease_too_short_for_heartbeats_is_rejected_at_declaration(
     app: StoreApp, wrong: Any, kind: type[Exception]
 ) -> None:
     async def bare() -> None: ...
@@ -320,7 +320,7 @@ def test_a_lease_that_no_heartbeat_would_get_is_refused_where_the_task_is_declar
     assert app.task(name="a span", lease=timedelta(minutes=1))(bare).lease_seconds == 60
 
 
-async def test_an_agent_may_be_named_as_json_has_it_and_an_option_of_none_is_unset(app: StoreApp) -> None:
+async def test_an_agent_may_be_a_dict_and_an_option_of_none_is_unset(app: StoreApp) -> None:
     @app.task(agent=("planner", "ada"), tags=["nightly"], priority=3)
     async def full() -> None: ...
 
@@ -348,7 +348,7 @@ async def test_the_same_key_is_the_same_job_unless_the_call_differs(app: StoreAp
         await pay.options(idempotency_key="order-1").enqueue(6)
 
 
-async def test_a_batch_is_added_whole_or_not_at_all(app: StoreApp) -> None:
+async def test_a_batch_is_added_completely_or_not_at_all(app: StoreApp) -> None:
     @app.task
     async def pay(amount: int) -> None: ...
 
@@ -374,7 +374,7 @@ async def test_a_batch_is_added_whole_or_not_at_all(app: StoreApp) -> None:
         ((2,), TypeError, r"call 1: .*a call is \(2,\): expected a dict of named arguments"),
     ],
 )
-async def test_a_wrong_call_among_many_is_named_by_its_number(
+async def test_an_invalid_call_among_many_is_named_by_its_index(
     app: StoreApp, wrong: Any, error: type[Exception], reported: str
 ) -> None:
     @app.task
@@ -384,7 +384,7 @@ async def test_a_wrong_call_among_many_is_named_by_its_number(
         await pay.enqueue_many([{"amount": 1}, wrong])
 
 
-async def test_a_result_is_waited_for_no_longer_than_asked(app: StoreApp) -> None:
+async def test_a_result_is_awaited_no_longer_than_requested(app: StoreApp) -> None:
     @app.task
     async def never() -> None: ...
 
@@ -393,7 +393,7 @@ async def test_a_result_is_waited_for_no_longer_than_asked(app: StoreApp) -> Non
         await handle.result(timeout=0.01)
 
 
-async def test_a_result_of_another_type_than_the_task_says_is_an_error_that_names_the_job(app: StoreApp) -> None:
+async def test_a_result_of_another_type_than_declared_is_an_error_that_names_the_job(app: StoreApp) -> None:
     @app.task
     async def measure() -> int:
         return "much"  # type: ignore[return-value]
@@ -405,7 +405,7 @@ async def test_a_result_of_another_type_than_the_task_says_is_an_error_that_name
     assert (await handle.refresh()).result == '"much"'
 
 
-async def test_a_failed_job_is_an_error_that_tells_why(app: StoreApp) -> None:
+async def test_a_failed_job_raises_its_error(app: StoreApp) -> None:
     @app.task
     async def bad() -> None:
         raise interlock.Fail("no", kind="refused", details={"a": 1})
@@ -418,7 +418,7 @@ async def test_a_failed_job_is_an_error_that_tells_why(app: StoreApp) -> None:
     assert (await handle.refresh()).status == Status.FAILED
 
 
-async def test_an_ended_job_is_done_again_after_a_step(app: StoreApp) -> None:
+async def test_a_terminal_job_is_redriven_after_a_step(app: StoreApp) -> None:
     searched: list[int] = []
 
     @app.task(max_attempts=1)
@@ -437,7 +437,7 @@ async def test_an_ended_job_is_done_again_after_a_step(app: StoreApp) -> None:
     assert searched == [1]
 
 
-async def test_a_cancel_reaches_the_children_if_it_is_meant_to(app: StoreApp) -> None:
+async def test_a_cancel_reaches_the_children_with_cascade(app: StoreApp) -> None:
     @app.task
     async def child() -> None: ...
 
@@ -447,7 +447,7 @@ async def test_a_cancel_reaches_the_children_if_it_is_meant_to(app: StoreApp) ->
     assert (await below.refresh()).status == Status.CANCELLED
 
 
-async def test_a_registered_task_refuses_wrong_payloads_from_anybody(app: StoreApp) -> None:
+async def test_a_registered_task_rejects_invalid_payloads_from_any_producer(app: StoreApp) -> None:
     @app.task(max_attempts=9, requires=["gpu"], lease=120)
     async def strict(n: int, place: Place | None = None) -> None: ...
 

@@ -17,7 +17,7 @@ from tests.support.eventually import RETRY_SECONDS
 pytest_plugins = ["pytester"]
 
 
-async def test_jobs_run_when_the_test_says_so_by_a_clock_that_stands_still(interlock_app: MemoryApp) -> None:
+async def test_jobs_run_when_the_test_asks_and_the_clock_stands_still(interlock_app: MemoryApp) -> None:
     app = interlock_app
 
     @app.task
@@ -34,7 +34,7 @@ async def test_jobs_run_when_the_test_says_so_by_a_clock_that_stands_still(inter
     assert app.clock.now == START + timedelta(hours=1)
 
 
-async def test_moving_the_clock_runs_everything_to_its_end_without_waiting(interlock_app: MemoryApp) -> None:
+async def test_advancing_the_clock_runs_everything_to_its_end_without_waiting(interlock_app: MemoryApp) -> None:
     app = interlock_app
     attempts = []
 
@@ -51,7 +51,7 @@ async def test_moving_the_clock_runs_everything_to_its_end_without_waiting(inter
     assert app.clock.now == START + timedelta(minutes=10)
 
 
-async def test_moving_the_clock_goes_past_jobs_that_wait_for_something_else_than_time(
+async def test_advancing_the_clock_skips_jobs_that_do_not_wait_for_time(
     interlock_app: MemoryApp,
 ) -> None:
     app = interlock_app
@@ -67,7 +67,7 @@ async def test_moving_the_clock_goes_past_jobs_that_wait_for_something_else_than
     assert (await stuck.refresh()).status == Status.QUEUED
 
 
-async def test_jobs_that_ask_for_a_certain_worker_run_too(interlock_app: MemoryApp) -> None:
+async def test_jobs_with_requirements_run_too(interlock_app: MemoryApp) -> None:
     app = interlock_app
 
     @app.task(requires=["gpu"])
@@ -83,7 +83,7 @@ async def test_jobs_that_ask_for_a_certain_worker_run_too(interlock_app: MemoryA
     assert await handle.result(timeout=RETRY_SECONDS) == "rendered"
 
 
-async def test_several_votes_are_those_of_several_people(interlock_app: MemoryApp) -> None:
+async def test_several_votes_are_from_several_approvers(interlock_app: MemoryApp) -> None:
     app = interlock_app
 
     @app.task
@@ -100,7 +100,7 @@ async def test_several_votes_are_those_of_several_people(interlock_app: MemoryAp
     assert await handle.result(timeout=RETRY_SECONDS) is True
 
 
-async def test_what_was_enqueued_can_be_asserted(interlock_app: MemoryApp) -> None:
+async def test_enqueued_jobs_can_be_asserted(interlock_app: MemoryApp) -> None:
     app = interlock_app
 
     @app.task
@@ -120,7 +120,7 @@ async def test_what_was_enqueued_can_be_asserted(interlock_app: MemoryApp) -> No
         await app.assert_not_enqueued(mail)
 
 
-def test_blocking_tests_work_the_same(interlock_app: MemoryApp) -> None:
+def test_synchronous_tests_work_the_same(interlock_app: MemoryApp) -> None:
     app = interlock_app
 
     @app.task
@@ -133,7 +133,7 @@ def test_blocking_tests_work_the_same(interlock_app: MemoryApp) -> None:
     assert handle.result_sync(timeout=RETRY_SECONDS) == 42
 
 
-async def test_an_app_under_test_is_adopted_and_given_back(tmp_path: Path) -> None:
+async def test_an_app_under_test_is_adopted_and_released(tmp_path: Path) -> None:
     real = interlock.App(f"sqlite:///{tmp_path}/real.db")
 
     @real.task
@@ -168,7 +168,7 @@ async def test_a_parent_and_its_children_run_until_idle(interlock_app: MemoryApp
     assert await handle.result(timeout=RETRY_SECONDS) == 6
 
 
-async def test_what_a_job_asks_of_people_is_decided_by_the_test(interlock_app: MemoryApp) -> None:
+async def test_an_approval_is_decided_by_the_test(interlock_app: MemoryApp) -> None:
     app = interlock_app
 
     @app.task
@@ -190,7 +190,7 @@ async def test_what_a_job_asks_of_people_is_decided_by_the_test(interlock_app: M
         await refused.result(timeout=RETRY_SECONDS)
 
 
-def test_blocking_tests_decide_too(interlock_app: MemoryApp) -> None:
+def test_synchronous_tests_decide_too(interlock_app: MemoryApp) -> None:
     app = interlock_app
 
     @app.task

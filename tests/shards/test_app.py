@@ -37,7 +37,7 @@ def has_run(job: interlock.JobHandle[Any]) -> Callable[[], Awaitable[bool]]:
 
 
 @pytest.mark.parametrize("shard", SHARDS)
-async def test_jobs_are_kept_and_run_on_the_shard_of_their_tenant(
+async def test_jobs_are_stored_and_run_on_the_shard_of_their_tenant(
     addresses: dict[str, str], owners: dict[str, str], shard: str
 ) -> None:
     tenant = resident(shard, f"app on {shard}")
@@ -55,7 +55,7 @@ async def test_jobs_are_kept_and_run_on_the_shard_of_their_tenant(
     }
 
 
-async def test_a_worker_goes_on_where_its_tenant_has_moved_to(
+async def test_a_worker_continues_on_the_new_shard_of_its_tenant(
     addresses: dict[str, str], owners: dict[str, str], tmp_path: Path
 ) -> None:
     tenant = resident("a", "app that moves")
@@ -96,7 +96,7 @@ async def test_a_worker_goes_on_where_its_tenant_has_moved_to(
     assert await jobs_in(owners["a"], tenant) == 0
 
 
-def test_blocking_programs_and_queues_use_shards_too(addresses: dict[str, str]) -> None:
+def test_synchronous_programs_and_queues_use_shards_too(addresses: dict[str, str]) -> None:
     app = interlock.App(shards=addresses, tenant=resident("b", "blocking"))
     try:
         queue = interlock.Queue("mail", app)
@@ -109,7 +109,7 @@ def test_blocking_programs_and_queues_use_shards_too(addresses: dict[str, str]) 
         app.close_sync()
 
 
-async def test_an_app_and_a_queue_without_a_url_are_where_the_settings_say(
+async def test_an_app_and_a_queue_without_a_url_use_the_settings(
     addresses: dict[str, str], owners: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tenant = resident("b", "settings")
@@ -130,9 +130,7 @@ async def test_an_app_and_a_queue_without_a_url_are_where_the_settings_say(
     assert await jobs_in(owners["b"], tenant) == 2
 
 
-async def test_without_settings_an_app_keeps_its_jobs_in_a_file_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_settings_an_app_uses_a_local_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     async with interlock.App():
         assert (tmp_path / "interlock.db").exists()
@@ -174,7 +172,7 @@ class Nowhere(ByType):
         return ["a", "z"]
 
 
-async def test_an_app_takes_a_supplier_of_its_own(addresses: dict[str, str], owners: dict[str, str]) -> None:
+async def test_an_app_accepts_a_custom_supplier(addresses: dict[str, str], owners: dict[str, str]) -> None:
     tenant = "split by type"
     async with interlock.App(shards=addresses, tenant=tenant, shard_supplier=ByType()) as app:
         ran = []
@@ -214,13 +212,13 @@ URL = "postgresql://somebody@nowhere/jobs"
         ({"url": URL, "shard_supplier": "by-type"}, "a shard supplier chooses among shards"),
     ],
 )
-def test_what_does_not_go_together_is_refused_at_once(given: dict[str, Any], why: str) -> None:
+def test_incompatible_options_are_rejected_immediately(given: dict[str, Any], why: str) -> None:
     with pytest.raises(Invalid, match=why):
         interlock.App(**given)
 
 
 @pytest.mark.parametrize("url", ["jobs.db", "", "sqlite://jobs.db", "mysql://somebody:secret@nowhere/jobs"])
-def test_a_url_of_nothing_we_know_is_refused_at_once_without_its_password(url: str) -> None:
+def test_an_unsupported_url_is_rejected_immediately_without_its_password(url: str) -> None:
     with pytest.raises(
         Invalid, match="is not a URL: use sqlite:///PATH or postgresql://USER@HOST/NAME, or http://"
     ) as refused:
@@ -260,7 +258,7 @@ def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("offered")
-async def test_a_package_may_offer_a_supplier(addresses: dict[str, str], owners: dict[str, str]) -> None:
+async def test_a_package_may_provide_a_supplier(addresses: dict[str, str], owners: dict[str, str]) -> None:
     tenant = resident("a", "mapped by a package")
     async with interlock.App(shards=addresses, tenant=tenant, shard_supplier="by-name") as app:
 
@@ -283,9 +281,7 @@ async def test_a_package_may_offer_a_supplier(addresses: dict[str, str], owners:
         ("nothing", "'nothing' has no method queue_shards"),
     ],
 )
-async def test_a_supplier_that_cannot_be_had_is_refused_at_the_start(
-    addresses: dict[str, str], name: str, why: str
-) -> None:
+async def test_an_unavailable_supplier_is_rejected_at_startup(addresses: dict[str, str], name: str, why: str) -> None:
     with pytest.raises(Invalid, match=why):
         async with interlock.App(shards=addresses, shard_supplier=name):
             pass

@@ -34,7 +34,7 @@ async def drop(postgres: Postgres, *names: str) -> None:
         await admin.close()
 
 
-def test_the_guide_to_shards_goes_as_it_is_told(postgres: Postgres, tmp_path: Path) -> None:
+def test_the_guide_to_shards_works_as_written(postgres: Postgres, tmp_path: Path) -> None:
     text = (DOCS / "how-to/shard.md").read_text()
     (settings,), (program,) = blocks(text, "toml"), blocks(text, "python")
     databases = [f"interlock_guide_{os.getpid()}_{letter}" for letter in "ab"]

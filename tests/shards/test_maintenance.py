@@ -11,12 +11,12 @@ from interlock.engine.retention import STEP, Retention
 from interlock.storage.shards.factory import open_sharded_store
 from interlock.storage.shards.tenant_move import Mover
 from interlock.wire import new_id
-from tests.contract.builders import Desk, complete
+from tests.contract.builders import TenantQueue, complete
 from tests.support.shards import resident
 from tests.support.stores import ManualClock
 
 
-async def test_what_is_to_go_goes_although_all_of_it_is_on_one_shard(
+async def test_a_prune_reaches_its_limit_although_all_jobs_are_on_one_shard(
     addresses: dict[str, str], clock: ManualClock
 ) -> None:
     router = await open_sharded_store(addresses, size=2, clock=clock)
@@ -33,7 +33,7 @@ async def test_what_is_to_go_goes_although_all_of_it_is_on_one_shard(
         await router.close()
 
 
-async def test_a_tenant_on_its_way_keeps_nobody_elses_jobs_from_being_deleted(
+async def test_a_moving_tenant_does_not_block_the_deletion_of_other_tenants_jobs(
     addresses: dict[str, str], owners: dict[str, str], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stop(Exception):
@@ -45,9 +45,9 @@ async def test_a_tenant_on_its_way_keeps_nobody_elses_jobs_from_being_deleted(
 
     router = await open_sharded_store(addresses, size=2, clock=clock, fresh_seconds=0.01)
     try:
-        moving, staying = (Desk(router, resident("a", name), clock) for name in ("kept, as it moves", "let go"))
-        for remote in (moving, staying):
-            await remote.do(complete(await remote.running()))
+        moving, staying = (TenantQueue(router, resident("a", name), clock) for name in ("kept, as it moves", "let go"))
+        for queue in (moving, staying):
+            await queue.do(complete(await queue.running()))
         with pytest.raises(Stop):
             await Mover(owners, stale_seconds=0.02, at=stop).move(moving.tenant, "b")
         monkeypatch.setattr("interlock.storage.shards.routing.MOVE_SECONDS", 0.0)

@@ -20,14 +20,14 @@ from interlock.domain.retry import SECOND
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.factory import open_sharded_store
 from interlock.storage.shards.tenant_move import Mover
-from tests.contract.approvals import command, decided, minted, waiting
+from tests.contract.approvals import command, created_link, decided, waiting
 from tests.contract.artifacts import file, listed, show
-from tests.contract.builders import OPERATOR, Desk, cancel, complete, fail, new_job, release, save
-from tests.contract.progress import event, keep, report, step, tell
+from tests.contract.builders import OPERATOR, TenantQueue, cancel, complete, fail, new_job, release, save
+from tests.contract.progress import append_events, event, keep, report, step
 from tests.support.eventually import RETRY_SECONDS
+from tests.support.invariants import check_postgres
 from tests.support.shards import resident
 from tests.support.stores import ManualClock
-from tests.support.truth import check_postgres
 
 Turn = Callable[[], Coroutine[Any, Any, Any]]
 WAITING = 2_000
@@ -43,14 +43,14 @@ class Beside:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self.remote = Desk(self.do(PostgresStore.open(address, size=2, clock=clock)), tenant, clock)
+        self.queue = TenantQueue(self.do(PostgresStore.open(address, size=2, clock=clock)), tenant, clock)
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Done when this returns; the mover stands still meanwhile."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(RETRY_SECONDS)
 
     def close(self) -> None:
-        self.do(self.remote.store.close())
+        self.do(self.queue.store.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -59,39 +59,39 @@ class Beside:
 class Work:
     """One thing after the other that may happen to a tenant's jobs, each by itself."""
 
-    def __init__(self, remote: Desk, held: list[Job], approvals: list[Approval]) -> None:
-        self.remote = remote
+    def __init__(self, queue: TenantQueue, held: list[Job], approvals: list[Approval]) -> None:
+        self.queue = queue
         self.held = held
         self.approvals = approvals
         self.turns: list[Turn] = [
-            lambda: keep(remote, step(held[0])),
-            lambda: remote.checkpoint(save(held[1], 1)),
-            lambda: tell(remote, report(held[2], event("on the way"))),
-            lambda: show(remote, file(held[3], "a", b"first")),
-            lambda: show(remote, file(held[3], "a", b"again")),
-            lambda: remote.add(affinity_key="new"),
-            lambda: remote.do(complete(held[4])),
-            lambda: remote.do(fail(held[5], retryable=False)),
-            lambda: waiting(remote, job=held[6]),
-            lambda: decided(remote, command(approvals[0])),
-            lambda: minted(remote, approvals[1], "token"),
-            lambda: remote.claim(limit=2),
-            lambda: tell(remote, report(held[2], event("still on the way"))),
+            lambda: keep(queue, step(held[0])),
+            lambda: queue.checkpoint(save(held[1], 1)),
+            lambda: append_events(queue, report(held[2], event("on the way"))),
+            lambda: show(queue, file(held[3], "a", b"first")),
+            lambda: show(queue, file(held[3], "a", b"again")),
+            lambda: queue.add(affinity_key="new"),
+            lambda: queue.do(complete(held[4])),
+            lambda: queue.do(fail(held[5], retryable=False)),
+            lambda: waiting(queue, job=held[6]),
+            lambda: decided(queue, command(approvals[0])),
+            lambda: created_link(queue, approvals[1], "token"),
+            lambda: queue.claim(limit=2),
+            lambda: append_events(queue, report(held[2], event("still on the way"))),
         ]
 
 
-async def everything(remote: Desk) -> dict[str, Any]:
+async def everything(queue: TenantQueue) -> dict[str, Any]:
     """All there is to see of a tenant."""
-    store, tenant = remote.store, remote.tenant
+    store, tenant = queue.store, queue.tenant
     seen: dict[str, Any] = {"stats": await store.stats(tenant)}
     seen["gates"] = await store.find_approvals(tenant, ApprovalFilter(limit=100))
     jobs = await store.find(tenant, Filter(limit=200))
     for job in jobs:
         seen[job.id] = (
-            await remote.trace(job.id),
+            await queue.trace(job.id),
             await store.steps(tenant, [job.id], limit=100),
             await store.events(tenant, job.id, limit=100),
-            await listed(remote, job),
+            await listed(queue, job),
         )
     return seen
 
@@ -103,16 +103,16 @@ def beside(addresses: dict[str, str], clock: ManualClock) -> Iterator[Beside]:
     made.close()
 
 
-async def test_whatever_is_done_to_jobs_that_have_gone_over_already_comes_along(
+async def test_operations_on_jobs_that_are_already_copied_are_moved_too(
     beside: Beside, owners: dict[str, str], addresses: dict[str, str], clock: ManualClock
 ) -> None:
     router = await open_sharded_store(addresses, size=2, clock=clock, fresh_seconds=0.01)
     try:
-        remote = Desk(router, beside.remote.tenant, clock)
-        held = [await remote.running() for _ in range(9)]
-        approvals = [(await waiting(remote, job=job))[1] for job in (held.pop(), held.pop())]
-        await remote.add_all([new_job(type="later") for _ in range(7)])
-        work = Work(beside.remote, held, approvals)
+        queue = TenantQueue(router, beside.queue.tenant, clock)
+        held = [await queue.running() for _ in range(9)]
+        approvals = [(await waiting(queue, job=job))[1] for job in (held.pop(), held.pop())]
+        await queue.add_all([new_job(type="later") for _ in range(7)])
+        work = Work(beside.queue, held, approvals)
         left = iter(work.turns)
         at_last: dict[str, Any] = {}
 
@@ -122,15 +122,15 @@ async def test_whatever_is_done_to_jobs_that_have_gone_over_already_comes_along(
                 if commit_seq is not None:
                     beside.do(commit_seq())
             elif point == "alone":
-                at_last.update(beside.do(everything(beside.remote)))
+                at_last.update(beside.do(everything(beside.queue)))
 
-        assert (await Mover(owners, stale_seconds=0.02, step=4, at=at).move(remote.tenant, "b"))[1:3] == ("a", "b")
+        assert (await Mover(owners, stale_seconds=0.02, step=4, at=at).move(queue.tenant, "b"))[1:3] == ("a", "b")
         assert next(left, None) is None, "the mover passed too few points for all that was to happen"
-        assert await everything(remote) == at_last
-        await remote.verify()
-        assert await router.artifact_home(remote.tenant, (await listed(remote, held[3]))[0].id) == held[3].id
-        await decided(remote, command(approvals[1]))
-        await remote.do(complete(held[2]))
+        assert await everything(queue) == at_last
+        await queue.verify()
+        assert await router.artifact_home(queue.tenant, (await listed(queue, held[3]))[0].id) == held[3].id
+        await decided(queue, command(approvals[1]))
+        await queue.do(complete(held[2]))
     finally:
         await router.close()
 
@@ -148,24 +148,24 @@ async def check_there(owner: str, tenant: str) -> None:
         await connection.close()
 
 
-async def test_waiting_jobs_keep_their_places_and_become_ready_while_they_are_on_the_way(
+async def test_waiting_jobs_keep_their_order_and_become_ready_during_a_move(
     beside: Beside, owners: dict[str, str], addresses: dict[str, str], clock: ManualClock
 ) -> None:
     router = await open_sharded_store(addresses, size=2, clock=clock, fresh_seconds=0.01)
     try:
-        remote = Desk(router, resident("a", "in lines"), clock)
-        far = Desk(beside.remote.store, remote.tenant, clock)
+        queue = TenantQueue(router, resident("a", "in lines"), clock)
+        far = TenantQueue(beside.queue.store, queue.tenant, clock)
         for name in ("lined", "tightened", "loosened", "late"):
             limit = None if name == "tightened" else LIMIT
-            await router.set_agent(remote.tenant, Agent("planner", name, max_concurrency=limit))
+            await router.set_agent(queue.tenant, Agent("planner", name, max_concurrency=limit))
         for name in ("lined", "tightened", "loosened"):
-            await remote.add_all([new_job(**planned(name)) for _ in range(7)])
-        await remote.add(**planned("late", run_at=remote.after(5)))
-        parent = await remote.running(type="parent")
-        children = [await remote.running(type=f"child {i}", parent_id=parent.id) for i in range(2)]
-        await remote.do(release(parent, children=tuple(child.id for child in children)))
-        placed = await remote.claim(limit=LIMIT, types=frozenset({"lined"}))
-        edited, doomed = await remote.add_all([new_job(type="edited"), new_job(type="doomed")])
+            await queue.add_all([new_job(**planned(name)) for _ in range(7)])
+        await queue.add(**planned("late", run_at=queue.after(5)))
+        parent = await queue.running(type="parent")
+        children = [await queue.running(type=f"child {i}", parent_id=parent.id) for i in range(2)]
+        await queue.do(release(parent, children=tuple(child.id for child in children)))
+        placed = await queue.claim(limit=LIMIT, types=frozenset({"lined"}))
+        edited, doomed = await queue.add_all([new_job(type="edited"), new_job(type="doomed")])
 
         async def come_due() -> None:
             clock.advance(6)
@@ -175,9 +175,9 @@ async def test_waiting_jobs_keep_their_places_and_become_ready_while_they_are_on
             [
                 lambda: far.do(complete(placed[0])),  # the next in the line gets the place, and is not changed
                 lambda: far.do(complete(children[0])),
-                lambda: far.store.set_agent(remote.tenant, Agent("planner", "tightened", max_concurrency=LIMIT)),
+                lambda: far.store.set_agent(queue.tenant, Agent("planner", "tightened", max_concurrency=LIMIT)),
                 lambda: far.do(complete(children[1])),  # its parent becomes ready, and is not changed
-                lambda: far.store.set_agent(remote.tenant, Agent("planner", "loosened", max_concurrency=None)),
+                lambda: far.store.set_agent(queue.tenant, Agent("planner", "loosened", max_concurrency=None)),
                 come_due,
                 lambda: far.do(EditJob(edited, OPERATOR, priority=7, run_at=clock.now + 60 * SECOND)),
                 lambda: far.do(cancel(doomed)),
@@ -195,27 +195,27 @@ async def test_waiting_jobs_keep_their_places_and_become_ready_while_they_are_on
             elif point == "alone":
                 at_last.update(beside.do(everything(far)))
 
-        await Mover(owners, stale_seconds=0.02, step=9, at=at).move(remote.tenant, "b")
+        await Mover(owners, stale_seconds=0.02, step=9, at=at).move(queue.tenant, "b")
         assert next(turns, None) is None, "the mover passed too few points for all that was to happen"
-        assert await everything(remote) == at_last
-        await check_there(owners["b"], remote.tenant)
-        assert await remote.claimed(types=frozenset({"parent"})) == [parent.id]
-        assert len(await remote.claim(types=frozenset({"tightened"}), limit=9)) == LIMIT
-        assert len(await remote.claim(types=frozenset({"loosened"}), limit=9)) == 4
-        assert len(await remote.claim(types=frozenset({"late"}), limit=9)) == 1
+        assert await everything(queue) == at_last
+        await check_there(owners["b"], queue.tenant)
+        assert await queue.claimed(types=frozenset({"parent"})) == [parent.id]
+        assert len(await queue.claim(types=frozenset({"tightened"}), limit=9)) == LIMIT
+        assert len(await queue.claim(types=frozenset({"loosened"}), limit=9)) == 4
+        assert len(await queue.claim(types=frozenset({"late"}), limit=9)) == 1
     finally:
         await router.close()
 
 
-async def test_of_the_jobs_that_wait_only_those_that_were_changed_last_go_over_in_the_pause(
+async def test_only_recently_changed_jobs_are_copied_during_the_pause(
     beside: Beside, owners: dict[str, str], addresses: dict[str, str], clock: ManualClock
 ) -> None:
     router = await open_sharded_store(addresses, size=2, clock=clock, fresh_seconds=0.01)
     there = await asyncpg.connect(owners["b"])
     try:
-        remote = Desk(router, resident("a", "patient"), clock)
-        far = Desk(beside.remote.store, remote.tenant, clock)
-        await remote.add_all([new_job(affinity_key=f"key {i}") for i in range(300)])
+        queue = TenantQueue(router, resident("a", "patient"), clock)
+        far = TenantQueue(beside.queue.store, queue.tenant, clock)
+        await queue.add_all([new_job(affinity_key=f"key {i}") for i in range(300)])
         changes: Iterator[Turn] = iter(
             [lambda: far.add(affinity_key="new"), lambda: far.claim(affinity_keys=frozenset({"key 5"}))]
         )
@@ -225,17 +225,17 @@ async def test_of_the_jobs_that_wait_only_those_that_were_changed_last_go_over_i
                 for change in changes:
                     beside.do(change())
 
-        await Mover(owners, stale_seconds=0.02, step=50, at=at).move(remote.tenant, "b")
+        await Mover(owners, stale_seconds=0.02, step=50, at=at).move(queue.tenant, "b")
         written = {
             table: await there.fetchval(
                 f"""select count(*) from interlock.{table} where tenant = $1 and age(xmin) <=
                       (select age(xmin) from interlock.tenant where tenant = $1)""",
-                remote.tenant,
+                queue.tenant,
             )
             for table in ("job", "ready", "eligibility_key", "lease")
         }
         assert written == {"job": 2, "ready": 1, "eligibility_key": 1, "lease": 1}
-        assert await there.fetchval("select count(*) from interlock.ready where tenant = $1", remote.tenant) == 300
+        assert await there.fetchval("select count(*) from interlock.ready where tenant = $1", queue.tenant) == 300
     finally:
         await there.close()
         await router.close()
@@ -246,26 +246,26 @@ async def test_a_producer_hardly_waits_while_many_waiting_jobs_are_moved(
 ) -> None:
     router = await open_sharded_store(addresses, size=2)
     try:
-        remote = Desk(router, resident("a", "many waiting"), ManualClock())
+        queue = TenantQueue(router, resident("a", "many waiting"), ManualClock())
         for _ in range(0, WAITING, 1_000):
-            await remote.add_all([new_job() for _ in range(1_000)])
+            await queue.add_all([new_job() for _ in range(1_000)])
         answered = [time.monotonic()]
         stop = asyncio.Event()
 
         async def produce() -> None:
             while not stop.is_set():
-                await remote.add()
+                await queue.add()
                 answered.append(time.monotonic())
 
         producing = asyncio.create_task(produce())
-        moved = await Mover(owners).move(remote.tenant, "b")
+        moved = await Mover(owners).move(queue.tenant, "b")
         stop.set()
         await producing
         pauses = [later - earlier for earlier, later in pairwise(answered)]
         line = f"{moved.jobs} waiting jobs were moved; one producer waited for {max(pauses):.2f} s at the longest"
         print(line)
         record_property("move", line)
-        assert sum(stats.ready for stats in await router.stats(remote.tenant)) == WAITING + len(answered) - 1
-        await remote.verify()
+        assert sum(stats.ready for stats in await router.stats(queue.tenant)) == WAITING + len(answered) - 1
+        await queue.verify()
     finally:
         await router.close()

@@ -19,10 +19,10 @@ from interlock.worker.loop import Worker
 from tests.support.eventually import eventually
 
 TENANT = "acme"
-BEAT = 0.02
+HEARTBEAT_SECONDS = 0.02
 
 
-class Lodger(LocalClient):
+class BorrowedStoreClient(LocalClient):
     """A client of a store that its test will close."""
 
     async def close(self) -> None:
@@ -40,14 +40,14 @@ class StoreApp(App):
         super().__init__(self._lodge)
 
     async def _lodge(self) -> Client:
-        return Lodger(self.engine, local(TENANT))
+        return BorrowedStoreClient(self.engine, local(TENANT))
 
     async def drain(self, **options: Any) -> int:
         """Run what is due; how many runs that took."""
         return await self.worker(**options).run(drain=True)
 
     def worker(self, **options: Any) -> Worker:
-        return Worker(self, **{"heartbeat_interval": BEAT, "name": "w1", **options})
+        return Worker(self, **{"heartbeat_interval": HEARTBEAT_SECONDS, "name": "w1", **options})
 
     @contextlib.asynccontextmanager
     async def working(self, **options: Any) -> AsyncIterator[Worker]:

@@ -19,7 +19,7 @@ class Oracle:
         self.lone: list[int] = []  # which of the offences are surrogates
         self.replaced: list[int] = []  # and which are equal keys that replaced surrogates can have led to
 
-    def verdict(self, *, mending: bool = False) -> tuple[type[Error], str] | None:
+    def verdict(self, *, sanitizing: bool = False) -> tuple[type[Error], str] | None:
         try:
             self.space()
             self.value("")
@@ -29,7 +29,7 @@ class Oracle:
         except NotJson:
             return Malformed, ""
         for index, (kind, pointer) in enumerate(self.offences):
-            if not (mending and (index in self.lone or index in self.replaced)):
+            if not (sanitizing and (index in self.lone or index in self.replaced)):
                 return kind, re.sub("[\ud800-\udfff]", "\ufffd", pointer)
         return None
 

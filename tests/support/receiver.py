@@ -23,7 +23,7 @@ class Seen(NamedTuple):
 Answer = Callable[[Seen, asyncio.StreamWriter], Awaitable[None]]
 
 
-def says(status: int, headers: str = "", body: bytes = b"") -> Answer:
+def responds(status: int, headers: str = "", body: bytes = b"") -> Answer:
     """Answer with a status code."""
 
     async def answer(_seen: Seen, writer: asyncio.StreamWriter) -> None:
@@ -56,7 +56,7 @@ class Receiver:
         self.address, self.port = host, port
         self.url = f"{scheme}://{host}:{port}/hook"
         self.allowance = Allowance.of([f"{host}:{port}"])
-        self.answer: Answer = says(200)
+        self.answer: Answer = responds(200)
         self.connections = 0
         self.under_way = 0
         self.most_at_once = 0

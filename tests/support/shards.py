@@ -46,7 +46,7 @@ async def _templates(postgres: Postgres) -> dict[str, str]:
     return templates
 
 
-class Wire:
+class Link:
     """The way to a server: it can be cut, so that nobody gets through, or stalled, so that nobody gets an answer."""
 
     def __init__(self, port: int) -> None:
@@ -65,7 +65,7 @@ class Wire:
     def stall(self) -> None:
         self._flows.clear()
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         self._cut = False
         self._flows.set()
 
@@ -85,7 +85,7 @@ class Wire:
             self._tasks.discard(task)
 
     async def close(self) -> None:
-        self.mend()
+        self.restore()
         self.cut()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -99,10 +99,10 @@ class Wire:
 
 
 @asynccontextmanager
-async def wire_to(address: str) -> AsyncIterator[tuple[Wire, str]]:
+async def wire_to(address: str) -> AsyncIterator[tuple[Link, str]]:
     """A wire to the server of an address, and the address of its near end."""
     parts = urlsplit(address)
-    wire = Wire(parts.port or 5432)
+    wire = Link(parts.port or 5432)
     server = await asyncio.start_server(wire.connected, "127.0.0.1", 0)
     login, at, _ = parts.netloc.rpartition("@")
     near = parts._replace(netloc=f"{login}{at}127.0.0.1:{server.sockets[0].getsockname()[1]}").geturl()

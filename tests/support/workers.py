@@ -99,7 +99,7 @@ class Member:
         self.pipe.close()
 
 
-class Crew:
+class ProcessGroup:
     """Several members on one place."""
 
     def __init__(self, place: Place, size: int) -> None:

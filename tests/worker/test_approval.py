@@ -26,7 +26,7 @@ async def decide(app: StoreApp, job_id: str, decision: Decision, **answer: str) 
     await app.engine.approvals.decide(ADA, approval.id, decision, **answer)
 
 
-async def test_an_approved_job_goes_on_where_it_asked_with_its_steps_kept(app: StoreApp) -> None:
+async def test_an_approved_job_resumes_where_it_requested_approval_with_its_steps(app: StoreApp) -> None:
     searched: list[str] = []
 
     @app.task
@@ -46,7 +46,7 @@ async def test_an_approved_job_goes_on_where_it_asked_with_its_steps_kept(app: S
     assert searched == ["tides"]
 
 
-async def test_a_denial_fails_the_job_or_is_told_to_the_task(app: StoreApp) -> None:
+async def test_a_denial_fails_the_job_or_is_returned_to_the_task(app: StoreApp) -> None:
     @app.task
     async def strict(ctx: interlock.Context) -> None:
         await ctx.approve("May I?")
@@ -65,7 +65,7 @@ async def test_a_denial_fails_the_job_or_is_told_to_the_task(app: StoreApp) -> N
     assert await second.result(timeout=RETRY_SECONDS) == "denied"
 
 
-async def test_what_people_fill_in_reaches_the_task(app: StoreApp) -> None:
+async def test_the_data_of_the_approver_reaches_the_task(app: StoreApp) -> None:
     @app.task
     async def edited(ctx: interlock.Context) -> str:
         answer = await ctx.approve("Which title?", schema={"type": "string"})
@@ -78,7 +78,7 @@ async def test_what_people_fill_in_reaches_the_task(app: StoreApp) -> None:
     assert await handle.result(timeout=RETRY_SECONDS) == "Tides"
 
 
-async def test_every_gate_needs_its_own_answer_even_after_a_retry(app: StoreApp, clock: ManualClock) -> None:
+async def test_every_approval_needs_its_own_decision_even_after_a_retry(app: StoreApp, clock: ManualClock) -> None:
     @app.task(backoff=NOW)
     async def twice(ctx: interlock.Context) -> list[str | None]:
         first = await ctx.approve("Send it?")
@@ -101,7 +101,7 @@ async def test_every_gate_needs_its_own_answer_even_after_a_retry(app: StoreApp,
     assert len(await approvals(app, handle.id)) == 2
 
 
-async def test_questions_that_are_asked_side_by_side_are_answered_one_after_another(app: StoreApp) -> None:
+async def test_concurrent_approvals_are_requested_one_after_another(app: StoreApp) -> None:
     @app.task
     async def both(ctx: interlock.Context) -> list[str | None]:
         answers = await asyncio.gather(ctx.approve("The text?"), ctx.approve("The picture?"))
@@ -116,7 +116,7 @@ async def test_questions_that_are_asked_side_by_side_are_answered_one_after_anot
     assert [approval.prompt for approval in await approvals(app, handle.id)] == ["The text?", "The picture?"]
 
 
-async def test_a_gate_that_would_expire_at_once_is_refused_not_kept_open_for_a_day(app: StoreApp) -> None:
+async def test_an_approval_that_would_expire_immediately_is_rejected(app: StoreApp) -> None:
     @app.task(max_attempts=1)
     async def ask(ctx: interlock.Context) -> None:
         await ctx.approve("Now?", expires_in=0)
@@ -128,7 +128,7 @@ async def test_a_gate_that_would_expire_at_once_is_refused_not_kept_open_for_a_d
     assert "expires_in_seconds must be from 1" in (job.error or "")
 
 
-async def test_what_was_told_before_the_gate_is_seen_by_those_who_decide(app: StoreApp) -> None:
+async def test_events_before_the_approval_are_visible_to_approvers(app: StoreApp) -> None:
     @app.task
     def asking(ctx: interlock.Context) -> bool:
         ctx.event("the draft is ready")
@@ -143,7 +143,7 @@ async def test_what_was_told_before_the_gate_is_seen_by_those_who_decide(app: St
     assert await handle.result(timeout=RETRY_SECONDS) is True
 
 
-async def test_a_cancel_beats_the_gate(app: StoreApp) -> None:
+async def test_a_cancel_overrides_the_approval(app: StoreApp) -> None:
     @app.task
     async def asking(ctx: interlock.Context) -> None:
         await app.engine.jobs.cancel(ADA, ctx.id, reason="enough")

@@ -30,7 +30,7 @@ async def claims(app: StoreApp, monkeypatch: pytest.MonkeyPatch) -> list[tuple[i
     return seen
 
 
-async def test_a_worker_takes_a_hundred_at_once_over_http_and_more_beside_its_store(
+async def test_a_worker_claims_a_hundred_jobs_over_http_and_more_on_a_local_store(
     app: StoreApp, claims: list[tuple[int, int]]
 ) -> None:
     @app.task
@@ -43,7 +43,7 @@ async def test_a_worker_takes_a_hundred_at_once_over_http_and_more_beside_its_st
     assert claims[0] == ((200, 150) if beside_its_store else (100, 100))
 
 
-async def test_a_worker_never_asks_for_more_than_it_has_room_for(app: StoreApp, claims: list[tuple[int, int]]) -> None:
+async def test_a_worker_never_claims_more_than_its_free_slots(app: StoreApp, claims: list[tuple[int, int]]) -> None:
     @app.task
     async def noop() -> None:
         pass
@@ -54,7 +54,7 @@ async def test_a_worker_never_asks_for_more_than_it_has_room_for(app: StoreApp, 
     assert max(limit for limit, _ in claims) == 7
 
 
-async def test_a_worker_asks_again_when_half_of_its_reserve_is_used_up_not_for_every_job(
+async def test_a_worker_claims_again_when_half_of_its_reserve_is_used_not_for_every_job(
     app: StoreApp, claims: list[tuple[int, int]]
 ) -> None:
     @app.task
@@ -67,7 +67,7 @@ async def test_a_worker_asks_again_when_half_of_its_reserve_is_used_up_not_for_e
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "expected"),
     [
         ({"concurrency": 0}, "concurrency is 0: expected at least 1"),
         ({"prefetch": -1}, "prefetch is -1: expected at least 0"),
@@ -77,12 +77,12 @@ async def test_a_worker_asks_again_when_half_of_its_reserve_is_used_up_not_for_e
         ({"lease": 3.0, "heartbeat_interval": 2.0}, "less than half of the lease of 3.0 s"),
     ],
 )
-def test_a_worker_that_could_not_work_is_refused_before_it_starts(options: dict[str, Any], says: str) -> None:
+def test_a_worker_with_invalid_options_is_rejected_before_it_starts(options: dict[str, Any], expected: str) -> None:
     app = interlock.App("sqlite:///:memory:")
 
     @app.task
     async def noop() -> None:
         pass
 
-    with pytest.raises(ValueError, match=re.escape(says)):
+    with pytest.raises(ValueError, match=re.escape(expected)):
         Worker(app, **options)

@@ -34,7 +34,7 @@ async def again(app: StoreApp, clock: ManualClock) -> None:
     await app.drain()
 
 
-async def test_a_step_runs_once_however_often_the_job_is_run(app: StoreApp, clock: ManualClock) -> None:
+async def test_a_step_runs_once_over_any_number_of_runs(app: StoreApp, clock: ManualClock) -> None:
     searched = []
 
     async def search(topic: str) -> list[Page]:
@@ -56,7 +56,7 @@ async def test_a_step_runs_once_however_often_the_job_is_run(app: StoreApp, cloc
     assert searched == ["tides"]
 
 
-async def test_steps_of_one_name_are_told_apart_by_their_order(app: StoreApp, clock: ManualClock) -> None:
+async def test_steps_of_one_name_are_distinguished_by_their_order(app: StoreApp, clock: ManualClock) -> None:
     calls = []
 
     def double(n: int) -> int:
@@ -77,7 +77,7 @@ async def test_steps_of_one_name_are_told_apart_by_their_order(app: StoreApp, cl
     assert calls == [(0, False), (1, False), (2, False), (21, False)]
 
 
-async def test_a_step_gives_the_same_value_in_its_first_run_as_in_later_ones(app: StoreApp) -> None:
+async def test_a_step_returns_the_same_value_in_its_first_run_as_in_later_ones(app: StoreApp) -> None:
     @app.task
     async def shape(ctx: interlock.Context) -> bool:
         return bool(await ctx.step("pair", lambda: (1, 2)) == [1, 2])  # type: ignore[comparison-overlap]
@@ -87,7 +87,7 @@ async def test_a_step_gives_the_same_value_in_its_first_run_as_in_later_ones(app
     assert await handle.result(timeout=RETRY_SECONDS) is True
 
 
-async def test_what_is_said_to_be_of_a_type_that_json_cannot_be_read_as_comes_back_as_plain_json(app: StoreApp) -> None:
+async def test_a_value_declared_as_a_type_that_json_cannot_decode_is_returned_as_plain_json(app: StoreApp) -> None:
     def split(text: str) -> Iterable[str]:
         return text.split()
 
@@ -100,7 +100,7 @@ async def test_what_is_said_to_be_of_a_type_that_json_cannot_be_read_as_comes_ba
     assert await handle.result(timeout=RETRY_SECONDS) == ["a", "tide"]
 
 
-async def test_a_step_that_fails_is_not_kept(app: StoreApp, clock: ManualClock) -> None:
+async def test_a_failed_step_is_not_saved(app: StoreApp, clock: ManualClock) -> None:
     tries = []
 
     async def flaky() -> int:
@@ -120,7 +120,7 @@ async def test_a_step_that_fails_is_not_kept(app: StoreApp, clock: ManualClock) 
     assert await handle.result(timeout=RETRY_SECONDS) == 5
 
 
-async def test_a_checkpoint_is_found_by_the_next_run(app: StoreApp, clock: ManualClock) -> None:
+async def test_a_checkpoint_is_read_by_the_next_run(app: StoreApp, clock: ManualClock) -> None:
     @app.task(backoff=NOW, max_attempts=10)
     async def crawl(ctx: interlock.Context) -> int:
         page = (ctx.checkpoint or {"page": 0})["page"] + 1
@@ -162,7 +162,7 @@ async def test_events_are_sent_with_the_next_heartbeat_while_the_task_runs(app: 
     assert (second.message, second.level, second.payload) == ("odd page", Level.WARN, None)
 
 
-async def test_what_a_task_tells_at_its_very_end_is_not_lost(app: StoreApp) -> None:
+async def test_an_event_emitted_at_the_very_end_of_a_task_is_not_lost(app: StoreApp) -> None:
     @app.task
     async def quick(ctx: interlock.Context, n: int) -> None:
         ctx.progress(1, "all done")
@@ -176,7 +176,7 @@ async def test_what_a_task_tells_at_its_very_end_is_not_lost(app: StoreApp) -> N
         assert [event.message async for event in handle.tail()] == ["all done"]
 
 
-async def test_a_message_sent_before_a_step_stands_before_it(app: StoreApp, clock: ManualClock) -> None:
+async def test_a_message_sent_before_a_step_is_ordered_before_it(app: StoreApp, clock: ManualClock) -> None:
     """Events are sent together at the end of the run; each has the time at which the task recorded it."""
 
     @app.task
@@ -195,7 +195,7 @@ async def test_a_message_sent_before_a_step_stands_before_it(app: StoreApp, cloc
     assert before.received_at == after.received_at == clock.now
 
 
-async def test_a_blank_message_fails_where_it_is_written(app: StoreApp) -> None:
+async def test_a_blank_message_fails_where_it_is_emitted(app: StoreApp) -> None:
     @app.task(max_attempts=1)
     async def silent(ctx: interlock.Context) -> None:
         ctx.event(TimeoutError())  # type: ignore[arg-type]
@@ -207,9 +207,7 @@ async def test_a_blank_message_fails_where_it_is_written(app: StoreApp) -> None:
     assert [event.message for event in await handle.events()] == ["TimeoutError"]
 
 
-async def test_an_event_is_told_once_per_attempt_however_often_the_run_is_resumed(
-    app: StoreApp, clock: ManualClock
-) -> None:
+async def test_an_event_is_emitted_once_per_attempt_over_any_number_of_runs(app: StoreApp, clock: ManualClock) -> None:
     @app.task
     async def child() -> None: ...
 
@@ -231,7 +229,7 @@ async def test_an_event_is_told_once_per_attempt_however_often_the_run_is_resume
     assert [event.message for event in await handle.events()] == [*reported, *reported]
 
 
-async def test_an_event_is_told_however_odd_its_payload(app: StoreApp) -> None:
+async def test_an_event_with_any_payload_is_emitted(app: StoreApp) -> None:
     @app.task
     async def odd(ctx: interlock.Context) -> None:
         ctx.event("thing", thing=Store)
@@ -266,7 +264,7 @@ async def test_a_file_and_a_link_are_attached_to_the_job(store: Store, tmp_path:
     assert next(a.size for a in artifacts if a.id == ids[0]) == len("# Tides")
 
 
-async def test_a_worker_with_one_place_runs_a_parent_that_awaits_ten_children(app: StoreApp) -> None:
+async def test_a_worker_with_one_slot_runs_a_parent_that_awaits_ten_children(app: StoreApp) -> None:
     ran: list[str] = []
 
     @app.task
@@ -290,7 +288,7 @@ async def test_a_worker_with_one_place_runs_a_parent_that_awaits_ten_children(ap
     assert [(one.type, one.parent_id) for one in created] == [("child", handle.id)] * 10
 
 
-async def test_more_children_than_a_release_may_name_are_awaited_in_turns(
+async def test_more_children_than_a_release_may_name_are_awaited_in_batches(
     app: StoreApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("interlock.worker.executor.MAX_CHILDREN", 4)
@@ -313,7 +311,7 @@ async def test_more_children_than_a_release_may_name_are_awaited_in_turns(
     assert (await app.job(handle.id)).attempt == 1
 
 
-async def test_children_are_awaited_one_after_another_and_never_born_twice(app: StoreApp) -> None:
+async def test_children_are_awaited_one_after_another_and_never_created_twice(app: StoreApp) -> None:
     @app.task
     async def child(n: int) -> int:
         return n + 1
@@ -332,7 +330,7 @@ async def test_children_are_awaited_one_after_another_and_never_born_twice(app: 
     assert len(await (await app.client()).children(handle.id)) == 3
 
 
-async def test_a_parent_learns_that_a_child_has_failed(app: StoreApp) -> None:
+async def test_a_parent_gets_the_failure_of_a_child(app: StoreApp) -> None:
     @app.task
     async def child() -> None:
         raise interlock.Fail("no")
@@ -350,7 +348,7 @@ async def test_a_parent_learns_that_a_child_has_failed(app: StoreApp) -> None:
     assert await handle.result(timeout=RETRY_SECONDS) == "no"
 
 
-async def test_a_blocking_task_uses_the_blocking_twins_of_its_context(app: StoreApp, clock: ManualClock) -> None:
+async def test_a_synchronous_task_uses_the_sync_methods_of_its_context(app: StoreApp, clock: ManualClock) -> None:
     @app.task
     async def child(n: int) -> int:
         return n

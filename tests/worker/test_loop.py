@@ -29,7 +29,7 @@ from tests.support.stores import SECOND, ManualClock
 ADA = local(TENANT)
 
 
-async def test_no_more_jobs_run_at_once_than_the_worker_has_places(app: StoreApp) -> None:
+async def test_no_more_jobs_run_concurrently_than_the_concurrency_of_the_worker(app: StoreApp) -> None:
     running, most = 0, 0
 
     @app.task
@@ -46,7 +46,7 @@ async def test_no_more_jobs_run_at_once_than_the_worker_has_places(app: StoreApp
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])
-async def test_what_is_held_beyond_what_runs_is_exactly_the_prefetch(app: StoreApp, prefetch: int) -> None:
+async def test_exactly_the_prefetch_is_leased_beyond_the_running_jobs(app: StoreApp, prefetch: int) -> None:
     go_on = asyncio.Event()
 
     @app.task
@@ -95,7 +95,7 @@ async def test_a_job_far_longer_than_its_lease_keeps_it_by_heartbeats(app: Store
     assert (await app.job(handle.id)).attempt == 1
 
 
-async def test_a_task_may_ask_for_a_longer_lease_than_its_worker(app: StoreApp, clock: ManualClock) -> None:
+async def test_a_task_may_request_a_longer_lease_than_its_worker(app: StoreApp, clock: ManualClock) -> None:
     go_on = asyncio.Event()
 
     @app.task(lease=600)
@@ -112,7 +112,7 @@ async def test_a_task_may_ask_for_a_longer_lease_than_its_worker(app: StoreApp, 
         go_on.set()
 
 
-async def test_a_task_that_asks_for_a_longer_lease_than_there_is_keeps_the_one_it_has_and_the_log_says_so(
+async def test_a_task_that_requests_too_long_a_lease_keeps_its_current_one_with_a_warning(
     store: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = StoreApp(store)
@@ -139,7 +139,7 @@ async def test_a_task_that_asks_for_a_longer_lease_than_there_is_keeps_the_one_i
     assert "heartbeat rejected" in caplog.messages
 
 
-async def test_a_cancel_reaches_an_asynchronous_task_with_the_next_heartbeat(app: StoreApp) -> None:
+async def test_a_cancel_reaches_an_async_task_with_the_next_heartbeat(app: StoreApp) -> None:
     cleaned_up = asyncio.Event()
 
     @app.task
@@ -219,7 +219,7 @@ async def test_a_run_that_succeeded_is_logged_with_its_duration(
     assert reported["duration_seconds"] >= 0
 
 
-async def test_blocking_steps_share_a_bounded_number_of_threads(app: StoreApp) -> None:
+async def test_synchronous_steps_share_a_bounded_number_of_threads(app: StoreApp) -> None:
     running, go_on = threading.Semaphore(0), threading.Event()
 
     def step() -> str:
@@ -247,7 +247,7 @@ async def test_blocking_steps_share_a_bounded_number_of_threads(app: StoreApp) -
     assert await handle.result(timeout=RETRY_SECONDS) == LEAST_STEP_THREADS
 
 
-async def test_a_blocking_task_sees_that_it_is_cancelled_and_stops(app: StoreApp) -> None:
+async def test_a_synchronous_task_sees_its_cancellation_and_stops(app: StoreApp) -> None:
     @app.task
     def looks(ctx: interlock.Context) -> None:
         while not ctx.cancelled:
@@ -261,7 +261,7 @@ async def test_a_blocking_task_sees_that_it_is_cancelled_and_stops(app: StoreApp
         assert (await app.until(handle.id, Status.CANCELLED)).attempt == 1
 
 
-async def test_a_task_that_completes_in_spite_of_a_cancel_has_succeeded(app: StoreApp) -> None:
+async def test_a_task_that_completes_despite_a_cancel_succeeds(app: StoreApp) -> None:
     @app.task
     async def stubborn() -> str:
         with contextlib.suppress(asyncio.CancelledError):
@@ -287,7 +287,7 @@ async def test_a_run_beyond_its_timeout_is_interrupted_and_fails(app: StoreApp) 
 
 
 @pytest.mark.parametrize(("asked", "delay"), [(0.0, 0.1), (7.0, 7.0)])
-async def test_a_run_beyond_its_timeout_is_tried_again_as_after_a_lease_that_ran_out(
+async def test_a_run_beyond_its_timeout_is_retried_like_an_expired_lease(
     app: StoreApp, asked: float, delay: float
 ) -> None:
     @app.task(timeout=0.05, backoff={"kind": "fixed", "base_seconds": 300}, expiry_delay=asked)
@@ -300,7 +300,7 @@ async def test_a_run_beyond_its_timeout_is_tried_again_as_after_a_lease_that_ran
     assert job.run_at == job.updated_at + round(delay * SECOND)
 
 
-async def test_a_thread_beyond_its_timeout_is_not_waited_for_but_keeps_its_place(app: StoreApp) -> None:
+async def test_a_thread_beyond_its_timeout_is_not_waited_for_but_keeps_its_slot(app: StoreApp) -> None:
     go_on = threading.Event()
     ran = []
 
@@ -321,7 +321,7 @@ async def test_a_thread_beyond_its_timeout_is_not_waited_for_but_keeps_its_place
     assert ran == [True]
 
 
-async def test_a_worker_that_lost_its_lease_stops_and_its_report_is_refused(app: StoreApp, clock: ManualClock) -> None:
+async def test_a_worker_that_lost_its_lease_stops_and_its_finish_is_rejected(app: StoreApp, clock: ManualClock) -> None:
     interrupted, taken = asyncio.Event(), asyncio.Event()
 
     @app.task
@@ -345,7 +345,7 @@ async def test_a_worker_that_lost_its_lease_stops_and_its_report_is_refused(app:
     assert (await app.job(handle.id)).result == '"fresh"'
 
 
-async def test_blocking_tasks_run_side_by_side_in_threads_with_the_loop_free(app: StoreApp) -> None:
+async def test_synchronous_tasks_run_concurrently_in_threads_with_the_loop_free(app: StoreApp) -> None:
     barrier = threading.Barrier(3)
     where = []
 
@@ -380,7 +380,7 @@ async def test_one_job_never_sees_the_context_variables_of_another(app: StoreApp
     assert seen == ["clean"] * 4
 
 
-async def test_stopping_waits_for_what_runs_and_claims_no_more(app: StoreApp) -> None:
+async def test_stopping_waits_for_running_jobs_and_claims_no_more(app: StoreApp) -> None:
     go_on, started = asyncio.Event(), asyncio.Event()
 
     @app.task
@@ -404,7 +404,7 @@ async def test_stopping_waits_for_what_runs_and_claims_no_more(app: StoreApp) ->
 
 @pytest.mark.parametrize("kind", ["asynchronous", "blocking"])
 @pytest.mark.parametrize("how", ["grace is over", "at once"])
-async def test_what_does_not_end_in_time_is_handed_back_without_spending_an_attempt(
+async def test_a_job_that_does_not_end_in_time_is_released_without_using_an_attempt(
     app: StoreApp, kind: str, how: str
 ) -> None:
     go_on = threading.Event()
@@ -431,7 +431,7 @@ async def test_what_does_not_end_in_time_is_handed_back_without_spending_an_atte
     go_on.set()
 
 
-async def test_prefetched_jobs_are_handed_back_at_once_when_the_worker_stops(app: StoreApp) -> None:
+async def test_prefetched_jobs_are_released_immediately_when_the_worker_stops(app: StoreApp) -> None:
     began, go_on = asyncio.Event(), asyncio.Event()
 
     @app.task
@@ -453,7 +453,7 @@ async def test_prefetched_jobs_are_handed_back_at_once_when_the_worker_stops(app
     assert (await app.job(handles[0].id)).status == Status.SUCCEEDED
 
 
-async def test_a_worker_whose_own_task_is_cancelled_hands_everything_back(app: StoreApp) -> None:
+async def test_a_worker_whose_own_task_is_cancelled_releases_everything(app: StoreApp) -> None:
     @app.task
     async def endless() -> None:
         await asyncio.Event().wait()
@@ -477,7 +477,7 @@ async def test_once_runs_exactly_one_job(app: StoreApp) -> None:
     assert await app.drain() == 2
 
 
-async def test_a_worker_takes_only_what_it_is_meant_and_able_to_do(app: StoreApp) -> None:
+async def test_a_worker_claims_only_its_types_and_capabilities(app: StoreApp) -> None:
     @app.task(requires=["gpu"])
     async def heavy() -> None: ...
 
@@ -491,7 +491,7 @@ async def test_a_worker_takes_only_what_it_is_meant_and_able_to_do(app: StoreApp
     assert await app.drain() == 1
 
 
-async def test_a_worker_refuses_what_cannot_work(app: StoreApp) -> None:
+async def test_a_worker_rejects_invalid_options(app: StoreApp) -> None:
     with pytest.raises(ValueError, match="no tasks"):
         app.worker()
 
@@ -506,7 +506,7 @@ async def test_a_worker_refuses_what_cannot_work(app: StoreApp) -> None:
         app.worker(concurrency=0)
 
 
-async def test_heartbeats_come_often_enough_for_the_shortest_lease_that_a_task_asks_for(app: StoreApp) -> None:
+async def test_heartbeats_are_frequent_enough_for_the_shortest_lease_of_a_task(app: StoreApp) -> None:
     @app.task(lease=10)
     async def brief() -> None: ...
 

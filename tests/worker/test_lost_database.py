@@ -15,7 +15,7 @@ from tests.support.postgres import PostgresServer
 from tests.support.stores import APP_LOGIN, TEMPLATE, make_template
 
 
-async def test_a_worker_outlives_the_death_of_postgresql_with_what_it_runs() -> None:
+async def test_a_worker_survives_a_crash_of_postgresql_with_its_running_jobs() -> None:
     go_on, started = asyncio.Event(), asyncio.Event()
     with PostgresServer() as server:
         await make_template(server)

@@ -20,10 +20,10 @@ from interlock.sdk.context import MAX_UPLOADS, Context
 from interlock.sdk.exceptions import JobFailed
 from interlock.sdk.handle import JobHandle
 from interlock.storage.contract import Store
-from tests.support.apps import TENANT, Lodger, StoreApp
+from tests.support.apps import TENANT, BorrowedStoreClient, StoreApp
 
 
-class Lossy(Lodger):
+class Lossy(BorrowedStoreClient):
     """Does everything it is asked, but loses the answer of the first claims and reports."""
 
     claims_to_lose = 0
@@ -79,7 +79,7 @@ def app(store: Store, client: Lossy) -> StoreApp:
     return made
 
 
-async def test_a_claim_whose_answer_was_lost_is_asked_for_again_and_runs_once(app: StoreApp, client: Lossy) -> None:
+async def test_a_claim_whose_response_was_lost_is_repeated_and_runs_once(app: StoreApp, client: Lossy) -> None:
     runs = []
 
     @app.task
@@ -94,9 +94,7 @@ async def test_a_claim_whose_answer_was_lost_is_asked_for_again_and_runs_once(ap
         assert [row.verb for row in await handle.history()] == [Verb.ENQUEUE, Verb.CLAIM, Verb.COMPLETE]
 
 
-async def test_a_worker_that_is_stopped_while_it_waits_for_a_claim_hands_back_what_was_granted(
-    app: StoreApp, client: Lossy
-) -> None:
+async def test_a_worker_stopped_while_it_waits_for_a_claim_releases_its_jobs(app: StoreApp, client: Lossy) -> None:
     @app.task
     async def never() -> None:
         raise AssertionError("it was not heard of")
@@ -115,7 +113,7 @@ async def test_a_worker_that_is_stopped_while_it_waits_for_a_claim_hands_back_wh
 
 
 @pytest.mark.parametrize("trouble", [OSError("a driver's own"), Unauthenticated()], ids=["odd", "hopeless"])
-async def test_a_worker_that_cannot_ask_what_it_was_granted_still_hands_back_all_else_it_holds(
+async def test_a_worker_that_cannot_recover_a_claim_still_releases_all_other_leases(
     app: StoreApp, client: Lossy, trouble: Exception
 ) -> None:
     started = asyncio.Event()
@@ -141,7 +139,7 @@ async def test_a_worker_that_cannot_ask_what_it_was_granted_still_hands_back_all
     ]
 
 
-async def test_a_report_whose_answer_was_lost_is_repeated_and_counts_once(app: StoreApp, client: Lossy) -> None:
+async def test_a_finish_whose_response_was_lost_is_repeated_and_counts_once(app: StoreApp, client: Lossy) -> None:
     @app.task
     async def good() -> int:
         return 1
@@ -160,7 +158,7 @@ async def test_a_report_whose_answer_was_lost_is_repeated_and_counts_once(app: S
     ]
 
 
-async def test_a_file_is_sent_again_when_its_answer_is_lost_but_not_for_ever(app: StoreApp, client: Lossy) -> None:
+async def test_a_file_is_sent_again_when_its_response_is_lost_but_not_forever(app: StoreApp, client: Lossy) -> None:
     @app.task(max_attempts=1)
     async def report(ctx: Context) -> str:
         return await ctx.attach("report", b"large")

@@ -26,7 +26,7 @@ def error_of(job: Any) -> Any:
     return json.loads(job.error)
 
 
-async def test_what_a_task_returns_is_the_result_of_its_job(app: StoreApp) -> None:
+async def test_the_return_value_of_a_task_is_the_result_of_its_job(app: StoreApp) -> None:
     @app.task
     async def add(a: int, b: int = 2) -> dict[str, int]:
         return {"sum": a + b}
@@ -48,7 +48,7 @@ async def test_a_task_that_returns_nothing_succeeds_without_a_result(app: StoreA
 
 
 @pytest.mark.parametrize("value", [float("nan"), {"deep": [None, float("-inf")]}])
-async def test_a_result_that_json_cannot_hold_fails_the_job_instead_of_changing(app: StoreApp, value: object) -> None:
+async def test_a_result_that_json_cannot_encode_fails_the_job_instead_of_changing(app: StoreApp, value: object) -> None:
     @app.task
     async def measure() -> object:
         return value
@@ -60,7 +60,7 @@ async def test_a_result_that_json_cannot_hold_fails_the_job_instead_of_changing(
     assert "NaN and infinity" in error_of(job)["message"]
 
 
-async def test_an_exception_is_tried_again_and_tells_where_it_came_from(app: StoreApp, clock: ManualClock) -> None:
+async def test_an_exception_is_retried_with_its_traceback(app: StoreApp, clock: ManualClock) -> None:
     @app.task(max_attempts=2, backoff={"kind": "fixed", "base_seconds": 10})
     async def stumble() -> None:
         raise KeyError("pages")
@@ -77,7 +77,7 @@ async def test_an_exception_is_tried_again_and_tells_where_it_came_from(app: Sto
     assert (await app.job(handle.id)).status == Status.DEAD_LETTER
 
 
-async def test_retry_says_when_to_try_again(app: StoreApp, clock: ManualClock) -> None:
+async def test_retry_sets_the_time_of_the_next_attempt(app: StoreApp, clock: ManualClock) -> None:
     @app.task
     async def limited() -> None:
         raise interlock.Retry("quota", delay=timedelta(minutes=5))
@@ -89,7 +89,7 @@ async def test_retry_says_when_to_try_again(app: StoreApp, clock: ManualClock) -
     assert error_of(job)["message"] == "quota"
 
 
-async def test_fail_ends_the_job_whatever_attempts_are_left(app: StoreApp) -> None:
+async def test_fail_ends_the_job_with_attempts_left(app: StoreApp) -> None:
     @app.task(max_attempts=5)
     async def hopeless() -> None:
         raise interlock.Fail("no such page", kind="gone", details={"page": 7})
@@ -101,7 +101,7 @@ async def test_fail_ends_the_job_whatever_attempts_are_left(app: StoreApp) -> No
     assert error_of(job) == {"message": "no such page", "kind": "gone", "details": {"page": 7}}
 
 
-async def test_release_hands_the_job_back_until_a_time_and_spends_no_attempt(app: StoreApp, clock: ManualClock) -> None:
+async def test_release_returns_the_job_until_a_time_and_uses_no_attempt(app: StoreApp, clock: ManualClock) -> None:
     runs = []
 
     @app.task
@@ -143,7 +143,7 @@ async def test_a_release_cannot_be_swallowed_by_catching_exceptions(app: StoreAp
 
 
 @pytest.mark.parametrize("give", ["payload", "result"])
-async def test_what_cannot_be_read_or_written_as_json_fails_for_good(app: StoreApp, give: str) -> None:
+async def test_values_that_json_cannot_encode_or_decode_fail_permanently(app: StoreApp, give: str) -> None:
     @app.task
     async def odd(n: int) -> Any:
         return {1: object()}
@@ -157,7 +157,7 @@ async def test_what_cannot_be_read_or_written_as_json_fails_for_good(app: StoreA
     assert (job.status, error_of(job)["kind"]) == (Status.FAILED, f"invalid_{give}")
 
 
-async def test_a_result_beyond_the_limit_fails_the_job_instead_of_running_it_for_ever(app: StoreApp) -> None:
+async def test_a_result_beyond_the_limit_fails_the_job_instead_of_running_it_forever(app: StoreApp) -> None:
     @app.task
     async def talkative() -> str:
         return "x" * 300_000
@@ -189,7 +189,7 @@ async def test_a_result_beyond_the_limit_is_stored_as_an_artifact(store: Store, 
     assert b"".join([chunk async for chunk in download.chunks]) == content
 
 
-async def test_a_result_with_odd_text_is_mended_not_lost(app: StoreApp) -> None:
+async def test_a_result_with_invalid_unicode_is_sanitized_not_lost(app: StoreApp) -> None:
     @app.task
     async def garbled() -> list[str]:
         return ["\x00", "half \ud800 pair"]
@@ -201,7 +201,7 @@ async def test_a_result_with_odd_text_is_mended_not_lost(app: StoreApp) -> None:
     assert await handle.result(timeout=RETRY_SECONDS) == ["\x00", "half \ufffd pair"]
 
 
-async def test_an_error_with_details_that_are_no_json_or_far_too_large_is_still_reported(app: StoreApp) -> None:
+async def test_an_error_with_details_that_are_not_json_or_far_too_large_is_still_reported(app: StoreApp) -> None:
     @app.task
     async def first() -> None:
         raise interlock.Fail("a", details=object())
@@ -218,7 +218,7 @@ async def test_an_error_with_details_that_are_no_json_or_far_too_large_is_still_
 
 
 @pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt()])
-async def test_a_task_that_wants_to_end_the_process_only_fails_itself(app: StoreApp, raised: BaseException) -> None:
+async def test_a_task_that_wants_to_exit_the_process_fails_only_itself(app: StoreApp, raised: BaseException) -> None:
     @app.task(max_attempts=1)
     async def rude() -> None:
         raise raised
@@ -233,7 +233,7 @@ async def test_a_task_that_wants_to_end_the_process_only_fails_itself(app: Store
     assert [error_of(job)["kind"] for job in jobs] == [type(raised).__name__] * 2
 
 
-async def test_usage_of_a_run_is_summed_and_kept(app: StoreApp) -> None:
+async def test_usage_of_a_run_is_summed_and_stored(app: StoreApp) -> None:
     @app.task
     async def thinking(ctx: interlock.Context) -> None:
         ctx.usage(tokens=100, cost=0.25)
@@ -246,7 +246,7 @@ async def test_usage_of_a_run_is_summed_and_kept(app: StoreApp) -> None:
     assert json.loads(usage) == {"tokens": 120, "cost": 0.25}
 
 
-async def test_what_failed_attempts_have_used_up_is_summed_with_the_rest(app: StoreApp, clock: ManualClock) -> None:
+async def test_usage_of_failed_attempts_is_included(app: StoreApp, clock: ManualClock) -> None:
     @app.task(max_attempts=3, backoff={"kind": "fixed", "base_seconds": 1})
     async def thinking(ctx: interlock.Context) -> None:
         ctx.usage(tokens=100, cost=0.25)
@@ -270,7 +270,7 @@ async def test_what_failed_attempts_have_used_up_is_summed_with_the_rest(app: St
     assert used == [{"tokens": 300, "cost": 0.75}, {"tokens": 7}]
 
 
-async def test_what_a_job_has_used_up_is_known_although_it_came_to_nothing(app: StoreApp, clock: ManualClock) -> None:
+async def test_usage_of_a_failed_job_is_known(app: StoreApp, clock: ManualClock) -> None:
     @app.task(max_attempts=2, backoff={"kind": "fixed", "base_seconds": 1})
     async def hopeless(ctx: interlock.Context) -> None:
         ctx.usage(tokens=50)
@@ -286,7 +286,7 @@ async def test_what_a_job_has_used_up_is_known_although_it_came_to_nothing(app: 
 
 
 @pytest.mark.parametrize(("after", "waits"), [(-3.5, 0.1), (timedelta(days=40), 30 * 86_400.0)])
-async def test_a_retry_at_a_time_that_is_over_or_too_far_is_reported_all_the_same(
+async def test_a_retry_at_a_time_that_is_past_or_too_far_is_still_reported(
     app: StoreApp, clock: ManualClock, after: float | timedelta, waits: float
 ) -> None:
     @app.task
@@ -300,7 +300,7 @@ async def test_a_retry_at_a_time_that_is_over_or_too_far_is_reported_all_the_sam
     assert error_of(job)["message"] == "quota"
 
 
-async def test_a_release_for_a_time_that_is_over_is_for_now(app: StoreApp) -> None:
+async def test_a_release_until_a_past_time_is_immediate(app: StoreApp) -> None:
     runs = []
 
     @app.task(max_attempts=1)
@@ -318,7 +318,7 @@ async def test_a_release_for_a_time_that_is_over_is_for_now(app: StoreApp) -> No
         interlock.Release(delay=float("nan"))
 
 
-async def test_a_release_that_is_refused_fails_the_attempt_and_says_why(app: StoreApp) -> None:
+async def test_a_rejected_release_fails_the_attempt_and_explains_why(app: StoreApp) -> None:
     """Else it would hang until its lease ran out, and be told to have been silent."""
 
     @app.task(max_attempts=1)
@@ -332,7 +332,7 @@ async def test_a_release_that_is_refused_fails_the_attempt_and_says_why(app: Sto
     assert "reason" in error_of(job)["message"]
 
 
-async def test_what_suspends_a_run_does_so_from_inside_a_task_group(app: StoreApp) -> None:
+async def test_a_run_can_be_suspended_from_inside_a_task_group(app: StoreApp) -> None:
     @app.task
     async def leaf(n: int) -> int:
         return n
@@ -359,8 +359,8 @@ async def test_what_suspends_a_run_does_so_from_inside_a_task_group(app: StoreAp
     assert jobs[0].result == "3"
 
 
-async def test_one_error_inside_a_task_group_is_told_as_itself(app: StoreApp) -> None:
-    async def fail_for_good() -> None:
+async def test_a_single_error_inside_a_task_group_is_reported_as_itself(app: StoreApp) -> None:
+    async def fail_permanently() -> None:
         raise interlock.Fail("no such page", kind="gone")
 
     async def stumble(error: Exception) -> None:
@@ -369,7 +369,7 @@ async def test_one_error_inside_a_task_group_is_told_as_itself(app: StoreApp) ->
     @app.task(max_attempts=5)
     async def alone() -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(fail_for_good())
+            group.create_task(fail_permanently())
 
     @app.task(max_attempts=1)
     async def several() -> None:
@@ -384,7 +384,7 @@ async def test_one_error_inside_a_task_group_is_told_as_itself(app: StoreApp) ->
     assert (jobs[1].status, error_of(jobs[1])["kind"]) == (Status.DEAD_LETTER, "ExceptionGroup")
 
 
-async def test_a_task_that_cancels_its_own_run_has_failed_and_is_not_run_for_ever(app: StoreApp) -> None:
+async def test_a_task_that_cancels_its_own_run_fails_and_is_not_run_forever(app: StoreApp) -> None:
     @app.task(max_attempts=1)
     async def restless() -> None:
         running = asyncio.current_task()

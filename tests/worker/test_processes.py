@@ -127,7 +127,7 @@ async def shop(url: str, tmp_path: Path) -> AsyncIterator[Shop]:
             made.close()
 
 
-async def test_sigterm_lets_a_running_job_end_and_spends_no_attempt(shop: Shop) -> None:
+async def test_sigterm_lets_a_running_job_finish_and_uses_no_attempt(shop: Shop) -> None:
     go = shop.directory / "go"
     running = await shop.task("slow").enqueue(go=str(go))
     worker = shop.worker("--concurrency", "1", "--prefetch", "1")
@@ -143,7 +143,7 @@ async def test_sigterm_lets_a_running_job_end_and_spends_no_attempt(shop: Shop) 
 
 
 @pytest.mark.parametrize("task", ["slow", "stuck"])
-async def test_a_second_sigterm_hands_everything_back_at_once(shop: Shop, task: str) -> None:
+async def test_a_second_sigterm_releases_everything_immediately(shop: Shop, task: str) -> None:
     arguments = {"go": str(shop.directory / "never")} if task == "slow" else {}
     handle = await shop.task(task).enqueue(**arguments)
     worker = shop.worker()
@@ -184,7 +184,7 @@ async def test_a_job_that_kills_its_worker_is_counted_and_its_process_replaced(s
     assert fleet.wait(RETRY_SECONDS) == 0
 
 
-async def test_members_of_a_fleet_do_not_outlive_their_parent(shop: Shop) -> None:
+async def test_worker_processes_do_not_outlive_their_supervisor(shop: Shop) -> None:
     fleet = shop.worker("--processes", "2")
     pids = set()
 
@@ -201,7 +201,7 @@ async def test_members_of_a_fleet_do_not_outlive_their_parent(shop: Shop) -> Non
     await eventually(gone)
 
 
-async def test_drain_ends_when_nothing_is_due_and_once_after_one_job(shop: Shop) -> None:
+async def test_drain_exits_when_nothing_is_due_and_once_after_one_job(shop: Shop) -> None:
     handles = [await shop.task("quick").enqueue() for _ in range(5)]
     once = shop.worker("--once")
     assert once.wait(RETRY_SECONDS) == 0
@@ -233,7 +233,7 @@ def plain_shop(tmp_path: Path) -> Iterator[Shop]:
 
 
 @pytest.mark.parametrize(
-    ("target", "options", "says"),
+    ("target", "options", "expected"),
     [
         ("shop", (), "write MODULE:APP"),
         ("nowhere:app", (), "no module 'nowhere'"),
@@ -248,16 +248,16 @@ def plain_shop(tmp_path: Path) -> Iterator[Shop]:
         ("shop:app", ("--processes", "2", "--name", "x"), "--name requires --processes 1"),
     ],
 )
-def test_a_wrong_command_line_is_refused_with_a_reason(
-    plain_shop: Shop, target: str, options: tuple[str, ...], says: str
+def test_an_invalid_command_line_is_rejected_with_a_reason(
+    plain_shop: Shop, target: str, options: tuple[str, ...], expected: str
 ) -> None:
     worker = plain_shop.worker(*options, target=target)
     _, given = worker.communicate(timeout=RETRY_SECONDS)
-    assert (worker.returncode, says in given) == (2, True), given
+    assert (worker.returncode, expected in given) == (2, True), given
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_workers_that_are_to_end_by_themselves_do_so_when_nobody_is_there(plain_shop: Shop, processes: str) -> None:
+def test_draining_workers_exit_when_the_server_is_unreachable(plain_shop: Shop, processes: str) -> None:
     nowhere = f"postgresql://nobody@127.0.0.1:{free_port()}/jobs"
     worker = plain_shop.worker("--drain", "--processes", processes, "--database", nowhere)
     _, given = worker.communicate(timeout=RETRY_SECONDS)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from interlock.storage.shards.factory import open_sharded_store
-from tests.contract.builders import Desk
+from tests.contract.builders import TenantQueue
 from tests.support.postgres import Postgres
 from tests.support.shards import resident
 from tests.support.stores import APP_LOGIN, ManualClock
@@ -24,10 +24,10 @@ def addresses(shards: dict[str, str], postgres: Postgres) -> dict[str, str]:
 
 
 @pytest.fixture
-async def remote(addresses: dict[str, str], clock: ManualClock, tenant: str) -> AsyncIterator[Desk]:
+async def queue(addresses: dict[str, str], clock: ManualClock, tenant: str) -> AsyncIterator[TenantQueue]:
     """A tenant that lives on shard a, through a router that hardly remembers."""
     router = await open_sharded_store(addresses, size=2, clock=clock, fresh_seconds=0.01)
     try:
-        yield Desk(router, resident("a", tenant), clock)
+        yield TenantQueue(router, resident("a", tenant), clock)
     finally:
         await router.close()

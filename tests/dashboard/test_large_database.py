@@ -82,7 +82,7 @@ async def following(http: httpx2.AsyncClient, path: str) -> AsyncIterator[list[s
         next = None if found is None else html.unescape(found[1])
 
 
-async def test_a_hundred_thousand_jobs_are_looked_at_and_steered(board: Board, tenant: str) -> None:
+async def test_a_hundred_thousand_jobs_are_listed_and_operated_on(board: Board, tenant: str) -> None:
     who = local(tenant)
     await fill(board.engine, who)
     # The limit is no measure of quickness but of sense: a page that read everything for each row would not come back.

@@ -10,17 +10,17 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from tests.api.toxic import Line, Toxic
+from tests.api.toxic_proxy import Toxic, ToxicProxy
 
 
-class Lines:
+class Proxies:
     """Proxies by the name of whom they belong to, in a thread of their own: a cluster starts while the test waits."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self._lines: dict[str, dict[int, Line]] = defaultdict(dict)
+        self._lines: dict[str, dict[int, ToxicProxy]] = defaultdict(dict)
         self._servers: list[asyncio.Server] = []
 
     def way(self, owner: str, port: int) -> int:
@@ -29,11 +29,11 @@ class Lines:
             self._lines[owner][port] = self._do(self._open(port)).result()
         return self._lines[owner][port].port
 
-    def silence(self, owner: str) -> None:
+    def drop_all(self, owner: str) -> None:
         """Swallow whatever is sent on the lines of one owner, in both directions, as if a cable had been pulled."""
         self._become(owner, Toxic.SILENCE)
 
-    def mend(self, owner: str) -> None:
+    def restore(self, owner: str) -> None:
         self._become(owner, Toxic.NONE)
 
     def close(self) -> None:
@@ -49,8 +49,8 @@ class Lines:
 
         self._do(become()).result()
 
-    async def _open(self, port: int) -> Line:
-        line = Line(f"postgresql://nobody@127.0.0.1:{port}/")
+    async def _open(self, port: int) -> ToxicProxy:
+        line = ToxicProxy(f"postgresql://nobody@127.0.0.1:{port}/")
         server = await asyncio.start_server(line.connected, "127.0.0.1", 0)
         line.port = server.sockets[0].getsockname()[1]
         self._servers.append(server)
@@ -68,8 +68,8 @@ class Lines:
 
 
 @contextmanager
-def lines() -> Iterator[Lines]:
-    made = Lines()
+def lines() -> Iterator[Proxies]:
+    made = Proxies()
     try:
         yield made
     finally:

@@ -22,7 +22,7 @@ OUR_KINDS = ("timeout", "lease_expired", "revoked", "deadline", "approval_denied
 Facts = dict[str, Any]
 
 
-class Line(NamedTuple):
+class HistoryLine(NamedTuple):
     """A row of history without its hash; metadata is parsed."""
 
     version: int
@@ -52,7 +52,7 @@ class Replay(NamedTuple):
 
 
 @dataclass
-class Life:
+class JobModel:
     """One job."""
 
     created: NewJob
@@ -86,17 +86,17 @@ class Life:
     usage: str | None = None
     error: Facts | None = None
     sanitized: bool = False
-    history: list[Line] = field(default_factory=list)
+    history: list[HistoryLine] = field(default_factory=list)
     ends: dict[int, End] = field(default_factory=dict)
 
     @classmethod
-    def begin(cls, new: NewJob, now: int) -> Life:
+    def begin(cls, new: NewJob, now: int) -> JobModel:
         if new.delay_seconds is not None:
             run_at = now + micros(new.delay_seconds)
         else:
             run_at = now if new.run_at is None else new.run_at
         life = cls(new, now, run_at, new.priority, new.deadline, new.max_attempts, updated_at=now)
-        life.history.append(Line(1, None, Status.QUEUED, Verb.ENQUEUE, new.created_by, 1, 0, None, None, now))
+        life.history.append(HistoryLine(1, None, Status.QUEUED, Verb.ENQUEUE, new.created_by, 1, 0, None, None, now))
         return life
 
     @property
@@ -115,7 +115,7 @@ class Life:
     def late(self, now: int) -> bool:
         return self.deadline is not None and self.deadline <= now
 
-    def held_by(self, fence: int, worker: str) -> bool:
+    def leased_by(self, fence: int, worker: str) -> bool:
         return self.status == Status.RUNNING and self.fence == fence and self.worker == worker
 
     def record(self, tenant: str) -> Facts:
@@ -145,10 +145,10 @@ def plain(job: Job) -> Facts:
     return facts
 
 
-def plain_line(row: HistoryRow) -> Line:
+def plain_line(row: HistoryRow) -> HistoryLine:
     facts = {} if row.metadata is None else json.loads(row.metadata)
     facts.pop("digests", None)  # tests of contents are in tests/contract/test_digests.py
-    return Line(
+    return HistoryLine(
         *row[1:9], None if not facts else {name: plain_fact(name, fact) for name, fact in facts.items()}, row.at
     )
 
@@ -163,11 +163,11 @@ def plain_error(error: Facts) -> Facts:
     return {**error, "message": "…"} if error["kind"] in OUR_KINDS and error["message"] else error
 
 
-def commit_seq(life: Life) -> tuple[int, int, int]:
+def commit_seq(life: JobModel) -> tuple[int, int, int]:
     return -life.priority, life.run_at, life.seq
 
 
-def receipt(life: Life) -> Receipt:
+def receipt(life: JobModel) -> Receipt:
     """What the newest line of history says."""
     line = life.history[-1]
     facts = line.metadata or {}
@@ -176,7 +176,7 @@ def receipt(life: Life) -> Receipt:
     return Receipt(life.id, line.fence, line.target, attempt, line.version, facts.get("run_at"), ended)
 
 
-def retry_delay(life: Life, retry_after_seconds: float | None) -> tuple[int, int]:
+def retry_delay(life: JobModel, retry_after_seconds: float | None) -> tuple[int, int]:
     """The least and the most to wait after the attempt that just failed."""
     if retry_after_seconds is not None:
         least = most = retry_after_seconds
@@ -189,7 +189,7 @@ def retry_delay(life: Life, retry_after_seconds: float | None) -> tuple[int, int
     return max(micros(least), SECOND // 10), max(micros(most), SECOND // 10)
 
 
-def by_seq(lives: Iterable[Life]) -> list[Life]:
+def by_seq(lives: Iterable[JobModel]) -> list[JobModel]:
     return sorted(lives, key=lambda life: life.seq)
 
 
@@ -197,5 +197,5 @@ class Jobs:
     """The jobs of one tenant and which of their types are paused: what every part of the model looks at."""
 
     def __init__(self) -> None:
-        self.jobs: dict[str, Life] = {}
+        self.jobs: dict[str, JobModel] = {}
         self.paused: set[str] = set()

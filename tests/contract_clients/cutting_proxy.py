@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class Cutter:
+class CuttingProxy:
     """A proxy. Each connection lets some bytes through in each direction and is then cut."""
 
     def __init__(self, port: int, *, seed: int) -> None:
@@ -62,9 +62,9 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, b
 
 
 @asynccontextmanager
-async def cutting(port: int, *, seed: int) -> AsyncIterator[Cutter]:
+async def cutting(port: int, *, seed: int) -> AsyncIterator[CuttingProxy]:
     """A cutter in front of a port for as long as the block lasts; the seed decides where it cuts."""
-    cutter = Cutter(port, seed=seed)
+    cutter = CuttingProxy(port, seed=seed)
     server = await asyncio.start_server(cutter.connected, "127.0.0.1", 0)
     cutter.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:

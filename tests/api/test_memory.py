@@ -18,7 +18,7 @@ def engine() -> str:
     return "sqlite"
 
 
-async def test_answered_requests_leave_nothing_behind_but_the_last_of_a_connection(api: Api) -> None:
+async def test_finished_requests_leave_nothing_in_memory_except_the_last_of_a_connection(api: Api) -> None:
     gc.collect()
     gc.disable()
     try:

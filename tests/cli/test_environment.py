@@ -38,7 +38,7 @@ def interlock(directory: Path, words: str, ends: str = "") -> subprocess.Complet
     )
 
 
-def test_a_worker_without_standard_input_and_output_works_for_the_database_and_tenant_it_is_told(
+def test_a_worker_without_standard_streams_works_for_the_given_database_and_tenant(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "shop.py").write_text(MODULE)
@@ -52,21 +52,21 @@ def test_a_worker_without_standard_input_and_output_works_for_the_database_and_t
     assert not (tmp_path / "unused.db").exists()
 
 
-def test_a_command_whose_output_is_closed_still_does_its_work(tmp_path: Path) -> None:
+def test_a_command_with_closed_output_still_does_its_work(tmp_path: Path) -> None:
     interlock(tmp_path, "migrate")
     done = interlock(tmp_path, "jobs add greet", ">&-")
     assert (done.returncode, done.stderr) == (0, "")
     assert [job["type"] for job in json.loads(interlock(tmp_path, "jobs list --json").stdout)["items"]] == ["greet"]
 
 
-def test_a_file_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_created_is_reported_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     done = interlock(tmp_path, "jobs list --database sqlite:///loop")
     assert (done.returncode, done.stdout) == (5, "")
     assert done.stderr.startswith("interlock: loop cannot be made")
 
 
-def test_an_id_stays_in_one_piece_on_a_narrow_terminal(
+def test_an_id_is_not_wrapped_on_a_narrow_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")

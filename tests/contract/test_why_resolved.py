@@ -14,7 +14,7 @@ from interlock.domain.explain import ReasonCode
 from interlock.domain.registry import Agent
 from interlock.storage.contract import Store
 from tests.contract.approvals import command, decided, request_approval
-from tests.contract.builders import OPERATOR, Desk, complete, release
+from tests.contract.builders import OPERATOR, TenantQueue, complete, release
 from tests.contract.reasons import clauses, seen
 from tests.support.stores import START, ManualClock
 
@@ -38,27 +38,27 @@ _numbers = itertools.count(1)
 class Knot:
     """A job that is held back in several ways at once, and what lifts each of them."""
 
-    def __init__(self, remote: Desk) -> None:
-        self.remote = remote
+    def __init__(self, queue: TenantQueue) -> None:
+        self.queue = queue
         self.worker: dict[str, Any] = {}
         self.lifts: dict[ReasonCode, Lift] = {}
 
     async def tie(self, *, waits: str, later: bool, paused: bool, busy: bool, lacking: ReasonCode) -> str:
-        remote = self.remote
-        await remote.store.set_agent(remote.tenant, Agent("bot", "a", 1, strict=False))
+        queue = self.queue
+        await queue.store.set_agent(queue.tenant, Agent("bot", "a", 1, strict=False))
         delay = 10.0 if later and waits == "nothing" else None
-        id = await remote.add(**NEEDS, **AGENT, delay_seconds=delay)
+        id = await queue.add(**NEEDS, **AGENT, delay_seconds=delay)
         if waits != "nothing":
             await self._wait(waits, later)
         elif later:
             self.lifts[ReasonCode.DUE_LATER] = self._later
         if busy:
-            await remote.add(type="chore", **AGENT)
-            (rival,) = await remote.claim(types=frozenset({"chore"}), lease_seconds=3600)
-            self.lifts[ReasonCode.AGENT_BUSY] = lambda: remote.do(complete(rival))
+            await queue.add(type="chore", **AGENT)
+            (rival,) = await queue.claim(types=frozenset({"chore"}), lease_seconds=3600)
+            self.lifts[ReasonCode.AGENT_BUSY] = lambda: queue.do(complete(rival))
         if paused:
-            await remote.store.pause(remote.tenant, "render", actor=OPERATOR, reason=None)
-            self.lifts[ReasonCode.PAUSED] = lambda: remote.store.pause(remote.tenant, "render", actor=None, reason=None)
+            await queue.store.pause(queue.tenant, "render", actor=OPERATOR, reason=None)
+            self.lifts[ReasonCode.PAUSED] = lambda: queue.store.pause(queue.tenant, "render", actor=None, reason=None)
         steps = list(WORKERS)
         for clause, better in itertools.pairwise(steps[steps.index(lacking) :]):
             self.lifts[clause] = lambda better=better: self._send(better)  # type: ignore[misc]
@@ -66,25 +66,25 @@ class Knot:
         return id
 
     async def _wait(self, waits: str, later: bool) -> None:
-        remote = self.remote
-        (job,) = await remote.claim(**ABLE, lease_seconds=3600)
+        queue = self.queue
+        (job,) = await queue.claim(**ABLE, lease_seconds=3600)
         if waits == "people":
             order = request_approval(job, expires_in_seconds=HOURS)
-            await remote.do(order)
-            self.lifts[ReasonCode.WAITING_FOR_APPROVAL] = lambda: decided(remote, command(order.approval_id))
+            await queue.do(order)
+            self.lifts[ReasonCode.WAITING_FOR_APPROVAL] = lambda: decided(queue, command(order.approval_id))
             return
-        child = await remote.add(type="child", requires=("nobody has this",), parent_id=job.id)
-        await remote.do(release(job, children=(child,), delay_seconds=10.0 if later else None))
-        self.lifts[ReasonCode.WAITING_FOR_CHILDREN] = lambda: remote.do(CancelJob(child, OPERATOR))
+        child = await queue.add(type="child", requires=("nobody has this",), parent_id=job.id)
+        await queue.do(release(job, children=(child,), delay_seconds=10.0 if later else None))
+        self.lifts[ReasonCode.WAITING_FOR_CHILDREN] = lambda: queue.do(CancelJob(child, OPERATOR))
         if later:
             self.lifts[ReasonCode.DUE_LATER] = self._later
 
     async def _later(self) -> None:
-        self.remote.clock.advance(10)
+        self.queue.clock.advance(10)
 
     async def _send(self, clause: ReasonCode) -> None:
         self.worker = {"worker": "able", **WORKERS[clause]}
-        await seen(self.remote, **self.worker)
+        await seen(self.queue, **self.worker)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
@@ -95,20 +95,20 @@ class Knot:
     busy=st.booleans(),
     lacking=st.sampled_from(tuple(WORKERS)),
 )
-async def test_lifting_the_clause_that_decides_again_and_again_makes_a_job_run(
+async def test_removing_the_first_reason_repeatedly_makes_a_job_run(
     store: Store, clock: ManualClock, waits: str, later: bool, paused: bool, busy: bool, lacking: ReasonCode
 ) -> None:
     clock.now = START
-    remote = Desk(store, f"knot-{next(_numbers)}", clock)
-    knot = Knot(remote)
+    queue = TenantQueue(store, f"knot-{next(_numbers)}", clock)
+    knot = Knot(queue)
     busy = busy and (waits != "nothing" or later)  # else it was there first, and has the place itself
     id = await knot.tie(waits=waits, later=later, paused=paused, busy=busy, lacking=lacking)
     lifted = []
-    while (clause := ReasonCode((await clauses(remote, id))[0])) is not ReasonCode.READY:
+    while (clause := ReasonCode((await clauses(queue, id))[0])) is not ReasonCode.READY:
         assert clause in knot.lifts, f"{clause} does not hold"
-        assert id not in await remote.claimed(**knot.worker, limit=100, lease_seconds=3600)
+        assert id not in await queue.claimed(**knot.worker, limit=100, lease_seconds=3600)
         await knot.lifts.pop(clause)()
         lifted.append(clause)
     assert lifted == sorted(lifted, key=list(ReasonCode).index)
     assert not knot.lifts, "ready although something holds it"
-    assert id in await remote.claimed(**knot.worker, limit=100)
+    assert id in await queue.claimed(**knot.worker, limit=100)

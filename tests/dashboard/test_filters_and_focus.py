@@ -32,7 +32,7 @@ async def opened(board: Board, chromium: Browser, path: str, *, script: bool = T
     return page
 
 
-def test_a_narrowed_query_keeps_the_rest_and_begins_at_its_first_page() -> None:
+def test_a_narrower_query_keeps_the_rest_and_begins_at_its_first_page() -> None:
     query = Fields("status=running&tag=a&agent=x%2Fy&before=7&notice=bulk&n=3&type=")
     assert query.with_filter("tag", "b & c") == "status=running&agent=x%2Fy&tag=a&tag=b+%26+c"
     assert query.with_filter("tag", "a") == "status=running&agent=x%2Fy&tag=a"
@@ -40,7 +40,7 @@ def test_a_narrowed_query_keeps_the_rest_and_begins_at_its_first_page() -> None:
     assert Fields("").with_filter("worker", "w") == "worker=w"
 
 
-async def test_what_is_seen_in_a_row_narrows_the_list_further(board: Board, stage: Scene, chromium: Browser) -> None:
+async def test_a_value_in_a_row_filters_the_list_further(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await opened(board, chromium, "/jobs?status=running", script=False)
     assert await page.locator("tbody tr").count() == 2
     await follow(page.get_by_role("link", name="macbook-7").first)
@@ -55,7 +55,7 @@ async def test_what_is_seen_in_a_row_narrows_the_list_further(board: Board, stag
     assert await page.locator("tbody tr").count() > 20
 
 
-async def test_a_filter_leaves_empty_fields_out_of_its_address(board: Board, stage: Scene, chromium: Browser) -> None:
+async def test_a_filter_omits_empty_fields_from_its_url(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await opened(board, chromium, "/jobs")
     await page.get_by_label("Type").fill("crawl")
     await page.get_by_text("queued", exact=True).first.click()
@@ -63,9 +63,7 @@ async def test_a_filter_leaves_empty_fields_out_of_its_address(board: Board, sta
     await expect(page).to_have_url(f"{board.url}/jobs?status=queued&type=crawl")
 
 
-async def test_many_are_confirmed_under_the_words_that_chose_them(
-    board: Board, stage: Scene, chromium: Browser
-) -> None:
+async def test_a_bulk_action_is_confirmed_with_its_filter(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await opened(board, chromium, "/jobs?status=queued&type=embed-page", script=False)
     await page.get_by_label("Apply to").select_option("filter")
     await follow(page.get_by_role("button", name="Cancel…"))
@@ -74,7 +72,7 @@ async def test_many_are_confirmed_under_the_words_that_chose_them(
     assert "all jobs" in await page.inner_text("main")
 
 
-async def test_a_marked_row_stays_when_newer_ones_push_it_off_the_page(
+async def test_a_selected_row_stays_when_newer_ones_push_it_off_the_page(
     board: Board, stage: Scene, chromium: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "PAGE_SIZE", 5)
@@ -93,7 +91,7 @@ async def test_a_marked_row_stays_when_newer_ones_push_it_off_the_page(
     await expect(page.locator(f"#{id}")).to_have_count(0)
 
 
-async def test_rows_stay_under_the_pointer_and_say_what_has_changed(
+async def test_rows_stay_under_the_pointer_and_show_what_has_changed(
     board: Board, stage: Scene, chromium: Browser
 ) -> None:
     page = await opened(board, chromium, "/jobs?status=queued")
@@ -115,7 +113,7 @@ async def test_rows_stay_under_the_pointer_and_say_what_has_changed(
     await expect(page.locator("[data-live-switch]")).to_have_text("live")
 
 
-async def test_every_page_has_a_key_of_its_own(board: Board, stage: Scene, chromium: Browser) -> None:
+async def test_every_page_has_its_own_key(board: Board, stage: Scene, chromium: Browser) -> None:
     keys = [way.key for way in NAVIGATION]
     assert len(set(keys)) == len(keys)
     page = await opened(board, chromium, "/")
@@ -133,7 +131,7 @@ async def test_a_phone_shows_which_page_it_is_on(board: Board, stage: Scene, chr
         await expect(page.locator(".top nav").get_by_text(name, exact=True)).to_be_in_viewport(ratio=1)
 
 
-async def test_what_was_done_is_said_where_the_focus_is(board: Board, stage: Scene, chromium: Browser) -> None:
+async def test_the_result_of_an_action_is_announced_at_the_focus(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await opened(board, chromium, f"/jobs/{stage.queued}")
     await page.get_by_label("Priority").fill("3")
     await page.keyboard.press("Enter")
@@ -142,7 +140,7 @@ async def test_what_was_done_is_said_where_the_focus_is(board: Board, stage: Sce
     await expect(page).to_have_url(f"{board.url}/jobs/{stage.queued}")
 
 
-async def test_the_tab_itself_says_how_many_wait_for_a_decision(board: Board, stage: Scene, chromium: Browser) -> None:
+async def test_the_tab_title_counts_pending_approvals(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await opened(board, chromium, "/")
     await expect(page).to_have_title("(1) Overview · Interlock")
     await board.engine.approvals.decide(local(stage.tenant), stage.approval, Decision.DENY)
@@ -163,7 +161,7 @@ async def test_a_value_is_copied_as_the_exact_text(board: Board, stage: Scene, c
     assert json.loads(copied)["depth"] == 3
 
 
-async def test_a_timeline_tells_how_long_each_run_took(board: Board, tenant: str, chromium: Browser) -> None:
+async def test_a_timeline_shows_the_duration_of_each_run(board: Board, tenant: str, chromium: Browser) -> None:
     job = await board.engine.jobs.enqueue(local(tenant), JobRequest(type="slow", backoff={"kind": "fixed"}))
     for seconds in (90, 0.25):
         (held,) = await board.engine.leases.claim(tenant, ClaimFilter("w", frozenset({"slow"}), lease_seconds=600.0))
@@ -175,7 +173,7 @@ async def test_a_timeline_tells_how_long_each_run_took(board: Board, tenant: str
     assert rows == ["fail → retry by worker:w, after 1 min 30 s", "fail → retry by worker:w, after 250 ms"]
 
 
-async def test_a_worker_that_has_not_asked_for_long_is_away_and_not_idle(
+async def test_a_worker_without_a_recent_poll_is_offline_and_not_idle(
     board: Board, tenant: str, chromium: Browser
 ) -> None:
     await board.engine.leases.claim(tenant, ClaimFilter("nightly", frozenset({"t"})))
@@ -188,7 +186,7 @@ async def test_a_worker_that_has_not_asked_for_long_is_away_and_not_idle(
     assert "Offline" in await workers.inner_text()
 
 
-async def test_a_list_is_read_to_its_end_and_back_again(
+async def test_a_list_is_read_to_its_end_and_back(
     board: Board, stage: Scene, chromium: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "PAGE_SIZE", 4)
@@ -215,7 +213,7 @@ async def test_a_list_is_read_to_its_end_and_back_again(
         ("/jobs?created_after=noon", "expected a time such as 2026-01-31T12:00"),
     ],
 )
-async def test_an_address_that_makes_no_sense_is_told_what_would(
+async def test_an_invalid_url_gets_a_correction(
     board: Board, stage: Scene, chromium: Browser, path: str, given: str
 ) -> None:
     page = await opened(board, chromium, path, script=False)
@@ -226,9 +224,7 @@ async def test_an_address_that_makes_no_sense_is_told_what_would(
         assert page.url == f"{board.url}/{list_of}"
 
 
-async def test_why_a_job_waits_is_told_with_times_that_people_read(
-    board: Board, stage: Scene, chromium: Browser
-) -> None:
+async def test_the_reason_of_a_wait_has_readable_times(board: Board, stage: Scene, chromium: Browser) -> None:
     later = JobRequest(type="later", delay_seconds=3600.0)
     made = await board.engine.jobs.enqueue(local(stage.tenant), later)
     job = await board.engine.queries.job(stage.tenant, made.id)

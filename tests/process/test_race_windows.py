@@ -17,21 +17,21 @@ from interlock.domain.policy import ClaimFilter
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
-from tests.process.acts import TENANT
+from tests.process.actions import TENANT
 from tests.process.conftest import new_id
+from tests.support.invariants import check_postgres, check_sqlite
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, SECOND, empty_database
-from tests.support.truth import check_postgres, check_sqlite
 from tests.support.workers import until
 
-GATE = 4711
+BARRIER = 4711
 
 # Every look at a job, by whoever is no superuser, first passes this gate, which a test can close: so a statement of the store
 # can be stopped between what it has seen and what it locks.
-GATED = f"""
+BLOCKED_FUNCTION = f"""
 create function interlock.pass_gate() returns boolean language plpgsql volatile as $$
 begin
-  if current_setting('application_name') = 'slow' then perform pg_advisory_lock_shared({GATE}), pg_advisory_unlock_shared({GATE}); end if;
+  if current_setting('application_name') = 'slow' then perform pg_advisory_lock_shared({BARRIER}), pg_advisory_unlock_shared({BARRIER}); end if;
   return true;
 end $$;
 create policy gate on interlock.job as restrictive for all using (interlock.pass_gate());
@@ -45,7 +45,7 @@ async def awaiting_approval(
     """A quick store, a slow one, and the gatekeeper's connection."""
     async with empty_database(postgres) as name:
         keeper = await asyncpg.connect(postgres.dsn(name))
-        await keeper.execute(GATED)
+        await keeper.execute(BLOCKED_FUNCTION)
         dsn = postgres.dsn(name, user=APP_LOGIN)
         quick = await PostgresStore.open(dsn, size=1)
         slow = await PostgresStore.open(f"{dsn}?application_name=slow", size=1)
@@ -58,20 +58,20 @@ async def awaiting_approval(
 
 
 @pytest.mark.parametrize("how", ["later", "children", "at once", "edited"])
-async def test_a_claim_grants_nothing_by_a_place_in_line_that_is_no_longer_true(
+async def test_a_claim_leases_nothing_by_an_outdated_slot(
     awaiting_approval: tuple[PostgresStore, PostgresStore, asyncpg.Connection[asyncpg.Record]], how: str
 ) -> None:
     """A claimer has seen a job as ready; before it locks it, another has run it and handed it back to wait."""
     quick, slow, keeper = awaiting_approval
     job = NewJob(new_id(), "t")
     await quick.enqueue(TENANT, [job])
-    await keeper.execute(f"select pg_advisory_lock({GATE})")
+    await keeper.execute(f"select pg_advisory_lock({BARRIER})")
     late = asyncio.create_task(slow.claim(TENANT, ClaimFilter("late")))
 
-    async def stands_at_the_gate() -> bool:
+    async def waits_at_the_barrier() -> bool:
         return bool(await keeper.fetchval("select count(*) from pg_locks where locktype = 'advisory' and not granted"))
 
-    await until(stands_at_the_gate, "the slow claim stands at the gate")
+    await until(waits_at_the_barrier, "the slow claim stands at the gate")
     if how == "edited":
         child = job
         (edited,) = await quick.carry_out(
@@ -88,7 +88,7 @@ async def test_a_claim_grants_nothing_by_a_place_in_line_that_is_no_longer_true(
             "at once": ReleaseJob(job.id, held.fence, "first"),
         }[how]
         await quick.carry_out(TENANT, [release])
-    await keeper.execute(f"select pg_advisory_unlock({GATE})")
+    await keeper.execute(f"select pg_advisory_unlock({BARRIER})")
 
     got = [leased.id for leased in await late]
     (now,) = await quick.get(TENANT, [job.id])
@@ -101,7 +101,7 @@ async def test_a_claim_grants_nothing_by_a_place_in_line_that_is_no_longer_true(
     await check_postgres(keeper)
 
 
-async def test_a_route_that_was_rolled_back_is_forgotten(tmp_path: Path) -> None:
+async def test_a_rolled_back_eligibility_key_is_forgotten(tmp_path: Path) -> None:
     """Its number may meanwhile have been given to another kind of job by another process."""
     path = str(tmp_path / "routes.db")
     one: Store = await SQLiteStore.open(path)

@@ -13,7 +13,7 @@ from interlock.domain.policy import ClaimFilter
 from interlock.errors import LeaseLost
 from interlock.storage.batching import batched
 from interlock.storage.contract import Store
-from tests.contract.builders import Desk, ask, complete, new_job
+from tests.contract.builders import TenantQueue, ask, complete, new_job
 
 
 class Watched:
@@ -36,66 +36,66 @@ class Watched:
         return await asyncio.gather(*(front.claim(tenant, one) for one in asks))
 
 
-async def test_each_of_several_takers_holds_a_job_of_its_own(remote: Desk) -> None:
-    ids = [await remote.add() for _ in range(3)]
+async def test_each_of_several_workers_gets_its_own_job(queue: TenantQueue) -> None:
+    ids = [await queue.add() for _ in range(3)]
     claimants = ["w1", "w2", "w3"]
-    leased = await remote.store.claim(remote.tenant, ask(limit=3), claimants=claimants)
+    leased = await queue.store.claim(queue.tenant, ask(limit=3), claimants=claimants)
     assert {job.id for job in leased} == set(ids)
     assert {job.worker for job in leased} == set(claimants)
     for job in leased:
-        (kept,) = await remote.store.get(remote.tenant, [job.id])
+        (kept,) = await queue.store.get(queue.tenant, [job.id])
         assert kept is not None
         assert kept.worker == job.worker
-        assert (await remote.history(job.id))[-1].actor == f"worker:{job.worker}"
+        assert (await queue.history(job.id))[-1].actor == f"worker:{job.worker}"
     for job, other in zip(leased, [*leased[1:], leased[0]], strict=True):
-        (refused,) = await remote.store.carry_out(remote.tenant, [complete(job)._replace(worker=other.worker or "")])
+        (refused,) = await queue.store.carry_out(queue.tenant, [complete(job)._replace(worker=other.worker or "")])
         assert isinstance(refused, Rejected)
         assert isinstance(refused.error, LeaseLost)
-        (receipt,) = await remote.store.carry_out(remote.tenant, [complete(job)])
+        (receipt,) = await queue.store.carry_out(queue.tenant, [complete(job)])
         assert not isinstance(receipt, Rejected)
 
 
 @pytest.mark.parametrize("many", [3, 40])
-async def test_the_first_of_several_takers_gets_the_best_job(remote: Desk, many: int) -> None:
+async def test_the_first_of_several_workers_gets_the_best_job(queue: TenantQueue, many: int) -> None:
     jobs = [new_job(type=f"t{n % 4}", priority=n % 7) for n in range(many)]
-    await remote.add_all([*jobs])
+    await queue.add_all([*jobs])
     claimants = [f"w{n}" for n in range(many)]
-    leased = await remote.store.claim(remote.tenant, ask(limit=many), claimants=claimants)
+    leased = await queue.store.claim(queue.tenant, ask(limit=many), claimants=claimants)
     assert [job.id for job in leased] == [job.id for job in sorted(jobs, key=lambda job: -job.priority)]
     assert [job.worker for job in leased] == claimants
 
 
-async def test_where_jobs_are_few_the_first_takers_get_them(remote: Desk) -> None:
+async def test_if_jobs_are_scarce_the_first_workers_get_them(queue: TenantQueue) -> None:
     for _ in range(2):
-        await remote.add()
-    leased = await remote.store.claim(remote.tenant, ask(limit=5), claimants=["w1", "w1", "w2", "w3", "w4"])
+        await queue.add()
+    leased = await queue.store.claim(queue.tenant, ask(limit=5), claimants=["w1", "w1", "w2", "w3", "w4"])
     assert [job.worker for job in leased] == ["w1", "w1"]
-    assert await remote.store.claim(remote.tenant, ask(limit=2), claimants=["w1", "w2"]) == []
+    assert await queue.store.claim(queue.tenant, ask(limit=2), claimants=["w1", "w2"]) == []
 
 
-async def test_claims_of_different_workers_share_a_call_and_each_gets_its_own(remote: Desk) -> None:
+async def test_claims_of_different_workers_share_a_batch_and_each_gets_its_own_jobs(queue: TenantQueue) -> None:
     for _ in range(6):
-        await remote.add()
-    watched = Watched(remote.store)
+        await queue.add()
+    watched = Watched(queue.store)
     asks = [ask(worker="w1", limit=2), ask(worker="w2"), ask(worker="w3"), ask(worker="w1"), ask(worker="w4", limit=9)]
-    answers = await watched.at_one_time(remote.tenant, asks)
+    answers = await watched.at_one_time(queue.tenant, asks)
     assert [len(jobs) for jobs in answers] == [2, 1, 1, 1, 1]
     assert [{job.worker for job in jobs} for jobs in answers] == [{"w1"}, {"w2"}, {"w3"}, {"w1"}, {"w4"}]
     assert len({job.id for jobs in answers for job in jobs}) == 6
     assert watched.asked == [["w1", "w1", "w2", "w3", "w1", *["w4"] * 9]]
 
 
-async def test_claims_that_want_different_things_or_have_a_name_are_not_merged(remote: Desk) -> None:
+async def test_different_filters_and_claims_with_an_id_are_not_merged(queue: TenantQueue) -> None:
     for type in ("work", "work", "play", "play"):
-        await remote.add(type=type)
-    watched = Watched(remote.store)
+        await queue.add(type=type)
+    watched = Watched(queue.store)
     asks = [
         ask(worker="w1", types=frozenset({"work"})),
         ask(worker="w2", types=frozenset({"play"})),
         ask(worker="w3", types=frozenset({"play"}), lease_seconds=30.0),
         ask(worker="w4", types=frozenset({"work"}), claim_id="mine"),
     ]
-    answers = await watched.at_one_time(remote.tenant, asks)
+    answers = await watched.at_one_time(queue.tenant, asks)
     assert [[(job.type, job.worker) for job in jobs] for jobs in answers] == [
         [("work", "w1")],
         [("play", "w2")],
@@ -105,16 +105,16 @@ async def test_claims_that_want_different_things_or_have_a_name_are_not_merged(r
     assert watched.asked == [()] * 4
 
 
-async def test_what_a_claim_ends_on_its_way_is_told(remote: Desk) -> None:
-    before = remote.store.expired.copy()
-    lost = await remote.running(lease_seconds=5.0)
-    spent = await remote.running(lease_seconds=5.0, max_attempts=1)
-    late = await remote.add(deadline=remote.clock.now + 5_000_000)
-    remote.clock.advance(6)
-    (again,) = await remote.store.claim(remote.tenant, ask(limit=5))
+async def test_leases_and_deadlines_expired_by_a_claim_are_counted(queue: TenantQueue) -> None:
+    before = queue.store.expired.copy()
+    lost = await queue.running(lease_seconds=5.0)
+    spent = await queue.running(lease_seconds=5.0, max_attempts=1)
+    late = await queue.add(deadline=queue.clock.now + 5_000_000)
+    queue.clock.advance(6)
+    (again,) = await queue.store.claim(queue.tenant, ask(limit=5))
     assert again.id == lost.id
-    reported = remote.store.expired - before
+    reported = queue.store.expired - before
     assert reported == {("expire", "retry"): 1, ("expire", "dead_letter"): 1, ("pass_deadline", "cancelled"): 1}
-    assert [(await remote.history(id))[-1].verb for id in (spent.id, late)] == ["expire", "pass_deadline"]
-    await remote.store.claim(remote.tenant, ask(limit=5))
-    assert remote.store.expired - before == reported
+    assert [(await queue.history(id))[-1].verb for id in (spent.id, late)] == ["expire", "pass_deadline"]
+    await queue.store.claim(queue.tenant, ask(limit=5))
+    assert queue.store.expired - before == reported

@@ -25,13 +25,13 @@ from interlock.engine.outbound_http import OutboundClient
 from interlock.engine.webhooks import SubscriptionRequest
 from interlock.storage.contract import Store
 from interlock.wire import TokenRequest
-from tests.process import acts
-from tests.process.acts import TENANT
-from tests.process.conftest import FAST, Judge, new_id
+from tests.process import actions
+from tests.process.actions import TENANT
+from tests.process.conftest import FAST, Checker, new_id
 from tests.support.eventually import RETRY_SECONDS
 from tests.support.postgres import find_binaries
 from tests.support.receiver import receiver
-from tests.support.workers import Crew, Failed, until
+from tests.support.workers import Failed, ProcessGroup, until
 
 APPROVE, DENY = Decision.APPROVE, Decision.DENY
 ADA = Principal(TENANT, "user:ada", frozenset({"approve"}))
@@ -50,109 +50,109 @@ def asks(job: Job, **fields: Any) -> RequestApproval:
     return RequestApproval(**{**made, "opened_by": "worker:w", **fields})
 
 
-async def waiting(judge: Judge, **fields: Any) -> tuple[Job, Approval]:
-    (job,) = await judge.running()
+async def waiting(checker: Checker, **fields: Any) -> tuple[Job, Approval]:
+    (job,) = await checker.running()
     order = asks(job, **fields)
-    await judge.store.carry_out(TENANT, [order])
-    (approval,) = await judge.store.approvals(TENANT, [order.approval_id])
+    await checker.store.carry_out(TENANT, [order])
+    (approval,) = await checker.store.approvals(TENANT, [order.approval_id])
     assert approval is not None
     return job, approval
 
 
-async def gate_now(judge: Judge, approval: Approval) -> Approval:
-    (now,) = await judge.store.approvals(TENANT, [approval.id])
+async def approval_now(checker: Checker, approval: Approval) -> Approval:
+    (now,) = await checker.store.approvals(TENANT, [approval.id])
     assert now is not None
     return now
 
 
-def nobody_failed(answers: list[Any]) -> None:
+def no_call_failed(answers: list[Any]) -> None:
     failed = [answer for answer in answers if isinstance(answer, Failed)]
     assert not failed, failed
 
 
-async def test_of_64_deciders_in_several_processes_exactly_one_decides(judge: Judge) -> None:
-    with Crew(judge.place, 8) as workers:
+async def test_of_64_deciders_in_several_processes_exactly_one_decides(checker: Checker) -> None:
+    with ProcessGroup(checker.place, 8) as workers:
         for _ in range(2 if FAST else 6):
-            job, approval = await waiting(judge)
+            job, approval = await waiting(checker)
             commands = [CastVote(approval.id, f"user:{i}", DENY if i % 2 else APPROVE) for i in range(64)]
             answers = workers.race(*((vote, [command]) for command in commands))
-            nobody_failed(answers)
-            now = await gate_now(judge, approval)
+            no_call_failed(answers)
+            now = await approval_now(checker, approval)
             assert Counter(given for (given,) in answers) == {str(now.status): 1, "already_decided": 63}
             assert len(now.votes) == 1
-            (after,) = await judge.jobs([job.id])
+            (after,) = await checker.jobs([job.id])
             assert after.status is (Status.QUEUED if now.status is ApprovalStatus.APPROVED else Status.FAILED)
-            assert [row.verb for row in await judge.store.history(TENANT, job.id)][2:] == [
+            assert [row.verb for row in await checker.store.history(TENANT, job.id)][2:] == [
                 Verb.REQUEST_APPROVAL,
                 Verb.DECIDE,
             ]
             if after.status is Status.QUEUED:
-                await judge.store.carry_out(TENANT, [CancelJob(job.id, "user:x")])
-    await judge.check()
+                await checker.store.carry_out(TENANT, [CancelJob(job.id, "user:x")])
+    await checker.check()
 
 
-async def test_the_same_vote_from_everywhere_at_once_is_counted_once_and_answered_the_same(judge: Judge) -> None:
-    with Crew(judge.place, 8) as workers:
-        _, approval = await waiting(judge, required=2)
+async def test_the_same_vote_from_many_processes_is_counted_once_with_the_same_result(checker: Checker) -> None:
+    with ProcessGroup(checker.place, 8) as workers:
+        _, approval = await waiting(checker, required=2)
         answers = workers.race(*[(vote, [CastVote(approval.id, "user:ada", APPROVE)])] * 32)
         assert answers == [["open"]] * 32
-        assert len((await gate_now(judge, approval)).votes) == 1
+        assert len((await approval_now(checker, approval)).votes) == 1
         answers = workers.race(*((vote, [CastVote(approval.id, f"user:{i}", APPROVE)]) for i in range(32)))
-        nobody_failed(answers)
+        no_call_failed(answers)
         assert Counter(given for (given,) in answers) == {"approved": 1, "already_decided": 31}
-    await judge.check()
+    await checker.check()
 
 
-async def test_a_decision_and_a_cancel_never_both_end_a_wait(judge: Judge) -> None:
+async def test_a_decision_and_a_cancel_never_both_end_a_wait(checker: Checker) -> None:
     await both(
-        judge, lambda job: CancelJob(job.id, "user:x"), {}, Status.CANCELLED, ApprovalStatus.VOID, "approval_void"
+        checker, lambda job: CancelJob(job.id, "user:x"), {}, Status.CANCELLED, ApprovalStatus.VOID, "approval_void"
     )
 
 
-async def test_a_decision_and_an_expiry_never_both_end_a_wait(judge: Judge) -> None:
+async def test_a_decision_and_an_expiry_never_both_end_a_wait(checker: Checker) -> None:
     fields = {"expires_in_seconds": 0.02}
     await both(
-        judge, lambda job: ExpireLease(job.id), fields, Status.FAILED, ApprovalStatus.EXPIRED, "approval_expired"
+        checker, lambda job: ExpireLease(job.id), fields, Status.FAILED, ApprovalStatus.EXPIRED, "approval_expired"
     )
 
 
 async def both(
-    judge: Judge, rival: Any, fields: dict[str, Any], ends: Status, closes: ApprovalStatus, refused: str
+    checker: Checker, rival: Any, fields: dict[str, Any], ends: Status, closes: ApprovalStatus, refused: str
 ) -> None:
-    with Crew(judge.place, 2) as workers:
+    with ProcessGroup(checker.place, 2) as workers:
         for _ in range(15 if FAST else 60):
-            job, approval = await waiting(judge, **fields)
+            job, approval = await waiting(checker, **fields)
             if fields:  # right at its end, so that either may come first
-                await until(lambda end=approval.expires_at: past(judge, end - 2_000), "the gate is about to expire")  # type: ignore[misc]
+                await until(lambda end=approval.expires_at: past(checker, end - 2_000), "the gate is about to expire")  # type: ignore[misc]
             order: Command = rival(job)
-            answers = workers.race((vote, [CastVote(approval.id, "user:ada", APPROVE)]), (acts.carry_out, [order]))
-            nobody_failed(answers)
+            answers = workers.race((vote, [CastVote(approval.id, "user:ada", APPROVE)]), (actions.carry_out, [order]))
+            no_call_failed(answers)
             ((given,), _) = answers
-            (after,), now = await judge.jobs([job.id]), await gate_now(judge, approval)
+            (after,), now = await checker.jobs([job.id]), await approval_now(checker, approval)
             if given == "approved":
                 assert now.status is ApprovalStatus.APPROVED
                 assert after.status in (Status.QUEUED, ends)  # a cancel finds it queued and ends it
-                await judge.store.carry_out(TENANT, [CancelJob(job.id, "user:x")])
+                await checker.store.carry_out(TENANT, [CancelJob(job.id, "user:x")])
             else:
                 assert (given, now.status, after.status, now.votes) == (refused, closes, ends, ())
-    await judge.check()
+    await checker.check()
 
 
-async def past(judge: Judge, micros: int) -> bool:
-    return await judge.store.now() >= micros
+async def past(checker: Checker, micros: int) -> bool:
+    return await checker.store.now() >= micros
 
 
 async def test_the_text_of_a_link_token_is_in_no_byte_of_the_database_and_in_no_log(
-    judge: Judge, caplog: pytest.LogCaptureFixture
+    checker: Checker, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     async with receiver() as host:
-        engine = Engine(judge.store, outside=OutboundClient(host.allowance))
+        engine = Engine(checker.store, outside=OutboundClient(host.allowance))
         wanted = ["job.queued", "job.failed", "approval.requested", "approval.decided"]
         await engine.webhooks.subscribe(OPERATOR, SubscriptionRequest(url=host.url, events=wanted))
         tokens = [(await engine.tokens.create(OPERATOR, TokenRequest(roles=["approve"]))).text]
         for decision in Decision:
-            (job,) = await judge.running()
+            (job,) = await checker.running()
             await engine.progress.add_events(TENANT, Report(job.id, job.fence, "w", (planted_event(),)))
             approval = (await engine.approvals.open(AGENT, asks(job))).approval
             assert approval is not None
@@ -160,11 +160,11 @@ async def test_the_text_of_a_link_token_is_in_no_byte_of_the_database_and_in_no_
             await engine.approvals.decide_by_token(tokens[-1], decision, comment="planted comment")
             await engine.tokens.authenticate(tokens[0])
         await engine.sender.deliver_due()
-        assert await judge.store.outbox.deliveries(TENANT, DeliveryFilter(limit=100))
+        assert await checker.store.outbox.deliveries(TENANT, DeliveryFilter(limit=100))
         sent = b"".join(repr(seen).encode() for seen in host.seen)
         await engine.tokens.close()
         await engine.outside.close()
-    kept = await asyncio.to_thread(everything_kept, judge)
+    kept = await asyncio.to_thread(everything_kept, checker)
     for planted in (b"planted comment", b"planted event", b"approval.decided"):
         assert planted in kept  # what is looked at does hold what was written
     secrets = [token.split("_", 1)[1] for token in tokens]
@@ -178,19 +178,19 @@ def planted_event() -> Event:
     return Event(new_id(), Level.INFO, "planted event")
 
 
-def everything_kept(judge: Judge) -> bytes:
+def everything_kept(checker: Checker) -> bytes:
     """The files of a SQLite database with its log, or a dump of a PostgreSQL one and the log of the whole server."""
-    if judge.admin_dsn is None:
-        path = Path(judge.place.address)
+    if checker.admin_dsn is None:
+        path = Path(checker.place.address)
         return b"".join(file.read_bytes() for file in sorted(path.parent.glob(f"{path.name}*")))
     dump = subprocess.run(
-        [find_binaries() / "pg_dump", "--dbname", judge.admin_dsn],
+        [find_binaries() / "pg_dump", "--dbname", checker.admin_dsn],
         capture_output=True,
         check=True,
         timeout=RETRY_SECONDS,
     )
     where = subprocess.run(
-        [find_binaries() / "psql", "--dbname", judge.admin_dsn, "-Atc", "show data_directory"],
+        [find_binaries() / "psql", "--dbname", checker.admin_dsn, "-Atc", "show data_directory"],
         capture_output=True, check=True, timeout=RETRY_SECONDS, text=True,
     )  # fmt: skip
     log = Path(where.stdout.strip()) / "pg_wal"

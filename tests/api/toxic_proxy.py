@@ -21,7 +21,7 @@ class Toxic(Enum):
     SILENCE = "silence"  # connections stay open and nothing passes, as when a cable is pulled
 
 
-class Line:
+class ToxicProxy:
     """A proxy in front of a database; what it does can be changed at any time, also to open connections."""
 
     def __init__(self, dsn: str, *, seed: int = 1) -> None:
@@ -97,8 +97,8 @@ class Line:
 
 
 @asynccontextmanager
-async def toxic_line(dsn: str) -> AsyncIterator[Line]:
-    line = Line(dsn)
+async def toxic_proxy(dsn: str) -> AsyncIterator[ToxicProxy]:
+    line = ToxicProxy(dsn)
     server = await asyncio.start_server(line.connected, "127.0.0.1", 0)
     line.port = server.sockets[0].getsockname()[1]
     try:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from interlock.storage import migrate
-from tests.contract.builders import Desk
+from tests.contract.builders import TenantQueue
 
 
-async def test_a_database_of_this_version_fits_and_is_durable(remote: Desk) -> None:
-    assert await remote.store.fitness() == (None, True)
+async def test_a_database_of_this_version_is_ready_and_durable(queue: TenantQueue) -> None:
+    assert await queue.store.fitness() == (None, True)
 
 
-async def test_a_migration_that_is_missing_is_named_and_one_that_is_too_many_is_fine(
-    remote: Desk, engine: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_missing_migration_is_named_and_an_extra_one_accepted(
+    queue: TenantQueue, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = dict(migrate.known_migrations(f"interlock.storage.{'sqlite' if engine == 'sqlite' else 'postgres'}"))
     monkeypatch.setattr(migrate, "known_migrations", lambda package: known | {9999: "9999_later"})
-    assert await remote.store.fitness() == ("9999_later", True)
+    assert await queue.store.fitness() == ("9999_later", True)
     newest = max(known)
     monkeypatch.setattr(
         migrate, "known_migrations", lambda package: {n: name for n, name in known.items() if n != newest}
     )
-    assert await remote.store.fitness() == (None, True)
+    assert await queue.store.fitness() == (None, True)

@@ -17,14 +17,14 @@ from interlock.domain.lifecycle import TERMINAL, Status, Verb
 from interlock.domain.policy import ClaimFilter
 from interlock.errors import Unavailable
 from interlock.storage.contract import Store
-from tests.process.acts import TENANT, given
-from tests.process.conftest import Judge
+from tests.process.actions import TENANT, given
+from tests.process.conftest import Checker
 from tests.support.workers import Place, until
 
 VERBS: Final = ("enqueue", "claim", "finish")
 LEASE_SECONDS: Final = 0.3
 
-Tell = Callable[[str, str, Any], None]
+Recorder = Callable[[str, str, Any], None]
 
 
 def payload_of(id: str) -> str:
@@ -36,8 +36,8 @@ def result_of(worker: int, fence: int) -> str:
     return f'{{"worker":{worker}, "fence":{fence}}}'
 
 
-async def toil(
-    store: Store, worker: int, tell: Tell, *, insist: bool = False, stop: asyncio.Event | None = None
+async def run_load(
+    store: Store, worker: int, record: Recorder, *, insist: bool = False, stop: asyncio.Event | None = None
 ) -> None:
     """With `insist` a call whose outcome is unknown is made again, until it is answered.
 
@@ -45,14 +45,14 @@ async def toil(
     """
 
     async def call(verb: str, facts: Any, make: Callable[[], Any]) -> Any:
-        tell("before", verb, facts)
+        record("before", verb, facts)
         while True:
             try:
                 return await make()
             except Unavailable as error:
                 if not insist:
                     raise
-                tell("unknown", verb, error.code)
+                record("unknown", verb, error.code)
 
     for commit_seq in itertools.count():
         if stop is not None and stop.is_set():
@@ -60,24 +60,24 @@ async def toil(
         ids = [f"{worker:08x}-{commit_seq:04x}-7000-8000-{n:012x}" for n in range(2)]
         jobs = [NewJob(id, "t", payload=payload_of(id)) for id in ids]
         await call("enqueue", ids, partial(store.enqueue, TENANT, jobs, whole=True))
-        tell("after", "enqueue", ids)
+        record("after", "enqueue", ids)
         name = str(commit_seq) if insist and worker % 2 else None
         ask = ClaimFilter(f"w{worker}", limit=3, lease_seconds=LEASE_SECONDS, claim_id=name)
         held = await call("claim", None, partial(store.claim, TENANT, ask))
-        tell("after", "claim", [(job.id, job.fence) for job in held])
+        record("after", "claim", [(job.id, job.fence) for job in held])
         orders = [CompleteJob(job.id, job.fence, ask.worker, result_of(worker, job.fence)) for job in held]
         answers = await call("finish", [(job.id, job.fence) for job in held], partial(store.carry_out, TENANT, orders))
-        tell("after", "finish", given(answers))
+        record("after", "finish", given(answers))
 
 
-def toil_in_a_process(pipe: Connection, place: Place, worker: int) -> None:
+def run_load_in_a_process(pipe: Connection, place: Place, worker: int) -> None:
     """Open the store, wait for the word, and go."""
 
     async def work() -> None:
         store = await place.open(size=1)
         pipe.send(None)
         pipe.recv()
-        await toil(store, worker, lambda *reported: pipe.send(reported))
+        await run_load(store, worker, lambda *reported: pipe.send(reported))
 
     asyncio.run(work())
 
@@ -94,7 +94,7 @@ class Book:
         self.unknown: Counter[str] = Counter()
         self.answers = 0
 
-    def writer(self, worker: int) -> Tell:
+    def writer(self, worker: int) -> Recorder:
         """Notes what one worker tells; a call that was not answered stays among those that may have happened."""
 
         def note(when: str, verb: str, facts: Any) -> None:
@@ -121,12 +121,12 @@ class Book:
 
         return note
 
-    async def compare(self, judge: Judge) -> None:
+    async def compare(self, checker: Checker) -> None:
         """Nothing acknowledged is lost, nothing is torn or done twice, nothing was invented."""
-        ids = [job.id for job in await judge.everything()]
+        ids = [job.id for job in await checker.everything()]
         there: dict[str, Job] = {}
         for i in range(0, len(ids), 500):
-            there |= {job.id: job for job in await judge.jobs(ids[i : i + 500])}
+            there |= {job.id: job for job in await checker.jobs(ids[i : i + 500])}
         assert self.enqueued <= there.keys(), f"lost: {sorted(self.enqueued - there.keys())[:5]}"
         assert there.keys() <= self.enqueued.union(*self.perhaps), "invented jobs"
         assert all(job.payload == payload_of(id) for id, job in there.items())
@@ -134,7 +134,7 @@ class Book:
             assert sum(id in there for id in batch) in (0, len(batch)), f"half a batch: {batch}"
         assert set(self.refused) <= {"lease_lost"}, self.refused
         for id, job in there.items():
-            rows = await judge.store.history(TENANT, id)
+            rows = await checker.store.history(TENANT, id)
             leased = {row.fence: row.actor for row in rows if row.verb == Verb.CLAIM}
             ended = {row.fence: row for row in rows if row.verb == Verb.COMPLETE}
             for fence, actor in leased.items():
@@ -148,16 +148,16 @@ class Book:
             assert len(ended) == (job.status == Status.SUCCEEDED)
         assert not self.leased, f"grants that never were: {list(self.leased)[:5]}"
         assert not self.finished
-        await judge.check(integrity=True)
+        await checker.check(integrity=True)
 
-    async def finish_what_is_left(self, judge: Judge) -> Counter[Status]:
+    async def finish_remaining(self, checker: Checker) -> Counter[Status]:
         """Once the leases of the dead have run out, all work is done by somebody else; how everything ended."""
 
         async def all_ended() -> bool:
-            left = await judge.store.claim(TENANT, ClaimFilter("last", limit=100))
-            await judge.store.carry_out(TENANT, [CompleteJob(job.id, job.fence, "last") for job in left])
-            return bool(not left and all(job.status in TERMINAL for job in await judge.everything()))
+            left = await checker.store.claim(TENANT, ClaimFilter("last", limit=100))
+            await checker.store.carry_out(TENANT, [CompleteJob(job.id, job.fence, "last") for job in left])
+            return bool(not left and all(job.status in TERMINAL for job in await checker.everything()))
 
         await until(all_ended, "every job has ended")
-        await judge.check(histories=False)
-        return Counter(job.status for job in await judge.everything())
+        await checker.check(histories=False)
+        return Counter(job.status for job in await checker.everything())

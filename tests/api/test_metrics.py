@@ -24,12 +24,12 @@ def value(text: str, series: str) -> float:
     return float(found)
 
 
-async def test_a_service_whose_database_fits_is_ready(api: Api) -> None:
+async def test_a_service_with_a_current_schema_is_ready(api: Api) -> None:
     assert (await api.get("/readyz")).json() == {"status": "ok", "durability": "full"}
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-async def test_an_old_schema_is_not_ready_and_relaxed_durability_is_told(
+async def test_an_old_schema_is_not_ready_and_relaxed_durability_is_reported(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def old() -> Fitness:
@@ -44,7 +44,7 @@ async def test_an_old_schema_is_not_ready_and_relaxed_durability_is_told(
     assert (await api.get("/readyz")).json() == {"status": "ok", "durability": "relaxed"}
 
 
-async def test_a_lease_counts_as_expired_whoever_finds_it(api: Api) -> None:
+async def test_a_lease_counts_as_expired_whichever_process_finds_it(api: Api) -> None:
     await api.enqueue()
     await api.claim()
     assert value((await api.get("/metrics")).text, "interlock_leases_expired_total") == 0
@@ -58,7 +58,7 @@ async def test_a_lease_counts_as_expired_whoever_finds_it(api: Api) -> None:
     assert value((await api.get("/metrics")).text, "interlock_leases_expired_total") == 2
 
 
-async def test_times_of_requests_are_told_in_buckets(api: Api) -> None:
+async def test_request_durations_are_a_histogram(api: Api) -> None:
     for _ in range(3):
         await api.get("/v1/me")
     text = (await api.get("/metrics")).text
@@ -70,7 +70,7 @@ async def test_times_of_requests_are_told_in_buckets(api: Api) -> None:
     assert value(text, 'interlock_http_request_seconds_sum{route="/v1/me"}') > 0
 
 
-async def test_the_numbers_tell_what_became_of_jobs(api: Api) -> None:
+async def test_metrics_count_the_outcomes_of_jobs(api: Api) -> None:
     for _ in range(4):
         await api.enqueue()
     await api.enqueue(type="later", delay_seconds=60)
@@ -98,7 +98,7 @@ async def test_the_numbers_tell_what_became_of_jobs(api: Api) -> None:
     assert value(text, 'interlock_batches_total{verb="enqueue"}') >= 1
 
 
-async def test_the_numbers_tell_what_became_of_deliveries(api: Api) -> None:
+async def test_metrics_count_the_outcomes_of_deliveries(api: Api) -> None:
     who = Principal(api.tenant, user("test"), ROLES)
     wanted = SubscriptionRequest(url="https://example.com/hook", events=["job.cancelled"])
     subscription = (await api.engine.webhooks.subscribe(who, wanted)).subscription
@@ -117,7 +117,7 @@ async def test_the_numbers_tell_what_became_of_deliveries(api: Api) -> None:
     assert delivery.status == "delivered"
 
 
-async def test_a_scraper_sees_the_queues_of_its_own_tenant_only(guarded: Api) -> None:
+async def test_a_scraper_sees_only_the_queues_of_its_tenant(guarded: Api) -> None:
     ours, theirs = await guarded.as_role("operate", "produce"), await guarded.as_role("produce", tenant="others")
     await ours.enqueue(type="ours")
     await theirs.enqueue(type="theirs")
@@ -126,7 +126,7 @@ async def test_a_scraper_sees_the_queues_of_its_own_tenant_only(guarded: Api) ->
     assert "theirs" not in text
 
 
-def test_however_many_types_there_are_the_labels_stay_few() -> None:
+def test_the_number_of_labels_is_bounded_for_any_number_of_types() -> None:
     queues = [QueueStats(f"t{i:03}", ready=1000 - i) for i in range(MAX_TYPES + 5)]
     text = Metrics.of_queues(queues, now=0).decode()
     assert text.count('location="ready"') == MAX_TYPES + 1

@@ -22,7 +22,7 @@ from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.factory import open_sharded_store
 from interlock.storage.shards.sharded_store import ShardedStore
 from interlock.wire import new_id
-from tests.contract.builders import OPERATOR, Desk, complete, new_job
+from tests.contract.builders import OPERATOR, TenantQueue, complete, new_job
 from tests.contract.test_redrive import order
 from tests.contract.webhooks import listen
 from tests.support.eventually import eventually
@@ -56,49 +56,49 @@ def map() -> Map:
 
 
 @pytest.fixture
-async def remote(addresses: dict[str, str], map: Map, clock: ManualClock, tenant: str) -> AsyncIterator[Desk]:
+async def queue(addresses: dict[str, str], map: Map, clock: ManualClock, tenant: str) -> AsyncIterator[TenantQueue]:
     """A tenant whose jobs are wherever the map says."""
     opened = await open_sharded_store(addresses, supplier=map, size=2, clock=clock)
     try:
-        yield Desk(opened, tenant, clock)
+        yield TenantQueue(opened, tenant, clock)
     finally:
         await opened.close()
 
 
-async def on_each(remote: Desk, map: Map, **fields: Any) -> list[str]:
+async def on_each(queue: TenantQueue, map: Map, **fields: Any) -> list[str]:
     """A new job on either shard."""
     ids = []
     for names in (SHARDS, SHARDS[::-1]):
         map.names = names
-        ids.append(await remote.add(id=new_id(await remote.store.new_job_shard(remote.tenant)), **fields))
+        ids.append(await queue.add(id=new_id(await queue.store.new_job_shard(queue.tenant)), **fields))
     return ids
 
 
-async def test_a_claim_by_name_is_granted_by_the_shards_that_answer(
+async def test_a_claim_with_an_id_is_served_by_the_shards_that_respond(
     addresses: dict[str, str], map: Map, clock: ManualClock, tenant: str
 ) -> None:
     async with wire_to(addresses["b"]) as (wire, near):
         router = await open_sharded_store({**addresses, "b": near}, supplier=map, size=2, clock=clock)
         try:
-            remote = Desk(router, tenant, clock)
-            await on_each(remote, map)
+            queue = TenantQueue(router, tenant, clock)
+            await on_each(queue, map)
             wire.cut()
 
             async def is_down() -> bool:
                 return "b" in await router.unreachable()
 
             await eventually(is_down)
-            (job,) = await remote.claim(limit=2, claim_id="named")
+            (job,) = await queue.claim(limit=2, claim_id="named")
             assert shard_of_id(job.id) == 0
         finally:
-            wire.mend()
+            wire.restore()
             await router.close()
 
 
-async def test_a_claim_that_may_have_been_granted_somewhere_is_not_answered_with_nothing(
-    remote: Desk, map: Map, monkeypatch: pytest.MonkeyPatch
+async def test_a_claim_that_may_have_been_leased_somewhere_does_not_return_nothing(
+    queue: TenantQueue, map: Map, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    id = await remote.add()
+    id = await queue.add()
     claim = PostgresStore.claim
     cut: list[PostgresStore] = []
 
@@ -111,30 +111,30 @@ async def test_a_claim_that_may_have_been_granted_somewhere_is_not_answered_with
 
     monkeypatch.setattr(PostgresStore, "claim", claim_and_cut)
     with pytest.raises(Indeterminate):
-        await remote.claim(claim_id="named")
-    assert [job.id for job in await remote.claim(claim_id="named")] == [id]
+        await queue.claim(claim_id="named")
+    assert [job.id for job in await queue.claim(claim_id="named")] == [id]
 
 
-async def test_jobs_are_added_and_done_again_where_types_were_set_before_another_shard_came(
-    remote: Desk, map: Map, addresses: dict[str, str]
+async def test_jobs_are_enqueued_and_redriven_under_types_registered_before_a_shard_was_added(
+    queue: TenantQueue, map: Map, addresses: dict[str, str]
 ) -> None:
     map.names = ("a",)
-    old = await remote.running()
-    await remote.do(complete(old))
+    old = await queue.running()
+    await queue.do(complete(old))
     for _ in range(2):
-        await remote.store.set_type(remote.tenant, JobType("work"))
-    before = (await remote.store.registry(remote.tenant)).version
+        await queue.store.set_type(queue.tenant, JobType("work"))
+    before = (await queue.store.registry(queue.tenant)).version
     map.names = SHARDS
-    current = (await remote.store.registry(remote.tenant)).version
+    current = (await queue.store.registry(queue.tenant)).version
     assert current != before
-    (answer,) = await remote.store.redrive(remote.tenant, [order(old.id)], registry=current)
+    (answer,) = await queue.store.redrive(queue.tenant, [order(old.id)], registry=current)
     assert isinstance(answer, Enqueued)
     map.types["far"] = "a"
     connection = await asyncpg.connect(addresses["a"])
     try:
         async with connection.transaction():
-            (answer,) = await remote.store.enqueue_within(
-                connection, remote.tenant, [new_job(type="far")], terms=Terms(registry=current)
+            (answer,) = await queue.store.enqueue_within(
+                connection, queue.tenant, [new_job(type="far")], terms=Terms(registry=current)
             )
             assert isinstance(answer, Enqueued)
     finally:
@@ -142,18 +142,18 @@ async def test_jobs_are_added_and_done_again_where_types_were_set_before_another
 
 
 async def test_tokens_and_subscriptions_from_before_the_current_shard_changed_are_listed_and_renewed(
-    remote: Desk, map: Map
+    queue: TenantQueue, map: Map
 ) -> None:
-    store, tenant = remote.store, remote.tenant
+    store, tenant = queue.store, queue.tenant
     tokens, subscriptions = [], []
     for number, names in enumerate((("a",), SHARDS, ("b", "a"))):
         map.names = names
         hash = hashlib.sha256(f"{number} {tenant}".encode()).digest()
-        remote.clock.advance(1)
+        queue.clock.advance(1)
         (token,) = await store.create_tokens(tenant, [NewToken(new_id(), hash, ("read",), "user:ada")])
         assert isinstance(token, Token)
         tokens.append(token.id)
-        subscriptions.append((await listen(remote, "job.succeeded")).id)
+        subscriptions.append((await listen(queue, "job.succeeded")).id)
     map.names = SHARDS
     listed: list[str] = []
     while page := await store.tokens(tenant, before=listed[-1] if listed else None, limit=2):
@@ -168,50 +168,50 @@ async def test_tokens_and_subscriptions_from_before_the_current_shard_changed_ar
         assert await store.outbox.renew(tenant, id, 60.0) is not None
 
 
-async def test_the_first_jobs_of_a_worker_are_named_whichever_shards_they_are_on(remote: Desk, map: Map) -> None:
+async def test_the_first_jobs_of_a_worker_are_named_on_any_shard(queue: TenantQueue, map: Map) -> None:
     for _ in range(MAX_NAMED):
-        await on_each(remote, map)
-    ids = [job.id for job in await remote.claim(limit=2 * MAX_NAMED)]
-    (worker,) = await remote.store.workers(remote.tenant, limit=10)
+        await on_each(queue, map)
+    ids = [job.id for job in await queue.claim(limit=2 * MAX_NAMED)]
+    (worker,) = await queue.store.workers(queue.tenant, limit=10)
     assert (worker.running, list(worker.job_ids)) == (2 * MAX_NAMED, sorted(ids)[:MAX_NAMED])
 
 
-async def ended_on_each(remote: Desk, map: Map) -> int:
+async def ended_on_each(queue: TenantQueue, map: Map) -> int:
     """Two jobs on either shard that have ended; the time when they had."""
     for _ in range(2):
-        await on_each(remote, map)
-    for job in await remote.claim(limit=4):
-        await remote.do(complete(job))
-    remote.clock.advance(10)
-    return remote.clock.now - SECOND
+        await on_each(queue, map)
+    for job in await queue.claim(limit=4):
+        await queue.do(complete(job))
+    queue.clock.advance(10)
+    return queue.clock.now - SECOND
 
 
-async def test_no_more_is_deleted_than_was_asked_for_however_many_shards_have_some(remote: Desk, map: Map) -> None:
-    three = PruneCommand(new_id(), OPERATOR, await ended_on_each(remote, map), 0, 100, False, 3)
-    step = await remote.store.prune(remote.tenant, three)
+async def test_a_prune_over_several_shards_deletes_at_most_its_limit(queue: TenantQueue, map: Map) -> None:
+    three = PruneCommand(new_id(), OPERATOR, await ended_on_each(queue, map), 0, 100, False, 3)
+    step = await queue.store.prune(queue.tenant, three)
     assert (step.deleted, step.at_end) == (3, False)
-    step = await remote.store.prune(remote.tenant, three._replace(id=new_id(), after_seq=step.last_seq))
+    step = await queue.store.prune(queue.tenant, three._replace(id=new_id(), after_seq=step.last_seq))
     assert (step.deleted, step.at_end) == (1, True)
 
 
-async def test_what_a_prune_would_delete_is_counted_once_however_far_each_shard_is(remote: Desk, map: Map) -> None:
-    cutoff = await ended_on_each(remote, map)
+async def test_a_dry_run_counts_each_job_once_over_several_shards(queue: TenantQueue, map: Map) -> None:
+    cutoff = await ended_on_each(queue, map)
     for most, expected in ((None, 4), (3, 3)):
         counted, step = 0, PrunedStep(0, 0, False)
         while not step.at_end and (most is None or counted < most):
             left = None if most is None else most - counted
-            step = await remote.store.prune(
-                remote.tenant, PruneCommand(new_id(), OPERATOR, cutoff, step.last_seq, 1, True, left)
+            step = await queue.store.prune(
+                queue.tenant, PruneCommand(new_id(), OPERATOR, cutoff, step.last_seq, 1, True, left)
             )
             counted += step.deleted
         assert counted == expected
 
 
-async def test_a_map_that_leads_nowhere_with_the_tenants_of_now_is_refused_at_the_start(
-    remote: Desk, map: Map, addresses: dict[str, str]
+async def test_a_supplier_that_misplaces_current_tenants_is_rejected_at_startup(
+    queue: TenantQueue, map: Map, addresses: dict[str, str]
 ) -> None:
-    await remote.add()
-    assert isinstance(remote.store, ShardedStore)
+    await queue.add()
+    assert isinstance(queue.store, ShardedStore)
     map.names = ("a", "z")
     with pytest.raises(Invalid, match="jobs are mapped to shard 'z', which the settings do not name"):
         await open_sharded_store(addresses, supplier=map)

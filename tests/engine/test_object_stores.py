@@ -57,7 +57,7 @@ def link(path: Path, target: Path) -> None:
     path.symlink_to(target)
 
 
-async def test_files_are_for_their_owner_only_whatever_the_umask(files: Engine, who: Principal, root: Path) -> None:
+async def test_files_are_private_for_any_umask(files: Engine, who: Principal, root: Path) -> None:
     holder, before = await lease(files, who), os.umask(0)
     try:
         await put(files, holder)
@@ -67,22 +67,20 @@ async def test_files_are_for_their_owner_only_whatever_the_umask(files: Engine, 
     assert [mode(path) for path in (root, file.parent, file)] == [0o700, 0o700, 0o600]
 
 
-async def test_the_directory_is_made_when_it_is_needed_and_not_before(
-    files: Engine, who: Principal, root: Path
-) -> None:
+async def test_the_directory_is_created_when_needed_and_not_before(files: Engine, who: Principal, root: Path) -> None:
     await files.artifacts.collect_orphans()
     assert not is_there(root)
     await put(files, await lease(files, who))
     assert len(paths(root)) == 1
 
 
-async def test_a_directory_that_others_may_write_to_is_refused(files: Engine, who: Principal, root: Path) -> None:
+async def test_a_directory_writable_by_others_is_rejected(files: Engine, who: Principal, root: Path) -> None:
     make(root, 0o777)
     with pytest.raises(Unavailable, match="other users"):
         await put(files, await lease(files, who))
 
 
-async def test_a_link_in_place_of_the_directory_is_refused(
+async def test_a_symlink_in_place_of_the_directory_is_rejected(
     files: Engine, who: Principal, root: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
@@ -92,7 +90,7 @@ async def test_a_link_in_place_of_the_directory_is_refused(
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-async def test_a_link_in_place_of_a_subdirectory_is_not_followed(
+async def test_a_symlink_in_place_of_a_subdirectory_is_not_followed(
     directory: FileObjects, root: Path, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -111,7 +109,7 @@ async def test_a_key_is_never_a_path(directory: FileObjects) -> None:
             await directory.put(key, stream(b"x"))
 
 
-async def test_a_directory_that_cannot_be_made_is_a_reason_to_wait_and_no_more(
+async def test_a_directory_that_cannot_be_created_makes_uploads_wait(
     store: Store, who: Principal, tmp_path: Path
 ) -> None:
     objects = FileObjects(tmp_path / "nowhere" / "artifacts")
@@ -124,7 +122,7 @@ async def test_a_directory_that_cannot_be_made_is_a_reason_to_wait_and_no_more(
     await objects.close()
 
 
-async def test_file_and_directories_are_on_disk_before_the_artifact_is_shown(
+async def test_file_and_directories_are_synced_before_the_artifact_is_published(
     files: Engine, who: Principal, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holder, synced = await lease(files, who), list[Path]()
@@ -134,20 +132,20 @@ async def test_file_and_directories_are_on_disk_before_the_artifact_is_shown(
         synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
 
     monkeypatch.setattr(os, "fsync", note)
-    shown_after = []
+    published_after = []
     show = files.store.show_artifacts
 
     async def encoded(*arguments: Any, **options: Any) -> Any:
-        shown_after.extend(synced)
+        published_after.extend(synced)
         return await show(*arguments, **options)
 
     monkeypatch.setattr(files.artifacts._store, "show_artifacts", encoded, raising=False)
     await put(files, holder)
     (file,) = paths(root)
-    assert shown_after == [root.parent, file, file.parent, root]
+    assert published_after == [root.parent, file, file.parent, root]
 
 
-async def test_after_a_failed_fsync_nothing_more_is_written_and_what_is_there_can_be_read(
+async def test_after_a_failed_fsync_nothing_is_written_and_existing_files_are_readable(
     files: Engine, who: Principal, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holder = await lease(files, who)
@@ -167,7 +165,7 @@ async def test_after_a_failed_fsync_nothing_more_is_written_and_what_is_there_ca
     assert await content_of(files, holder, made) == b"content"
 
 
-async def test_a_disk_that_fills_up_in_the_middle_refuses_the_upload_and_no_more(
+async def test_a_disk_that_fills_up_during_an_upload_rejects_only_the_upload(
     files: Engine, who: Principal, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holder = await lease(files, who)
@@ -231,7 +229,7 @@ async def engine_over(objects: Objects, path: Path, clock: ManualClock) -> Async
 
 
 @pytest.mark.parametrize("content", [b"", b"small", LARGE], ids=["empty", "small", "several parts"])
-async def test_a_bucket_keeps_files_whole_under_keys_that_say_nothing(
+async def test_a_bucket_stores_complete_files_under_opaque_keys(
     s3: Any, tmp_path: Path, clock: ManualClock, who: Principal, content: bytes
 ) -> None:
     async with engine_over(open_objects("s3://bucket/some/prefix", "sqlite:///x"), tmp_path, clock) as engine:
@@ -247,7 +245,7 @@ async def test_a_bucket_keeps_files_whole_under_keys_that_say_nothing(
         assert s3.list_multipart_uploads(Bucket="bucket").get("Uploads", []) == []
 
 
-async def test_a_large_upload_to_a_bucket_that_breaks_off_leaves_nothing_behind(
+async def test_an_interrupted_upload_to_a_bucket_leaves_nothing(
     s3: Any, tmp_path: Path, clock: ManualClock, who: Principal
 ) -> None:
     async def broken() -> AsyncIterator[bytes]:
@@ -265,7 +263,7 @@ async def test_a_large_upload_to_a_bucket_that_breaks_off_leaves_nothing_behind(
         assert stored(s3) == []
 
 
-async def test_an_object_that_is_gone_from_a_bucket_is_lost_and_said_to_be(
+async def test_an_object_missing_from_a_bucket_is_reported_as_lost(
     s3: Any, tmp_path: Path, clock: ManualClock, who: Principal
 ) -> None:
     async with engine_over(S3Objects.s3("s3://bucket"), tmp_path, clock) as engine:
@@ -276,7 +274,7 @@ async def test_an_object_that_is_gone_from_a_bucket_is_lost_and_said_to_be(
             await content_of(engine, holder, made)
 
 
-async def test_a_bucket_that_is_not_there_is_unavailable_and_leaves_the_job_alone(
+async def test_a_missing_bucket_is_unavailable_and_does_not_affect_the_job(
     s3: Any, tmp_path: Path, clock: ManualClock, who: Principal
 ) -> None:
     async with engine_over(S3Objects.s3("s3://nobodys-bucket/p"), tmp_path, clock) as engine:
@@ -310,7 +308,7 @@ async def test_with_a_database_in_memory_artifacts_are_in_memory_too(who: Princi
         ("files", "sqlite:///data/i.db", "files"),
     ],
 )
-async def test_a_directory_is_beside_the_database_unless_said_otherwise(
+async def test_the_default_directory_is_beside_the_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str | None, database: str, where: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -320,7 +318,7 @@ async def test_a_directory_is_beside_the_database_unless_said_otherwise(
 
 
 @pytest.mark.parametrize("place", ["gs://bucket", "http://host/x", "file:///tmp/x"])
-def test_any_other_kind_of_place_is_refused(place: str) -> None:
+def test_any_other_kind_of_location_is_rejected(place: str) -> None:
     with pytest.raises(Invalid, match="directory or under s3://"):
         open_objects(place, "sqlite:///i.db")
 
@@ -342,6 +340,6 @@ async def test_the_limits_of_artifacts_can_be_set(tmp_path: Path, who: Principal
 
 
 @pytest.mark.parametrize("value", ["many", "-1", "1.5", "nan", "inf", "1e30"])
-def test_a_size_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
+def test_an_invalid_size_is_rejected(tmp_path: Path, value: str) -> None:
     with pytest.raises(Invalid, match="artifact_bytes must be"):
         config.load({}, environ={"INTERLOCK_ARTIFACT_BYTES": value}, directory=tmp_path)

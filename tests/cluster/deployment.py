@@ -20,8 +20,8 @@ from interlock.domain.lifecycle import TERMINAL, Status, Verb
 from interlock.errors import Unavailable
 from interlock.storage.postgres.store import PostgresStore
 from tests.support.eventually import RETRY_SECONDS, eventually
+from tests.support.invariants import check_history
 from tests.support.postgres import free_port
-from tests.support.truth import check_history
 
 LEASE_SECONDS: Final = 5
 PAUSE_SECONDS: Final = 0.15
@@ -81,7 +81,7 @@ class Program:
         return (self._directory / f"{self.name}.log").read_text(errors="replace")[-2000:]
 
 
-class Plant:
+class Deployment:
     """Servers, workers and producers on one database."""
 
     def __init__(self, directory: Path, dsn: str) -> None:
@@ -124,7 +124,7 @@ class Plant:
         """Enqueue without end, and make every call again, the same as before, until it is answered."""
         self._producing.append(asyncio.create_task(self._produce(url)))
 
-    async def everybody_works(self) -> None:
+    async def all_make_progress(self) -> None:
         """Until every worker has run a job that came after this call."""
         mark = self._newest
 
@@ -217,9 +217,9 @@ def _ready(url: str) -> bool:
 
 
 @contextlib.contextmanager
-def plant(directory: Path, dsn: str) -> Iterator[Plant]:
+def plant(directory: Path, dsn: str) -> Iterator[Deployment]:
     """Leaves no process behind."""
-    made = Plant(directory, dsn)
+    made = Deployment(directory, dsn)
     try:
         yield made
     finally:

@@ -19,7 +19,7 @@ def json_of(response: httpx2.Response, status: int) -> Any:
     return json.loads(response.content)
 
 
-def says(response: httpx2.Response, status: int, body: bytes) -> None:
+def assert_response(response: httpx2.Response, status: int, body: bytes) -> None:
     """The answer is this, byte for byte."""
     assert (response.status_code, response.content) == (status, body)
     assert response.headers["content-type"] == "application/json"

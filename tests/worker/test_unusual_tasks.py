@@ -41,7 +41,7 @@ class Unprintable(Exception):
         raise ValueError
 
 
-async def test_an_error_that_cannot_be_printed_is_reported_by_its_name(app: StoreApp) -> None:
+async def test_an_unprintable_error_is_reported_by_its_name(app: StoreApp) -> None:
     @app.task(max_attempts=1)
     async def odd() -> None:
         raise Unprintable
@@ -53,7 +53,7 @@ async def test_an_error_that_cannot_be_printed_is_reported_by_its_name(app: Stor
     assert failed.value.error["kind"] == "Unprintable"
 
 
-async def test_a_stray_end_of_a_generator_is_a_failed_attempt_as_any_other_and_is_run_once(app: StoreApp) -> None:
+async def test_a_stray_stop_iteration_is_an_ordinary_failed_attempt(app: StoreApp) -> None:
     runs: list[str] = []
 
     class Shy:
@@ -96,7 +96,7 @@ async def test_a_stray_end_of_a_generator_is_a_failed_attempt_as_any_other_and_i
     assert sorted(runs) == ["beside it", "closes", "in a thread", "stops"]
 
 
-async def test_an_error_with_odd_text_keeps_its_traceback(app: StoreApp) -> None:
+async def test_an_error_with_invalid_unicode_keeps_its_traceback(app: StoreApp) -> None:
     @app.task(max_attempts=1)
     async def odd() -> None:
         raise OSError("no such file: caf\udce9.txt")
@@ -109,7 +109,7 @@ async def test_an_error_with_odd_text_keeps_its_traceback(app: StoreApp) -> None
     assert "in odd" in str(failed.value.error["details"])
 
 
-async def test_more_events_than_a_call_can_carry_are_all_told_and_their_messages_need_not_be_text(
+async def test_more_events_than_fit_one_call_are_all_emitted_and_their_messages_need_not_be_text(
     app: StoreApp,
 ) -> None:
     @app.task
@@ -125,7 +125,7 @@ async def test_more_events_than_a_call_can_carry_are_all_told_and_their_messages
     assert reported == ["no route", *(f"page {n}" for n in range(1100))]
 
 
-async def test_a_task_that_suspends_itself_is_handed_back_at_once(app: StoreApp) -> None:
+async def test_a_task_that_suspends_itself_is_released_immediately(app: StoreApp) -> None:
     class NoModel(interlock.Suspended):
         pass
 
@@ -141,7 +141,7 @@ async def test_a_task_that_suspends_itself_is_handed_back_at_once(app: StoreApp)
     assert [row.reason for row in await handle.history() if row.to_status == Status.QUEUED][1:] == ["no model is free"]
 
 
-async def test_checkpoints_that_are_saved_side_by_side_are_saved_one_after_another(app: StoreApp) -> None:
+async def test_concurrent_checkpoints_are_saved_one_after_another(app: StoreApp) -> None:
     @app.task(max_attempts=1)
     async def crawl(ctx: interlock.Context) -> None:
         await asyncio.gather(*(ctx.save_checkpoint(n) for n in range(5)))
@@ -152,7 +152,7 @@ async def test_checkpoints_that_are_saved_side_by_side_are_saved_one_after_anoth
     assert (job.status, job.checkpoint_seq) == (Status.SUCCEEDED, 5)
 
 
-async def test_a_step_that_returns_something_else_than_it_says_is_not_kept(app: StoreApp) -> None:
+async def test_a_step_that_returns_another_type_than_declared_is_not_saved(app: StoreApp) -> None:
     def count() -> int:
         return "three"  # type: ignore[return-value]
 
@@ -166,7 +166,7 @@ async def test_a_step_that_returns_something_else_than_it_says_is_not_kept(app: 
     assert await app.engine.progress.steps(TENANT, handle.id) == []
 
 
-async def test_numbers_of_any_size_reach_a_task_and_come_from_it(app: StoreApp) -> None:
+async def test_numbers_of_any_size_reach_a_task_and_its_result(app: StoreApp) -> None:
     seen: list[Any] = []
 
     @app.task
@@ -189,7 +189,7 @@ async def test_numbers_of_any_size_reach_a_task_and_come_from_it(app: StoreApp) 
     assert step.result == "1" + "0" * 5000
 
 
-async def test_usage_is_told_in_numbers_that_can_be_summed(app: StoreApp) -> None:
+async def test_usage_has_numbers_that_can_be_summed(app: StoreApp) -> None:
     @app.task
     async def thinking(ctx: interlock.Context) -> str:
         ctx.usage(cost=Decimal("0.25"), tokens=3)  # type: ignore[arg-type]
@@ -223,7 +223,7 @@ def refused() -> Unavailable:
     return error
 
 
-async def test_a_worker_waits_for_a_database_that_comes_later_unless_it_is_to_end_by_itself(app: StoreApp) -> None:
+async def test_a_worker_waits_for_a_late_database_unless_it_is_to_drain(app: StoreApp) -> None:
     @app.task
     async def quick() -> None: ...
 
@@ -252,7 +252,7 @@ async def test_a_worker_waits_for_a_database_that_comes_later_unless_it_is_to_en
 
 
 @pytest.mark.parametrize("how", [{"drain": True}, {"once": True}])
-async def test_a_worker_that_is_to_end_by_itself_does_not_wait_for_a_server_that_was_never_there(
+async def test_a_draining_worker_does_not_wait_for_a_server_that_was_never_there(
     app: StoreApp, monkeypatch: pytest.MonkeyPatch, how: dict[str, bool]
 ) -> None:
     @app.task
@@ -273,7 +273,7 @@ async def test_a_worker_that_is_to_end_by_itself_does_not_wait_for_a_server_that
     assert await app.worker().run(**how) == 1
 
 
-async def test_a_worker_does_not_wait_for_what_will_not_come_by_itself(app: StoreApp) -> None:
+async def test_a_worker_does_not_wait_for_permanent_errors(app: StoreApp) -> None:
     @app.task
     async def quick() -> None: ...
 
@@ -285,7 +285,7 @@ async def test_a_worker_does_not_wait_for_what_will_not_come_by_itself(app: Stor
         await app.worker().run()
 
 
-def test_a_step_of_a_program_is_known_again_by_a_worker_that_imports_it(tmp_path: Path) -> None:
+def test_a_step_of_a_program_is_recognized_by_a_worker_that_imports_it(tmp_path: Path) -> None:
     (tmp_path / "research.py").write_text(ASKS_ITS_NAME)
     for way in (["research.py"], ["-m", "research"]):
         done = subprocess.run(
@@ -294,7 +294,7 @@ def test_a_step_of_a_program_is_known_again_by_a_worker_that_imports_it(tmp_path
         assert done.stdout.split() == ["research.search", "research.search"], done.stderr
 
 
-async def test_a_task_beside_a_run_that_wants_to_end_the_process_fails_only_the_run(app: StoreApp) -> None:
+async def test_a_background_task_that_wants_to_exit_the_process_fails_only_the_run(app: StoreApp) -> None:
     async def rude() -> None:
         sys.exit(3)
 
@@ -320,7 +320,7 @@ async def test_a_task_beside_a_run_that_wants_to_end_the_process_fails_only_the_
     assert asyncio.get_running_loop().get_task_factory() is None
 
 
-async def test_an_argument_that_only_a_newer_worker_knows_is_tried_again(app: StoreApp, clock: ManualClock) -> None:
+async def test_an_argument_that_only_a_newer_worker_knows_is_retried(app: StoreApp, clock: ManualClock) -> None:
     @app.task
     async def greet(name: str) -> str:
         return name
@@ -334,7 +334,7 @@ async def test_an_argument_that_only_a_newer_worker_knows_is_tried_again(app: St
     assert failed.status == Status.FAILED
 
 
-async def test_a_call_in_place_of_a_step_and_a_name_of_ours_are_refused_in_words(app: StoreApp) -> None:
+async def test_a_called_step_and_a_reserved_name_are_rejected_with_an_explanation(app: StoreApp) -> None:
     async def search(topic: str) -> str:
         return topic
 
@@ -358,7 +358,7 @@ async def test_a_call_in_place_of_a_step_and_a_name_of_ours_are_refused_in_words
     assert "'interlock.approve': names that begin with 'interlock.' are reserved" in reported[2]
 
 
-async def test_no_event_that_a_blocking_task_tells_is_lost_while_others_are_taken(app: StoreApp) -> None:
+async def test_no_event_of_a_synchronous_task_is_lost_while_others_are_collected(app: StoreApp) -> None:
     @app.task
     def chatty() -> None: ...
 
@@ -367,17 +367,17 @@ async def test_no_event_that_a_blocking_task_tells_is_lost_while_others_are_take
     context = interlock.Context(LeasedJob(job), client, asyncio.get_running_loop(), Threads())
     messages = [str(number) for number in range(20_000)]
 
-    def tell() -> None:
+    def emit() -> None:
         for message in messages:
             context.event(message)
 
-    telling = threading.Thread(target=tell)
+    emitting = threading.Thread(target=emit)
     taken: list[str] = []
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        telling.start()
-        while telling.is_alive():
+        emitting.start()
+        while emitting.is_alive():
             taken += [event.message for event in context.take_events()]
     finally:
         sys.setswitchinterval(before)
@@ -386,7 +386,7 @@ async def test_no_event_that_a_blocking_task_tells_is_lost_while_others_are_take
     assert taken == messages
 
 
-async def test_a_plain_function_around_an_asynchronous_one_is_awaited_as_a_step_is(app: StoreApp) -> None:
+async def test_a_plain_function_around_an_async_one_is_awaited_as_a_step(app: StoreApp) -> None:
     async def double(number: int) -> int:
         await asyncio.sleep(0)
         return 2 * number
@@ -398,7 +398,9 @@ async def test_a_plain_function_around_an_asynchronous_one_is_awaited_as_a_step_
 
 
 @pytest.mark.parametrize("content", [Path("report.md"), io.BytesIO(b"report"), None])
-async def test_what_is_neither_bytes_nor_text_is_no_file_and_is_refused_in_words(app: StoreApp, content: Any) -> None:
+async def test_an_artifact_that_is_neither_bytes_nor_text_is_rejected_with_an_explanation(
+    app: StoreApp, content: Any
+) -> None:
     @app.task(max_attempts=1)
     async def attach(ctx: interlock.Context) -> None:
         await ctx.attach("report.md", content)

@@ -17,7 +17,7 @@ async def waiting(api: Api, **fields: Any) -> dict[str, Any]:
     return opened
 
 
-async def test_a_gate_is_opened_decided_and_told_to_the_next_holder(api: Api) -> None:
+async def test_an_approval_is_requested_decided_and_returned_to_the_next_lease_holder(api: Api) -> None:
     opened = await waiting(api, checkpoint={"seq": 1, "data": {"at": 3}})
     approval = opened["approval"]
     assert (opened["receipt"]["status"], approval["status"], approval["details"]) == (
@@ -38,7 +38,7 @@ async def test_a_gate_is_opened_decided_and_told_to_the_next_holder(api: Api) ->
     assert job["attempt"] == 1
 
 
-async def test_a_claim_tells_all_decisions_by_name_and_occurrence(api: Api) -> None:
+async def test_a_claim_returns_all_decisions_by_name_and_occurrence(api: Api) -> None:
     """What a worker in any language needs to go on: each decision belongs to one request."""
     job = await api.running()
     requests: list[dict[str, Any]] = [{"name": "legal"}, {}, {"name": "legal"}, {"name": "cost", "occurrence": 4}, {}]
@@ -61,7 +61,7 @@ async def test_a_claim_tells_all_decisions_by_name_and_occurrence(api: Api) -> N
         assert pointer(await api.post(path, body | wrong)) == where
 
 
-async def test_with_auth_off_the_link_comes_with_the_gate_and_decides_once(api: Api) -> None:
+async def test_with_auth_off_the_approval_contains_a_link_that_decides_once(api: Api) -> None:
     opened = await waiting(api)
     body = {"token": opened["token"], "decision": "deny"}
     assert api.ok(await api.post("/v1/approvals/decide", body))["status"] == "denied"
@@ -79,7 +79,7 @@ async def test_a_get_of_an_approval_decides_nothing(api: Api) -> None:
     assert api.ok(await api.get(f"/v1/approvals/{opened['approval']['id']}"))["status"] == "open"
 
 
-async def test_another_digest_and_another_gate_are_refused(api: Api) -> None:
+async def test_a_wrong_digest_and_a_wrong_approval_are_rejected(api: Api) -> None:
     opened = await waiting(api)
     path = f"/v1/approvals/{opened['approval']['id']}/decide"
     problem(await api.post(path, {"decision": "approve", "digest": "0" * 64}), 409, "digest_mismatch")
@@ -87,7 +87,7 @@ async def test_another_digest_and_another_gate_are_refused(api: Api) -> None:
     assert pointer(await api.post(path, {"decision": "maybe"})) == "/decision"
 
 
-async def test_a_gate_that_has_expired_is_gone(api: Api) -> None:
+async def test_an_expired_approval_is_gone(api: Api) -> None:
     opened = await waiting(api, expires_in_seconds=10)
     api.clock.advance(11)
     await api.engine.maintenance.sweep()
@@ -95,7 +95,7 @@ async def test_a_gate_that_has_expired_is_gone(api: Api) -> None:
     assert response.status_code == 410
 
 
-async def test_the_link_is_for_people_and_never_with_a_working_credential(guarded: Api) -> None:
+async def test_the_link_is_for_approvers_and_never_used_with_a_worker_credential(guarded: Api) -> None:
     """S22: the agent that asked can neither mint nor decide, and wrong links are not tried for long."""
     producer, worker = await guarded.as_role("produce"), await guarded.as_role("work", worker_id="w1")
     approver = await guarded.as_role("approve")
@@ -134,7 +134,7 @@ async def test_the_bearer_of_a_link_needs_no_credential(guarded: Api) -> None:
     assert link not in str(decided)
 
 
-async def test_an_unknown_link_is_refused_without_a_name_for_it(guarded: Api) -> None:
+async def test_an_unknown_link_is_rejected_without_naming_it(guarded: Api) -> None:
     reported = problem(
         await guarded.post("/v1/approvals/decide", {"token": "ilg_wrong", "decision": "approve"}), 404, "not_found"
     )
@@ -142,7 +142,7 @@ async def test_an_unknown_link_is_refused_without_a_name_for_it(guarded: Api) ->
     assert {"id", "job_id"}.isdisjoint(reported)
 
 
-async def test_run_now_makes_a_waiting_job_due_and_leaves_one_history_row(api: Api) -> None:
+async def test_run_now_makes_a_waiting_job_due_and_adds_one_history_row(api: Api) -> None:
     later = await api.enqueue(delay_seconds=3600)
     due = api.ok(await api.post(f"/v1/jobs/{later['id']}/run-now", {}))
     assert (due["location"], due["version"]) == ("ready", 2)
@@ -171,7 +171,7 @@ async def test_a_job_is_found_by_the_end_of_its_id_and_by_its_key(api: Api) -> N
     assert pointer(await api.get("/v1/jobs", params={"search": job["id"], "type": "t"})) == "/search"
 
 
-async def test_a_waiting_job_can_be_edited_at_the_version_that_was_seen(api: Api) -> None:
+async def test_a_waiting_job_can_be_edited_at_the_version_that_was_read(api: Api) -> None:
     job = await api.enqueue(deadline="2200-01-01T00:00:00Z")
     path = f"/v1/jobs/{job['id']}"
     edited = await api.call(
@@ -203,7 +203,7 @@ async def test_types_are_registered_and_payloads_checked(api: Api) -> None:
     problem(await api.get("/v1/types/research"), 404, "not_found")
 
 
-async def test_what_takes_too_long_to_compare_with_a_schema_is_rejected(api: Api) -> None:
+async def test_a_schema_validation_that_takes_too_long_is_rejected(api: Api) -> None:
     for pattern in (".{0,3000}z", "[^z]{0,3000}z", "(.{0,100}){0,30}z"):
         api.ok(await api.put("/v1/types/research", {"schema": {"pattern": pattern}}))
         rejected = await api.post("/v1/jobs", {"type": "research", "payload": "a" * 5000})
@@ -214,7 +214,7 @@ async def test_what_takes_too_long_to_compare_with_a_schema_is_rejected(api: Api
     assert pointer(await api.put("/v1/types/research", {"schema": many})) == "/schema"
 
 
-async def test_a_lease_is_as_long_as_the_claim_or_the_type_says(api: Api) -> None:
+async def test_a_lease_has_the_duration_of_the_claim_or_the_type(api: Api) -> None:
     api.ok(await api.put("/v1/types/long", {"defaults": {"lease_seconds": 600}}))
     start = datetime.fromtimestamp(api.clock.now / 1_000_000, UTC)
     for type, asked, seconds in (("long", {}, 600), ("long", {"lease_seconds": 5}, 5), ("short", {}, 60)):
@@ -291,7 +291,7 @@ async def test_subscriptions_show_their_secret_once(api: Api) -> None:
     problem(await api.get(path), 404, "not_found")
 
 
-async def test_a_delivery_is_sent_again_under_a_subscription_that_lists_it_and_no_other(api: Api) -> None:
+async def test_a_delivery_is_sent_again_only_under_its_own_subscription(api: Api) -> None:
     def hook(name: str, **more: str) -> dict[str, Any]:
         return {"url": f"https://example.com/{name}", "events": ["job.queued"], **more}
 
@@ -308,7 +308,7 @@ async def test_a_delivery_is_sent_again_under_a_subscription_that_lists_it_and_n
     problem(await api.post(f"/v1/subscriptions/{other}/deliveries/{reported['id']}/redeliver"), 404, "not_found")
 
 
-async def test_an_ended_job_is_done_again_by_a_new_one(api: Api) -> None:
+async def test_a_terminal_job_is_redriven_as_a_new_one(api: Api) -> None:
     job = await api.running(payload={"n": 1}, priority=3)
     problem(await api.post(f"/v1/jobs/{job['id']}/redrive"), 409, "not_ended")
     api.ok(await api.post(f"/v1/jobs/{job['id']}/complete", {"fence": job["lease"]["fence"]}))
@@ -331,7 +331,7 @@ async def test_a_whole_family_is_cancelled(api: Api) -> None:
     assert (await api.job(child["id"]))["status"] == "cancelled"
 
 
-async def test_many_jobs_are_cancelled_at_once_and_a_dry_run_only_counts(api: Api) -> None:
+async def test_many_jobs_are_cancelled_in_one_call_and_a_dry_run_only_counts(api: Api) -> None:
     jobs = [await api.enqueue(type="a") for _ in range(3)]
     await api.enqueue(type="b")
     body: dict[str, Any] = {"action": "cancel", "filter": {"type": "a"}, "limit": 2}
@@ -353,7 +353,7 @@ async def test_a_filter_names_one_status_or_several_as_a_query_does(api: Api) ->
     assert pointer(await api.post("/v1/jobs/bulk", wrong)) == "/filter/agent"
 
 
-async def test_a_null_is_no_data_of_a_decision(api: Api) -> None:
+async def test_a_null_is_not_the_data_of_a_decision(api: Api) -> None:
     job = await api.running()
     opened = await api.post(f"/v1/jobs/{job['id']}/approvals", {"fence": job["lease"]["fence"], "prompt": "Go on?"})
     approval = api.ok(opened, 201)["approval"]["id"]
@@ -361,12 +361,12 @@ async def test_a_null_is_no_data_of_a_decision(api: Api) -> None:
     assert api.ok(await api.post(f"/v1/approvals/{approval}/decide", body))["status"] == "denied"
 
 
-async def test_why_names_the_clause(api: Api) -> None:
+async def test_why_names_the_reason(api: Api) -> None:
     job = await api.enqueue(delay_seconds=60)
     assert api.ok(await api.get(f"/v1/jobs/{job['id']}/why"))["clause"] == "due_later"
 
 
-async def test_workers_that_asked_are_listed(api: Api) -> None:
+async def test_workers_that_polled_are_listed(api: Api) -> None:
     await api.claim(worker="w7", types=["a"])
     await eventually(lambda: _listed(api, "w7"))
 
@@ -398,9 +398,11 @@ async def test_the_audit_log_lists_what_operators_did_oldest_first(api: Api) -> 
     api.ok(await api.post("/v1/queues/mail/pause", {"reason": "down"}), 204)
     api.ok(await api.post("/v1/queues/mail/resume"), 204)
     api.ok(await api.put("/v1/agents/worker/reader", {"max_concurrency": 2}))
-    minted = [row for row in api.ok(await api.get("/v1/audit/log"))["items"] if row["action"].startswith("token.")]
-    first = api.ok(await api.get(f"/v1/audit/log?limit={len(minted) + 2}"))
-    first["items"] = [row for row in first["items"] if row not in minted]
+    created_link = [
+        row for row in api.ok(await api.get("/v1/audit/log"))["items"] if row["action"].startswith("token.")
+    ]
+    first = api.ok(await api.get(f"/v1/audit/log?limit={len(created_link) + 2}"))
+    first["items"] = [row for row in first["items"] if row not in created_link]
     assert [(row["action"], row["object"]) for row in first["items"]] == [
         ("queue.pause", "mail"), ("queue.resume", "mail"),
     ]  # fmt: skip
@@ -417,7 +419,7 @@ async def _listed(api: Api, name: str) -> bool:
     return name in [one["name"] for one in api.ok(await api.get("/v1/workers"))["items"]]
 
 
-async def test_a_wait_that_would_never_end_is_rejected_and_a_strict_agent_that_hangs_is_listed(api: Api) -> None:
+async def test_a_wait_that_can_never_end_is_rejected_and_a_deadlocked_strict_agent_is_listed(api: Api) -> None:
     path, agent = "/v1/agents/planner/solo", {"kind": "planner", "id": "solo"}
     assert api.ok(await api.put(path, {"max_concurrency": 1}))["strict"] is False
     api.ok(await api.put(path, {"max_concurrency": 1, "strict": True}))

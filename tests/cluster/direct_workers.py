@@ -10,17 +10,17 @@ from itertools import pairwise
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
-from tests.process.toil import Book, toil
+from tests.process.load import Book, run_load
 from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.workers import Member, Place, members
 
 PAUSE_SECONDS: Final = 0.25
 
 
-def toil_steadily(pipe: Connection, place: Place, worker: int) -> None:
+def run_steady_load(pipe: Connection, place: Place, worker: int) -> None:
     """Until there is a word from outside; a call whose outcome is unknown is made again."""
 
-    def tell(when: str, verb: str, facts: Any) -> None:
+    def record(when: str, verb: str, facts: Any) -> None:
         if (when, verb) == ("before", "enqueue"):
             time.sleep(PAUSE_SECONDS)  # a steady load, not a wait
         pipe.send((when, verb, facts))
@@ -29,25 +29,25 @@ def toil_steadily(pipe: Connection, place: Place, worker: int) -> None:
         store = await place.open(size=2)
         stop = asyncio.Event()
         asyncio.get_running_loop().add_reader(pipe.fileno(), stop.set)
-        await toil(store, worker, tell, insist=True, stop=stop)
+        await run_load(store, worker, record, insist=True, stop=stop)
         await store.close()
         pipe.send(None)
 
     asyncio.run(work())
 
 
-class Hands:
+class DirectWorkers:
     """What several such processes have told so far."""
 
     def __init__(self, place: Place, count: int) -> None:
         self.book = Book()
-        self.workers = [Member(toil_steadily, place, number) for number in range(count)]
+        self.workers = [Member(run_steady_load, place, number) for number in range(count)]
         self._notes = [self.book.writer(number) for number in range(count)]
         self._counts = [0] * count
         self._answered: list[float] = []
         self._at_work = set(range(count))
 
-    async def everybody_works(self) -> None:
+    async def all_make_progress(self) -> None:
         """Until each has been given answers to calls that it makes from now on."""
         before = list(self._counts)
 
@@ -86,9 +86,9 @@ class Hands:
 
 
 @asynccontextmanager
-async def hands(place: Place, count: int) -> AsyncIterator[Hands]:
+async def hands(place: Place, count: int) -> AsyncIterator[DirectWorkers]:
     """Several at work; they stop, and have told everything, when the block ends."""
-    made = Hands(place, count)
+    made = DirectWorkers(place, count)
     with members(*made.workers):
         listening = asyncio.create_task(made.listen())
         try:

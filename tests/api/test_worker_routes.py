@@ -18,7 +18,7 @@ from tests.support.eventually import eventually
 NUMBERS = f'{{"a":123456789012345678901234567890,"b":[1e400,-1E+99999,1.10,1E+2,-0.0],"c":{"7" * 5000}}}'
 
 
-async def test_numbers_of_any_size_are_kept_to_the_letter(api: Api) -> None:
+async def test_numbers_of_any_size_are_kept_digit_for_digit(api: Api) -> None:
     """In payload, step, checkpoint, event, approval, result and error, wherever they are read again."""
 
     async def send(path: str, body: str, status: int = 200, *, method: str = "POST") -> httpx2.Response:
@@ -77,7 +77,7 @@ async def test_a_claim_leases_the_best_job_with_its_payload_and_steps(api: Api) 
     assert job["approval"] is None
 
 
-async def test_a_claim_takes_several_and_none_is_an_empty_list(api: Api) -> None:
+async def test_a_claim_leases_several_jobs_or_returns_an_empty_list(api: Api) -> None:
     for _ in range(3):
         await api.enqueue()
     assert len(await api.claim(limit=2)) == 2
@@ -85,7 +85,7 @@ async def test_a_claim_takes_several_and_none_is_an_empty_list(api: Api) -> None
     assert await api.claim() == []
 
 
-async def test_a_claim_outside_the_rules_is_refused_by_name(api: Api) -> None:
+async def test_a_claim_outside_the_rules_is_rejected_by_name(api: Api) -> None:
     for fields, where in [
         ({"limit": 0}, "/limit"), ({"limit": 101}, "/limit"), ({"lease_seconds": 0.5}, "/lease_seconds"),
         ({"lease_seconds": 3601}, "/lease_seconds"), ({"wait_seconds": 61}, "/wait_seconds"), ({"types": [""]}, "/types"),
@@ -103,7 +103,7 @@ async def test_the_same_claim_id_again_gets_the_same_jobs(api: Api) -> None:
     assert again["lease"]["fence"] == first["lease"]["fence"]
 
 
-async def test_a_waiting_claim_is_answered_when_a_job_comes(api: Api) -> None:
+async def test_a_waiting_claim_returns_when_a_job_is_enqueued(api: Api) -> None:
     claim = asyncio.create_task(api.claim(wait_seconds=30))
     await eventually(lambda: _is(api.service.admission.waiting == 1))
     assert api.service.admission.active == 0
@@ -113,7 +113,7 @@ async def test_a_waiting_claim_is_answered_when_a_job_comes(api: Api) -> None:
     assert api.service.admission.waiting == 0
 
 
-async def test_a_caller_that_goes_away_leaves_no_job_granted_to_nobody(api: Api) -> None:
+async def test_a_disconnected_caller_leaves_no_job_leased(api: Api) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", api.port)
     body = b'{"wait_seconds": 60}'
     writer.write(
@@ -130,7 +130,7 @@ async def test_a_caller_that_goes_away_leaves_no_job_granted_to_nobody(api: Api)
     assert leased["id"] == job["id"]
 
 
-async def test_a_finish_needs_no_name_of_the_worker(api: Api) -> None:
+async def test_a_finish_does_not_require_the_worker_name(api: Api) -> None:
     job = await api.running(worker="some/instance")
     receipt = api.ok(
         await api.post(f"/v1/jobs/{job['id']}/complete", {"fence": job["lease"]["fence"], "result": [1.0]})
@@ -141,7 +141,7 @@ async def test_a_finish_needs_no_name_of_the_worker(api: Api) -> None:
     assert done["lease"] is None
 
 
-async def test_a_repeated_finish_gets_the_same_receipt_and_another_verb_is_refused(api: Api) -> None:
+async def test_a_repeated_finish_gets_the_same_receipt_and_another_operation_is_rejected(api: Api) -> None:
     job = await api.running(worker="w1")
     body = {"fence": job["lease"]["fence"]}
     first = api.ok(await api.post(f"/v1/jobs/{job['id']}/complete", body))
@@ -169,7 +169,7 @@ async def test_a_stale_fence_changes_nothing(api: Api) -> None:
     assert await api.job(job["id"]) == before
 
 
-async def test_a_failure_is_tried_again_and_keeps_its_error(api: Api) -> None:
+async def test_a_failure_is_retried_and_keeps_its_error(api: Api) -> None:
     job = await api.running()
     error = {"message": "quota", "kind": "provider", "details": {"code": 429}}
     body = {"fence": job["lease"]["fence"], "error": error, "retry_after_seconds": 60}
@@ -182,7 +182,7 @@ async def test_a_failure_is_tried_again_and_keeps_its_error(api: Api) -> None:
     assert (await api.job(job["id"]))["location"] == "ready"
 
 
-async def test_a_release_gives_the_job_back_at_a_time(api: Api) -> None:
+async def test_a_release_returns_the_job_at_a_time(api: Api) -> None:
     job = await api.running()
     fence = job["lease"]["fence"]
     body = {"fence": fence, "run_at": "2200-01-01T00:00:00Z", "reason": "later"}
@@ -191,7 +191,7 @@ async def test_a_release_gives_the_job_back_at_a_time(api: Api) -> None:
     assert (await api.post(f"/v1/jobs/{job['id']}/release", both)).status_code == 422
 
 
-async def test_a_cancel_is_heard_in_the_heartbeat_and_acknowledged(api: Api) -> None:
+async def test_a_cancel_is_signaled_by_the_heartbeat_and_acknowledged(api: Api) -> None:
     job = await api.running()
     body = {"fence": job["lease"]["fence"]}
     reply = api.ok(await api.post(f"/v1/jobs/{job['id']}/heartbeat", body | {"lease_seconds": 120}))
@@ -202,7 +202,7 @@ async def test_a_cancel_is_heard_in_the_heartbeat_and_acknowledged(api: Api) -> 
     assert api.ok(await api.post(f"/v1/jobs/{job['id']}/cancel/ack", body))["status"] == "cancelled"
 
 
-async def test_finishes_answer_each_item_on_its_own(api: Api) -> None:
+async def test_finishes_return_a_result_per_item(api: Api) -> None:
     jobs = [await api.running(type=f"t{n}", worker=f"w{n}") for n in range(3)]
     items: list[dict[str, Any]] = [
         {"id": jobs[0]["id"], "fence": jobs[0]["lease"]["fence"], "outcome": "complete", "result": {"ok": True}},
@@ -224,7 +224,7 @@ async def test_finishes_answer_each_item_on_its_own(api: Api) -> None:
     assert [a["id"] for a in answers] == [i["id"] for i in items]
 
 
-async def test_files_come_along_with_finishes_and_a_bad_one_refuses_its_item_alone(api: Api) -> None:
+async def test_a_finish_can_add_files_and_a_bad_one_rejects_only_its_item(api: Api) -> None:
     jobs = [await api.running(type=f"t{n}", worker=f"w{n}") for n in range(3)]
     files: list[list[dict[str, str]]] = [
         [{"name": "a.txt", "content_base64": "aGVsbG8="}],
@@ -244,7 +244,7 @@ async def test_files_come_along_with_finishes_and_a_bad_one_refuses_its_item_alo
     assert (await api.job(jobs[1]["id"]))["status"] == "running"
 
 
-async def test_heartbeats_answer_each_item_on_its_own(api: Api) -> None:
+async def test_heartbeats_return_a_result_per_item(api: Api) -> None:
     job = await api.running(worker="w1")
     fence = job["lease"]["fence"]
     items = [
@@ -258,12 +258,12 @@ async def test_heartbeats_answer_each_item_on_its_own(api: Api) -> None:
     assert [e["message"] for e in api.ok(await api.get(f"/v1/jobs/{job['id']}/events"))["items"]] == ["half"]
 
 
-async def test_an_outcome_that_nobody_knows_is_refused(api: Api) -> None:
+async def test_an_unknown_outcome_is_rejected(api: Api) -> None:
     response = await api.post("/v1/finishes", {"items": [{"id": NEVER, "fence": 1, "outcome": "explode"}]})
     assert pointer(response).startswith("/items/0")
 
 
-async def test_checkpoints_rise_and_the_same_again_is_fine(api: Api) -> None:
+async def test_checkpoint_numbers_rise_and_a_repeat_is_accepted(api: Api) -> None:
     job = await api.running()
     fence = job["lease"]["fence"]
 
@@ -276,7 +276,7 @@ async def test_checkpoints_rise_and_the_same_again_is_fine(api: Api) -> None:
     problem(await save(1, {"page": 1}), 409, "checkpoint_conflict")
 
 
-async def test_steps_are_kept_once_and_come_with_the_next_claim(api: Api) -> None:
+async def test_steps_are_saved_once_and_returned_by_the_next_claim(api: Api) -> None:
     job = await api.running()
     fence = job["lease"]["fence"]
     body = {"fence": fence, "name": "search", "occurrence": 0, "result": {"hits": [1.50]}}
@@ -291,7 +291,7 @@ async def test_steps_are_kept_once_and_come_with_the_next_claim(api: Api) -> Non
     assert [s["name"] for s in page["items"]] == ["search"]
 
 
-async def test_an_event_has_the_time_of_its_record_and_of_its_arrival(api: Api) -> None:
+async def test_an_event_has_the_time_of_its_recording_and_of_its_arrival(api: Api) -> None:
     job = await api.running()
     path, fence = f"/v1/jobs/{job['id']}/events", job["lease"]["fence"]
     recorded = ["2001-01-01T00:00:00Z", job["run_started_at"], "2999-12-31T23:59:59+01:00", None]
@@ -315,7 +315,7 @@ async def test_a_blank_message_is_rejected(api: Api, message: str) -> None:
     assert api.ok(await api.get(f"{path}/events"))["items"] == []
 
 
-async def test_events_are_numbered_and_the_same_id_adds_nothing(api: Api) -> None:
+async def test_events_are_numbered_and_a_repeated_id_adds_nothing(api: Api) -> None:
     job = await api.running()
     event = {"message": "one", "id": NEVER, "level": "warn", "payload": {"p": 1}}
     body = {"fence": job["lease"]["fence"], "events": [event, {"message": "two"}]}
@@ -330,7 +330,7 @@ async def test_events_are_numbered_and_the_same_id_adds_nothing(api: Api) -> Non
     assert [e["message"] for e in rest["items"]] == ["two"]
 
 
-async def test_a_result_can_be_waited_for(api: Api) -> None:
+async def test_a_result_can_be_awaited(api: Api) -> None:
     job = await api.running()
     waiting = asyncio.create_task(api.get(f"/v1/jobs/{job['id']}/result", params={"wait_seconds": 30}))
     await eventually(lambda: _is(api.service.admission.waiting == 1))
@@ -340,7 +340,7 @@ async def test_a_result_can_be_waited_for(api: Api) -> None:
     assert response.headers["etag"] == '"3"'
 
 
-async def test_a_result_that_is_not_there_yet_is_a_status(api: Api) -> None:
+async def test_a_missing_result_returns_the_status(api: Api) -> None:
     job = await api.enqueue(delay_seconds=60)
     response = await api.get(f"/v1/jobs/{job['id']}/result")
     assert api.ok(response, 202) == {"id": job["id"], "status": "queued", "location": "delayed"}
@@ -377,7 +377,7 @@ async def test_an_artifact_is_streamed_in_and_out(api: Api) -> None:
 
 
 @pytest.mark.parametrize("kind", ["text/html", "image/svg+xml", "application/pdf", "text/javascript"])
-async def test_an_artifact_that_a_browser_could_run_leaves_as_plain_bytes(api: Api, kind: str) -> None:
+async def test_an_artifact_that_a_browser_could_run_is_served_as_plain_bytes(api: Api, kind: str) -> None:
     job = await api.running()
     path = f"/v1/jobs/{job['id']}/artifacts"
     headers = {"interlock-fence": str(job["lease"]["fence"]), "content-type": kind}
@@ -388,7 +388,7 @@ async def test_an_artifact_that_a_browser_could_run_leaves_as_plain_bytes(api: A
 
 
 @pytest.mark.parametrize("name", ["%FF", "a%FE", "%ED%A0%80", "%C3"])
-async def test_a_name_that_is_not_utf_8_is_refused_and_stands_for_no_other(api: Api, name: str) -> None:
+async def test_a_name_that_is_not_utf_8_is_rejected(api: Api, name: str) -> None:
     job = await api.running()
     path = f"/v1/jobs/{job['id']}/artifacts"
     headers = {"interlock-fence": str(job["lease"]["fence"])}
@@ -406,7 +406,7 @@ async def test_an_artifact_needs_the_fence_of_the_lease(api: Api) -> None:
     assert api.ok(await api.get(path))["items"] == []
 
 
-async def test_a_link_is_created_and_listed_with_its_own_url(api: Api) -> None:
+async def test_a_link_is_created_and_listed_with_its_url(api: Api) -> None:
     job = await api.running()
     link = {"fence": job["lease"]["fence"], "name": "page", "url": "https://example.com/x"}
     made = api.ok(await api.post(f"/v1/jobs/{job['id']}/artifacts", link), 201)
@@ -414,7 +414,7 @@ async def test_a_link_is_created_and_listed_with_its_own_url(api: Api) -> None:
     assert api.ok(await api.get(f"/v1/jobs/{job['id']}/artifacts"))["items"] == [made]
 
 
-async def test_durations_are_written_alike_in_every_answer(api: Api) -> None:
+async def test_durations_have_one_format_in_every_response(api: Api) -> None:
     api.ok(await api.put("/v1/types/slow", {"defaults": {"timeout_seconds": 50, "lease_seconds": 20}}))
     asked = {"backoff": {"kind": "fixed", "base_seconds": 3, "max_seconds": 7}, "expiry_delay_seconds": 4}
     names = ("timeout_seconds", "backoff", "expiry_delay_seconds", "priority", "max_attempts")
@@ -428,7 +428,7 @@ async def test_durations_are_written_alike_in_every_answer(api: Api) -> None:
             assert len(written) == 1, (name, written)
 
 
-async def test_small_artifacts_come_along_with_the_result(api: Api) -> None:
+async def test_a_finish_can_contain_small_artifacts(api: Api) -> None:
     job = await api.running(worker="w1")
     body = {
         "fence": job["lease"]["fence"],
@@ -448,7 +448,7 @@ async def _is(fact: bool) -> bool:
     return fact
 
 
-async def test_what_cannot_be_taken_is_pointed_at_where_it_stands(api: Api) -> None:
+async def test_an_invalid_value_is_named_by_its_pointer(api: Api) -> None:
     job = await api.running()
     path, fence = f"/v1/jobs/{job['id']}", job["lease"]["fence"]
     good = {"name": "a", "content_base64": ""}

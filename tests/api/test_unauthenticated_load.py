@@ -37,7 +37,9 @@ async def unfinished(api: Api, head: bytes) -> AsyncIterator[asyncio.StreamReade
         writer.close()
 
 
-async def test_strangers_who_never_end_leave_room_to_those_who_are_known(store: Store, clock: ManualClock) -> None:
+async def test_unauthenticated_callers_that_never_finish_leave_slots_to_authenticated_ones(
+    store: Store, clock: ManualClock
+) -> None:
     async with serving(store, clock, Options(auth=True, most_arriving=16)) as api, AsyncExitStack() as lines:
         known = await api.as_role("read", "produce")
         readers = [await lines.enter_async_context(unfinished(api, DECIDE)) for _ in range(6)]
@@ -48,7 +50,7 @@ async def test_strangers_who_never_end_leave_room_to_those_who_are_known(store: 
         await known.enqueue()
 
 
-async def test_a_body_that_is_on_its_way_takes_no_seat(store: Store, clock: ManualClock) -> None:
+async def test_a_body_in_flight_uses_no_slot(store: Store, clock: ManualClock) -> None:
     async with serving(store, clock, Options(auth=True, most_active=2)) as api, AsyncExitStack() as lines:
         greedy, modest = await api.as_role("produce", tenant="greedy"), await api.as_role("produce", tenant="modest")
         credential = f"authorization: Bearer {greedy.token}\r\n".encode()
@@ -64,7 +66,7 @@ async def test_a_body_that_is_on_its_way_takes_no_seat(store: Store, clock: Manu
         await greedy.enqueue()
 
 
-def test_a_body_that_has_come_waits_for_no_seat() -> None:
+def test_a_received_body_waits_for_no_slot() -> None:
     admission = Admission(Options(auth=True, most_active=3))
     late, others = admission.enter(), [admission.enter() for _ in range(3)]
     late.belongs_to("late")
@@ -84,23 +86,23 @@ def test_a_body_that_has_come_waits_for_no_seat() -> None:
     assert (admission.active, admission.arriving, dict(admission.by_tenant)) == (0, 0, {})
 
 
-def test_however_many_wait_they_can_still_send_what_they_have_done() -> None:
+def test_waiting_callers_can_always_send_their_finishes() -> None:
     admission = Admission(Options(auth=True, most_waiting=2))
-    waits, tells = admission.enter(), admission.enter()
+    waits, returns = admission.enter(), admission.enter()
     waits.belongs_to("a")
-    tells.belongs_to("a")
-    with waits.parked(), tells.arriving():
+    returns.belongs_to("a")
+    with waits.parked(), returns.arriving():
         assert (admission.active, admission.waiting, admission.arriving) == (0, 1, 1)
 
 
-def test_strangers_and_one_tenant_together_leave_seats_to_everybody_else() -> None:
+def test_unauthenticated_callers_and_one_tenant_leave_slots_to_all_others() -> None:
     options = Options(auth=True)
     admission = Admission(options)
     for whole in (options.most_active, options.most_waiting, options.most_arriving, options.body_budget):
         assert admission.share(whole, STRANGERS) + admission.share(whole, "a") < 0.7 * whole
 
 
-async def test_whoever_was_refused_and_goes_on_sending_takes_no_seat(store: Store, clock: ManualClock) -> None:
+async def test_a_rejected_caller_that_keeps_sending_uses_no_slot(store: Store, clock: ManualClock) -> None:
     async with serving(store, clock, Options(auth=True, most_active=2)) as api, AsyncExitStack() as lines:
         known = await api.as_role("read")
         readers = [await lines.enter_async_context(unfinished(api, ENQUEUE)) for _ in range(2)]
@@ -116,7 +118,7 @@ async def test_whoever_was_refused_and_goes_on_sending_takes_no_seat(store: Stor
         assert (await known.get("/v1/me")).status_code == 200
 
 
-async def test_bodies_of_one_tenant_leave_room_for_those_of_others(store: Store, clock: ManualClock) -> None:
+async def test_bodies_of_one_tenant_leave_memory_for_those_of_others(store: Store, clock: ManualClock) -> None:
     async with serving(store, clock, Options(auth=True, body_budget=2_000_000)) as api, AsyncExitStack() as lines:
         greedy, modest = await api.as_role("produce", tenant="greedy"), await api.as_role("produce", tenant="modest")
         credential = f"authorization: Bearer {greedy.token}\r\n".encode()
@@ -130,7 +132,7 @@ async def test_bodies_of_one_tenant_leave_room_for_those_of_others(store: Store,
         await modest.enqueue(payload="x" * 200_000)
 
 
-def test_what_was_held_is_given_back_once() -> None:
+def test_a_request_slot_is_released_once() -> None:
     admission = Admission(Options(auth=True, body_budget=1000))
     seat = admission.enter()
     seat.belongs_to("a")
@@ -142,7 +144,7 @@ def test_what_was_held_is_given_back_once() -> None:
     assert (admission.active, admission.body_bytes, dict(admission.by_tenant)) == (0, 0, {})
 
 
-def test_no_name_of_a_tenant_is_counted_for_another() -> None:
+def test_similar_tenant_names_are_counted_separately() -> None:
     admission = Admission(Options(auth=True, most_waiting=2))
     seat, other = admission.enter(), admission.enter()
     seat.belongs_to("a")

@@ -128,7 +128,7 @@ async def check_postgres(admin: asyncpg.Connection[Any], tenant: str | None = No
         assert not rows, f"{fault}: {[tuple(map(str, row)) for row in rows[:5]]}"
 
 
-async def check_places(place: str | asyncpg.Connection[Any]) -> None:
+async def check_slots(place: str | asyncpg.Connection[Any]) -> None:
     """The places that are counted as used are those that are used."""
     if isinstance(place, str):
         db = apsw.Connection(place, flags=apsw.SQLITE_OPEN_READWRITE)

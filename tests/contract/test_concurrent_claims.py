@@ -24,7 +24,7 @@ TENANT = "acme"
 WORKERS = 3
 JOBS = 6000
 BATCH = 100
-HELD = 100  # as many as a cancel of many jobs holds at once, or workers that claim in the same moment
+LOCKED = 100  # as many as a cancel of many jobs holds at once, or workers that claim in the same moment
 CLAIM = "select job_ids from interlock.claim('acme', 'other', $1, 60, null, '{}', null, '{}', null, null, false, false)"
 TALKATIVE = {
     "log_lock_waits": "on",
@@ -43,7 +43,9 @@ def talkative() -> Iterator[PostgresServer]:
         yield server
 
 
-async def test_no_worker_waits_for_anothers_claim_and_updates_stay_on_their_page(talkative: PostgresServer) -> None:
+async def test_no_worker_waits_for_the_claim_of_another_and_updates_stay_on_their_page(
+    talkative: PostgresServer,
+) -> None:
     async with fresh_database(talkative) as name:
         store = await PostgresStore.open(talkative.dsn(name, user=APP_LOGIN), size=WORKERS)
         try:
@@ -61,14 +63,14 @@ async def test_no_worker_waits_for_anothers_claim_and_updates_stay_on_their_page
 
 
 @pytest.mark.parametrize("how", ["claimed", "claimed in a savepoint", "looked at by a cancel", "prepared to commit"])
-async def test_a_claim_gets_the_best_job_nobody_holds_however_many_better_ones_are_held(
+async def test_a_claim_gets_the_best_unlocked_job_behind_any_number_of_locked_ones(
     talkative: PostgresServer, how: str
 ) -> None:
     async with (
         fresh_database(talkative) as name,
         opened(PostgresStore.open(talkative.dsn(name, user=APP_LOGIN), size=2)) as store,
     ):
-        jobs = [new_job() for _ in range(HELD + 10)]
+        jobs = [new_job() for _ in range(LOCKED + 10)]
         ids = [job.id for job in jobs]
         await store.enqueue(TENANT, jobs)
         other = await asyncpg.connect(talkative.dsn(name, user=APP_LOGIN))
@@ -76,22 +78,24 @@ async def test_a_claim_gets_the_best_job_nobody_holds_however_many_better_ones_a
         if how == "claimed in a savepoint":
             await other.execute("savepoint here")
         if how == "looked at by a cancel":
-            await other.fetch("select id from interlock.job_states($1, $2)", TENANT, ids[:HELD])
+            await other.fetch("select id from interlock.job_states($1, $2)", TENANT, ids[:LOCKED])
         else:
-            await other.fetch(CLAIM, HELD)
+            await other.fetch(CLAIM, LOCKED)
         if how == "prepared to commit":
             await other.execute("prepare transaction 'later'")
         try:
-            for id in ids[HELD : HELD + 3]:
+            for id in ids[LOCKED : LOCKED + 3]:
                 assert [job.id for job in await store.claim(TENANT, ask(limit=1))] == [id]
         finally:
             await other.execute("rollback prepared 'later'" if how == "prepared to commit" else "rollback")
             await other.close()
-        rest = await store.claim(TENANT, ask(limit=HELD + 10))
-        assert [job.id for job in rest] == ids[:HELD] + ids[HELD + 3 :], "what was not taken after all is there again"
+        rest = await store.claim(TENANT, ask(limit=LOCKED + 10))
+        assert [job.id for job in rest] == ids[:LOCKED] + ids[LOCKED + 3 :], (
+            "what was not taken after all is there again"
+        )
 
 
-async def test_a_claim_of_many_passes_over_those_that_others_hold_and_loses_none(talkative: PostgresServer) -> None:
+async def test_a_large_claim_skips_locked_jobs_and_loses_none(talkative: PostgresServer) -> None:
     async with (
         fresh_database(talkative) as name,
         opened(PostgresStore.open(talkative.dsn(name, user=APP_LOGIN), size=2)) as store,
@@ -114,9 +118,7 @@ async def test_a_claim_of_many_passes_over_those_that_others_hold_and_loses_none
 
 @pytest.mark.parametrize("table", ["job", "ready"])
 @pytest.mark.parametrize("many", [1, 30])
-async def test_a_claim_passes_over_rows_that_others_have_locked_and_waits_for_none(
-    talkative: PostgresServer, table: str, many: int
-) -> None:
+async def test_a_claim_skips_locked_rows_without_waiting(talkative: PostgresServer, table: str, many: int) -> None:
     """Two share each lock, so that its transaction cannot be told from the row: only SKIP LOCKED passes over it."""
     async with (
         fresh_database(talkative) as name,
@@ -138,7 +140,7 @@ async def test_a_claim_passes_over_rows_that_others_have_locked_and_waits_for_no
 
 
 @pytest.mark.parametrize("many", [1, 30])
-async def test_a_claim_looks_at_the_due_time_again_under_the_lock(talkative: PostgresServer, many: int) -> None:
+async def test_a_claim_checks_the_due_time_again_under_the_lock(talkative: PostgresServer, many: int) -> None:
     """What is ready only leads to the job: where the two differ, as in the middle of an edit, the job decides."""
     async with (
         fresh_database(talkative) as name,
