@@ -34,7 +34,7 @@ def edit(job_id: str, **fields: Any) -> EditJob:
 
 
 async def approval_of(queue: TenantQueue, approval_id: str) -> Approval:
-    (approval,) = await queue.store.approvals(queue.tenant, [approval_id])
+    (approval,) = await queue.store.approvals.get(queue.tenant, [approval_id])
     assert approval is not None
     return approval
 
@@ -49,33 +49,35 @@ async def waiting(queue: TenantQueue, *, job: Job | None = None, **fields: Any) 
 
 
 async def decided(queue: TenantQueue, vote: CastVote) -> Approval:
-    (answer,) = await queue.store.decide(queue.tenant, [vote])
+    (answer,) = await queue.store.approvals.decide(queue.tenant, [vote])
     assert isinstance(answer, Approval), answer
     return answer
 
 
 async def decide_rejected(queue: TenantQueue, vote: CastVote) -> Error:
-    (answer,) = await queue.store.decide(queue.tenant, [vote])
+    (answer,) = await queue.store.approvals.decide(queue.tenant, [vote])
     assert isinstance(answer, Rejected), answer
     return answer.error
 
 
 async def created_link(queue: TenantQueue, approval: Approval, token: str, actor: str = ADA) -> Approval:
-    (answer,) = await queue.store.create_link(queue.tenant, [CreateApprovalLink(approval.id, actor, hashed(token))])
+    (answer,) = await queue.store.approvals.create_link(
+        queue.tenant, [CreateApprovalLink(approval.id, actor, hashed(token))]
+    )
     assert isinstance(answer, Approval), answer
     return answer
 
 
 async def link_rejected(queue: TenantQueue, approval: Approval | str) -> Error:
     id = approval if isinstance(approval, str) else approval.id
-    (answer,) = await queue.store.create_link(queue.tenant, [CreateApprovalLink(id, ADA, hashed("another"))])
+    (answer,) = await queue.store.approvals.create_link(queue.tenant, [CreateApprovalLink(id, ADA, hashed("another"))])
     assert isinstance(answer, Rejected), answer
     return answer.error
 
 
 async def sweep_approvals(queue: TenantQueue) -> None:
     """What the clock does to gates, for this tenant."""
-    due = [due.job_id for due in await queue.store.due_approvals(10_000) if due.tenant == queue.tenant]
+    due = [due.job_id for due in await queue.store.approvals.due(10_000) if due.tenant == queue.tenant]
     await queue.store.carry_out(queue.tenant, [expire(id) for id in due])
 
 

@@ -97,7 +97,7 @@ async def test_requesting_an_approval_again_returns_the_same_one(queue: TenantQu
     assert await queue.do(request_approval(job, prompt="Something else?")) == receipt
     await decided(queue, command(first.approval_id))
     assert await queue.do(request_approval(job)) == receipt
-    approvals = await queue.store.find_approvals(queue.tenant, ApprovalFilter(job_id=job.id))
+    approvals = await queue.store.approvals.find(queue.tenant, ApprovalFilter(job_id=job.id))
     assert [approval.id for approval in approvals] == [first.approval_id]
 
 
@@ -109,7 +109,7 @@ async def test_a_stale_worker_cannot_request_an_approval(queue: TenantQueue) -> 
     assert isinstance(await queue.refused(request_approval(job, id=NEVER)), NotFound)
     assert isinstance(await queue.refused(request_approval(job, worker="w2")), LeaseLost)
     assert await queue.trace(job.id) == before
-    assert await queue.store.find_approvals(queue.tenant, ApprovalFilter()) == []
+    assert await queue.store.approvals.find(queue.tenant, ApprovalFilter()) == []
 
 
 async def test_a_lease_ended_by_an_approval_can_do_nothing_else(queue: TenantQueue) -> None:
@@ -127,7 +127,7 @@ async def test_a_pending_cancel_rejects_an_approval_request(queue: TenantQueue) 
     order = request_approval(job, checkpoint=save(job, 1))
     for _ in range(2):
         assert isinstance(await queue.refused(order), CancelRequested)
-    assert await queue.store.approvals(queue.tenant, [order.approval_id]) == [None]
+    assert await queue.store.approvals.get(queue.tenant, [order.approval_id]) == [None]
     found = await queue.job(job.id)
     assert (found.status, found.approval_id, found.checkpoint) == (Status.RUNNING, None, None)
     assert (await queue.do(cancel_ack(job))).status is Status.CANCELLED
@@ -165,7 +165,7 @@ async def test_an_approved_job_is_queued_and_its_next_run_has_the_decision(queue
     again = await queue.again(job)
     assert (again.attempt, again.fence) == (1, job.fence + 1)
     assert (again.run_started_at, again.lease_expires_at) == (queue.clock.now, queue.clock.now + 30 * SECOND)
-    assert await queue.store.decisions(queue.tenant, [job.id, NEVER]) == {job.id: [answer]}
+    assert await queue.store.approvals.decisions(queue.tenant, [job.id, NEVER]) == {job.id: [answer]}
     check_history(again, await queue.history(job.id))
     await queue.verify()
 
@@ -186,7 +186,7 @@ async def test_the_decision_survives_a_crash_of_the_resumed_run(queue: TenantQue
     await queue.do(fail(again, retry_after_seconds=1.0))
     queue.clock.advance(1)
     await queue.again(job, worker="w3")
-    assert await queue.store.decisions(queue.tenant, [job.id]) == {job.id: [answer]}
+    assert await queue.store.approvals.decisions(queue.tenant, [job.id]) == {job.id: [answer]}
 
 
 async def test_several_approvals_follow_each_other_and_all_decisions_are_returned(queue: TenantQueue) -> None:
@@ -195,12 +195,15 @@ async def test_several_approvals_follow_each_other_and_all_decisions_are_returne
     again = await queue.again(job)
     queue.clock.advance(1)
     _, second = await waiting(queue, job=again)
-    assert [one.id for one in (await queue.store.decisions(queue.tenant, [job.id]))[job.id]] == [first.id]
+    assert [one.id for one in (await queue.store.approvals.decisions(queue.tenant, [job.id]))[job.id]] == [first.id]
     assert isinstance(await decide_rejected(queue, command(first, DENY)), AlreadyDecided)
     assert (await approval_of(queue, second.id)).status is ApprovalStatus.OPEN
     await decided(queue, command(second, actor=BOB))
-    assert [one.id for one in (await queue.store.decisions(queue.tenant, [job.id]))[job.id]] == [first.id, second.id]
-    approvals = await queue.store.find_approvals(queue.tenant, ApprovalFilter(job_id=job.id))
+    assert [one.id for one in (await queue.store.approvals.decisions(queue.tenant, [job.id]))[job.id]] == [
+        first.id,
+        second.id,
+    ]
+    approvals = await queue.store.approvals.find(queue.tenant, ApprovalFilter(job_id=job.id))
     assert [approval.id for approval in approvals] == [second.id, first.id]
 
 
@@ -211,7 +214,7 @@ async def test_an_approval_is_identified_by_its_name_or_numbered_without_one(que
         await decided(queue, command(approval))
         job = await queue.again(job)
         queue.clock.advance(1)
-    reported = (await queue.store.decisions(queue.tenant, [job.id]))[job.id]
+    reported = (await queue.store.approvals.decisions(queue.tenant, [job.id]))[job.id]
     assert [(one.name, one.occurrence) for one in reported] == [
         (None, 1), ("legal", 1), (None, 2), ("legal", 2), ("legal", 7),
     ]  # fmt: skip
@@ -232,7 +235,7 @@ async def test_a_job_that_resumes_on_denial_has_the_decision(queue: TenantQueue)
     job, approval = await waiting(queue, on_deny=OnDeny.RESUME)
     await decided(queue, command(approval, DENY, comment="no"))
     again = await queue.again(job)
-    (reported,) = (await queue.store.decisions(queue.tenant, [job.id]))[job.id]
+    (reported,) = (await queue.store.approvals.decisions(queue.tenant, [job.id]))[job.id]
     assert (again.attempt, reported.decision, reported.comment) == (1, DENY, "no")
 
 
@@ -246,7 +249,7 @@ async def test_urgent_lists_contain_the_pending_approvals_that_expire_first_and_
     await decided(queue, command(approvals.pop(), APPROVE))
     seen: list[Approval] = []
     filter = ApprovalFilter(status=ApprovalStatus.OPEN, limit=2, urgent=True)
-    while page := await queue.store.find_approvals(queue.tenant, filter):
+    while page := await queue.store.approvals.find(queue.tenant, filter):
         assert len(page) <= 2
         seen += page
         filter = filter._replace(before=filter.cursor_of(page[-1]))
@@ -271,7 +274,7 @@ async def test_lists_are_newest_first_and_resume_from_a_cursor(queue: TenantQueu
     ):
         seen: list[Approval] = []
         filter = ApprovalFilter(status=status, limit=2)
-        while page := await queue.store.find_approvals(queue.tenant, filter):
+        while page := await queue.store.approvals.find(queue.tenant, filter):
             assert len(page) <= 2
             seen += page
             filter = filter._replace(before=(page[-1].opened_at, page[-1].id))
@@ -281,11 +284,11 @@ async def test_lists_are_newest_first_and_resume_from_a_cursor(queue: TenantQueu
 async def test_another_tenant_can_neither_see_nor_decide_an_approval(queue: TenantQueue, rival: TenantQueue) -> None:
     job, approval = await waiting(queue)
     before = await queue.trace(job.id)
-    assert await rival.store.approvals(rival.tenant, [approval.id]) == [None]
-    assert await rival.store.find_approvals(rival.tenant, ApprovalFilter()) == []
-    assert await rival.store.find_approvals(rival.tenant, ApprovalFilter(job_id=job.id)) == []
+    assert await rival.store.approvals.get(rival.tenant, [approval.id]) == [None]
+    assert await rival.store.approvals.find(rival.tenant, ApprovalFilter()) == []
+    assert await rival.store.approvals.find(rival.tenant, ApprovalFilter(job_id=job.id)) == []
     assert isinstance(await decide_rejected(rival, command(approval)), NotFound)
     assert isinstance(await link_rejected(rival, approval), NotFound)
     await decided(queue, command(approval))
-    assert await rival.store.decisions(rival.tenant, [job.id]) == {}
+    assert await rival.store.approvals.decisions(rival.tenant, [job.id]) == {}
     assert (await queue.history(job.id))[:-1] == before[1]

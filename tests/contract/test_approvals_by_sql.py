@@ -51,7 +51,7 @@ async def test_the_database_rejects_a_second_pending_approval_of_a_job(queue: Te
         "WHERE tenant = $1 AND id = $2",
         queue.tenant, approval.id, NEVER,
     )  # fmt: skip
-    assert await queue.store.approvals(queue.tenant, [NEVER]) == [None]
+    assert await queue.store.approvals.get(queue.tenant, [NEVER]) == [None]
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ def engine(connection_name: str) -> str:
     return CONNECTIONS[connection_name]
 
 
-async def all_rejected(sql: SqlConnection, *statements: tuple[Any, ...]) -> None:
-    """Run statements in one transaction, which cannot be committed."""
+async def all_rejected(sql: SqlConnection, *statements: tuple[Any, ...]) -> str:
+    """Run statements in one transaction, which cannot be committed; return why."""
     ours: Any = (
         sql.db if isinstance(sql, SQLiteConnection) else sql.connection if isinstance(sql, PostgresConnection) else None
     )
@@ -46,12 +46,12 @@ async def all_rejected(sql: SqlConnection, *statements: tuple[Any, ...]) -> None
         for statement in statements:
             await sql.run(*statement)
         await sql.run("COMMIT")
-    except DatabaseError:
+    except DatabaseError as error:
         done = ours.execute("ROLLBACK")
         if isinstance(sql, PostgresConnection):
             await done
-    else:
-        pytest.fail("it was committed")
+        return str(error)
+    pytest.fail("it was committed")
 
 
 async def parents_and_children(queue: TenantQueue) -> tuple[Job, list[str]]:
@@ -94,11 +94,18 @@ async def test_on_postgresql_half_a_decision_does_not_commit(queue: TenantQueue,
     job, approval = await waiting(queue)
     running = await queue.running()
     at = queue.clock.now
-    close = "select interlock.close_approval($1, $2, 'approved', 'user:eve', $3, null, null)"
-    assert "open exactly while its job waits" in await rejection(sql, close, queue.tenant, approval.id, at)
-    opened = "select interlock.request_approval($1, $2, $3, $4, 'p', null, null, null, $5, 1, 'fail', 'user:eve', 60, null, 1)"
-    values = (queue.tenant, new_id(), running.id, running.fence, "0" * 64)
-    assert "open exactly while its job waits" in await rejection(sql, opened, *values)
+    flag = ("select set_config('interlock.verb', 'on', true)",)
+    close = (
+        "update interlock.approval set status = 'approved', closed_by = 'user:eve', closed_at = $3 where tenant = $1 and id = $2",
+        queue.tenant, approval.id, at,
+    )  # fmt: skip
+    assert "open exactly while its job waits" in await all_rejected(sql, flag, close)
+    opened = (
+        "insert into interlock.approval (tenant, id, job_id, fence, status, prompt, digest, required, on_deny, opened_by, "
+        "opened_at, expires_at, occurrence) values ($1, $2, $3, $4, 'open', 'p', $5, 1, 'fail', 'user:eve', $6, $7, 1)",
+        queue.tenant, new_id(), running.id, running.fence, "0" * 64, at, at + 60,
+    )  # fmt: skip
+    assert "open exactly while its job waits" in await all_rejected(sql, flag, opened)
     assert await approval_of(queue, approval.id) == approval
     assert await queue.job(job.id) == job
 

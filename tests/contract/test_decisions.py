@@ -69,7 +69,7 @@ async def test_a_decision_is_made_once_and_can_be_repeated(queue: TenantQueue) -
 async def test_votes_of_one_batch_are_applied_in_order(queue: TenantQueue) -> None:
     _, approval = await waiting(queue)
     _, other = await waiting(queue, job=await queue.running(type="other"))
-    answers = await queue.store.decide(
+    answers = await queue.store.approvals.decide(
         queue.tenant,
         [command(approval), command(approval), command(approval, DENY), command(other, DENY), command(NEVER)],
     )
@@ -126,7 +126,7 @@ async def test_an_undecided_approval_expires_and_its_job_fails(queue: TenantQueu
     await sweep_approvals(queue)
     assert (await approval_of(queue, approval.id)) == approval
     queue.clock.advance(0.001)
-    due = [due for due in await queue.store.due_approvals(10_000) if due.tenant in (queue.tenant, rival.tenant)]
+    due = [due for due in await queue.store.approvals.due(10_000) if due.tenant in (queue.tenant, rival.tenant)]
     assert due == [(queue.tenant, job.id)]
     await sweep_approvals(queue)
     now, expired = await queue.job(job.id), await approval_of(queue, approval.id)
@@ -140,7 +140,7 @@ async def test_an_undecided_approval_expires_and_its_job_fails(queue: TenantQueu
     )
     assert isinstance(await decide_rejected(queue, command(approval)), ApprovalExpired)
     assert isinstance(await link_rejected(queue, approval), ApprovalExpired)
-    assert [due.tenant for due in await queue.store.due_approvals(10_000) if due.tenant == queue.tenant] == []
+    assert [due.tenant for due in await queue.store.approvals.due(10_000) if due.tenant == queue.tenant] == []
     assert (await approval_of(rival, other.id)) == other
     await queue.verify()
 
@@ -167,7 +167,7 @@ async def test_cancelling_a_waiting_job_voids_its_approval(queue: TenantQueue) -
     )
     assert isinstance(await decide_rejected(queue, command(approval)), ApprovalVoid)
     assert isinstance(await link_rejected(queue, approval), ApprovalVoid)
-    assert await queue.store.decisions(queue.tenant, [job.id]) == {}
+    assert await queue.store.approvals.decisions(queue.tenant, [job.id]) == {}
 
 
 async def test_a_waiting_job_whose_deadline_passes_fails_and_its_approval_is_void(queue: TenantQueue) -> None:
@@ -199,8 +199,8 @@ async def test_a_link_token_is_found_by_its_hash_alone_and_decides(queue: Tenant
     with_link = await created_link(queue, approval, f"secret-{job.id}")
     assert (with_link.link_created_by, with_link.link_created_at) == (ADA, queue.clock.now)
     hash = hashed(f"secret-{job.id}")
-    assert await queue.store.approval_of_token(hash) == (queue.tenant, approval.id)
-    assert await queue.store.approval_of_token(hashed("guess")) is None
+    assert await queue.store.approvals.of_token(hash) == (queue.tenant, approval.id)
+    assert await queue.store.approvals.of_token(hashed("guess")) is None
     answer = await decided(queue, command(approval, actor=f"bearer:{ADA}", token_sha256=hash))
     assert (answer.status, answer.closed_by) == (ApprovalStatus.APPROVED, f"bearer:{ADA}")
     assert await decided(queue, command(approval, actor=f"bearer:{ADA}", token_sha256=hash)) == answer
@@ -213,7 +213,7 @@ async def test_a_new_link_token_voids_the_previous_one(queue: TenantQueue) -> No
     await created_link(queue, approval, f"first-{job.id}")
     await created_link(queue, approval, f"second-{job.id}", actor=BOB)
     old, new = hashed(f"first-{job.id}"), hashed(f"second-{job.id}")
-    assert await queue.store.approval_of_token(old) is None
+    assert await queue.store.approvals.of_token(old) is None
     assert isinstance(await decide_rejected(queue, command(approval, token_sha256=old)), NotFound)
     assert (await approval_of(queue, approval.id)).status is ApprovalStatus.OPEN
     await decided(queue, command(approval, actor=f"bearer:{BOB}", token_sha256=new))
@@ -226,7 +226,7 @@ async def test_the_token_of_one_approval_does_nothing_to_the_next(queue: TenantQ
     await decided(queue, command(first, actor=f"bearer:{ADA}", token_sha256=token))
     again = await queue.again(job)
     _, second = await waiting(queue, job=again)
-    assert await queue.store.approval_of_token(token) == (queue.tenant, first.id)
+    assert await queue.store.approvals.of_token(token) == (queue.tenant, first.id)
     assert isinstance(await decide_rejected(queue, command(second, token_sha256=token)), NotFound)
     assert await approval_of(queue, second.id) == second
 
@@ -234,7 +234,7 @@ async def test_the_token_of_one_approval_does_nothing_to_the_next(queue: TenantQ
 async def test_exactly_one_of_many_concurrent_deciders_decides(queue: TenantQueue) -> None:
     job, approval = await waiting(queue)
     votes = [command(approval, DENY if i % 2 else APPROVE, actor=f"user:{i}") for i in range(64)]
-    answers = await asyncio.gather(*(queue.store.decide(queue.tenant, [vote]) for vote in votes))
+    answers = await asyncio.gather(*(queue.store.approvals.decide(queue.tenant, [vote]) for vote in votes))
     kinds = Counter(type(a.error) if isinstance(a, Rejected) else a.status for (a,) in answers)
     final = await approval_of(queue, approval.id)
     assert kinds == {final.status: 1, AlreadyDecided: 63}

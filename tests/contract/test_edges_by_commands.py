@@ -43,7 +43,7 @@ async def claim(queue: TenantQueue, job: Job) -> object:
 
 def vote(decision: Decision) -> Act:
     async def act(queue: TenantQueue, job: Job) -> object:
-        return await queue.store.decide(queue.tenant, [command(job.approval_id or NEVER, decision)])
+        return await queue.store.approvals.decide(queue.tenant, [command(job.approval_id or NEVER, decision)])
 
     return act
 

@@ -35,9 +35,9 @@ async def everything(queue: TenantQueue) -> list[LogRow]:
     await store.set_agent(tenant, Agent("worker", "reader", 2, False, Defaults()), actor=OPERATOR)
     await store.delete_agent(tenant, "worker", "reader", actor=OPERATOR)
     token = NewToken(new_id(), sha256(tenant.encode()).digest(), ("read",), OPERATOR, description="for tests")
-    await store.create_tokens(tenant, [token])
-    await store.revoke_tokens(tenant, [token.id], actor="user:bob")
-    await store.revoke_tokens(tenant, [token.id], actor="user:eve")  # changes nothing
+    await store.tokens.create(tenant, [token])
+    await store.tokens.revoke(tenant, [token.id], actor="user:bob")
+    await store.tokens.revoke(tenant, [token.id], actor="user:eve")  # changes nothing
     new = NewSubscription(new_id(), "https://u:pw@example.com/hook?key=verysecret", ("job.failed",), SECRET)
     await store.outbox.subscribe(tenant, new)
     await store.outbox.renew(tenant, new.id, 60.0, actor=OPERATOR)

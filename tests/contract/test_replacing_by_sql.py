@@ -58,7 +58,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         await queue.store.checkpoint("t", [save(job, 1)])
         await queue.do(complete(job, result='"kept"'))
         await queue.add()
-        await store.create_tokens(
+        await store.tokens.create(
             "t", [NewToken(id=new_id(), hash=b"x" * 32, roles=("read",), created_by=OPERATOR, key="k")]
         )
         await store.close()

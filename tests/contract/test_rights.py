@@ -75,7 +75,7 @@ async def furnish(queue: TenantQueue) -> None:
     await queue.store.prune(queue.tenant, PruneCommand(new_id(), OPERATOR, queue.clock.now - 1_500_000, 0, 100))
     await queue.store.set_type(queue.tenant, JobType("registered"))
     hash = hashlib.sha256(queue.tenant.encode()).digest()
-    await queue.store.create_tokens(queue.tenant, [NewToken(new_id(), hash, ("read",), OPERATOR)])
+    await queue.store.tokens.create(queue.tenant, [NewToken(new_id(), hash, ("read",), OPERATOR)])
     await queue.store.note_workers(queue.tenant, [WorkerSeen("w1", (ask(),))])
     await queue.store.index_job_blocks(1, 1000)
     assert isinstance(queue.store, PostgresStore)
@@ -177,13 +177,13 @@ async def test_the_app_role_owns_nothing_and_has_no_special_attributes(sql: SqlC
 
 async def test_the_app_role_cannot_delete_a_valid_token(queue: TenantQueue, app: SqlConnection) -> None:
     new = NewToken(new_id(), hashlib.sha256(queue.tenant.encode()).digest(), ("read",), OPERATOR, expires_in_seconds=60)
-    await queue.store.create_tokens(queue.tenant, [new])
+    await queue.store.tokens.create(queue.tenant, [new])
     forget = "SELECT forget_tokens($1, $2, 'infinity'::text::timestamptz)"
-    assert await app.run(forget, queue.tenant, [new.id]) == [(0,)]
-    assert [token.id for token in await queue.store.tokens(queue.tenant)] == [new.id]
+    assert await app.run(forget, queue.tenant, [new.id]) == []
+    assert [token.id for token in await queue.store.tokens.page(queue.tenant)] == [new.id]
     queue.clock.advance(61)
-    assert await app.run(forget, queue.tenant, [new.id]) == [(1,)]
-    assert await queue.store.tokens(queue.tenant) == []
+    assert await app.run(forget, queue.tenant, [new.id]) == [(new.id,)]
+    assert await queue.store.tokens.page(queue.tenant) == []
 
 
 async def test_the_sweeper_owns_only_functions_that_return_tenant_and_id(sql: SqlConnection) -> None:

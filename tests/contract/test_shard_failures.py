@@ -150,13 +150,13 @@ async def test_tokens_and_subscriptions_from_before_the_current_shard_changed_ar
         map.names = names
         hash = hashlib.sha256(f"{number} {tenant}".encode()).digest()
         queue.clock.advance(1)
-        (token,) = await store.create_tokens(tenant, [NewToken(new_id(), hash, ("read",), "user:ada")])
+        (token,) = await store.tokens.create(tenant, [NewToken(new_id(), hash, ("read",), "user:ada")])
         assert isinstance(token, Token)
         tokens.append(token.id)
         subscriptions.append((await listen(queue, "job.succeeded")).id)
     map.names = SHARDS
     listed: list[str] = []
-    while page := await store.tokens(tenant, before=listed[-1] if listed else None, limit=2):
+    while page := await store.tokens.page(tenant, before=listed[-1] if listed else None, limit=2):
         listed += [token.id for token in page]
     assert listed == tokens[::-1]
     listed = []

@@ -224,21 +224,21 @@ async def test_approvals_and_tokens_are_found_on_any_shard(wide: TenantQueue, sp
         _, approval = await waiting(wide, job=await wide.running(type=current))
         await decided(wide, command(approval))
         hash = hashlib.sha256(f"{current} {wide.tenant}".encode()).digest()
-        (token,) = await wide.store.create_tokens(
+        (token,) = await wide.store.tokens.create(
             wide.tenant,
             [NewToken(new_id(), hash, ("read",), "user:ada")],
         )
         spread.current = "a"
-        seen = await wide.store.find_token(hash)
+        seen = await wide.store.tokens.find(hash)
         assert seen is not None
         assert not isinstance(token, Rejected)
         assert seen.token.id == token.id
-        (revoked,) = await wide.store.revoke_tokens(wide.tenant, [token.id], actor="user:ada")
+        (revoked,) = await wide.store.tokens.revoke(wide.tenant, [token.id], actor="user:ada")
         assert not isinstance(revoked, Rejected)
-    (unknown,) = await wide.store.revoke_tokens(wide.tenant, [NEVER], actor="user:ada")
+    (unknown,) = await wide.store.tokens.revoke(wide.tenant, [NEVER], actor="user:ada")
     assert isinstance(unknown, Rejected)
     assert isinstance(unknown.error, NotFound)
-    approvals = await wide.store.find_approvals(wide.tenant, ApprovalFilter())
+    approvals = await wide.store.approvals.find(wide.tenant, ApprovalFilter())
     assert len(approvals) == 2
 
 
@@ -368,7 +368,7 @@ async def test_an_unavailable_shard_does_not_affect_the_others(
             await here.sweep()
             assert (await here.job(job.id)).attempt == 2
             with pytest.raises(Unavailable):  # nobody can say that it does not exist
-                await router.find_token(hashlib.sha256(b"unknown").digest())
+                await router.tokens.find(hashlib.sha256(b"unknown").digest())
             wire.restore()
             await eventually(lambda: _is_up(router))
             await asyncio.gather(pending, return_exceptions=True)

@@ -25,7 +25,7 @@ from tests.support.eventually import RETRY_SECONDS
 SWEEPS: Final = (
     ("read.sql", "due_leases"),
     ("read.sql", "due_deadlines"),
-    ("approvals.sql", "due"),
+    ("approvals.sqlite.sql", "due"),
     ("transition_effects.sql", "tenants_with_due_agents"),
 )
 
@@ -43,15 +43,19 @@ async def test_sweeps_find_due_work_of_every_tenant(queue: TenantQueue, rival: T
         due["due_leases"] |= {job.id for job in held}
         await of.add(type="waits")
     tenants = {queue.tenant, rival.tenant}
+    store = queue.store
+    sweeps = {
+        "due_leases": store.due_leases, "due_deadlines": store.due_deadlines, "due_approvals": store.approvals.due,
+    }  # fmt: skip
     for sweep, ids in due.items():
-        found = await getattr(queue.store, sweep)(10_000)
+        found = await sweeps[sweep](10_000)
         assert not [item for item in found if item.tenant in tenants]
         assert len(ids) == 4
     queue.clock.advance(5)
     for sweep, ids in due.items():
-        found = await getattr(queue.store, sweep)(10_000)
+        found = await sweeps[sweep](10_000)
         assert {item.job_id for item in found if item.tenant in tenants} == ids, sweep
-        assert 0 < len(await getattr(queue.store, sweep)(1)) < len(ids)
+        assert 0 < len(await sweeps[sweep](1)) < len(ids)
 
 
 async def test_a_corrupt_row_blocks_no_other(queue: TenantQueue, sql: SqlConnection) -> None:
@@ -97,7 +101,8 @@ def machine_steps(db: apsw.Connection, statement: str) -> int:
 async def test_on_sqlite_idle_tenants_are_not_visited(tmp_path: Path, file: str, name: str) -> None:
     path = str(tmp_path / "idle.db")
     await (await SQLiteStore.open(path)).close()
-    statement = load("interlock.storage.sqlite", file)[name]
+    package = "interlock.storage.parts" if ".sqlite." in file else "interlock.storage.sqlite"
+    statement = load(package, file)[name]
     db = apsw.Connection(path)
     try:
         steps: list[int] = []

@@ -28,13 +28,13 @@ def new_token(**fields: Any) -> NewToken:
 async def keep(queue: TenantQueue, **fields: Any) -> tuple[Token, bytes]:
     """A kept token and its hash."""
     new = new_token(**fields)
-    (kept,) = await queue.store.create_tokens(queue.tenant, [new])
+    (kept,) = await queue.store.tokens.create(queue.tenant, [new])
     assert isinstance(kept, Token), kept
     return kept, new.hash
 
 
 async def seen(queue: TenantQueue, hash: bytes) -> TokenUse:
-    seen = await queue.store.find_token(hash)
+    seen = await queue.store.tokens.find(hash)
     assert seen is not None
     return seen
 
@@ -80,24 +80,24 @@ async def test_any_type_and_no_type_differ(queue: TenantQueue) -> None:
 
 async def test_an_unknown_hash_finds_nothing(queue: TenantQueue) -> None:
     await keep(queue)
-    assert await queue.store.find_token(bytes(32)) is None
-    assert await queue.store.find_token(b"") is None
+    assert await queue.store.tokens.find(bytes(32)) is None
+    assert await queue.store.tokens.find(b"") is None
 
 
 async def test_a_key_creates_one_token_and_the_rejection_names_it(queue: TenantQueue, rival: TenantQueue) -> None:
     first, _ = await keep(queue, key="deploy")
-    (again,) = await queue.store.create_tokens(queue.tenant, [new_token(key="deploy")])
+    (again,) = await queue.store.tokens.create(queue.tenant, [new_token(key="deploy")])
     assert isinstance(again, Rejected)
     assert isinstance(again.error, TokenExists)
     assert again.error.token_id == first.id
     other, _ = await keep(rival, key="deploy")
     assert other.id != first.id
-    assert [t.id for t in await queue.store.tokens(queue.tenant)] == [first.id]
+    assert [t.id for t in await queue.store.tokens.page(queue.tenant)] == [first.id]
 
 
 async def test_in_one_batch_the_first_use_of_a_key_wins_and_each_item_has_its_own_result(queue: TenantQueue) -> None:
     a, b, c = new_token(key="same"), new_token(key="same"), new_token()
-    answers = await queue.store.create_tokens(queue.tenant, [a, b, c])
+    answers = await queue.store.tokens.create(queue.tenant, [a, b, c])
     first, second, third = answers
     assert isinstance(first, Token)
     assert isinstance(third, Token)
@@ -107,7 +107,7 @@ async def test_in_one_batch_the_first_use_of_a_key_wins_and_each_item_has_its_ow
 
 
 async def test_exactly_one_of_many_calls_with_one_key_creates_a_token(queue: TenantQueue) -> None:
-    calls = [queue.store.create_tokens(queue.tenant, [new_token(key="race")]) for _ in range(8)]
+    calls = [queue.store.tokens.create(queue.tenant, [new_token(key="race")]) for _ in range(8)]
     answers = [answer for (answer,) in await asyncio.gather(*calls)]
     (made,) = [a for a in answers if isinstance(a, Token)]
     refused = [a.error for a in answers if isinstance(a, Rejected)]
@@ -117,9 +117,9 @@ async def test_exactly_one_of_many_calls_with_one_key_creates_a_token(queue: Ten
 async def test_a_repeated_call_returns_the_token_it_created(queue: TenantQueue) -> None:
     """As a store does by itself when the connection broke around the commit."""
     new = new_token(key="once")
-    (first,) = await queue.store.create_tokens(queue.tenant, [new])
+    (first,) = await queue.store.tokens.create(queue.tenant, [new])
     queue.clock.advance(5)
-    assert await queue.store.create_tokens(queue.tenant, [new]) == [first]
+    assert await queue.store.tokens.create(queue.tenant, [new]) == [first]
 
 
 async def test_tokens_are_listed_newest_first_in_pages(queue: TenantQueue, rival: TenantQueue) -> None:
@@ -132,20 +132,20 @@ async def test_tokens_are_listed_newest_first_in_pages(queue: TenantQueue, rival
     expected = sorted(made, key=lambda t: (t.created_at, t.id), reverse=True)
     pages: list[Token] = []
     before = None
-    while page := await queue.store.tokens(queue.tenant, before=before, limit=3):
+    while page := await queue.store.tokens.page(queue.tenant, before=before, limit=3):
         pages += page
         before = page[-1].id
     assert pages == expected
-    assert await queue.store.tokens(queue.tenant, before=foreign.id) == []
+    assert await queue.store.tokens.page(queue.tenant, before=foreign.id) == []
 
 
 async def test_a_revoked_token_keeps_its_first_revocation(queue: TenantQueue) -> None:
     token, hash = await keep(queue)
     queue.clock.advance(3)
-    (revoked,) = await queue.store.revoke_tokens(queue.tenant, [token.id], actor="user:ada")
+    (revoked,) = await queue.store.tokens.revoke(queue.tenant, [token.id], actor="user:ada")
     assert revoked == token._replace(revoked_at=queue.clock.now, revoked_by="user:ada")
     queue.clock.advance(3)
-    assert await queue.store.revoke_tokens(queue.tenant, [token.id], actor="user:bob") == [revoked]
+    assert await queue.store.tokens.revoke(queue.tenant, [token.id], actor="user:bob") == [revoked]
     assert (await seen(queue, hash)).token == revoked
     assert not (await seen(queue, hash)).admits(hash)
 
@@ -154,17 +154,17 @@ async def test_a_revocation_limited_to_worker_tokens_revokes_no_other(queue: Ten
     other, _ = await keep(queue)
     workers, _ = await keep(queue, worker_id="w1", roles=("work",))
     ids = [other.id, workers.id]
-    unknown, ended = await queue.store.revoke_tokens(queue.tenant, ids, actor=OPERATOR, of_workers=True)
+    unknown, ended = await queue.store.tokens.revoke(queue.tenant, ids, actor=OPERATOR, of_workers=True)
     assert isinstance(unknown, Rejected)
     assert isinstance(unknown.error, NotFound)
     assert ended == workers._replace(revoked_at=queue.clock.now, revoked_by=OPERATOR)
-    assert other in await queue.store.tokens(queue.tenant)
+    assert other in await queue.store.tokens.page(queue.tenant)
 
 
 async def test_a_foreign_token_is_treated_like_an_unknown_one(queue: TenantQueue, rival: TenantQueue) -> None:
     theirs, hash = await keep(rival)
     mine, _ = await keep(queue)
-    answers = await queue.store.revoke_tokens(queue.tenant, [theirs.id, mine.id, NEVER], actor=OPERATOR)
+    answers = await queue.store.tokens.revoke(queue.tenant, [theirs.id, mine.id, NEVER], actor=OPERATOR)
     foreign, own, unknown = answers
     assert isinstance(own, Token)
     for refused, id in ((foreign, theirs.id), (unknown, NEVER)):
@@ -172,8 +172,8 @@ async def test_a_foreign_token_is_treated_like_an_unknown_one(queue: TenantQueue
         assert isinstance(refused.error, NotFound)
         assert str(refused.error) == f"no token {id}"
     assert (await seen(rival, hash)).token == theirs
-    assert await queue.store.touch_tokens(queue.tenant, [theirs.id], older_than_seconds=0) == 0
-    assert [t.id for t in await queue.store.tokens(queue.tenant)] == [mine.id]
+    assert await queue.store.tokens.touch(queue.tenant, [theirs.id], older_than_seconds=0) == 0
+    assert [t.id for t in await queue.store.tokens.page(queue.tenant)] == [mine.id]
 
 
 async def test_a_hash_is_found_only_in_its_tenant(queue: TenantQueue, rival: TenantQueue) -> None:
@@ -186,13 +186,13 @@ async def test_a_hash_is_found_only_in_its_tenant(queue: TenantQueue, rival: Ten
 
 async def test_token_use_is_recorded_at_most_once_per_interval(queue: TenantQueue) -> None:
     token, hash = await keep(queue)
-    assert await queue.store.touch_tokens(queue.tenant, [token.id], older_than_seconds=60) == 1
+    assert await queue.store.tokens.touch(queue.tenant, [token.id], older_than_seconds=60) == 1
     first = queue.clock.now
     queue.clock.advance(59)
-    assert await queue.store.touch_tokens(queue.tenant, [token.id], older_than_seconds=60) == 0
+    assert await queue.store.tokens.touch(queue.tenant, [token.id], older_than_seconds=60) == 0
     assert (await seen(queue, hash)).token.last_used_at == first
     queue.clock.advance(1)
-    assert await queue.store.touch_tokens(queue.tenant, [token.id], older_than_seconds=60) == 1
+    assert await queue.store.tokens.touch(queue.tenant, [token.id], older_than_seconds=60) == 1
     assert (await seen(queue, hash)).token.last_used_at == first + 60 * SECOND
 
 
@@ -209,17 +209,17 @@ async def test_tokens_that_ended_long_ago_are_deleted_and_no_others(queue: Tenan
     lasting, _ = await keep(queue, expires_in_seconds=1000)
     expired = [(await keep(of, expires_in_seconds=10))[0] for of in (queue, queue, rival)]
     revoked, _ = await keep(queue, expires_in_seconds=1000)
-    await queue.store.revoke_tokens(queue.tenant, [revoked.id], actor=OPERATOR)
+    await queue.store.tokens.revoke(queue.tenant, [revoked.id], actor=OPERATOR)
     queue.clock.advance(100)
 
     async def left() -> set[str]:
-        return {token.id for of in (queue, rival) for token in await of.store.tokens(of.tenant)}
+        return {token.id for of in (queue, rival) for token in await of.store.tokens.page(of.tenant)}
 
-    await queue.store.forget_tokens(100.0, 1000)  # other tests have left theirs in the same store
+    await queue.store.tokens.forget(100.0, 1000)  # other tests have left theirs in the same store
     assert await left() == {living.id, lasting.id, revoked.id, *(token.id for token in expired)}
-    assert await queue.store.forget_tokens(99.0, 1000) >= 1
+    assert await queue.store.tokens.forget(99.0, 1000) >= 1
     assert await left() == {living.id, lasting.id, *(token.id for token in expired)}
-    while gone := await queue.store.forget_tokens(89.0, 2):
+    while gone := await queue.store.tokens.forget(89.0, 2):
         assert gone <= 2
     assert await left() == {living.id, lasting.id}
 
@@ -241,7 +241,7 @@ async def test_the_database_rejects_changing_a_token_except_its_end(
     queue: TenantQueue, sql: SqlConnection, change: str
 ) -> None:
     token, hash = await keep(queue, expires_in_seconds=60)
-    await queue.store.revoke_tokens(queue.tenant, [token.id], actor=OPERATOR)
+    await queue.store.tokens.revoke(queue.tenant, [token.id], actor=OPERATOR)
     before = await seen(queue, hash)
     postgres = sql.engine == "postgres"
     roles = "'{admin}'" if postgres else "'[\"admin\"]'"
@@ -281,4 +281,4 @@ async def test_the_database_rejects_incompatible_roles(
 
     await rejection(sql, *insert(roles, worker_id))
     await sql.run(*insert(("read", "work"), "w1"))
-    assert len(await queue.store.tokens(queue.tenant)) == 2
+    assert len(await queue.store.tokens.page(queue.tenant)) == 2

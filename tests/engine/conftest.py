@@ -85,11 +85,11 @@ def ticks() -> Ticks:
 
 @pytest.fixture
 def watched(store: Store) -> Watched:
-    return Watched(store)
+    return Watched(store.tokens)
 
 
 @pytest.fixture
 async def tokens(watched: Watched, ticks: Ticks) -> AsyncIterator[Tokens]:
-    made = Tokens(watched, ticks=ticks)  # type: ignore[arg-type]
+    made = Tokens(watched, ticks=ticks)
     yield made
     await made.close()

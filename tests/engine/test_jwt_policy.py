@@ -89,11 +89,11 @@ async def test_an_issuer_may_be_limited_to_its_tenants(world: World) -> None:
 
 
 async def test_a_server_accepts_tokens_and_jwts_side_by_side(world: World, store: Store) -> None:
-    both = Tokens(store, Trust(issuers=world.issuers))
+    both = Tokens(store.tokens, Trust(issuers=world.issuers))
     assert (await both.authenticate(signed())).actor == "user:ada"
     for bad in (signed(key=STRANGER), "ilk_" + signed(), "nothing"):
         with pytest.raises(Unauthenticated):
             await both.authenticate(bad)
-    only_own = Tokens(store)
+    only_own = Tokens(store.tokens)
     with pytest.raises(Unauthenticated):
         await only_own.authenticate(signed())

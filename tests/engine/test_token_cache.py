@@ -104,9 +104,9 @@ async def test_a_well_formed_unknown_token_is_rejected(tokens: Tokens) -> None:
 
 
 async def test_with_tokens_disabled_every_token_is_rejected(store: Store) -> None:
-    maker = Tokens(store)
+    maker = Tokens(store.tokens)
     created_link = await maker.create(ADMIN, READER)
-    assert await is_rejected(Tokens(store, Trust(own=False)), created_link.text)
+    assert await is_rejected(Tokens(store.tokens, Trust(own=False)), created_link.text)
     await maker.close()
 
 
@@ -196,7 +196,7 @@ async def test_a_revoked_token_is_rejected_by_another_process_within_a_second(
 ) -> None:
     async with two_stores(engine, tmp_path, postgres) as (first, second):
         ticks = Ticks()
-        here, there = Tokens(first), Tokens(second, ticks=ticks)
+        here, there = Tokens(first.tokens), Tokens(second.tokens, ticks=ticks)
         created_link = await here.create(ADMIN, READER)
         await there.authenticate(created_link.text)
         await here.revoke(ADMIN, created_link.token.id)
@@ -269,7 +269,7 @@ async def test_failing_to_record_token_use_rejects_no_caller(
     async def away(*_: object, **__: object) -> int:
         raise Unavailable("the disk is full")
 
-    monkeypatch.setattr(watched, "touch_tokens", away)
+    monkeypatch.setattr(watched, "touch", away)
     assert (await tokens.authenticate(created_link.text)).tenant == "acme"
     await eventually(lambda: _true("could not be noted" in caplog.text))
     assert created_link.text not in caplog.text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Sequence
 
 from interlock.domain.principal import local
 from interlock.domain.token import TokenUse
@@ -11,7 +11,7 @@ from interlock.engine.tokens import (
     Tokens,
 )
 from interlock.errors import Unauthenticated
-from interlock.storage.contract import Store
+from interlock.storage.contract.tokens import TokenStore
 from interlock.wire import TokenRequest
 
 ADMIN = local("acme")
@@ -29,29 +29,28 @@ class Ticks:
 
 
 class Watched:
-    """A store that counts what it is asked about tokens, and can be made to hesitate or fail."""
+    """Stored tokens that count what they are asked, and can be made to hesitate or fail."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, tokens: TokenStore) -> None:
+        self._tokens = tokens
         self.looks = 0
         self.notes = 0
         self.approval = asyncio.Event()
         self.approval.set()
         self.fault: Exception | None = None
+        self.create, self.page, self.revoke, self.forget = tokens.create, tokens.page, tokens.revoke, tokens.forget
+        self.signing_key = tokens.signing_key
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    async def find_token(self, hash: bytes) -> TokenUse | None:
+    async def find(self, hash: bytes) -> TokenUse | None:
         self.looks += 1
         await self.approval.wait()
         if self.fault is not None:
             raise self.fault
-        return await self._store.find_token(hash)
+        return await self._tokens.find(hash)
 
-    async def touch_tokens(self, tenant: str, ids: list[str], *, older_than_seconds: float) -> int:
+    async def touch(self, tenant: str, ids: Sequence[str], *, older_than_seconds: float) -> int:
         self.notes += 1
-        return await self._store.touch_tokens(tenant, ids, older_than_seconds=older_than_seconds)
+        return await self._tokens.touch(tenant, ids, older_than_seconds=older_than_seconds)
 
 
 async def is_rejected(tokens: Tokens, text: str) -> bool:

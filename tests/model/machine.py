@@ -213,7 +213,7 @@ class Script(RuleBasedStateMachine):
             answer.error.code
             if isinstance(answer, Rejected)
             else (answer.status, {vote.voter: vote.decision for vote in answer.votes})
-            for answer in self.rig.run(self.store.decide(self.tenant, commands))
+            for answer in self.rig.run(self.store.approvals.decide(self.tenant, commands))
         ]
         assert answers == self.model.decide(commands, self.clock.now)
         self.rig.seen.update(f"decide: {answer if isinstance(answer, str) else answer[0]}" for answer in answers)
@@ -222,7 +222,7 @@ class Script(RuleBasedStateMachine):
     def _mint(self, approval_id: str) -> None:
         token = sha256(unordered_id("1117").encode()).digest()
         (answer,) = self.rig.run(
-            self.store.create_link(self.tenant, [CreateApprovalLink(approval_id, "user:ann", token)])
+            self.store.approvals.create_link(self.tenant, [CreateApprovalLink(approval_id, "user:ann", token)])
         )
         given = answer.error.code if isinstance(answer, Rejected) else answer.status
         assert [given] == self.model.create_link([CreateApprovalLink(approval_id, "user:ann", token)], self.clock.now)
@@ -236,7 +236,7 @@ class Script(RuleBasedStateMachine):
         late = [life.id for life in self.model.late(now)]
         self._carry_out([EnforceDeadline(id) for id in self._due(self.rig.run(self.store.due_deadlines(10_000)), late)])
         late = self.model.overdue_approvals(now)
-        self._carry_out([ExpireLease(id) for id in self._due(self.rig.run(self.store.due_approvals(10_000)), late)])
+        self._carry_out([ExpireLease(id) for id in self._due(self.rig.run(self.store.approvals.due(10_000)), late)])
         # Nobody can tell that a claim was forgotten whose jobs no longer run under it.
         self.rig.run(self.store.forget_claims(30.0, 10_000))
 
@@ -331,7 +331,7 @@ class Script(RuleBasedStateMachine):
                 self.rig.seen[f"{row.from_status} → {row.to_status} by {row.verb}"] += 1
         for id, approval in zip(
             self.model.approvals,
-            self.rig.run(self.store.approvals(self.tenant, list(self.model.approvals))),
+            self.rig.run(self.store.approvals.get(self.tenant, list(self.model.approvals))),
             strict=True,
         ):
             assert approval is not None
@@ -339,7 +339,7 @@ class Script(RuleBasedStateMachine):
                 id
             ].reported()
         for _, token in self.links:
-            found = self.rig.run(self.store.approval_of_token(token))
+            found = self.rig.run(self.store.approvals.of_token(token))
             expected = self.model.approval_of_token(token)
             assert found == (None if expected is None else (self.tenant, expected))
         self.check_progress()

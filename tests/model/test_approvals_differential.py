@@ -106,23 +106,25 @@ class ApprovalPair(StorePair):
         commands = []
         for number, facts in batch:
             id = self.approval(number)
-            (approval,) = self.both(lambda store, id=id: store.approvals(self.tenant, [id]))  # type: ignore[misc]
+            (approval,) = self.both(lambda store, id=id: store.approvals.get(self.tenant, [id]))  # type: ignore[misc]
             right = approval.digest if approval is not None else "0" * 64
             digests = {"right": right, "RIGHT": right.upper(), "wrong": "0" * 64}
             commands.append(CastVote(id=id, **{**facts, "digest": digests.get(facts.get("digest", ""))}))
-        self.both(lambda store: store.decide(self.tenant, commands))
+        self.both(lambda store: store.approvals.decide(self.tenant, commands))
 
     @rule(actor=st.sampled_from(("user:ann", "user:bob")), decision=st.sampled_from(Decision))
     def decide_about_the_newest(self, actor: str, decision: Decision) -> None:
-        self.both(lambda store: store.decide(self.tenant, [CastVote(self.approval(0), actor, decision)]))
+        self.both(lambda store: store.approvals.decide(self.tenant, [CastVote(self.approval(0), actor, decision)]))
 
     @rule(number=st.integers(0, 3), actor=st.sampled_from(VOTERS))
     def create_link(self, number: int, actor: str) -> None:
         hash = sha256(f"{self.tenant} {next(_numbers)}".encode()).digest()
         self.both(
-            lambda store: store.create_link(self.tenant, [CreateApprovalLink(self.approval(number), actor, hash)])
+            lambda store: store.approvals.create_link(
+                self.tenant, [CreateApprovalLink(self.approval(number), actor, hash)]
+            )
         )
-        self.both(lambda store: store.approval_of_token(hash))
+        self.both(lambda store: store.approvals.of_token(hash))
 
     @rule(batch=st.lists(st.tuples(numbers, edits), min_size=1, max_size=3))
     def edit(self, batch: list[tuple[int, dict[str, Any]]]) -> None:
@@ -132,7 +134,7 @@ class ApprovalPair(StorePair):
     @rule()
     def sweep_gates(self) -> None:
         async def due(store: Store) -> list[str]:
-            return sorted(due.job_id for due in await store.due_approvals(10_000) if due.tenant == self.tenant)
+            return sorted(due.job_id for due in await store.approvals.due(10_000) if due.tenant == self.tenant)
 
         found = [ExpireLease(id) for id in self.both(due)]
         self.both(lambda store: store.carry_out(self.tenant, found))
@@ -140,19 +142,19 @@ class ApprovalPair(StorePair):
     @rule(status=st.one_of(st.none(), st.sampled_from(ApprovalStatus)), job=numbers, limit=st.integers(1, 5))
     def page_through_approvals(self, status: ApprovalStatus | None, job: int, limit: int) -> None:
         id = self.ids[job % len(self.ids)] if self.ids and job % 2 else None
-        page = self.both(lambda store: store.find_approvals(self.tenant, ApprovalFilter(status, id, limit=limit)))
+        page = self.both(lambda store: store.approvals.find(self.tenant, ApprovalFilter(status, id, limit=limit)))
         if page:
             rest = ApprovalFilter(status, id, before=(page[-1].opened_at, page[-1].id), limit=limit)
-            self.both(lambda store: store.find_approvals(self.tenant, rest))
+            self.both(lambda store: store.approvals.find(self.tenant, rest))
 
     def teardown(self) -> None:
-        self.both(lambda store: store.approvals(self.tenant, self.approvals))
+        self.both(lambda store: store.approvals.get(self.tenant, self.approvals))
         self.both(lambda store: by_job(store, self.tenant, self.ids))
         super().teardown()
 
 
 async def by_job(store: Store, tenant: str, ids: list[str]) -> list[tuple[str, list[Approval]]]:
-    return sorted((await store.decisions(tenant, ids)).items())
+    return sorted((await store.approvals.decisions(tenant, ids)).items())
 
 
 @pytest.fixture

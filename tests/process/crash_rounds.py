@@ -56,17 +56,17 @@ class Rounds:
             ask = ClaimFilter(f"w{self.worker}", limit=2, lease_seconds=LEASE_SECONDS)
             for job in await self._call("claim", None, self.store.claim(TENANT, ask)):
                 await self._work(job, ask.worker)
-            for approval in await self.store.find_approvals(
+            for approval in await self.store.approvals.find(
                 TENANT, ApprovalFilter(status=ApprovalStatus.OPEN, limit=3)
             ):
                 await self.dice.choice((self._by_link, self._by_rivals, self._void))(approval)
-            for tenant, job_id in await self.store.due_approvals(5):
+            for tenant, job_id in await self.store.approvals.due(5):
                 await self._call("expire", job_id, self.store.carry_out(tenant, [ExpireLease(job_id)]))
 
     async def _work(self, job: Job, worker: str) -> None:
         """A job that was decided about is finished, any other asks."""
         lease = (job.id, job.fence, worker)
-        if job.id in await self.store.decisions(TENANT, [job.id]):
+        if job.id in await self.store.approvals.decisions(TENANT, [job.id]):
             await self._call("resume", lease, self.store.carry_out(TENANT, [CompleteJob(*lease, '"done"')]))
             return
         approval_id, seconds = self._id("9a7e"), self.dice.choice((0.02, 3600.0))
@@ -81,15 +81,15 @@ class Rounds:
         await self._call(
             "mint",
             (approval.id, token),
-            self.store.create_link(TENANT, [CreateApprovalLink(approval.id, "user:ann", token)]),
+            self.store.approvals.create_link(TENANT, [CreateApprovalLink(approval.id, "user:ann", token)]),
         )
         command = CastVote(approval.id, "bearer:user:ann", self.dice.choice(tuple(Decision)), token_sha256=token)
-        await self._call("decide", [command], self.store.decide(TENANT, [command]))
+        await self._call("decide", [command], self.store.approvals.decide(TENANT, [command]))
 
     async def _by_rivals(self, approval: Approval) -> None:
         """Two who want the opposite, at the same moment."""
         commands = [CastVote(approval.id, f"user:{w}{self.worker}", Decision(w)) for w in ("approve", "deny")]
-        both = asyncio.gather(*(self.store.decide(TENANT, [command]) for command in commands))
+        both = asyncio.gather(*(self.store.approvals.decide(TENANT, [command]) for command in commands))
         self.record("before", "decide", commands)
         self.record("after", "decide", (commands, [given(answer)[0] for answer in await both]))
 
@@ -226,7 +226,7 @@ def approval_of(row: HistoryRow) -> str:
 async def all_approvals(store: Store) -> dict[str, Approval]:
     found: dict[str, Approval] = {}
     before = None
-    while page := await store.find_approvals(TENANT, ApprovalFilter(before=before, limit=200)):
+    while page := await store.approvals.find(TENANT, ApprovalFilter(before=before, limit=200)):
         found |= {approval.id: approval for approval in page}
         before = (page[-1].opened_at, page[-1].id)
     return found
@@ -253,10 +253,10 @@ async def finish_remaining(checker: Checker) -> Counter[str]:
     """Everything that waits is approved or expires, and everything that was decided is done by somebody else."""
 
     async def all_ended() -> bool:
-        for tenant, job_id in await checker.store.due_approvals(100):
+        for tenant, job_id in await checker.store.approvals.due(100):
             await checker.store.carry_out(tenant, [ExpireLease(job_id)])
-        waiting = await checker.store.find_approvals(TENANT, ApprovalFilter(status=ApprovalStatus.OPEN, limit=100))
-        await checker.store.decide(TENANT, [CastVote(approval.id, *LAST) for approval in waiting])
+        waiting = await checker.store.approvals.find(TENANT, ApprovalFilter(status=ApprovalStatus.OPEN, limit=100))
+        await checker.store.approvals.decide(TENANT, [CastVote(approval.id, *LAST) for approval in waiting])
         left = await checker.store.claim(TENANT, ClaimFilter("last", limit=100))
         await checker.store.carry_out(TENANT, [CompleteJob(job.id, job.fence, "last") for job in left])
         return not left and not waiting and all(job.status in TERMINAL for job in await checker.everything())

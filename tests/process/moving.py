@@ -140,8 +140,8 @@ class Load:
     async def _approve(self) -> None:
         while not self._stopping:
             add_approvals = ApprovalFilter(status=ApprovalStatus.OPEN, limit=10)
-            for approval in await self.store.find_approvals(self.tenant, add_approvals):
+            for approval in await self.store.approvals.find(self.tenant, add_approvals):
                 command = CastVote(approval.id, "user:ada", Decision.APPROVE)
-                (answer,) = await self.store.decide(self.tenant, [command])
+                (answer,) = await self.store.approvals.decide(self.tenant, [command])
                 assert not isinstance(answer, Rejected), answer
             await asyncio.sleep(0.02)

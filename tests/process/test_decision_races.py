@@ -41,7 +41,7 @@ AGENT = Principal(TENANT, "worker:w", frozenset({"work"}))
 
 async def vote(store: Store, commands: Sequence[CastVote]) -> list[Any]:
     """How each ballot left its gate, or the code of its refusal."""
-    answers = await store.decide(TENANT, commands)
+    answers = await store.approvals.decide(TENANT, commands)
     return [answer.error.code if isinstance(answer, Rejected) else str(answer.status) for answer in answers]
 
 
@@ -54,13 +54,13 @@ async def waiting(checker: Checker, **fields: Any) -> tuple[Job, Approval]:
     (job,) = await checker.running()
     order = asks(job, **fields)
     await checker.store.carry_out(TENANT, [order])
-    (approval,) = await checker.store.approvals(TENANT, [order.approval_id])
+    (approval,) = await checker.store.approvals.get(TENANT, [order.approval_id])
     assert approval is not None
     return job, approval
 
 
 async def approval_now(checker: Checker, approval: Approval) -> Approval:
-    (now,) = await checker.store.approvals(TENANT, [approval.id])
+    (now,) = await checker.store.approvals.get(TENANT, [approval.id])
     assert now is not None
     return now
 

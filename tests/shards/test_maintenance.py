@@ -23,12 +23,12 @@ async def test_a_prune_reaches_its_limit_although_all_jobs_are_on_one_shard(
     try:
         tenant = resident("b", "many tokens")
         hashes = [hashlib.sha256(f"{number}".encode()).digest() for number in range(STEP + 1)]
-        await router.create_tokens(
+        await router.tokens.create(
             tenant, [NewToken(new_id(), hash, ("read",), "user:ada", expires_in_seconds=1.0) for hash in hashes]
         )
         clock.advance(2 * 86_400)
         assert await Retention(router, days=1).forget_tokens() == STEP + 1
-        assert await router.tokens(tenant, limit=1) == []
+        assert await router.tokens.page(tenant, limit=1) == []
     finally:
         await router.close()
 

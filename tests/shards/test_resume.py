@@ -84,7 +84,7 @@ async def everything(queue: TenantQueue) -> dict[str, Any]:
     """All there is to see of a tenant."""
     store, tenant = queue.store, queue.tenant
     seen: dict[str, Any] = {"stats": await store.stats(tenant)}
-    seen["gates"] = await store.find_approvals(tenant, ApprovalFilter(limit=100))
+    seen["gates"] = await store.approvals.find(tenant, ApprovalFilter(limit=100))
     jobs = await store.find(tenant, Filter(limit=200))
     for job in jobs:
         seen[job.id] = (

@@ -130,7 +130,7 @@ class LocalClient:
         if not again:
             return [LeasedJob(job) for job in jobs]
         steps = dict(zip(again, await self.engine.progress.steps_of(self._tenant, again), strict=True))
-        approvals = await self.engine.store.decisions(self._tenant, again)
+        approvals = await self.engine.store.approvals.decisions(self._tenant, again)
         return [LeasedJob(job, steps.get(job.id, ()), approvals.get(job.id, ())) for job in jobs]
 
     async def heartbeats(self, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply | Rejected]:

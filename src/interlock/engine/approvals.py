@@ -72,7 +72,7 @@ class Approvals:
         checked = await self._checked(who, order)
         receipt = answered((await self._store.carry_out(who.tenant, [checked]))[0])
         opened_here = ApprovalFilter(job_id=checked.id, fence=checked.fence, limit=1)
-        (approval,) = await self._store.find_approvals(who.tenant, opened_here)
+        (approval,) = await self._store.approvals.find(who.tenant, opened_here)
         if link and who.unchecked and approval.required == 1 and approval.status is ApprovalStatus.OPEN:
             with suppress(Conflict, Gone):  # already decided or expired: the link is useless
                 minted = await self.create_link(who, approval.id)
@@ -80,7 +80,7 @@ class Approvals:
         return RequestedApproval(receipt, approval)
 
     async def get(self, tenant: str, approval_id: str) -> Approval:
-        (approval,) = await self._store.approvals(tenant, [_approval_id(approval_id)])
+        (approval,) = await self._store.approvals.get(tenant, [_approval_id(approval_id)])
         if approval is None:
             raise NotFound(approval_id, what="approval")
         return approval
@@ -88,18 +88,18 @@ class Approvals:
     async def list(self, tenant: str, filter: ApprovalFilter) -> list[Approval]:
         """List approvals, newest first."""
         wire.whole(filter.limit, "limit", 1, MAX_PAGE_SIZE)
-        return await self._store.find_approvals(tenant, filter)
+        return await self._store.approvals.find(tenant, filter)
 
     async def decisions(self, tenant: str, jobs: Sequence[Job]) -> dict[str, Decided]:
         """Return the decisions for each of these claimed jobs; skip the query if none of them can have one."""
         again = [job.id for job in jobs if job.version >= RESUMED_VERSION]
-        return await self._store.decisions(tenant, again) if again else {}
+        return await self._store.approvals.decisions(tenant, again) if again else {}
 
     async def create_link(self, who: Principal, approval_id: str) -> ApprovalLink:
         """Create a link token for one approval; it replaces the previous token."""
         _may_approve(who)
         token = LINK_PREFIX + secrets.token_urlsafe(32)
-        (answer,) = await self._store.create_link(
+        (answer,) = await self._store.approvals.create_link(
             who.tenant, [CreateApprovalLink(_approval_id(approval_id), who.actor, _hash(token))]
         )
         return ApprovalLink(answered(answer), token)
@@ -139,7 +139,7 @@ class Approvals:
 
     async def of_token(self, token: str) -> Approval:
         """Return the approval that a link belongs to, without deciding it."""
-        found = await self._store.approval_of_token(_hash(token))
+        found = await self._store.approvals.of_token(_hash(token))
         if found is None:
             raise NotFound("", what="approval")
         return await self.get(*found)
@@ -149,7 +149,7 @@ class Approvals:
         if kept is not None and approval.schema is not None:
             await schemas.check(approval.schema, kept, what="data")
         vote = command._replace(comment=wire.remark(command.comment, "comment"), data=kept)
-        (answer,) = await self._store.decide(approval.tenant, [vote])
+        (answer,) = await self._store.approvals.decide(approval.tenant, [vote])
         return answered(answer)
 
     async def _checked(self, who: Principal, order: RequestApproval) -> RequestApproval:

@@ -62,7 +62,7 @@ class Engine:
         self.queries = Queries(store)
         self.audit = Audit(store)
         self.restore = Restore(store)
-        self.tokens = Tokens(store, trust)
+        self.tokens = Tokens(store.tokens, trust)
         self.why = Explainer(store, self.workers)
         self.outside = outside or OutboundClient(limits.webhooks)
         self.webhooks = Webhooks(store, self.outside)

@@ -78,7 +78,7 @@ class Maintenance:
         return SweepCounts(
             await self._until_none_due(self._store.due_leases, ExpireLease),
             await self._until_none_due(self._store.due_deadlines, EnforceDeadline),
-            await self._until_none_due(self._store.due_approvals, ExpireLease),
+            await self._until_none_due(self._store.approvals.due, ExpireLease),
         )
 
     async def fold_counts(self) -> None:

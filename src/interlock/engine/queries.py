@@ -95,7 +95,7 @@ class Queries:
 
     async def signing_key(self) -> bytes:
         """Return the key with which the servers of this database sign cookies and cursors; keep it secret."""
-        return await self._store.signing_key()
+        return await self._store.tokens.signing_key()
 
     async def fitness(self) -> Fitness:
         """Return whether the database is ready for use."""

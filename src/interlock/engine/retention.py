@@ -80,7 +80,7 @@ class Retention:
         if self._days is None:
             return 0
         seconds = self._days * DAY / SECOND
-        return await repeat_until_empty(lambda: self._store.forget_tokens(seconds, STEP))
+        return await repeat_until_empty(lambda: self._store.tokens.forget(seconds, STEP))
 
     async def retain_aside(self) -> None:
         """Apply retention in the background, because the first run may have much to delete."""

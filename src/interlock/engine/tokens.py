@@ -17,7 +17,7 @@ from interlock.domain.token import NewToken, Token, TokenUse
 from interlock.engine.results import answered
 from interlock.engine.ttl_cache import FRESH_SECONDS, MAX_REMEMBERED, TtlCache
 from interlock.errors import Error, NotFound, Unauthenticated
-from interlock.storage.contract import Store
+from interlock.storage.contract.tokens import TokenStore
 from interlock.wire import TokenRequest
 
 if TYPE_CHECKING:  # loads a cryptography library: only for those who use it
@@ -63,7 +63,7 @@ class _Asking(NamedTuple):
 class Tokens:
     """Token management for admins, and authentication of every caller."""
 
-    def __init__(self, store: Store, trust: Trust = OWN, *, ticks: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: TokenStore, trust: Trust = OWN, *, ticks: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._trust = trust
         self._ticks = ticks
@@ -76,7 +76,7 @@ class Tokens:
         """Create a token for the caller's tenant; its secret is only in this result."""
         who.need("admin")
         text = _spelled() if prefix is None else prefix + secrets.token_hex(24)
-        (answer,) = await self._store.create_tokens(who.tenant, [_new(request, text, who.actor)])
+        (answer,) = await self._store.create(who.tenant, [_new(request, text, who.actor)])
         return CreatedToken(answered(answer), text)
 
     async def list(self, who: Principal, *, before: str | None = None, limit: int = 50) -> list[Token]:
@@ -84,7 +84,7 @@ class Tokens:
         who.need("admin")
         wire.whole(limit, "limit", 1, MAX_PAGE_SIZE)
         after = None if before is None else wire.job_id(before, "before")
-        return await self._store.tokens(who.tenant, before=after, limit=limit)
+        return await self._store.page(who.tenant, before=after, limit=limit)
 
     async def revoke(self, who: Principal, token_id: str, *, of_worker: bool = False) -> Token:
         """Revoke a token permanently, effective everywhere within a second; a repeated call returns the same.
@@ -96,7 +96,7 @@ class Tokens:
             id = wire.job_id(token_id)
         except NotFound:
             raise NotFound(token_id, what="token") from None
-        (answer,) = await self._store.revoke_tokens(who.tenant, [id], actor=who.actor, of_workers=of_worker)
+        (answer,) = await self._store.revoke(who.tenant, [id], actor=who.actor, of_workers=of_worker)
         self._known.forget(lambda known: known.token_id == id)
         return answered(answer)
 
@@ -137,7 +137,7 @@ class Tokens:
         return await asyncio.shield(asking.answer)
 
     async def _ask(self, hash: bytes, now: float) -> Principal | None:
-        seen = await self._store.find_token(hash)
+        seen = await self._store.find(hash)
         until = now + FRESH_SECONDS
         if seen is None or not seen.admits(hash):
             self._unknown.put(hash, True, until)
@@ -166,7 +166,7 @@ class Tokens:
 
     async def _write_use(self, token: Token) -> None:
         try:
-            await self._store.touch_tokens(token.tenant, [token.id], older_than_seconds=NOTE_USE_EVERY_SECONDS)
+            await self._store.touch(token.tenant, [token.id], older_than_seconds=NOTE_USE_EVERY_SECONDS)
         except Error as error:
             log.warning("the use of token %s could not be noted: %s", token.id, error)
 

@@ -95,7 +95,7 @@ async def test_a_job_that_ends_during_the_copy_keeps_its_approval(
         await move(owners, queue, "b", until="caught up")
     assert ended
     await move(owners, queue, "b")
-    (approval,) = await queue.store.approvals(queue.tenant, [asking[1].id])
+    (approval,) = await queue.store.approvals.get(queue.tenant, [asking[1].id])
     assert approval is not None
     assert approval.status is ApprovalStatus.APPROVED
 
@@ -106,13 +106,13 @@ async def test_a_half_aborted_move_can_be_resumed(queue: TenantQueue, owners: di
     await queue.do(fail(await queue.running(), retryable=False))
     with pytest.raises(Stop):
         await move(owners, queue, "b", until="arrived" if point == "not expected" else "caught up")
-    before = (await listed(queue, job), await queue.store.find_approvals(queue.tenant, ApprovalFilter()))
+    before = (await listed(queue, job), await queue.store.approvals.find(queue.tenant, ApprovalFilter()))
     with pytest.raises(Stop):
         await move(owners, queue, "a", until=point)
     with pytest.raises(Stop):
         await move(owners, queue, "b", until="leaving" if point == "not expected" else "cleared job")
     await move(owners, queue, "b")
-    assert (await listed(queue, job), await queue.store.find_approvals(queue.tenant, ApprovalFilter())) == before
+    assert (await listed(queue, job), await queue.store.approvals.find(queue.tenant, ApprovalFilter())) == before
     await queue.verify()
 
 

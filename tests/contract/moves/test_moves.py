@@ -56,7 +56,7 @@ async def test_all_data_of_a_tenant_moves_and_its_jobs_continue(queue: TenantQue
     await queue.do(complete(ended, result='"done"'))
     await listen(queue, "job.succeeded")
     hash = hashlib.sha256(tenant.encode()).digest()
-    await store.create_tokens(tenant, [NewToken(new_id(), hash, ("read",), "user:ada")])
+    await store.tokens.create(tenant, [NewToken(new_id(), hash, ("read",), "user:ada")])
     before = {job.id: await queue.trace(job.id) for job in await store.find(tenant, Filter())}
     stats, head = await store.stats(tenant), await store.head()
 
@@ -72,7 +72,7 @@ async def test_all_data_of_a_tenant_moves_and_its_jobs_continue(queue: TenantQue
     await queue.verify()
     again = await store.enqueue(tenant, [job._replace(id=new_id()) for job in jobs], terms=terms)
     assert [(a.id, a.replayed) for a in again if isinstance(a, Enqueued)] == [(id, True) for id in created]
-    assert await store.find_token(hash) is not None
+    assert await store.tokens.find(hash) is not None
     assert (await queue.heartbeat(heartbeat(held)))[0].cancel_requested is False
     assert await queue.claim(types=frozenset({"work"})) == []  # the only place of the agent is taken
     assert await append_events(queue, report(held, event("two"))) == (2,)
@@ -167,7 +167,7 @@ async def test_a_moving_tenant_does_not_block_a_sweep(queue: TenantQueue, owners
     with pytest.raises(Stop):
         await move(owners, queue, "b", until="gone")
     store = queue.store
-    sweeps = (store.due_leases, store.due_deadlines, store.due_approvals, store.outbox.due_channels)
+    sweeps = (store.due_leases, store.due_deadlines, store.approvals.due, store.outbox.due_channels)
     assert [{due.tenant for due in await sweep(1_000)} & {queue.tenant, beside.tenant} for sweep in sweeps] == [
         {beside.tenant}
     ] * 4

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
-from interlock.domain.approval import Approval, ApprovalFilter, CastVote, CreateApprovalLink
 from interlock.domain.decide import Command
 from interlock.domain.job import (
     Checkpoint,
@@ -27,22 +26,17 @@ from interlock.domain.job import (
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.progress import EventRow, FeedEvent, FeedPosition, Report, Step, StepRow
 from interlock.domain.registry import Agent, JobType, QueueStats, Registry
+from interlock.storage.contract.approvals import ApprovalStore
 from interlock.storage.contract.artifacts import ArtifactStore
 from interlock.storage.contract.artifacts import Objects as Objects
 from interlock.storage.contract.audit import AuditStore
 from interlock.storage.contract.doctor import DoctorStore
+from interlock.storage.contract.due import Due as Due
 from interlock.storage.contract.operations import OperationStore
 from interlock.storage.contract.outbox import Outbox as Outbox
 from interlock.storage.contract.tokens import TokenStore
 from interlock.storage.contract.workers import WorkerStore
 from interlock.storage.expired import ExpiredCounts
-
-
-class Due(NamedTuple):
-    """A due job, found across tenants: only its tenant and ID."""
-
-    tenant: str
-    job_id: str
 
 
 class ChainVerification(NamedTuple):
@@ -77,36 +71,6 @@ def cancels_of(tenant: str) -> str:
 
 class RegistryChanged(Exception):
     """The jobs were validated against a registry that is no longer current: validate them again."""
-
-
-class ApprovalStore(Protocol):
-    """The part of a store for approvals; a command requests one, and it closes when the job stops waiting for it."""
-
-    async def decide(self, tenant: str, commands: Sequence[CastVote]) -> list[Approval | Rejected]:
-        """Count each vote under the lock of its job; the deciding vote resumes the job or ends it."""
-        ...
-
-    async def create_link(self, tenant: str, link_requests: Sequence[CreateApprovalLink]) -> list[Approval | Rejected]:
-        """Store the hash of a new link token, replacing the previous one."""
-        ...
-
-    async def approvals(self, tenant: str, ids: Sequence[str]) -> list[Approval | None]: ...
-
-    async def find_approvals(self, tenant: str, filter: ApprovalFilter) -> list[Approval]:
-        """List approvals, newest first."""
-        ...
-
-    async def approval_of_token(self, sha256: bytes) -> tuple[str, str] | None:
-        """Return tenant and ID of the approval whose link token has this hash, across all tenants."""
-        ...
-
-    async def decisions(self, tenant: str, job_ids: Sequence[str]) -> dict[str, list[Approval]]:
-        """Return the decided approvals of each job that has requested any, oldest first."""
-        ...
-
-    async def due_approvals(self, limit: int) -> list[Due]:
-        """List jobs whose approvals have expired."""
-        ...
 
 
 class ProgressStore(Protocol):
@@ -155,17 +119,21 @@ class ProgressStore(Protocol):
 
 
 class Store(
-    ApprovalStore,
     ArtifactStore,
     AuditStore,
     DoctorStore,
     ProgressStore,
-    TokenStore,
     OperationStore,
     WorkerStore,
     Protocol,
 ):
     """Durable storage of jobs."""
+
+    @property
+    def approvals(self) -> ApprovalStore: ...
+
+    @property
+    def tokens(self) -> TokenStore: ...
 
     @property
     def outbox(self) -> Outbox: ...

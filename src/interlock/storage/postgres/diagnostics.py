@@ -55,7 +55,3 @@ async def fitness(connection: Conn) -> Fitness:
     if any(row[2] for row in rows):
         raise Unavailable("PostgreSQL accepts no writes here", public="the database accepts no writes now")
     return Fitness(lacking(PACKAGE, {row[0] for row in rows}), all(row[1] for row in rows))
-
-
-async def signing_key(connection: Conn) -> bytes:
-    return bytes(await connection.fetchval("select key from interlock.signing_key"))

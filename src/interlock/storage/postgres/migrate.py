@@ -29,7 +29,6 @@ FUNCTIONS: Final = (
     "enqueue",
     "claim",
     "transition",
-    "approvals",
     "edit",
     "heartbeats",
     "read",

@@ -30,6 +30,8 @@ from interlock.storage import history_chain
 from interlock.storage.contract import NO_TERMS, ChainVerification, Due, Fitness, Terms, cancels_of
 from interlock.storage.expired import ExpiredCounts
 from interlock.storage.job_columns import job_of
+from interlock.storage.parts.approvals import Approvals
+from interlock.storage.parts.tokens import Tokens
 from interlock.storage.postgres import (
     caller_transaction,
     claim,
@@ -41,11 +43,11 @@ from interlock.storage.postgres import (
 from interlock.storage.postgres import (
     migrate as migrations,
 )
-from interlock.storage.postgres.approval_store import PostgresApprovals
 from interlock.storage.postgres.artifacts import PostgresArtifacts
 from interlock.storage.postgres.audit import PostgresAudit
 from interlock.storage.postgres.connection import OLDEST_SERVER, Conn, Link, call
 from interlock.storage.postgres.doctor import DoctorVerbs
+from interlock.storage.postgres.driver import PostgresDatabase
 from interlock.storage.postgres.explain import PostgresExplain
 from interlock.storage.postgres.heartbeats import checkpoint, heartbeat
 from interlock.storage.postgres.history_partitions import PostgresPartitions
@@ -56,7 +58,6 @@ from interlock.storage.postgres.operations import PostgresOperations
 from interlock.storage.postgres.progress import PostgresProgress
 from interlock.storage.postgres.registry import PostgresRegistry
 from interlock.storage.postgres.shard_directory import PostgresShards
-from interlock.storage.postgres.tokens import PostgresTokens
 from interlock.storage.postgres.webhooks import PostgresOutbox
 from interlock.storage.wakeup import Wakeup
 
@@ -69,14 +70,12 @@ class PostgresStore(
     PostgresArtifacts,
     PostgresAudit,
     DoctorVerbs,
-    PostgresApprovals,
     PostgresOperations,
     PostgresPartitions,
     PostgresProgress,
     PostgresRegistry,
     PostgresShards,
     PostgresJobBlocks,
-    PostgresTokens,
     PostgresExplain,
 ):
     """Jobs in the schema `interlock` of one database. Any number of processes may use it."""
@@ -88,6 +87,9 @@ class PostgresStore(
         self._bell = Notifier(dsn)
         self._events_added = Wakeup()
         self.expired = ExpiredCounts()
+        database = PostgresDatabase(self._run, transition, self._bell.ring)
+        self.approvals = Approvals(database)
+        self.tokens = Tokens(database)
         self.outbox = PostgresOutbox(self._fetch)
 
     @classmethod
@@ -229,9 +231,6 @@ class PostgresStore(
 
     async def facts(self) -> dict[str, str]:
         return await self._run(diagnostics.read)
-
-    async def signing_key(self) -> bytes:
-        return await self._run(diagnostics.signing_key)
 
     async def fitness(self) -> Fitness:
         self._link.check_disk()

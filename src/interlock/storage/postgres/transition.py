@@ -28,7 +28,8 @@ from interlock.domain.transition import JobState, NoChange, Transition
 from interlock.errors import Error, Invalid, NotFound, WouldDeadlock
 from interlock.storage import broken
 from interlock.storage.batch_split import are_distinct, id_of, split_by_job
-from interlock.storage.postgres import approvals, edit, heartbeats, history
+from interlock.storage.parts.approvals import open_approvals
+from interlock.storage.postgres import driver, edit, heartbeats, history
 from interlock.storage.postgres.column_arrays import array_literal, is_empty, maker, shared
 from interlock.storage.postgres.connection import Conn, call, of_a_row
 
@@ -154,7 +155,8 @@ async def _one_each(connection: Conn, tenant: str, orders: Sequence[Command]) ->
             outcomes[order.id] = Rejected(outcome)
     for id in same:
         outcomes[id] = receipt_of((await history.of_job(connection, tenant, id))[-1])
-    await approvals.add_approvals(connection, tenant, approval_requests)
+    if approval_requests:  # the transitions that follow reset the guard
+        await driver.run(connection, tenant, lambda tx: open_approvals(tx, approval_requests), guarded=True)
     await write(connection, tenant, changes)
     outcomes |= await _explain(connection, tenant, late)
     return [outcomes[o.id] for o in orders]

@@ -47,7 +47,7 @@ class ShardedJobs(Routing):
                 return await shards[0].run(lambda s: s.enqueue(tenant, jobs, whole=whole, terms=terms))
             return await self._enqueue_apart(tenant, jobs, whole, terms)
 
-        return await self._routed(tenant, go)
+        return await self.routed(tenant, go)
 
     async def enqueue_within(
         self, connection: object, tenant: str, jobs: Sequence[NewJob], *, terms: Terms = NO_TERMS
@@ -58,7 +58,7 @@ class ShardedJobs(Routing):
         if any(other is not first for other in others):
             raise Invalid("these jobs live on several shards, and one transaction reaches only one of them")
         await first.run(lambda store: store.admit(tenant))
-        here = terms._replace(registry=await self._registry_of(tenant, first.store, terms.registry))
+        here = terms._replace(registry=await self.registry_of(tenant, first.store, terms.registry))
         return await first.store.enqueue_within(connection, tenant, jobs, terms=here)
 
     async def claim(self, tenant: str, ask: ClaimFilter, *, claimants: Sequence[str] = ()) -> list[Job]:
@@ -67,37 +67,37 @@ class ShardedJobs(Routing):
                 return await shards[0].run(lambda store: store.claim(tenant, ask, claimants=claimants))
             return await self._claim_in_rotation(tenant, ask, claimants, shards)
 
-        return await self._routed(tenant, go)
+        return await self.routed(tenant, go)
 
     async def heartbeat(self, tenant: str, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply | Rejected]:
-        return await self._by_job(
+        return await self.by_job(
             tenant, heartbeats, attrgetter("id"), lambda store, some: store.heartbeat(tenant, some)
         )
 
     async def checkpoint(self, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Rejected]:
-        return await self._by_job(
+        return await self.by_job(
             tenant, checkpoints, attrgetter("id"), lambda store, some: store.checkpoint(tenant, some)
         )
 
     async def carry_out(self, tenant: str, orders: Sequence[Command]) -> list[Receipt | Rejected]:
-        return await self._by_job(tenant, orders, attrgetter("id"), lambda store, some: store.carry_out(tenant, some))
+        return await self.by_job(tenant, orders, attrgetter("id"), lambda store, some: store.carry_out(tenant, some))
 
     async def lease_states(self, tenant: str, job_ids: Sequence[str]) -> list[LeaseState | None]:
-        return await self._by_job(tenant, job_ids, str, lambda store, some: store.lease_states(tenant, some))
+        return await self.by_job(tenant, job_ids, str, lambda store, some: store.lease_states(tenant, some))
 
     async def get(self, tenant: str, job_ids: Sequence[str]) -> list[Job | None]:
-        return await self._by_job(tenant, job_ids, str, lambda store, some: store.get(tenant, some))
+        return await self.by_job(tenant, job_ids, str, lambda store, some: store.get(tenant, some))
 
     async def find(self, tenant: str, filter: Filter) -> list[Job]:
-        pages = await self._each(tenant, lambda store: store.find(tenant, filter))
+        pages = await self.each(tenant, lambda store: store.find(tenant, filter))
         return sorted(itertools.chain(*pages), key=lambda job: -job.seq)[: filter.limit]
 
     async def search(self, tenant: str, text: str, id_end: str | None, limit: int) -> list[str]:
-        pages = await self._each(tenant, lambda store: store.search(tenant, text, id_end, limit))
+        pages = await self.each(tenant, lambda store: store.search(tenant, text, id_end, limit))
         return list(dict.fromkeys(itertools.chain(*pages)))[:limit]
 
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
-        return await self._of_job(tenant, job_id, lambda store: store.history(tenant, job_id))
+        return await self.of_job(tenant, job_id, lambda store: store.history(tenant, job_id))
 
     async def _enqueue_apart(
         self, tenant: str, jobs: Sequence[NewJob], whole: bool, terms: Terms
@@ -105,7 +105,7 @@ class ShardedJobs(Routing):
         """Enqueue for a tenant with several shards: on the current one of their type, children on their parent's."""
         homes = {type: await self.homes(tenant, type) for type in sorted({job.type for job in jobs})}
         named = [job.parent_id for job in jobs if job.parent_id is not None]
-        parents = await self._where(tenant, named, await self.homes(tenant)) if named else {}
+        parents = await self.where(tenant, named, await self.homes(tenant)) if named else {}
         targets = [homes[job.type][0] if job.parent_id is None else parents[job.parent_id] for job in jobs]
         answers = await self._holders_elsewhere(tenant, jobs, targets, homes)
         parts: dict[Shard, list[int]] = defaultdict(list)
@@ -118,7 +118,7 @@ class ShardedJobs(Routing):
             return [answers.get(i, Rejected(Invalid("another job of the batch was refused"))) for i in range(len(jobs))]
         for shard, positions in parts.items():
             some = [jobs[i] for i in positions]
-            here = terms._replace(registry=await self._registry_of(tenant, shard.store, terms.registry))
+            here = terms._replace(registry=await self.registry_of(tenant, shard.store, terms.registry))
             add = partial(PostgresStore.enqueue, tenant=tenant, jobs=some, whole=whole, terms=here)
             answers |= zip(positions, await shard.run(add), strict=True)
         return [answers[i] for i in range(len(jobs))]

@@ -28,17 +28,17 @@ class ShardedOperations(Routing):
         """Redrive each job on its own shard."""
 
         async def again(store: PostgresStore, some: Sequence[Redrive]) -> list[Enqueued | Rejected]:
-            own = await self._registry_of(tenant, store, registry)
+            own = await self.registry_of(tenant, store, registry)
             return await store.redrive(tenant, some, registry=own, implicit_agents=implicit_agents)
 
-        return await self._by_job(tenant, orders, attrgetter("id"), again)
+        return await self.by_job(tenant, orders, attrgetter("id"), again)
 
     async def redriven(self, tenant: str, job_ids: Sequence[str]) -> set[str]:
-        return set().union(*await self._each(tenant, lambda store: store.redriven(tenant, job_ids)))
+        return set().union(*await self.each(tenant, lambda store: store.redriven(tenant, job_ids)))
 
     async def dead_letters(self, tenant: str, *, limit: int) -> list[str]:
         """Merge by ID: job IDs start with their time, so they sort by age across shards."""
-        pages = await self._each(tenant, lambda store: store.dead_letters(tenant, limit=limit))
+        pages = await self.each(tenant, lambda store: store.dead_letters(tenant, limit=limit))
         found = sorted({id for page in pages for id in page}, reverse=True)[:limit]
         again = await self.redriven(tenant, found) if len(pages) > 1 else set()
         return [id for id in found if id not in again]
@@ -46,7 +46,7 @@ class ShardedOperations(Routing):
     async def children_after(
         self, tenant: str, parents: Sequence[str], after: tuple[str, int] | None, *, limit: int
     ) -> list[Child]:
-        pages = await self._each(tenant, lambda store: store.children_after(tenant, parents, after, limit=limit))
+        pages = await self.each(tenant, lambda store: store.children_after(tenant, parents, after, limit=limit))
         return sorted(itertools.chain(*pages), key=lambda child: (child.parent_id, child.seq))[:limit]
 
     async def prune(self, tenant: str, order: PruneCommand) -> PrunedStep:
@@ -59,7 +59,7 @@ class ShardedOperations(Routing):
             last = min(ahead) if ahead else max(step.last_seq for step in steps)
             return PrunedStep(sum(step.deleted for step in steps), last, not ahead)
 
-        return await self._routed(tenant, go)
+        return await self.routed(tenant, go)
 
     async def _prune_on(self, shard: Shard, tenant: str, order: PruneCommand, *, to_the_end: bool) -> PrunedStep:
         """Prune one step; a dry run on several shards counts to the end, or the next step would recount some jobs."""
@@ -73,20 +73,20 @@ class ShardedOperations(Routing):
         return done
 
     async def prunes(self, tenant: str, *, limit: int = 50) -> list[Prune]:
-        pages = await self._each(tenant, lambda store: store.prunes(tenant, limit=limit))
+        pages = await self.each(tenant, lambda store: store.prunes(tenant, limit=limit))
         return sorted(itertools.chain(*pages), key=lambda prune: (prune.at, prune.id), reverse=True)[:limit]
 
     async def extend_history(self) -> int:
-        return sum(n for _, n in await self._everywhere("extend_history", lambda store: store.extend_history()))
+        return sum(n for _, n in await self.everywhere("extend_history", lambda store: store.extend_history()))
 
     async def leave_history(self, cutoff: int) -> int:
-        return sum(n for _, n in await self._everywhere("leave_history", lambda store: store.leave_history(cutoff)))
+        return sum(n for _, n in await self.everywhere("leave_history", lambda store: store.leave_history(cutoff)))
 
     async def drop_history(self, cutoff: int) -> int:
-        return sum(n for _, n in await self._everywhere("drop_history", lambda store: store.drop_history(cutoff)))
+        return sum(n for _, n in await self.everywhere("drop_history", lambda store: store.drop_history(cutoff)))
 
     async def tenants(self) -> list[str]:
-        results = await self._everywhere("tenants", lambda store: store.tenants())
+        results = await self.everywhere("tenants", lambda store: store.tenants())
         return sorted(set(itertools.chain(*(tenants for _, tenants in results))))
 
 
@@ -94,7 +94,7 @@ class ShardedAudit(Routing):
     """The part of a sharded store for audit: a chain is on the shard of its job and is verified there."""
 
     async def histories(self, tenant: str, *, after: int = 0, jobs: int) -> list[HistoryExport]:
-        pages = await self._each(tenant, lambda store: store.histories(tenant, after=after, jobs=jobs))
+        pages = await self.each(tenant, lambda store: store.histories(tenant, after=after, jobs=jobs))
         return sorted(itertools.chain(*pages), key=lambda export: export.seq)[:jobs]
 
     async def verify_part(self, tenant: str, *, after: str | None = None, jobs: int) -> VerifiedPart:
@@ -113,12 +113,12 @@ class ShardedAudit(Routing):
             rest = shards[shards.index(shard) + 1 :]
             return part._replace(next=f"{rest[0].name}/" if rest else None)
 
-        return await self._routed(tenant, go)
+        return await self.routed(tenant, go)
 
     async def verify(self, tenant: str | None = None) -> ChainVerification:
         total = ChainVerification(0, 0, None)
         for name in [tenant] if tenant is not None else await self._all_tenants():
-            for part in await self._each(name, partial(PostgresStore.verify, tenant=name)):
+            for part in await self.each(name, partial(PostgresStore.verify, tenant=name)):
                 total = ChainVerification(
                     total.jobs + part.jobs, total.rows + part.rows, total.first_bad or part.first_bad
                 )
@@ -131,19 +131,19 @@ class ShardedAudit(Routing):
 
     async def log(self, tenant: str, *, after: int = 0, limit: int) -> list[LogRow]:
         """Read the log of the current shard: operator actions are recorded on every shard of a tenant."""
-        return await self._home(tenant, lambda store: store.log(tenant, after=after, limit=limit))
+        return await self.home(tenant, lambda store: store.log(tenant, after=after, limit=limit))
 
     async def _log_end(self, tenant: str) -> bytes | None:
-        return await self._home(tenant, lambda store: store.log_end(tenant))
+        return await self.home(tenant, lambda store: store.log_end(tenant))
 
     async def _chain_ends(self, tenant: str, after: str, limit: int) -> list[tuple[str, bytes]]:
         """Merge the chain heads of all shards of a tenant; the first of each include the first of all."""
-        pages = await self._each(tenant, lambda store: store.chain_ends(tenant, after, limit))
+        pages = await self.each(tenant, lambda store: store.chain_ends(tenant, after, limit))
         return sorted(itertools.chain(*pages))[:limit]
 
     async def raise_epoch(self, above: int) -> int:
         """Set the same epoch on all shards, above that of each."""
-        raised = await self._all_shards(lambda store: store.raise_epoch(above))
+        raised = await self.all_shards(lambda store: store.raise_epoch(above))
         epoch = max(raised.values())
         for name, value in raised.items():
             if value < epoch:
@@ -151,44 +151,36 @@ class ShardedAudit(Routing):
         return epoch
 
     async def _all_tenants(self) -> list[str]:
-        return sorted(set(itertools.chain(*(await self._all_shards(lambda store: store.tenants())).values())))
+        return sorted(set(itertools.chain(*(await self.all_shards(lambda store: store.tenants())).values())))
 
 
 class ShardedMaintenance(Routing):
     """The part of a sharded store for maintenance: each shard separately, so that none waits for another."""
 
     async def fill_slots(self, limit: int) -> int:
-        return await self._shared("fill_slots", limit, lambda store, some: store.fill_slots(some))
+        return await self.share("fill_slots", limit, lambda store, some: store.fill_slots(some))
 
     async def fold_counters(self, rows: int, limit: int) -> int:
-        return await self._shared("fold_counters", limit, lambda store, some: store.fold_counters(rows, some))
+        return await self.share("fold_counters", limit, lambda store, some: store.fold_counters(rows, some))
 
     async def index_job_blocks(self, jobs: int, limit: int) -> int:
-        return await self._shared("index_job_blocks", limit, lambda store, some: store.index_job_blocks(jobs, some))
+        return await self.share("index_job_blocks", limit, lambda store, some: store.index_job_blocks(jobs, some))
 
     async def forget_claims(self, older_than_seconds: float, limit: int) -> int:
-        return await self._shared(
+        return await self.share(
             "forget_claims", limit, lambda store, some: store.forget_claims(older_than_seconds, some)
         )
 
     async def forget_workers(self, older_than_seconds: float, limit: int) -> int:
-        return await self._shared(
+        return await self.share(
             "forget_workers", limit, lambda store, some: store.forget_workers(older_than_seconds, some)
         )
 
-    async def forget_tokens(self, older_than_seconds: float, limit: int) -> int:
-        return await self._shared(
-            "forget_tokens", limit, lambda store, some: store.forget_tokens(older_than_seconds, some)
-        )
-
     async def due_leases(self, limit: int) -> list[Due]:
-        return await self._due("due_leases", limit, lambda store: store.due_leases(limit))
+        return await self.due("due_leases", limit, lambda store: store.due_leases(limit))
 
     async def due_deadlines(self, limit: int) -> list[Due]:
-        return await self._due("due_deadlines", limit, lambda store: store.due_deadlines(limit))
-
-    async def due_approvals(self, limit: int) -> list[Due]:
-        return await self._due("due_approvals", limit, lambda store: store.due_approvals(limit))
+        return await self.due("due_deadlines", limit, lambda store: store.due_deadlines(limit))
 
     async def due_orphans(self, limit: int) -> list[Orphan]:
-        return await self._due("due_orphans", limit, lambda store: store.due_orphans(limit))
+        return await self.due("due_orphans", limit, lambda store: store.due_orphans(limit))

@@ -21,43 +21,43 @@ class ShardedRegistry(Routing):
     async def pause(
         self, tenant: str, type: str, *, actor: str | None, reason: str | None, resumed_by: str | None = None
     ) -> None:
-        await self._each(
+        await self.each(
             tenant, lambda store: store.pause(tenant, type, actor=actor, reason=reason, resumed_by=resumed_by)
         )
 
     async def registry(self, tenant: str) -> Registry:
-        return await self._home(tenant, lambda store: store.registry(tenant))
+        return await self.home(tenant, lambda store: store.registry(tenant))
 
     async def set_type(self, tenant: str, type: JobType, *, actor: str | None = None) -> JobType:
-        return (await self._each(tenant, lambda store: store.set_type(tenant, type, actor=actor)))[0]
+        return (await self.each(tenant, lambda store: store.set_type(tenant, type, actor=actor)))[0]
 
     async def delete_type(self, tenant: str, name: str, *, actor: str | None = None) -> bool:
-        return any(await self._each(tenant, lambda store: store.delete_type(tenant, name, actor=actor)))
+        return any(await self.each(tenant, lambda store: store.delete_type(tenant, name, actor=actor)))
 
     async def set_agent(self, tenant: str, agent: Agent, *, actor: str | None = None) -> Agent:
-        return (await self._each(tenant, lambda store: store.set_agent(tenant, agent, actor=actor)))[0]
+        return (await self.each(tenant, lambda store: store.set_agent(tenant, agent, actor=actor)))[0]
 
     async def agents(self, tenant: str, after: tuple[str, str], limit: int) -> list[Agent]:
-        pages = await self._each(tenant, lambda store: store.agents(tenant, after, limit))
+        pages = await self.each(tenant, lambda store: store.agents(tenant, after, limit))
         found = {(agent.kind, agent.id): agent for page in reversed(pages) for agent in page}
         return [found[name] for name in sorted(found)][:limit] if len(pages) > 1 else pages[0]
 
     async def stalled_agents(self, tenant: str, *, limit: int) -> list[Agent]:
-        pages = await self._each(tenant, lambda store: store.stalled_agents(tenant, limit=limit))
+        pages = await self.each(tenant, lambda store: store.stalled_agents(tenant, limit=limit))
         found = {(agent.kind, agent.id): agent for page in pages for agent in page}
         return [found[name] for name in sorted(found)][:limit]
 
     async def agents_named(self, tenant: str, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Agent]:
         found: dict[tuple[str, str], Agent] = {}
-        for some in reversed(await self._each(tenant, lambda store: store.agents_named(tenant, names))):
+        for some in reversed(await self.each(tenant, lambda store: store.agents_named(tenant, names))):
             found |= some
         return found
 
     async def delete_agent(self, tenant: str, kind: str, id: str, *, actor: str | None = None) -> bool:
-        return any(await self._each(tenant, lambda store: store.delete_agent(tenant, kind, id, actor=actor)))
+        return any(await self.each(tenant, lambda store: store.delete_agent(tenant, kind, id, actor=actor)))
 
     async def stats(self, tenant: str, type: str | None = None) -> list[QueueStats]:
-        pages = await self._each(tenant, lambda store: store.stats(tenant, type))
+        pages = await self.each(tenant, lambda store: store.stats(tenant, type))
         if len(pages) == 1:
             return pages[0]
         by_type: dict[str, QueueStats] = {}
@@ -67,7 +67,7 @@ class ShardedRegistry(Routing):
         return [by_type[name] for name in sorted(by_type)]
 
     async def minutes(self, tenant: str) -> list[Minute]:
-        pages = await self._each(tenant, lambda store: store.minutes(tenant))
+        pages = await self.each(tenant, lambda store: store.minutes(tenant))
         if len(pages) == 1:
             return pages[0]
         counts: dict[tuple[str, int], list[tuple[int, ...]]] = {}
@@ -76,12 +76,12 @@ class ShardedRegistry(Routing):
         return [Minute(*key, *map(sum, zip(*counts[key], strict=True))) for key in sorted(counts)]
 
     async def note_workers(self, tenant: str, seen_workers: Sequence[WorkerSeen]) -> None:
-        await self._each(tenant, lambda store: store.note_workers(tenant, seen_workers))
+        await self.each(tenant, lambda store: store.note_workers(tenant, seen_workers))
 
     async def workers(
         self, tenant: str, *, after: str = "", limit: int, within_seconds: float | None = None
     ) -> list[Presence]:
-        pages = await self._each(
+        pages = await self.each(
             tenant, lambda store: store.workers(tenant, after=after, limit=limit, within_seconds=within_seconds)
         )
         if len(pages) == 1:
@@ -93,7 +93,7 @@ class ShardedRegistry(Routing):
         return [by_name[name] for name in sorted(by_name)][:limit]
 
     async def job_snapshot(self, tenant: str, job_id: str) -> JobSnapshot | None:
-        return await self._of_job(tenant, job_id, lambda store: store.job_snapshot(tenant, job_id))
+        return await self.of_job(tenant, job_id, lambda store: store.job_snapshot(tenant, job_id))
 
 
 def together(one: QueueStats, other: QueueStats) -> QueueStats:

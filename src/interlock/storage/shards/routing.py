@@ -60,7 +60,7 @@ class Routing:
             raise Unavailable(f"jobs are mapped to shard {name!r}, which the settings do not name")
         return shard
 
-    async def _routed(self, tenant: str, go: Callable[[list[Shard]], Awaitable[T]], *, type: str | None = None) -> T:
+    async def routed(self, tenant: str, go: Callable[[list[Shard]], Awaitable[T]], *, type: str | None = None) -> T:
         """Call the tenant's shards; look them up again if the map was stale, and wait if the tenant is moving."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + MOVE_SECONDS
@@ -81,15 +81,15 @@ class Routing:
             await asyncio.sleep(pause)
             pause = min(pause * 2, MAX_PAUSE_SECONDS)
 
-    async def _home(self, tenant: str, call: Callable[[PostgresStore], Awaitable[T]], *, type: str | None = None) -> T:
+    async def home(self, tenant: str, call: Callable[[PostgresStore], Awaitable[T]], *, type: str | None = None) -> T:
         """Call the shard for new jobs."""
-        return await self._routed(tenant, lambda shards: shards[0].run(call), type=type)
+        return await self.routed(tenant, lambda shards: shards[0].run(call), type=type)
 
-    async def _each(self, tenant: str, call: Callable[[PostgresStore], Awaitable[T]]) -> list[T]:
+    async def each(self, tenant: str, call: Callable[[PostgresStore], Awaitable[T]]) -> list[T]:
         """Call all shards of a tenant; the current one's result comes first."""
-        return await self._routed(tenant, lambda shards: asyncio.gather(*(shard.run(call) for shard in shards)))
+        return await self.routed(tenant, lambda shards: asyncio.gather(*(shard.run(call) for shard in shards)))
 
-    async def _first(self, tenant: str, call: Callable[[PostgresStore], Awaitable[T]]) -> T:
+    async def first(self, tenant: str, call: Callable[[PostgresStore], Awaitable[T]]) -> T:
         """Return the first truthy result, or the last one."""
 
         async def go(shards: list[Shard]) -> T:
@@ -99,9 +99,9 @@ class Routing:
                     return answer
             return await shards[-1].run(call)
 
-        return await self._routed(tenant, go)
+        return await self.routed(tenant, go)
 
-    async def _by_job(
+    async def by_job(
         self,
         tenant: str,
         items: Sequence[I],
@@ -118,7 +118,7 @@ class Routing:
         async def go(shards: list[Shard]) -> list[A]:
             if len(shards) == 1:
                 return list(await on(shards[0], items))
-            where = await (find or self._where)(tenant, [id_of(item) for item in items], shards)
+            where = await (find or self.where)(tenant, [id_of(item) for item in items], shards)
             parts: dict[Shard, list[int]] = defaultdict(list)
             for i, item in enumerate(items):
                 parts[where[id_of(item)]].append(i)
@@ -132,18 +132,18 @@ class Routing:
             }
             return [answers[i] for i in range(len(items))]
 
-        return await self._routed(tenant, go)
+        return await self.routed(tenant, go)
 
-    async def _of_job(self, tenant: str, job_id: str, call: Callable[[PostgresStore], Awaitable[T]]) -> T:
+    async def of_job(self, tenant: str, job_id: str, call: Callable[[PostgresStore], Awaitable[T]]) -> T:
         """Call the shard of one job."""
 
         async def go(shards: list[Shard]) -> T:
-            shard = shards[0] if len(shards) == 1 else (await self._where(tenant, [job_id], shards))[job_id]
+            shard = shards[0] if len(shards) == 1 else (await self.where(tenant, [job_id], shards))[job_id]
             return await shard.run(call)
 
-        return await self._routed(tenant, go)
+        return await self.routed(tenant, go)
 
-    async def _where(self, tenant: str, ids: Sequence[str], shards: Sequence[Shard]) -> dict[str, Shard]:
+    async def where(self, tenant: str, ids: Sequence[str], shards: Sequence[Shard]) -> dict[str, Shard]:
         """Return the shard of each job: try the one in its ID, then all; unknown jobs go to the current shard."""
         found: dict[str, Shard] = {}
         by_number = {shard.no: shard for shard in shards}
@@ -160,7 +160,7 @@ class Routing:
         await asyncio.gather(*(look(shard, left) for shard in shards))
         return {id: found.get(id, shards[0]) for id in ids}
 
-    async def _registry_of(self, tenant: str, store: PostgresStore, version: int) -> int:
+    async def registry_of(self, tenant: str, store: PostgresStore, version: int) -> int:
         """Return the version of this shard's registry if the tenant's registry has not changed since validation."""
         home = (await self.homes(tenant))[0]
         if store is home.store:
@@ -169,7 +169,7 @@ class Routing:
             raise RegistryChanged(tenant)
         return (await store.registry(tenant)).version
 
-    async def _everywhere(self, verb: str, call: Callable[[PostgresStore], Awaitable[T]]) -> list[tuple[Shard, T]]:
+    async def everywhere(self, verb: str, call: Callable[[PostgresStore], Awaitable[T]]) -> list[tuple[Shard, T]]:
         """Return the results of all shards that respond soon; a slow shard does not block the others."""
         return await self._on_each(verb, dict.fromkeys(self._shards, call))
 
@@ -201,17 +201,17 @@ class Routing:
             raise failures[0]
         return answers
 
-    async def _due(self, verb: str, limit: int, call: Callable[[PostgresStore], Awaitable[Sequence[D]]]) -> list[D]:
+    async def due(self, verb: str, limit: int, call: Callable[[PostgresStore], Awaitable[Sequence[D]]]) -> list[D]:
         """List what is due on all shards, interleaved; skip tenants that are blocked by a move."""
-        results = await self._everywhere(verb, call)
+        results = await self.everywhere(verb, call)
         pairs = {(due.tenant, shard) for shard, found in results for due in found}
-        goes_on = dict(zip(pairs, await asyncio.gather(*(self._goes_on(*pair) for pair in pairs)), strict=True))
+        goes_on = dict(zip(pairs, await asyncio.gather(*(self.goes_on(*pair) for pair in pairs)), strict=True))
         rows = itertools.zip_longest(
             *([due for due in found if goes_on[due.tenant, shard]] for shard, found in results)
         )  # fmt: skip
         return list(dict.fromkeys(due for row in rows for due in row if due is not None))[:limit]
 
-    async def _shared(self, verb: str, limit: int, call: Callable[[PostgresStore, int], Awaitable[int]]) -> int:
+    async def share(self, verb: str, limit: int, call: Callable[[PostgresStore, int], Awaitable[int]]) -> int:
         """Run maintenance on all shards, each with a share of the limit; return the total."""
 
         def of(share: int) -> Callable[[PostgresStore], Awaitable[int]]:
@@ -221,7 +221,7 @@ class Routing:
         calls = {name: of((limit + count - 1 - i) // count) for i, name in enumerate(self._shards)}
         return sum(expired for _, expired in await self._on_each(verb, calls))
 
-    async def _search(
+    async def ask_all(
         self, call: Callable[[PostgresStore], Awaitable[T | None]], whose: Callable[[T], str]
     ) -> T | None:
         """Return the first result from a shard on which its tenant is placed.
@@ -242,7 +242,7 @@ class Routing:
                     except Unavailable as error:
                         failures.append(error)
                         continue
-                    if found is not None and await self._lives(whose(found), asked[task]):
+                    if found is not None and await self.lives(whose(found), asked[task]):
                         return found
         finally:
             for task in waiting:  # cancelling a query costs more than letting it finish
@@ -257,21 +257,25 @@ class Routing:
         if not task.cancelled():
             task.exception()
 
-    async def _all_shards(self, call: Callable[[PostgresStore], Awaitable[T]]) -> dict[str, T]:
+    async def on_first_shard(self, call: Callable[[PostgresStore], Awaitable[T]]) -> T:
+        """Call the shard that keeps what exists once."""
+        return await next(iter(self._shards.values())).run(call)
+
+    async def all_shards(self, call: Callable[[PostgresStore], Awaitable[T]]) -> dict[str, T]:
         """Return the results of all shards, or raise."""
         results = await asyncio.gather(*(shard.run(call) for shard in self._shards.values()))
         return dict(zip(self._shards, results, strict=True))
 
-    async def _lives(self, tenant: str, shard: Shard) -> bool:
+    async def lives(self, tenant: str, shard: Shard) -> bool:
         """Return whether a tenant is placed on a shard; an incomplete or old copy does not count."""
         try:
             return shard in await self.homes(tenant)
         except Unavailable:  # unknown: the shard itself rejects writes of a tenant that is not placed there
             return True
 
-    async def _goes_on(self, tenant: str, shard: Shard) -> bool:
+    async def goes_on(self, tenant: str, shard: Shard) -> bool:
         """Return whether a tenant is placed on a shard and not blocked there by a running or crashed move."""
-        if not await self._lives(tenant, shard):
+        if not await self.lives(tenant, shard):
             return False
         try:
             if isinstance(self._supplier, ShardDirectory) and (await self._supplier.placement(tenant)).unsettled:

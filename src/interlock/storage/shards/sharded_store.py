@@ -14,12 +14,14 @@ from interlock.storage.contract import Fitness, Outbox
 from interlock.storage.contract.doctor import Fault
 from interlock.storage.expired import ExpiredCounts
 from interlock.storage.postgres.store import PostgresStore
-from interlock.storage.shards.job_data import ShardedApprovals, ShardedArtifacts, ShardedProgress, ShardedTokens
+from interlock.storage.shards.approvals import ShardedApprovals
+from interlock.storage.shards.job_data import ShardedArtifacts, ShardedProgress
 from interlock.storage.shards.jobs import ShardedJobs
 from interlock.storage.shards.operations import ShardedAudit, ShardedMaintenance, ShardedOperations
 from interlock.storage.shards.outbox import ShardedOutbox
 from interlock.storage.shards.registry import ShardedRegistry
 from interlock.storage.shards.shard import Shard
+from interlock.storage.shards.tokens import ShardedTokens
 from interlock.storage.wakeup import Wakeup
 
 T = TypeVar("T")
@@ -30,10 +32,8 @@ MAX_FAULTS: Final = 1_000_000
 class ShardedStore(
     ShardedJobs,
     ShardedRegistry,
-    ShardedApprovals,
     ShardedProgress,
     ShardedArtifacts,
-    ShardedTokens,
     ShardedOperations,
     ShardedAudit,
     ShardedMaintenance,
@@ -44,6 +44,8 @@ class ShardedStore(
         super().__init__(shards, supplier)
         self._next_shard = itertools.count()
         self._sharded_outbox = ShardedOutbox(shards, supplier)
+        self.approvals = ShardedApprovals(self)
+        self.tokens = ShardedTokens(self)
         self._ready = Wakeup()
         self._events_added = Wakeup()
         for shard in shards:
@@ -70,7 +72,7 @@ class ShardedStore(
 
     async def unreachable(self) -> dict[str, str]:
         """Return the shards known to be down; a call detects a failure, but not immediately."""
-        _one_at_least(await self._everywhere("unreachable", lambda store: store.now()))
+        _one_at_least(await self.everywhere("unreachable", lambda store: store.now()))
         return {name: shard.trouble for name, shard in self._shards.items() if shard.trouble is not None}
 
     def watch(self, tenant: str) -> asyncio.Event:
@@ -84,7 +86,7 @@ class ShardedStore(
 
     async def facts(self) -> dict[str, str]:
         """Return the facts of all shards; if they differ, list them by shard."""
-        results = await self._all_shards(lambda store: store.facts())
+        results = await self.all_shards(lambda store: store.facts())
         facts: dict[str, str] = {}
         for name in next(iter(results.values())):
             given: dict[str, list[str]] = {}
@@ -96,7 +98,7 @@ class ShardedStore(
         return facts | {"shards": ", ".join(results)}
 
     async def faults(self, tenant: str, limit: int) -> list[Fault]:
-        return [fault for some in await self._each(tenant, lambda store: store.faults(tenant, limit)) for fault in some]
+        return [fault for some in await self.each(tenant, lambda store: store.faults(tenant, limit)) for fault in some]
 
     async def repair(self, fault: Fault, actor: str) -> str:
         """Repair the fault on its shard."""
@@ -105,18 +107,15 @@ class ShardedStore(
             there = fault in await store.faults(fault.tenant, MAX_FAULTS)
             return await store.repair(fault, actor) if there else None
 
-        return await self._first(fault.tenant, found) or "nothing was left to do"
+        return await self.first(fault.tenant, found) or "nothing was left to do"
 
     async def rehearse(self) -> str:
-        results = await self._all_shards(lambda store: store.rehearse())
+        results = await self.all_shards(lambda store: store.rehearse())
         wrong = [f"{given} ({shard})" for shard, given in results.items() if given != rehearsal.OK]
         return "; ".join(wrong) or rehearsal.OK
 
-    async def signing_key(self) -> bytes:
-        return await next(iter(self._shards.values())).run(lambda store: store.signing_key())
-
     async def fitness(self) -> Fitness:
-        results = [one for _, one in _one_at_least(await self._everywhere("fitness", lambda store: store.fitness()))]
+        results = [one for _, one in _one_at_least(await self.everywhere("fitness", lambda store: store.fitness()))]
         return Fitness(next((one.lacks for one in results if one.lacks), None), all(one.durable for one in results))
 
     async def close(self) -> None:

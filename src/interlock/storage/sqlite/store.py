@@ -33,9 +33,10 @@ from interlock.storage import history_chain
 from interlock.storage.contract import NO_TERMS, ChainVerification, Due, Fitness, Terms, cancels_of
 from interlock.storage.expired import ExpiredCounts
 from interlock.storage.migrate import lacking, migrations, pending
+from interlock.storage.parts.approvals import Approvals
+from interlock.storage.parts.tokens import Tokens
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import claim, enqueue, history, list_jobs, log, transition
-from interlock.storage.sqlite.approval_store import SQLiteApprovals
 from interlock.storage.sqlite.artifacts import SQLiteArtifacts
 from interlock.storage.sqlite.audit import SQLiteAudit
 from interlock.storage.sqlite.connection import (
@@ -48,6 +49,7 @@ from interlock.storage.sqlite.connection import (
     wall_clock,
 )
 from interlock.storage.sqlite.doctor import DoctorVerbs
+from interlock.storage.sqlite.driver import SQLiteDatabase
 from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
 from interlock.storage.sqlite.explain import SQLiteExplain
 from interlock.storage.sqlite.heartbeats import checkpoint, heartbeat
@@ -57,7 +59,6 @@ from interlock.storage.sqlite.notify import EVENTS, Notifier, Topic
 from interlock.storage.sqlite.operations import SQLiteOperations
 from interlock.storage.sqlite.progress import SQLiteProgress
 from interlock.storage.sqlite.registry import SQLiteRegistry
-from interlock.storage.sqlite.tokens import SQLiteTokens
 from interlock.storage.sqlite.webhooks import SQLiteOutbox
 from interlock.storage.sqlite.writer import Writer
 
@@ -75,11 +76,9 @@ class SQLiteStore(
     SQLiteArtifacts,
     SQLiteAudit,
     DoctorVerbs,
-    SQLiteApprovals,
     SQLiteOperations,
     SQLiteProgress,
     SQLiteJobBlocks,
-    SQLiteTokens,
     SQLiteExplain,
 ):
     """A store in one file. Many processes can open it; each has one writer thread and a few reader threads."""
@@ -93,6 +92,9 @@ class SQLiteStore(
         self._notifier = Notifier(path)
         self._events_added = Topic(self._notifier, EVENTS)
         self.expired = ExpiredCounts()
+        database = SQLiteDatabase(self._write, self._read, transition, clock, self._stir)
+        self.approvals = Approvals(database)
+        self.tokens = Tokens(database)
         self.outbox = SQLiteOutbox(self._write, self._read)
         prepare_file(path)
         self._writer = Writer(self._connect, path)
@@ -262,13 +264,6 @@ class SQLiteStore(
                 "integrity": str(c.db.pragma("quick_check")),
                 "schema": _applied(c)[-1] if _applied(c) else "none",
             }
-
-        return await self._read(read)
-
-    async def signing_key(self) -> bytes:
-        def read(c: Connection) -> bytes:
-            ((key,),) = c.rows("SELECT key FROM signing_key")
-            return bytes(key)
 
         return await self._read(read)
 

@@ -33,8 +33,9 @@ from interlock.domain.transition import JobState, NoChange, Transition
 from interlock.errors import Error, Invalid, NotFound, WouldDeadlock
 from interlock.storage import broken
 from interlock.storage.batch_split import are_distinct, id_of, split_by_job
+from interlock.storage.parts.approvals import open_approvals
 from interlock.storage.sql_files import load
-from interlock.storage.sqlite import approvals, digests, edit, heartbeats, history, transition_effects
+from interlock.storage.sqlite import digests, driver, edit, heartbeats, history, transition_effects
 from interlock.storage.sqlite.connection import Connection, of_a_row
 from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
 from interlock.storage.sqlite.history_hash import hash_transitions
@@ -194,7 +195,8 @@ def _one_each(
             answers.append(_last_receipt(connection, tenant, order.id))
         else:
             answers.append(Rejected(outcome))
-    approvals.add_approvals(connection, tenant, approval_requests)
+    if approval_requests:
+        driver.run(connection, tenant, lambda tx: open_approvals(tx, approval_requests), connection.now)
     write(connection, tenant, changes, eligibility_keys)
     return answers
 
