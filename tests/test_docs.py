@@ -18,6 +18,7 @@ from interlock.cli.main import app
 from interlock.config import FILE, PREFIX, Settings, load
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.webhook import EVENTS
+from interlock.faces import installed_faces, load_face
 from interlock.wire import responses
 
 pytest_plugins = ["pytester"]
@@ -65,7 +66,11 @@ def test_every_error_code_is_documented_and_every_class_is_in_the_tree(error: ty
         assert re.search(rf"^\| `{error.code}` \| \d+ \| `{name}` \|", ERRORS, re.MULTILINE)
 
 
-@pytest.mark.parametrize("setting", [field.name for field in fields(Settings)])
+SETTING_NAMES = [field.name for field in fields(Settings) if field.name != "face_settings"]
+FACE_SETTINGS = [name for face in installed_faces() for name in load_face(face).settings]
+
+
+@pytest.mark.parametrize("setting", [*SETTING_NAMES, *FACE_SETTINGS])
 def test_every_setting_is_documented(setting: str) -> None:
     assert f"| `{setting}` | `{PREFIX}{setting.upper()}` |" in SETTINGS
 

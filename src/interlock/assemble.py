@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from interlock import config
-from interlock.api.codeq.model import NAME as CODEQ
-from interlock.api.codeq.webhooks import CodeqFormat
 from interlock.client.local import LocalClient
 from interlock.client.protocol import Client
 from interlock.config import Settings
@@ -23,6 +23,7 @@ from interlock.domain.webhook_url import Allowance
 from interlock.engine.engine import Engine
 from interlock.engine.tokens import OWN, Trust
 from interlock.errors import Invalid, Unavailable
+from interlock.faces import load_face
 from interlock.sdk.app import App as SdkApp
 from interlock.sdk.queue import Queue as SdkQueue
 from interlock.sdk.sync import sync_version
@@ -32,7 +33,11 @@ from interlock.storage.contract import Objects, Store
 from interlock.wire import Limits
 
 if TYPE_CHECKING:
+    from interlock.api.adapters import Adapter
     from interlock.engine.jwks import Fetch
+    from interlock.engine.webhook_messages import FindFormat, WebhookFormat
+
+log = logging.getLogger(__name__)
 
 SQLITE: Final = "sqlite:///"
 POSTGRES: Final = ("postgresql://", "postgres://")
@@ -154,8 +159,33 @@ async def new_engine(settings: Settings, *, trust: Trust = OWN, supplier: ShardS
     return Engine(
         batched(store), limits(settings), objects=objects, trust=trust, retention_days=settings.retention_days,
         strict_types=settings.strict_types, implicit_agents=settings.implicit_agents,
-        webhook_formats={CODEQ: CodeqFormat(settings.codeq_webhook_secret)},
+        webhook_formats=webhook_formats(settings),
     )  # fmt: skip
+
+
+def webhook_formats(settings: Settings) -> FindFormat:
+    """Return how the format of a delivery is found: by the adapter of that name, even if it is not served here."""
+
+    @cache
+    def find(name: str) -> WebhookFormat | None:
+        try:
+            return load_face(name).webhook_format(settings.face_settings)
+        except Invalid as error:
+            log.warning("webhooks of %s are sent in the standard format: %s", name, error)
+            return None
+
+    return find
+
+
+@asynccontextmanager
+async def open_adapters(settings: Settings, fetch: Fetch) -> AsyncIterator[list[Adapter]]:
+    """Provide the protocol adapters of the settings; `fetch` reads the keys of an issuer."""
+    async with AsyncExitStack() as stack:
+        opened = []
+        for name in settings.faces:
+            opened.append(load_face(name)(settings.face_settings, fetch))
+            stack.push_async_callback(opened[-1].close)
+        yield opened
 
 
 @asynccontextmanager

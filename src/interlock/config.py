@@ -8,17 +8,18 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from interlock.errors import Invalid
+from interlock.faces import check_face, installed_faces, load_face
 
 PREFIX = "INTERLOCK_"
 FILE = "interlock.toml"
 OFF = "off"
 CREDENTIALS = ("tokens", "jwt")
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
-ADAPTERS = ("codeq", "moonmind", "mcp")
 KIB = 1024
 # Range of each limit. The minimum of errors and events is the size that workers truncate them to.
 LIMITS: Mapping[str, tuple[int, int]] = {
@@ -53,12 +54,7 @@ class Settings:
     strict_types: bool = False
     implicit_agents: bool = True
     faces: tuple[str, ...] = ()
-    codeq_producers: tuple[Mapping[str, Any], ...] = ()
-    codeq_workers: tuple[Mapping[str, Any], ...] = ()
-    codeq_tenant_from_sub: bool = False
-    codeq_producer_as_worker: bool = False
-    codeq_development: bool = False
-    codeq_webhook_secret: str | None = None
+    face_settings: Mapping[str, Any] = field(default_factory=dict)  # those that protocol adapters add, by name
 
 
 def load(
@@ -66,14 +62,22 @@ def load(
 ) -> Settings:
     """Load the effective settings; a flag that is None was not given."""
     environ = os.environ if environ is None else environ
-    values = _from_file((directory or Path.cwd()) / FILE)
-    specified = {name: value for name in _names() if (value := _from_environ(name, environ)) is not None}
+    path = (directory or Path.cwd()) / FILE
+    values = _from_file(path)
+    added = _added({*values, *flags}, environ)
+    if unknown := sorted(values.keys() - _names() - added.keys()):
+        raise Invalid(f"{path} has unknown settings: {', '.join(unknown)}")
+    names = _names() | added.keys()
+    specified = {name: value for name in names if (value := _from_environ(name, environ)) is not None}
     if flags.get("database") is not None or ("database" in specified and "shards" not in specified):
         values.pop("shards", None)  # a single database with higher precedence replaces the shards
         specified.pop("shards", None)
     values |= specified
     values |= {name: value for name, value in flags.items() if value is not None}
-    settings = Settings(**{name: _READ[name](value) if name in _READ else value for name, value in values.items()})
+    parsers = {**_READ, **added}
+    parsed = {name: parsers[name](value) if name in parsers else value for name, value in values.items()}
+    of_faces = {name: parsed.pop(name) for name in added if name in parsed}
+    settings = Settings(**parsed, face_settings=of_faces)
     if settings.shards:  # code that needs a single database uses the one with the directory
         settings = replace(settings, database=next(iter(settings.shards.values())))
     if "jwt" in settings.auth and not settings.issuers:
@@ -94,8 +98,9 @@ def sources(
 ) -> dict[str, str]:
     """Return the source of each effective setting: a flag, a variable, the file, or the default."""
     environ = os.environ if environ is None else environ
-    specified = dict.fromkeys(_names(), "default") | dict.fromkeys(_from_file((directory or Path.cwd()) / FILE), FILE)
-    for name in _names():
+    values = _from_file((directory or Path.cwd()) / FILE)
+    specified = dict.fromkeys(_names(), "default") | dict.fromkeys(values, FILE)
+    for name in _names() | _added({*values, *flags}, environ).keys():
         variable = PREFIX + name.upper()
         for given in (f"{variable}_FILE", variable):
             if environ.get(given) or variable in environ:
@@ -104,7 +109,18 @@ def sources(
 
 
 def _names() -> set[str]:
-    return {field.name for field in fields(Settings)}
+    return {field.name for field in fields(Settings)} - {"face_settings"}
+
+
+def _added(names: set[str], environ: Mapping[str, str]) -> Mapping[str, Callable[[object], Any]]:
+    """Return the parsers of the settings of each installed protocol adapter that a setting or a variable is for."""
+    given = {name.removeprefix(PREFIX).lower() for name in environ if name.startswith(PREFIX)} | names
+    found: dict[str, Callable[[object], Any]] = {}
+    if given - _names():
+        for face in installed_faces():
+            if any(name.startswith(f"{face}_") for name in given):
+                found |= load_face(face).settings
+    return found
 
 
 def _from_environ(name: str, environ: Mapping[str, str]) -> str | None:
@@ -127,8 +143,6 @@ def _from_file(path: Path) -> dict[str, Any]:
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise Invalid(f"{path} cannot be read: {error}") from error
-    if unknown := sorted(values.keys() - _names()):
-        raise Invalid(f"{path} has unknown settings: {', '.join(unknown)}")
     return values
 
 
@@ -142,24 +156,20 @@ def _auth(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(given))
 
 
-def _tables(name: str) -> Callable[[object], tuple[Mapping[str, Any], ...]]:
-    """Return a parser of TOML tables, or of a JSON list of objects."""
-
-    def read(value: object) -> tuple[Mapping[str, Any], ...]:
-        try:
-            given = json.loads(value) if isinstance(value, str) else value
-        except ValueError as error:
-            raise Invalid(f"{name} cannot be read as JSON: {error}", pointer=f"/{name}") from None
-        if not isinstance(given, list) or not all(isinstance(table, Mapping) for table in given):
-            raise Invalid(f"{name} must be a list of tables", pointer=f"/{name}")
-        return tuple(given)
-
-    return read
+def tables(name: str, value: object) -> tuple[Mapping[str, Any], ...]:
+    """Parse TOML tables, or a JSON list of objects."""
+    try:
+        given = json.loads(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise Invalid(f"{name} cannot be read as JSON: {error}", pointer=f"/{name}") from None
+    if not isinstance(given, list) or not all(isinstance(table, Mapping) for table in given):
+        raise Invalid(f"{name} must be a list of tables", pointer=f"/{name}")
+    return tuple(given)
 
 
-def _secret(value: object) -> str:
+def secret(name: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise Invalid("codeq_webhook_secret must be a text that is not empty", pointer="/codeq_webhook_secret")
+        raise Invalid(f"{name} must be a text that is not empty", pointer=f"/{name}")
     return value
 
 
@@ -204,11 +214,13 @@ def _hosts(value: object) -> tuple[str, ...]:
     return tuple(word.lower() for word in given)
 
 
-def _adapters(value: object) -> tuple[str, ...]:
+def _faces(value: object) -> tuple[str, ...]:
     """Parse the protocol adapters to serve, as a list or comma-separated; none if empty."""
     given = [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
-    if not isinstance(given, (list, tuple)) or not all(word in ADAPTERS for word in given):
-        raise Invalid(f"faces must be a list of {', '.join(ADAPTERS)}", pointer="/faces")
+    if not isinstance(given, (list, tuple)) or not all(isinstance(word, str) for word in given):
+        raise Invalid("faces must be a list of names", pointer="/faces")
+    for name in given:
+        check_face(name)
     return tuple(dict.fromkeys(given))
 
 
@@ -233,7 +245,7 @@ def _burst(value: object) -> int:
     return int(number)
 
 
-def _flag(value: object, name: str) -> bool:
+def flag(name: str, value: object) -> bool:
     specified = {
         "true": True,
         "1": True,
@@ -304,20 +316,14 @@ def _text(name: str) -> Callable[[object], str]:
 _READ: Mapping[str, Callable[[object], Any]] = {
     **{name: _text(name) for name in ("database", "host", "artifacts", "shard_supplier")},
     "tenant": tenant_name,
-    "strict_types": lambda value: _flag(value, "strict_types"),
-    "implicit_agents": lambda value: _flag(value, "implicit_agents"),
+    "strict_types": partial(flag, "strict_types"),
+    "implicit_agents": partial(flag, "implicit_agents"),
     "auth": _auth,
-    "issuers": _tables("issuers"),
-    "codeq_producers": _tables("codeq_producers"),
-    "codeq_workers": _tables("codeq_workers"),
-    "codeq_tenant_from_sub": lambda value: _flag(value, "codeq_tenant_from_sub"),
-    "codeq_producer_as_worker": lambda value: _flag(value, "codeq_producer_as_worker"),
-    "codeq_development": lambda value: _flag(value, "codeq_development"),
-    "codeq_webhook_secret": _secret,
+    "issuers": partial(tables, "issuers"),
     "limits": _limits,
     "shards": _shards,
     "hosts": _hosts,
-    "faces": _adapters,
+    "faces": _faces,
     "port": _port,
     "rate_per_second": _rate,
     "rate_burst": _burst,

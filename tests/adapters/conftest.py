@@ -9,9 +9,11 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from interlock.api.codeq.webhooks import CodeqFormat
 from interlock.api.options import Options
 from interlock.engine.outbound_http import OutboundClient
+from interlock.faces import load_face
+from interlock.faces.codeq.adapter import CodeqAdapter
+from interlock.faces.codeq.webhooks import CodeqFormat
 from interlock.storage.contract import Store
 from interlock.storage.object_store.filesystem import FileObjects
 from interlock.wire import Limits
@@ -24,7 +26,7 @@ from tests.support.postgres import OWNER, Postgres
 from tests.support.receiver import Receiver, receiver
 from tests.support.stores import ManualClock
 
-ADAPTERS = ("codeq", "moonmind", "mcp")
+ADAPTERS = [load_face(name)() for name in ("codeq", "moonmind", "mcp")]
 _numbers = itertools.count(1)
 
 
@@ -62,9 +64,9 @@ async def open_api(
 ) -> AsyncIterator[Api]:
     """Auth is off, and webhooks may reach this machine."""
     async with serving(
-        store, clock, Options(tenant=f"hooks-{tmp_path.name}", faces=["codeq"]),
+        store, clock, Options(tenant=f"hooks-{tmp_path.name}", faces=[CodeqAdapter()]),
         objects=FileObjects(tmp_path / "artifacts"), limits=Limits(webhooks=HERE),
-        outside=OutboundClient(HERE, deadline_seconds=RETRY_SECONDS), webhook_formats={"codeq": CodeqFormat(SECRET)},
+        outside=OutboundClient(HERE, deadline_seconds=RETRY_SECONDS), webhook_formats={"codeq": CodeqFormat(SECRET)}.get,
     ) as served:  # fmt: skip
         yield served
 
@@ -78,9 +80,9 @@ async def closed_api(
 ) -> AsyncIterator[Api]:
     """Auth is on, and webhooks may reach this machine; there is no secret of codeQ's."""
     async with serving(
-        store, clock, Options(auth=True, tenant=f"hooks-{tmp_path.name}", faces=["codeq"]),
+        store, clock, Options(auth=True, tenant=f"hooks-{tmp_path.name}", faces=[CodeqAdapter()]),
         limits=Limits(webhooks=HERE), outside=OutboundClient(HERE, deadline_seconds=RETRY_SECONDS),
-        webhook_formats={"codeq": CodeqFormat()},
+        webhook_formats={"codeq": CodeqFormat()}.get,
     ) as served:  # fmt: skip
         yield served
 

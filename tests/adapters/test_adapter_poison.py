@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from interlock.api.codeq import route_table as codeq
-from interlock.api.moonmind import route_table as moonmind
 from interlock.api.routes import Route
+from interlock.faces.codeq.adapter import CodeqAdapter
+from interlock.faces.moonmind.adapter import MoonmindAdapter
 from tests.adapters.responses import NEVER
 from tests.api.rig import Api
 
@@ -45,7 +45,7 @@ RAW = [
 
 
 def routes() -> list[Route]:
-    return [*codeq.routes(), *moonmind.routes()]
+    return [*CodeqAdapter().routes(), *MoonmindAdapter().routes()]
 
 
 def path_of(route: Route) -> str:

@@ -16,9 +16,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding
 from joserfc.jwk import RSAKey
 
-from interlock import config
+from interlock import assemble, config
 from interlock.api.options import Options
-from interlock.cli import codeq_settings
 from interlock.errors import Invalid
 from interlock.storage.contract import Store
 from interlock.storage.object_store.s3 import S3Objects
@@ -70,8 +69,9 @@ class CodeqServer:
 
     async def __call__(self, **settings: Any) -> Api:
         given = {name: value if isinstance(value, bool) else json.dumps(value) for name, value in settings.items()}
-        callers = await self._stack.enter_async_context(codeq_settings.callers(config.load(given, environ={}), keys))
-        options = Options(auth=True, faces=["codeq"], codeq=callers)
+        loaded = config.load({**given, "faces": "codeq"}, environ={})
+        faces = await self._stack.enter_async_context(assemble.open_adapters(loaded, keys))
+        options = Options(auth=True, faces=faces)
         return await self._stack.enter_async_context(
             serving(self._store, self._clock, options, objects=S3Objects.in_memory())
         )
@@ -324,9 +324,9 @@ async def test_tenants_of_codeq_share_neither_tasks_nor_keys(adapter: CodeqServe
 async def test_an_unreadable_provider_is_rejected_at_startup(
     tmp_path: Path, table: dict[str, Any], pointer: str
 ) -> None:
-    given = {"codeq_workers": json.dumps([static("x"), table])}
+    given = {"codeq_workers": json.dumps([static("x"), table]), "faces": "codeq"}
     settings = config.load(given, environ={}, directory=tmp_path)
     with pytest.raises(Invalid) as rejection:
-        async with codeq_settings.callers(settings, keys):
+        async with assemble.open_adapters(settings, keys):
             pass
     assert rejection.value.pointer == pointer

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.api.codeq import model as codeq
 from interlock.domain.lifecycle import Status
 from interlock.domain.webhook import DeliveryStatus, Outcome, WebhookResponse
 from interlock.domain.webhook_format import STANDARD, address, format_of
+from interlock.faces.codeq import model as codeq
 
 URL = "https://hooks.example.org/in?a=b+c"
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from interlock.api.codeq import worker_routes
 from interlock.domain.principal import local
+from interlock.faces.codeq import workers
 from interlock.storage.contract import Store
 from interlock.wire import LIMITS, job_request
 from tests.adapters.responses import NEVER, RFC3339, assert_response, json_of
@@ -349,7 +349,7 @@ async def test_a_claim_waits_at_most_30_seconds(api: Api, monkeypatch: pytest.Mo
         waits.append(seconds)
         return []
 
-    monkeypatch.setattr(worker_routes, "claim_with_wait", patient)
+    monkeypatch.setattr(workers, "claim_with_wait", patient)
     for seconds in (5, 30, 31, 600):
         await api.send(f"{BASE}/tasks/claim", b'{"waitSeconds":%d}' % seconds)
     assert waits == [5, 30, 30, 30]

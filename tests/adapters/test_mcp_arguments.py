@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.api.mcp.arguments import Message, members, message, scalars, unsealed
 from interlock.errors import Invalid, Malformed
+from interlock.faces.mcp.arguments import Message, members, message, scalars, unsealed
 
 texts = st.text(st.characters(exclude_categories=()))  # lone surrogates too
 values = st.recursive(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from interlock.api.mcp.http import AROUND_TOOL
 from interlock.api.routes import AROUND_CHECKPOINT
+from interlock.faces.mcp.http import AROUND_TOOL
 from tests.adapters.agents import MODES, agent
 from tests.adapters.test_mcp_tools import someone_waits
 from tests.api.rig import Api, problem

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.api.mcp.tools import TOOLS, Tool
+from interlock.faces.mcp.tools import TOOLS, Tool
 from tests.adapters.test_mcp_http import called
 from tests.api.rig import NEVER, Api
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from interlock.api.mcp.stdio import OpenRequests
 from interlock.cli.main import app
 from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimFilter
+from interlock.faces.mcp.stdio import OpenRequests
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
@@ -277,10 +277,10 @@ class Missing:
             raise ModuleNotFoundError(name=name)
 
 sys.meta_path.insert(0, Missing())
-from interlock.api import adapters
+from interlock.cli import up
 from interlock.cli.main import app
 
-assert adapters.at_hand() == ("codeq", "moonmind")
+assert up.servable_faces() == ("codeq", "moonmind")
 for words in (["mcp"], ["serve", "--port", "0"]):
     try:
         app(words)

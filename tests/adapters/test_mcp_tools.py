@@ -12,7 +12,7 @@ import jsonschema_rs
 import pytest
 from mcp import MCPError
 
-from interlock.api.mcp.tools import TOOLS
+from interlock.faces.mcp.tools import TOOLS
 from tests.adapters.agents import ALL_ROLES, MODES, WORKERS, agent, lease, text_of, value_of
 from tests.api.rig import NEVER, Api
 from tests.support.eventually import eventually

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from interlock.api.moonmind import ids
 from interlock.domain.principal import ROLES, Principal, user
+from interlock.faces.moonmind.model import decode_id
 from interlock.wire import REMARK_BYTES, JobRequest
 from tests.adapters.responses import json_of
 from tests.adapters.test_moonmind_jobs import BASE, act, claim, enqueue, rejects, running
@@ -73,7 +73,7 @@ async def test_a_long_summary_is_truncated_and_the_finish_accepted(api: Api) -> 
 @pytest.mark.parametrize("limit", [1, 50, 200, 500])
 async def test_a_paging_client_sees_all_events_of_the_same_time(api: Api, limit: int) -> None:
     id = await running(api)
-    job = await api.engine.queries.job(api.tenant, ids.decode(id))
+    job = await api.engine.queries.job(api.tenant, decode_id(id))
     body = {"fence": job.fence, "worker": "w1", "events": [{"message": str(n)} for n in range(300)]}
     api.ok(await api.post(f"/v1/jobs/{job.id}/events", body), 201)
     seen: list[dict[str, Any]] = []
@@ -146,7 +146,7 @@ async def test_acknowledging_a_cancel_again_returns_the_cancelled_job(api: Api) 
 async def test_events_are_read_page_by_page(api: Api, clock: ManualClock) -> None:
     """More than the largest page of the store, so that the parts have to be put together."""
     id = await running(api)
-    native = ids.decode(id)
+    native = decode_id(id)
     job = await api.engine.queries.job(api.tenant, native)
     for start in range(0, 450, 150):
         clock.advance(1)

@@ -11,8 +11,9 @@ from typing import Any
 
 import httpx2
 
-from interlock.api.moonmind import ids
 from interlock.api.options import Options
+from interlock.faces.moonmind.adapter import MoonmindAdapter
+from interlock.faces.moonmind.model import decode_id
 from interlock.storage.contract import Store
 from interlock.storage.object_store.filesystem import FileObjects
 from interlock.wire import Limits
@@ -100,7 +101,7 @@ async def test_names_and_content_types_are_parsed_as_by_moonmind(api: Api) -> No
     for name in (b"", b"  ", b"n" * 513, b"/etc/passwd", b"a/../../b", b"..", "😀".encode() * 512, b"a\nb"):
         rejects(await upload(api, id, form(file=b"x", workerId=b"w1", name=name)), 422, "invalid_queue_payload")
     assert len(json_of(await api.get(f"{BASE}/jobs/{id}/artifacts"), 200)["items"]) == 5
-    assert (await api.get(f"/v1/jobs/{ids.decode(id)}/artifacts")).status_code == 200
+    assert (await api.get(f"/v1/jobs/{decode_id(id)}/artifacts")).status_code == 200
 
 
 async def test_a_file_that_is_too_large_is_rejected(api: Api) -> None:
@@ -244,7 +245,7 @@ async def test_a_tool_sanitizes_invalid_unicode_of_workers_only(api: Api) -> Non
         b'{"tool":"queue.complete","arguments":{"jobId":"%b","workerId":"w1","resultSummary":"\\ud800"}}' % id.encode()
     )
     assert json_of(await api.send("/mcp/tools/call", done), 200)["result"]["resultSummary"] == "\ufffd"
-    assert (await api.job(ids.decode(id)))["sanitized"] is True
+    assert (await api.job(decode_id(id)))["sanitized"] is True
 
 
 async def test_a_tool_needs_the_role_of_its_route(guarded: Api) -> None:
@@ -255,7 +256,7 @@ async def test_a_tool_needs_the_role_of_its_route(guarded: Api) -> None:
 
 
 async def test_a_stalled_upload_is_aborted(store: Store, clock: ManualClock) -> None:
-    async with serving(store, clock, Options(faces=["moonmind"], body_seconds=0.5)) as api:
+    async with serving(store, clock, Options(faces=[MoonmindAdapter()], body_seconds=0.5)) as api:
         head = (
             f"POST {BASE}/jobs/{NEVER}/artifacts/upload HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50000000\r\n\r\n"
         )
@@ -281,7 +282,7 @@ async def test_a_tool_uploads_as_large_a_file_as_the_route_does(
 ) -> None:
     limits = Limits(artifact=10 * 1024 * 1024)
     objects = FileObjects(tmp_path / "artifacts")
-    async with serving(store, clock, Options(faces=["moonmind"]), objects=objects, limits=limits) as api:
+    async with serving(store, clock, Options(faces=[MoonmindAdapter()]), objects=objects, limits=limits) as api:
         id = await running(api)
 
         async def keep(size: int) -> httpx2.Response:

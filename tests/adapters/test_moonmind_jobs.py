@@ -8,7 +8,7 @@ from uuid import UUID
 
 import httpx2
 
-from interlock.api.moonmind import ids
+from interlock.faces.moonmind.model import decode_id, encode_id
 from tests.adapters.responses import NEVER, RFC3339, json_of
 from tests.api.rig import Api
 from tests.support.stores import ManualClock
@@ -68,23 +68,23 @@ async def test_a_new_job_has_every_field(api: Api) -> None:
 
 async def test_a_job_of_one_adapter_is_visible_to_the_others(api: Api) -> None:
     job = await enqueue(api)
-    native = await api.job(ids.decode(job["id"]))
+    native = await api.job(decode_id(job["id"]))
     assert (native["type"], native["expiry_delay_seconds"]) == ("codex_exec", 30)
     assert native["backoff"] == {"kind": "exponential", "base_seconds": 15, "max_seconds": 600, "multiplier": 2}
     assert json_of(await api.get(f"/v1/codeq/tasks/{native['id']}"), 200)["command"] == "codex_exec"
     made = await api.enqueue(type="native")
-    for id in (made["id"], ids.encode(made["id"]), f"mm:{ids.encode(made['id'])}", ids.encode(made["id"]).upper()):
+    for id in (made["id"], encode_id(made["id"]), f"mm:{encode_id(made['id'])}", encode_id(made["id"]).upper()):
         seen = json_of(await api.get(f"{BASE}/jobs/{id}"), 200)
-        assert (seen["type"], seen["id"]) == ("native", ids.encode(made["id"]))
+        assert (seen["type"], seen["id"]) == ("native", encode_id(made["id"]))
 
 
 async def test_ids_differ_in_their_first_characters_and_are_the_same_everywhere(api: Api) -> None:
     """Workers name branches by the first eight characters of a job id."""
     made = [await enqueue(api) for _ in range(50)]
     assert len({job["id"][:8] for job in made}) == 50
-    native = {job["id"]: (await api.job(ids.decode(job["id"])))["id"] for job in made}
+    native = {job["id"]: (await api.job(decode_id(job["id"])))["id"] for job in made}
     assert len({id[:8] for id in native.values()}) < 50, "they begin with the time"
-    assert {ids.encode(ours) for ours in native.values()} == set(native)
+    assert {encode_id(ours) for ours in native.values()} == set(native)
     assert all(UUID(id).version == 4 for id in native)
     listed = json_of(await api.get(f"{BASE}/jobs?limit=200"), 200)["items"]
     assert [job["id"] for job in listed] == [job["id"] for job in reversed(made)]
@@ -99,14 +99,14 @@ async def test_ids_differ_in_their_first_characters_and_are_the_same_everywhere(
     assert (done["id"], done["status"]) == (id, "failed")
     assert {one["jobId"] for one in json_of(await api.get(f"{BASE}/jobs/{id}/events"), 200)["items"]} == {id}
     new = json_of(await act(api, id, "resubmit", b""), 201)["id"]
-    assert (await api.job(ids.decode(new)))["redrive_of"] == ids.decode(id)
+    assert (await api.job(decode_id(new)))["redrive_of"] == decode_id(id)
     refused = await act(api, id, "complete", b'{"workerId":"w1"}')
     rejects(refused, 409, "job_state_conflict")
     assert id in refused.text
-    missing = await api.get(f"{BASE}/jobs/{ids.encode(NEVER)}")
+    missing = await api.get(f"{BASE}/jobs/{encode_id(NEVER)}")
     rejects(missing, 404, "job_not_found")
-    assert ids.encode(NEVER) in missing.text
-    assert ids.decode("nonsense") == "nonsense"
+    assert encode_id(NEVER) in missing.text
+    assert decode_id("nonsense") == "nonsense"
 
 
 async def test_an_invalid_job_is_rejected(api: Api) -> None:
@@ -122,7 +122,7 @@ async def test_any_object_is_a_payload(api: Api) -> None:
         assert job["payload"] == json.loads(payload)
         assert (await claim(api) or {})["id"] == job["id"]
     needy = await enqueue(api, b'{"type":"t","payload":{"requiredCapabilities":[7," git ",""]}}')
-    assert (await api.job(ids.decode(needy["id"])))["requires"] == ["7", "git"]
+    assert (await api.job(decode_id(needy["id"])))["requires"] == ["7", "git"]
 
 
 async def test_texts_are_trimmed_and_blank_errors_are_rejected(api: Api) -> None:
@@ -159,7 +159,7 @@ async def test_a_lease_has_the_requested_duration(api: Api, clock: ManualClock) 
         await api.engine.maintenance.sweep()
         job = json_of(await act(api, id, "heartbeat", b'{"workerId":"w1","leaseSeconds":14400}'), 200)
         assert (job["status"], job["attempt"]) == ("running", 1)
-    found = await api.engine.queries.job(api.tenant, ids.decode(id))
+    found = await api.engine.queries.job(api.tenant, decode_id(id))
     assert found.lease_expires_at == clock.now + 14_400_000_000
 
 
@@ -204,7 +204,7 @@ async def test_a_claimed_job_names_its_worker_and_its_lease(api: Api, clock: Man
     job = await claim(api)
     assert job is not None
     assert (job["id"], job["status"], job["claimedBy"], job["affinityKey"]) == (id, "running", "w1", "session-1")
-    assert (await api.engine.queries.job(api.tenant, ids.decode(id))).lease_expires_at == clock.now + 60_000_000
+    assert (await api.engine.queries.job(api.tenant, decode_id(id))).lease_expires_at == clock.now + 60_000_000
     for body in (
         b"{}",
         b'{"workerId":"w1"}',
@@ -217,7 +217,7 @@ async def test_a_claimed_job_names_its_worker_and_its_lease(api: Api, clock: Man
 async def test_a_job_is_leased_only_to_workers_with_its_capabilities(api: Api) -> None:
     body = b'{"type":"t","payload":{"repository":"acme/site","requiredCapabilities":["git","docker"]}}'
     id = (await enqueue(api, body))["id"]
-    native = await api.job(ids.decode(id))
+    native = await api.job(decode_id(id))
     assert (native["repository"], native["requires"]) == ("acme/site", ["docker", "git"])
     assert await claim(api, b'{"workerId":"w1","leaseSeconds":5,"workerCapabilities":["git"]}') is None
     both = b'{"workerId":"w1","leaseSeconds":5,"workerCapabilities":["git","docker","gpu"]}'
@@ -236,13 +236,13 @@ async def test_a_heartbeat_extends_the_lease_until_it_is_lost(api: Api, clock: M
     id = await running(api)
     clock.advance(50)
     assert json_of(await act(api, id, "heartbeat", CLAIM), 200)["status"] == "running"
-    assert (await api.engine.queries.job(api.tenant, ids.decode(id))).lease_expires_at == clock.now + 60_000_000
+    assert (await api.engine.queries.job(api.tenant, decode_id(id))).lease_expires_at == clock.now + 60_000_000
     clock.advance(61)
     await api.engine.maintenance.sweep()
     rejects(await act(api, id, "heartbeat", CLAIM), 409, "job_state_conflict")
     waits = json_of(await api.get(f"{BASE}/jobs/{id}"), 200)
     assert (waits["status"], waits["attempt"]) == ("queued", 2)
-    assert (await api.engine.queries.job(api.tenant, ids.decode(id))).run_at == clock.now + 30_000_000
+    assert (await api.engine.queries.job(api.tenant, decode_id(id))).run_at == clock.now + 30_000_000
     clock.advance(30)
     assert (await claim(api, b'{"workerId":"w2","leaseSeconds":60}') or {})["id"] == id
     rejects(await act(api, id, "heartbeat", CLAIM), 409, "job_ownership_mismatch")
@@ -305,7 +305,7 @@ async def test_runtime_state_is_the_checkpoint(api: Api) -> None:
     id = await running(api)
     for n in (1, 2):
         json_of(await act(api, id, "runtime-state", b'{"workerId":"w1","runtimeState":{"page": %d}}' % n), 200)
-        native = await api.job(ids.decode(id))
+        native = await api.job(decode_id(id))
         assert (native["checkpoint"], native["checkpoint_seq"]) == ({"page": n}, n)
     edge = json.dumps({"x": "y" * (64 * 1024 - 8)}, separators=(",", ":")).encode()
     assert len(edge) == 64 * 1024
@@ -321,7 +321,7 @@ async def test_a_terminal_job_is_resubmitted_as_a_new_one(api: Api) -> None:
     json_of(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"x"}'), 200)
     new = json_of(await act(api, id, "resubmit", b""), 201)
     assert (new["status"], new["payload"], new["attempt"]) == ("queued", {"n": 1}, 1)
-    assert (await api.job(ids.decode(new["id"])))["redrive_of"] == ids.decode(id)
+    assert (await api.job(decode_id(new["id"])))["redrive_of"] == decode_id(id)
     other = json_of(await act(api, id, "resubmit", b'{"payload":{"n":2},"priority":7}'), 201)
     assert (other["payload"], other["priority"]) == ({"n": 2}, 7)
 
@@ -331,7 +331,7 @@ async def test_a_resubmitted_job_is_leased_only_to_workers_with_its_new_capabili
     json_of(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"x"}'), 200)
     new = b'{"payload":{"repository":"acme/site.git","requiredCapabilities":[" git ","git",""]}}'
     narrowed = json_of(await act(api, id, "resubmit", new), 201)["id"]
-    native = await api.job(ids.decode(narrowed))
+    native = await api.job(decode_id(narrowed))
     assert (native["repository"], native["requires"]) == ("acme/site", ["git"])
     assert await claim(api) is None
     able = b'{"workerId":"w1","leaseSeconds":5,"workerCapabilities":["git"]}'
@@ -358,6 +358,6 @@ async def test_invalid_unicode_of_a_worker_is_sanitized_and_marked(api: Api) -> 
     ):
         id = await running(api)
         json_of(await act(api, id, verb, body), 200)
-        job = await api.job(ids.decode(id))
+        job = await api.job(decode_id(id))
         assert job["sanitized"] is True
         assert "\ufffd" in f"{job['result_summary']}{job['error']}{job['checkpoint']}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from interlock.api import adapters, openapi, system_routes
+from interlock.api import openapi, system_routes
 from interlock.api.endpoint import Endpoint
 from interlock.api.middleware import Middleware
 from interlock.api.native import route_table as native
@@ -24,8 +24,9 @@ def create_app(
     """Return the service as an ASGI application; `mounts` maps prefixes to other applications behind its middleware."""
     service = Service(engine, options or Options())
     native_endpoints = _endpoints(service, [*routes(), *_pages()])
-    router = PathRouter([*native_endpoints, *adapters.endpoints(service, service.options.faces)])
-    return Middleware(service, router, mounts or {}, adapters.errors(service.options.faces))
+    others = [endpoint for adapter in service.options.faces for endpoint in adapter.endpoints(service)]
+    formats = [(prefix.encode(), adapter.refusal) for adapter in service.options.faces for prefix in adapter.prefixes]
+    return Middleware(service, PathRouter([*native_endpoints, *others]), mounts or {}, formats)
 
 
 def routes() -> list[Route]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from interlock.api.codeq.credentials import Credentials
 from interlock.domain.principal import DEFAULT_TENANT
+
+if TYPE_CHECKING:
+    from interlock.api.adapters import Adapter
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -19,8 +22,7 @@ class Options:
     auth: bool = False
     tenant: str = DEFAULT_TENANT  # of every caller while authentication is off
     hosts: Sequence[str] = ()  # allowed host names; with authentication off only loopback names
-    faces: Sequence[str] = ()  # names of the enabled protocol adapters
-    codeq: Credentials = field(default_factory=Credentials)  # also accepted on codeQ routes
+    faces: Sequence[Adapter] = ()  # the protocol adapters to serve
     cursor_key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     largest_body: int = 1024 * 1024

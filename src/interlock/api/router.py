@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from interlock.api.endpoint import Endpoint
+from interlock.errors import Invalid
 
 
 @dataclass
@@ -24,7 +25,11 @@ class PathRouter:
         for endpoint in endpoints:
             node = self._root
             for segment in endpoint.path.split("/")[1:]:
-                node = _below(node, segment)
+                node = _below(node, segment, endpoint.path)
+            if node.endpoint is not None:
+                raise Invalid(
+                    f"the path {endpoint.path} is served twice: remove one of the faces that serve it", pointer="/faces"
+                )
             node.endpoint = endpoint
 
     def find(self, path: str) -> tuple[Endpoint, dict[str, str]] | None:
@@ -48,12 +53,13 @@ class PathRouter:
         return None if node.endpoint is None else (node.endpoint, parameters)
 
 
-def _below(node: _Node, segment: str) -> _Node:
+def _below(node: _Node, segment: str, path: str) -> _Node:
     if not segment.startswith("{"):
         return node.named.setdefault(segment, _Node())
     name = segment.strip("{}")
     if node.parameter is None:
         node.parameter = (name, _Node())
     known, below = node.parameter
-    assert known == name, f"one place in a path, two names: {known} and {name}"
+    if known != name:
+        raise Invalid(f"the path {path} must name the parameter {name} {known}, as another path does", pointer="/faces")
     return below

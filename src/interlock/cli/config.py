@@ -20,7 +20,6 @@ MASK: Final = "***"
 # Names of secret values in a URL or in a key of an issuer.
 SECRET: Final = frozenset(
     {"password", "passwd", "passfile", "sslpassword", "secret", "client_secret", "token", "access_key", "secret_key"}
-    | {"codeq_webhook_secret"}
     | {"k", "d", "p", "q", "dp", "dq", "qi", "oth"}
 )
 
@@ -32,6 +31,7 @@ def show(*, common: Common = NOTHING) -> None:
 
     async def command() -> dict[str, tuple[Any, str]]:
         values, given = asdict(config.load(flags)), config.sources(flags)
+        values |= values.pop("face_settings")
         values["auth"] = values["auth"] or config.OFF
         return {name: (value, given[name]) for name, value in masked(values).items()}
 
@@ -51,12 +51,16 @@ def masked(value: Any) -> Any:
         return _masked_url(value) if "://" in value else value
     if isinstance(value, Mapping):
         return {
-            name: MASK if inner is not None and str(name).lower() in SECRET else masked(inner)
+            name: MASK if inner is not None and _is_secret(str(name).lower()) else masked(inner)
             for name, inner in value.items()
         }
     if isinstance(value, (list, tuple)):
         return [masked(inner) for inner in value]
     return value
+
+
+def _is_secret(name: str) -> bool:
+    return name in SECRET or name.endswith("_secret")
 
 
 def _masked_url(url: str) -> str:

@@ -13,8 +13,6 @@ import msgspec
 from cyclopts import App, Parameter
 
 from interlock import assemble
-from interlock.api.adapters import need_mcp
-from interlock.api.mcp.api_client import Api, ApiRequest, ApiResponse, InProcessApi, refused
 from interlock.api.options import Options
 from interlock.api.routes import JSON
 from interlock.api.service import Service
@@ -23,6 +21,8 @@ from interlock.cli.runner import Common, guard, token_of
 from interlock.client.http.transport import Calls, HttpRequest, HttpResponse
 from interlock.domain.principal import ROLES
 from interlock.errors import Error, Invalid, Unavailable
+from interlock.faces.mcp.adapter import need_mcp
+from interlock.faces.mcp.api_client import Api, ApiRequest, ApiResponse, InProcessApi, refused
 
 app = App(name="mcp")
 NOTHING = Common()
@@ -83,7 +83,7 @@ async def _before_a_server(url: str, token: str | None, wanted: frozenset[str]) 
 
 async def _serve(native: Api, roles: frozenset[str], stop: asyncio.Event) -> None:
     """Serve until the input ends; SIGTERM ends it in the same good order."""
-    from interlock.api.mcp.stdio import serve
+    from interlock.faces.mcp.stdio import serve
 
     logs.configure(level=logging.WARNING)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)

@@ -6,20 +6,20 @@ import contextlib
 import hmac
 import logging
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from interlock import assemble, config, tracing
+from interlock.api.adapters import Adapter
 from interlock.api.app import create_app
-from interlock.api.codeq.credentials import Credentials
 from interlock.api.middleware import Middleware
 from interlock.api.options import Options
 from interlock.api.server import Server, check_address, listen, url_of
-from interlock.cli import codeq_settings, doctor, logs, output
+from interlock.cli import doctor, logs, output
 from interlock.cli.runner import Common, guard, loop_factory
 from interlock.config import Settings
 from interlock.dashboard.app import Dashboard
@@ -32,7 +32,6 @@ from interlock.errors import Invalid
 log = logging.getLogger(__name__)
 app = App(name="serve")
 NOTHING = Common()
-NO_CALLERS: Final = Credentials()
 
 
 @app.default
@@ -58,16 +57,15 @@ def serve(
 async def _serve(settings: Settings) -> None:
     logs.configure()
     tracing.configure()
-    keys = OutboundClient(Allowance.of(settings.webhooks_allow))
     async with (
-        _closed_in_the_end(keys),
-        codeq_settings.callers(settings, keys.fetch) as callers,
+        outbound(settings) as keys,
+        assemble.open_adapters(settings, keys.fetch) as adapters,
         assemble.engine_of(settings, trust=assemble.trust(settings, keys.fetch)) as engine,
     ):
         warn_of_readers(settings.database)
         engine.maintenance.start()
         engine.sender.start()
-        service = await application(engine, settings, callers)
+        service = await application(engine, settings, adapters)
         with listen(settings.host, settings.port) as listening:
             server = Server(service, listening)
             _print_addresses(url_of(listening), settings)
@@ -75,9 +73,11 @@ async def _serve(settings: Settings) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _closed_in_the_end(outside: OutboundClient) -> AsyncIterator[None]:
+async def outbound(settings: Settings) -> AsyncIterator[OutboundClient]:
+    """Provide a client that reads the keys of issuers."""
+    outside = OutboundClient(Allowance.of(settings.webhooks_allow))
     try:
-        yield
+        yield outside
     finally:
         await outside.close()
 
@@ -91,22 +91,21 @@ def warn_of_readers(database: str) -> None:
             log.warning("%s", fault)
 
 
-async def application(engine: Engine, settings: Settings, callers: Credentials = NO_CALLERS) -> Middleware:
+async def application(engine: Engine, settings: Settings, adapters: Sequence[Adapter] = ()) -> Middleware:
     """Return the application: the API and the dashboard."""
     key = await engine.queries.signing_key()
     dashboard = Dashboard(engine, auth=bool(settings.auth), tenant=settings.tenant, sessions=Sessions(key))
-    meant = replace(options(settings, callers), cursor_key=hmac.digest(key, b"interlock cursors", "sha256"))
+    meant = replace(options(settings, adapters), cursor_key=hmac.digest(key, b"interlock cursors", "sha256"))
     return create_app(engine, meant, mounts=dashboard.mounts)
 
 
-def options(settings: Settings, callers: Credentials = NO_CALLERS) -> Options:
+def options(settings: Settings, adapters: Sequence[Adapter] = ()) -> Options:
     """What the settings mean for the service."""
     return Options(
         auth=bool(settings.auth),
         tenant=settings.tenant,
         hosts=settings.hosts,
-        faces=settings.faces,
-        codeq=callers,
+        faces=adapters,
         largest_body=settings.limits.get("body", Options.largest_body),
         rate_per_second=settings.rate_per_second,
         rate_burst=settings.rate_burst,

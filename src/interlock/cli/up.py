@@ -16,7 +16,6 @@ from typing import Annotated, Any, Final
 from cyclopts import App, Parameter
 
 from interlock import assemble, config, tracing
-from interlock.api import adapters
 from interlock.api.server import Server, listen, url_of
 from interlock.cli import logs, output, serve
 from interlock.cli.runner import Common, guard, loop_factory
@@ -28,9 +27,11 @@ from interlock.demo import seed
 from interlock.demo.tasks import app as demo
 from interlock.domain.principal import local
 from interlock.errors import Invalid
+from interlock.faces import installed_faces, load_face
 from interlock.sdk.app import App as Tasks
 from interlock.worker.loop import Worker
 
+log = logging.getLogger(__name__)
 app = App(name="up")
 NOTHING = Common()
 LOOPBACK: Final = "127.0.0.1"
@@ -64,17 +65,33 @@ def up(
         settings = config.load(flags)
         if not settings.database.startswith(assemble.SQLITE):
             raise Invalid("`up` is for a SQLite file; on PostgreSQL run `serve` and `worker`", pointer="/database")
-        settings = replace(settings, faces=settings.faces or adapters.at_hand())
+        settings = replace(settings, faces=settings.faces or servable_faces())
         with serve.only_server_of(settings.database):
             await _up(settings, tasks)
 
     guard(common, run, loop_factory=loop_factory())
 
 
+def servable_faces() -> tuple[str, ...]:
+    """Return the names of all protocol adapters that can be served as they are installed."""
+    found = []
+    for name in installed_faces():
+        try:
+            if load_face(name).missing() is None:
+                found.append(name)
+        except Invalid as error:
+            log.warning("%s", error)
+    return tuple(found)
+
+
 async def _up(settings: Settings, tasks: Tasks) -> None:
     logs.configure(level=logging.WARNING)
     tracing.configure()
-    async with assemble.engine_of(settings) as engine:
+    async with (
+        serve.outbound(settings) as keys,
+        assemble.open_adapters(settings, keys.fetch) as adapters,
+        assemble.engine_of(settings) as engine,
+    ):
         serve.warn_of_readers(settings.database)
         engine.maintenance.start()
         engine.sender.start()
@@ -85,7 +102,7 @@ async def _up(settings: Settings, tasks: Tasks) -> None:
         tasks.connect_by(client)
         command = Command(settings.database)
         with listen(settings.host, settings.port) as listening:
-            server = Server(await serve.application(engine, settings), listening)
+            server = Server(await serve.application(engine, settings, adapters), listening)
             _introduce(url_of(listening), settings, command)
             await _serve_beside(
                 server, TransitionPrinter(engine.queries, settings.tenant, command).report(), _work(tasks, settings)

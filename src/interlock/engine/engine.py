@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from interlock.engine.approvals import Approvals
 from interlock.engine.artifacts import COLLECT_EVERY_SECONDS, Artifacts
 from interlock.engine.audit import Audit
@@ -22,7 +20,7 @@ from interlock.engine.registry import TypeRegistry
 from interlock.engine.restore import Restore
 from interlock.engine.retention import EXTEND_EVERY_SECONDS, RETAIN_EVERY_SECONDS, Retention
 from interlock.engine.tokens import OWN, Tokens, Trust
-from interlock.engine.webhook_messages import WebhookFormat
+from interlock.engine.webhook_messages import FindFormat, no_format
 from interlock.engine.webhook_sender import Sender
 from interlock.engine.webhooks import SWEEP_EVERY_SECONDS, Webhooks
 from interlock.engine.worker_presence import FORGET_EVERY_SECONDS, Workers
@@ -43,7 +41,7 @@ class Engine:
         strict_types: bool = False,
         implicit_agents: bool = True,
         outside: OutboundClient | None = None,
-        webhook_formats: Mapping[str, WebhookFormat] | None = None,
+        webhook_formats: FindFormat = no_format,
         retention_days: float | None = None,
     ) -> None:
         self.limits = limits

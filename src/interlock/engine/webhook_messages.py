@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from random import random
 from typing import NamedTuple, Protocol
 
@@ -12,7 +12,7 @@ from interlock.domain.artifact import Artifact
 from interlock.domain.job import Job
 from interlock.domain.registry import QueueStats
 from interlock.domain.webhook import Dispatch, Outcome, WebhookResponse
-from interlock.domain.webhook_format import format_of
+from interlock.domain.webhook_format import STANDARD, format_of
 from interlock.storage.contract import Store
 
 
@@ -42,16 +42,24 @@ class WebhookFormat(Protocol):
         ...
 
 
+FindFormat = Callable[[str], WebhookFormat | None]
+
+
+def no_format(name: str) -> None:
+    """Find no format besides the standard one."""
+
+
 class Messages:
     """Message builder; falls back to the standard format if a format is not installed."""
 
-    def __init__(self, store: Store, formats: Mapping[str, WebhookFormat]) -> None:
+    def __init__(self, store: Store, formats: FindFormat) -> None:
         self._store = store
         self._formats = formats
 
     async def of(self, tenant: str, dispatch: Dispatch, now: float) -> Message:
         """Build the message for a delivery sent now, in seconds since 1970."""
-        if (other := self._formats.get(format_of(dispatch.url)[0])) is not None:
+        named = format_of(dispatch.url)[0]
+        if named != STANDARD and (other := self._formats(named)) is not None:
             return await other.message(self._store, tenant, dispatch, now)
         content = webhook.body(dispatch, wire.when(dispatch.at))
         headers = webhook.headers(dispatch.secrets, dispatch.id, int(now), content)

@@ -12,14 +12,14 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from interlock.domain import webhook, webhook_url
 from interlock.domain.webhook import Channel, DeliveryResult, Dispatch
 from interlock.domain.webhook_format import format_of
 from interlock.engine.outbound_http import OutboundClient
-from interlock.engine.webhook_messages import Messages, WebhookFormat
+from interlock.engine.webhook_messages import FindFormat, Messages, no_format
 from interlock.errors import Error, Fatal, Invalid
 from interlock.storage.contract import Store
 
@@ -56,10 +56,10 @@ class Sender:
         lease_seconds: float = LEASE_SECONDS,
         clock: Callable[[], float] = time.time,
         at: Callable[[str], None] = lambda stage: None,
-        formats: Mapping[str, WebhookFormat] | None = None,
+        formats: FindFormat = no_format,
     ) -> None:
         self._outbox = store.outbox
-        self._messages = Messages(store, formats or {})
+        self._messages = Messages(store, formats)
         self._outside = outside
         self._pace = pace or Pace()
         self._lease_seconds = lease_seconds

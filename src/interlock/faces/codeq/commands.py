@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from interlock.api.codeq.auth import reject
-from interlock.api.codeq.jwt_claims import AnyCase
 from interlock.api.routes import RequestContext
 from interlock.domain.json_text import is_visible_name
 from interlock.domain.policy import Names
 from interlock.engine.engine import Engine
+from interlock.faces.codeq.credentials import AnyCase
+from interlock.faces.codeq.model import reject
 
 MAX_TENANTS: Final = 1000
 

@@ -4,16 +4,52 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
 import structlog
 from mcp import MCPError, types
 from mcp.server import Server, ServerRequestContext
 
 from interlock import __version__
-from interlock.api.mcp.api_client import Api, ApiResponse, refused
-from interlock.api.mcp.arguments import unsealed
-from interlock.api.mcp.compact import compact
-from interlock.api.mcp.tools import TOOLS, Tool
 from interlock.errors import Error
+from interlock.faces.mcp.api_client import Api, ApiResponse, refused
+from interlock.faces.mcp.arguments import unsealed
+from interlock.faces.mcp.tools import TOOLS, Tool
+
+# JSON that users wrote: nulls in it mean something, and its numbers are kept to the letter.
+OPAQUE: Final = frozenset(
+    {"payload", "result", "checkpoint", "details", "data", "schema", "metadata", "usage", "headers"}
+)
+# Members of jobs with the value that most of them have.
+USUAL: Final = {
+    "tags": b"[]", "requires": b"[]", "awaiting": b"[]", "steps": b"[]", "sanitized": b"false", "releases": b"0",
+    "retry_count": b"0",
+}  # fmt: skip
+_NULL: Final = b"null"
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def compact(body: bytes) -> bytes:
+    """The same document without null members and usual values, except inside of what users wrote."""
+    text = body.strip()
+    if text.startswith(b"{"):
+        return b"{" + b",".join(_kept(_MEMBERS.decode(text))) + b"}"
+    if text.startswith(b"["):
+        return b"[" + b",".join(compact(bytes(item)) for item in _ITEMS.decode(text)) + b"]"
+    return text
+
+
+def _kept(members: dict[str, msgspec.Raw]) -> list[bytes]:
+    parts: list[bytes] = []
+    for name, raw in members.items():
+        value = bytes(raw)
+        if value == _NULL and name != "payload":  # a payload may be null; it is what the worker gets
+            continue
+        if USUAL.get(name) == value:
+            continue
+        parts.append(msgspec.json.encode(name) + b":" + (value if name in OPAQUE else compact(value)))
+    return parts
+
 
 log = structlog.get_logger("interlock.mcp")
 

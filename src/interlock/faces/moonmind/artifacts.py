@@ -1,25 +1,89 @@
-"""Routes of artifacts: uploads as forms, lists and downloads."""
+"""Routes of artifacts: uploads as multipart forms, lists and downloads."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Final
+from email.message import Message
+from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta
 
-from interlock.api.adapter import Lenient
+from interlock.api.adapters import Lenient
 from interlock.api.long_poll import whole_upload
-from interlock.api.moonmind import encode, ids
-from interlock.api.moonmind.auth import BASE, reject
-from interlock.api.moonmind.jobs import queue
-from interlock.api.moonmind.multipart import parts
-from interlock.api.moonmind.service import QueueService
 from interlock.api.routes import Nothing, RequestContext, Response, RouteTable, respond
 from interlock.domain.artifact import Artifact, served_as
 from interlock.domain.artifact import content_type as media_type
 from interlock.engine.artifacts import MAX_PAGE_SIZE
 from interlock.engine.engine import Engine
 from interlock.errors import Conflict, Invalid, Malformed, TooLarge
+from interlock.faces.moonmind import model
+from interlock.faces.moonmind.jobs import QueueService, queue
+from interlock.faces.moonmind.model import BASE, reject
+
+MAX_PARTS: Final = 20
+MAX_HEAD_BYTES: Final = 2 * 1024  # the library takes quadratic time for long ones
+
+
+class Part(NamedTuple):
+    """One field of a form; a file also has a content type."""
+
+    content: bytes
+    content_type: str | None
+
+    def text(self) -> str:
+        try:
+            return self.content.decode()
+        except UnicodeDecodeError:
+            raise Malformed("a field of the form is not UTF-8") from None
+
+
+def parts(content_type: str | None, body: bytes) -> dict[str, Part]:
+    """The fields of a form by name; a repeated name is rejected."""
+    boundary = _boundary(content_type)
+    pieces = (b"\r\n" + body).split(b"\r\n--" + boundary, MAX_PARTS + 1)
+    if len(pieces) < 3 or len(pieces) > MAX_PARTS + 1 or not pieces[-1].startswith(b"--"):
+        raise Malformed("the form is incomplete or has too many fields")
+    found: dict[str, Part] = {}
+    for piece in pieces[1:-1]:
+        head, blank, content = piece.lstrip(b" \t").removeprefix(b"\r\n").partition(b"\r\n\r\n")
+        name, kind = _heading(head)
+        if not blank or name is None or name in found:
+            raise Malformed("a field of the form has no name or no content, or is repeated")
+        found[name] = Part(content, kind)
+    return found
+
+
+def _boundary(content_type: str | None) -> bytes:
+    if content_type is None or len(content_type) > MAX_HEAD_BYTES:
+        raise Malformed("the body must be multipart/form-data with a boundary")
+    heading = Message()
+    heading["content-type"] = content_type
+    boundary = _parameter(heading, "boundary", "content-type")
+    if heading.get_content_type() != "multipart/form-data" or boundary is None:
+        raise Malformed("the body must be multipart/form-data with a boundary")
+    return boundary.encode("latin-1", errors="replace")
+
+
+def _heading(head: bytes) -> tuple[str | None, str | None]:
+    """Name and content type of a part."""
+    if len(head) > MAX_HEAD_BYTES:
+        raise Malformed("the headers of a field are too long")
+    heading = Message()
+    for line in head.split(b"\r\n"):
+        field, colon, value = line.decode(errors="replace").partition(":")
+        if colon and field.lower() not in heading:
+            heading[field] = value.strip()
+    return _parameter(heading, "name", "content-disposition"), heading.get("content-type")
+
+
+def _parameter(heading: Message, name: str, header: str) -> str | None:
+    """A parameter of a header; the library fails on some continuations of RFC 2231."""
+    try:
+        value = heading.get_param(name, header=header)
+    except (TypeError, ValueError, LookupError, AttributeError):
+        raise Malformed(f"the header {header} cannot be read") from None
+    return value if isinstance(value, str) and value else None
+
 
 routes = RouteTable()
 
@@ -60,21 +124,21 @@ async def upload_artifact(call: RequestContext[None, Nothing]) -> Response:
         content_type=(form["contentType"].text() if "contentType" in form else "") or file.content_type,
         digest=form["digest"].text() if "digest" in form else None,
     )
-    return respond(encode.artifact(stored), 201)
+    return respond(model.encode_artifact(stored), 201)
 
 
 @routes.add("GET", f"{BASE}/jobs/{{job_id}}/artifacts", roles=["read"], query=ArtifactQuery, answers={200: None})
 async def list_artifacts(call: RequestContext[None, ArtifactQuery]) -> Response:
     """List the artifacts of a job, newest first."""
-    found = await newest(call.engine, call.who.tenant, ids.decode(call.path["job_id"]), call.query.limit)
-    return respond({"items": [encode.artifact(one) for one in found]})
+    found = await newest(call.engine, call.who.tenant, model.decode_id(call.path["job_id"]), call.query.limit)
+    return respond({"items": [model.encode_artifact(one) for one in found]})
 
 
 @routes.add("GET", f"{BASE}/jobs/{{job_id}}/artifacts/{{artifact_id}}/download", roles=["read"], answers={200: None})
 async def download_artifact(call: RequestContext[None, Nothing]) -> Response:
     """Download a file, named by the last part of its path."""
     try:
-        job_id, artifact_id = (await queue(call).job(call.path["job_id"])).id, ids.decode(call.path["artifact_id"])
+        job_id, artifact_id = (await queue(call).job(call.path["job_id"])).id, model.decode_id(call.path["artifact_id"])
         if await call.engine.artifacts.home(call.who.tenant, artifact_id) != job_id:
             raise reject(409, "artifact_job_mismatch", f"the artifact does not belong to job {job_id}")
         download = await call.engine.artifacts.read(call.who.tenant, job_id, artifact_id)

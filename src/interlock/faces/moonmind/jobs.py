@@ -1,4 +1,4 @@
-"""MoonMind's agent queue in terms of the engine, for its REST routes and its tools."""
+"""MoonMind's agent queue in terms of the engine, and the REST routes of jobs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from interlock import wire
-from interlock.api.adapter import MAX_LEASE_SECONDS
-from interlock.api.moonmind import encode, ids
-from interlock.api.moonmind.auth import reject
-from interlock.api.moonmind.requests import MoonmindRequest, Text, stripped, trimmed
-from interlock.api.routes import ABSENT
+from interlock.api.adapters import MAX_LEASE_SECONDS
+from interlock.api.routes import ABSENT, Nothing, RequestContext, Response, RouteTable, respond
 from interlock.domain import policy as policies
 from interlock.domain import principal
 from interlock.domain.artifact import Holder
@@ -26,6 +23,8 @@ from interlock.domain.progress import fitted
 from interlock.engine.engine import Engine
 from interlock.engine.results import answered
 from interlock.errors import Conflict, Forbidden, Invalid, TooLarge
+from interlock.faces.moonmind import model
+from interlock.faces.moonmind.model import BASE, MoonmindRequest, Text, reject, stripped, trimmed
 from interlock.wire import JobRequest
 
 RETRY: Final = {"kind": "exponential", "base_seconds": 15, "max_seconds": 600, "multiplier": 2}
@@ -139,16 +138,16 @@ class QueueService:
         return await self.get((await self._engine.jobs.enqueue(self._who, job_request)).id)
 
     async def get(self, job_id: str) -> dict[str, Any]:
-        return encode.job(await self.job(job_id))
+        return model.encode_job(await self.job(job_id))
 
     async def list(self, query: ListJobsQuery) -> dict[str, Any]:
-        if query.status is not None and query.status not in encode.STATUSES:
+        if query.status is not None and query.status not in model.STATUSES:
             raise reject(422, "invalid_status_filter", f"unsupported status {query.status!r}")
-        statuses = () if query.status is None else encode.STATUSES[query.status]
+        statuses = () if query.status is None else model.STATUSES[query.status]
         filter = Filter(statuses, type=query.type or None, limit=query.limit)
         found = await self._engine.queries.jobs(self._who.tenant, filter)
         jobs = await self._engine.queries.some(self._who.tenant, [job.id for job in found])
-        return {"items": [encode.job(job) for job in jobs]}
+        return {"items": [model.encode_job(job) for job in jobs]}
 
     async def claim(self, request: ClaimRequest) -> dict[str, Any]:
         who, policy = self._who, self._who.policy
@@ -165,11 +164,11 @@ class QueueService:
         if ask.types is not None and not ask.types:
             raise reject(403, "worker_not_authorized", "allowedTypes has no type that the worker token allows")
         jobs = await self._engine.leases.claim(who.tenant, ask, max_lease=MAX_LEASE_SECONDS)
-        return {"job": encode.job(jobs[0]) if jobs else None}
+        return {"job": model.encode_job(jobs[0]) if jobs else None}
 
     async def heartbeat(self, job_id: str, request: HeartbeatRequest) -> dict[str, Any]:
         worker = self._worker(request.worker_id)
-        extension = Heartbeat(ids.decode(job_id), ANY_FENCE, worker, _lease(request.lease_seconds))
+        extension = Heartbeat(model.decode_id(job_id), ANY_FENCE, worker, _lease(request.lease_seconds))
         try:
             await self._engine.leases.heartbeat(self._who.tenant, extension, max_lease=MAX_LEASE_SECONDS)
         except Conflict:
@@ -180,7 +179,9 @@ class QueueService:
         worker, summary = self._worker(request.worker_id), trimmed(request.result_summary)
         if summary is not None:  # finished work is not rejected for the length of its summary
             summary = fitted(summary.replace("\x00", "\ufffd"), None, wire.REMARK_BYTES)
-        command = CompleteJob(ids.decode(job_id), ANY_FENCE, worker, result_summary=summary, sanitized=self._sanitized)
+        command = CompleteJob(
+            model.decode_id(job_id), ANY_FENCE, worker, result_summary=summary, sanitized=self._sanitized
+        )
         return await self._finish(command)
 
     async def fail(self, job_id: str, request: FailRequest) -> dict[str, Any]:
@@ -189,7 +190,7 @@ class QueueService:
             raise Invalid("errorMessage is empty: expected a text", pointer="/errorMessage")
         error, replaced = wire.error_body(message)
         command = FailJob(
-            ids.decode(job_id), ANY_FENCE, self._worker(request.worker_id), error, retryable=request.retryable,
+            model.decode_id(job_id), ANY_FENCE, self._worker(request.worker_id), error, retryable=request.retryable,
             sanitized=replaced or self._sanitized,
         )  # fmt: skip
         return await self._finish(command)
@@ -201,7 +202,7 @@ class QueueService:
         if job.status is Status.CANCELLED:
             *_, end = await self._engine.queries.history(self._who.tenant, job.id)
             if end.actor == principal.worker(worker):
-                return encode.job(job)
+                return model.encode_job(job)
         return await self._finish(AcknowledgeCancel(job.id, ANY_FENCE, worker))
 
     async def cancel(self, job_id: str, request: CancelRequest) -> dict[str, Any]:
@@ -216,7 +217,7 @@ class QueueService:
         payload = bytes(request.payload) or None
         done = await self._engine.operations.redrive(
             self._who,
-            ids.decode(job_id),
+            model.decode_id(job_id),
             priority=request.priority,
             max_attempts=request.max_attempts,
             payload=payload,
@@ -244,7 +245,7 @@ class QueueService:
         return Holder(job.id, job.fence, worker)
 
     async def job(self, job_id: str) -> Job:
-        return await self._engine.queries.job(self._who.tenant, wire.job_id(ids.decode(job_id)))
+        return await self._engine.queries.job(self._who.tenant, wire.job_id(model.decode_id(job_id)))
 
     async def _finish(self, command: Finish) -> dict[str, Any]:
         try:
@@ -258,7 +259,7 @@ class QueueService:
         job = await self.job(job_id)
         if job.status is Status.RUNNING and job.worker != worker:
             return reject(409, "job_ownership_mismatch", f"job {job.id} is leased to another worker")
-        return reject(409, "job_state_conflict", f"job {job.id} is {encode.STATUS[job.status]}")
+        return reject(409, "job_state_conflict", f"job {job.id} is {model.STATUS[job.status]}")
 
     def _worker(self, worker_id: str) -> str:
         worker = worker_id.strip()
@@ -293,3 +294,100 @@ def _capabilities(value: object) -> list[str]:
 
 def _lease(seconds: int) -> float:
     return float(min(seconds, MAX_LEASE_SECONDS))
+
+
+routes = RouteTable()
+
+
+def queue(call: RequestContext[Any, Any]) -> QueueService:
+    return QueueService(call.engine, call.who, sanitized=call.sanitized)
+
+
+@routes.add("POST", f"{BASE}/jobs", roles=["produce"], body=EnqueueRequest, answers={201: None})
+async def enqueue_job(call: RequestContext[EnqueueRequest, Nothing]) -> Response:
+    """Enqueue a job."""
+    return respond(await queue(call).enqueue(call.body), 201)
+
+
+@routes.add("GET", f"{BASE}/jobs", roles=["read"], query=ListJobsQuery, answers={200: None})
+async def list_jobs(call: RequestContext[None, ListJobsQuery]) -> Response:
+    """List jobs, newest first."""
+    return respond(await queue(call).list(call.query))
+
+
+@routes.add("GET", f"{BASE}/jobs/{{job_id}}", roles=["read"], answers={200: None})
+async def get_job(call: RequestContext[None, Nothing]) -> Response:
+    """Read a job."""
+    return respond(await queue(call).get(call.path["job_id"]))
+
+
+@routes.add("POST", f"{BASE}/jobs/claim", roles=["work"], body=ClaimRequest, answers={200: None})
+async def claim_job(call: RequestContext[ClaimRequest, Nothing]) -> Response:
+    """Lease the next job that the worker may claim."""
+    return respond(await queue(call).claim(call.body))
+
+
+@routes.add("POST", f"{BASE}/jobs/{{job_id}}/heartbeat", roles=["work"], body=HeartbeatRequest, answers={200: None})
+async def heartbeat_job(call: RequestContext[HeartbeatRequest, Nothing]) -> Response:
+    """Extend the lease of a job."""
+    return respond(await queue(call).heartbeat(call.path["job_id"], call.body))
+
+
+@routes.add(
+    "POST",
+    f"{BASE}/jobs/{{job_id}}/complete",
+    roles=["work"],
+    body=CompleteRequest,
+    sanitizes=True,
+    answers={200: None},
+)
+async def complete_job(call: RequestContext[CompleteRequest, Nothing]) -> Response:
+    """Complete a job."""
+    return respond(await queue(call).complete(call.path["job_id"], call.body))
+
+
+@routes.add(
+    "POST", f"{BASE}/jobs/{{job_id}}/fail", roles=["work"], body=FailRequest, sanitizes=True, answers={200: None}
+)
+async def fail_job(call: RequestContext[FailRequest, Nothing]) -> Response:
+    """Fail a job."""
+    return respond(await queue(call).fail(call.path["job_id"], call.body))
+
+
+@routes.add(
+    "POST", f"{BASE}/jobs/{{job_id}}/cancel", roles=["operate", "produce"], body=CancelRequest, body_optional=True,
+    answers={200: None},
+)  # fmt: skip
+async def cancel_job(call: RequestContext[CancelRequest, Nothing]) -> Response:
+    """Cancel a job: immediately unless it is running, else by request."""
+    return respond(await queue(call).cancel(call.path["job_id"], call.body))
+
+
+@routes.add(
+    "POST", f"{BASE}/jobs/{{job_id}}/cancel/ack", roles=["work"], body=AcknowledgeCancelRequest, answers={200: None}
+)
+async def acknowledge_cancel(call: RequestContext[AcknowledgeCancelRequest, Nothing]) -> Response:
+    """Acknowledge a cancel request."""
+    return respond(await queue(call).acknowledge(call.path["job_id"], call.body))
+
+
+@routes.add(
+    "POST",
+    f"{BASE}/jobs/{{job_id}}/runtime-state",
+    roles=["work"],
+    body=RuntimeStateRequest,
+    sanitizes=True,
+    answers={200: None},
+)
+async def save_runtime_state(call: RequestContext[RuntimeStateRequest, Nothing]) -> Response:
+    """Save a checkpoint."""
+    return respond(await queue(call).save_state(call.path["job_id"], call.body))
+
+
+@routes.add(
+    "POST", f"{BASE}/jobs/{{job_id}}/resubmit", roles=["operate"], body=ResubmitRequest, body_optional=True,
+    answers={201: None},
+)  # fmt: skip
+async def resubmit_job(call: RequestContext[ResubmitRequest, Nothing]) -> Response:
+    """Redrive a terminal job as a new one."""
+    return respond(await queue(call).resubmit(call.path["job_id"], call.body), 201)

@@ -1,4 +1,4 @@
-"""Authentication of MoonMind callers, and the error format of MoonMind: `{"detail": {"code", "message"}}`."""
+"""The MoonMind adapter: its routes, who may call them, and its error format."""
 
 from __future__ import annotations
 
@@ -6,23 +6,18 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from interlock.api import auth, problems
-from interlock.api.adapter import AdapterError
+from interlock.api.adapters import Adapter, AdapterError
 from interlock.api.headers import Headers
-from interlock.api.moonmind import ids
 from interlock.api.problems import Refusal
 from interlock.api.routes import Route
 from interlock.api.service import Service
 from interlock.domain.principal import Principal
 from interlock.errors import ArtifactLost, Conflict, Error, Forbidden, NotFound, TooLarge, Unauthenticated
+from interlock.faces.moonmind import artifacts, events, jobs, tokens, tools
+from interlock.faces.moonmind.model import BASE, TOOLS, error_document, reject
 
-BASE: Final = "/api/queue"
-TOOLS: Final = "/mcp/tools"
 WORKER_TOKEN: Final = "x-moonmind-worker-token"
 _MISSING: Final = {"job": "job_not_found", "artifact": "artifact_not_found", "token": "worker_token_not_found"}
-
-
-def reject(status: int, code: str, message: str) -> AdapterError:
-    return AdapterError(status, _document(code, message))
 
 
 def code_of(error: Error) -> tuple[int, str]:
@@ -46,10 +41,13 @@ def code_of(error: Error) -> tuple[int, str]:
             return 500, "queue_internal_error"
 
 
-class MoonmindAuth:
+class MoonmindAdapter(Adapter):
     """Users by bearer tokens; workers by the header of MoonMind, or by a bearer token."""
 
     prefixes = (BASE, TOOLS)
+
+    def routes(self) -> list[Route]:
+        return [*jobs.routes, *artifacts.routes, *events.routes, *tokens.routes, *tools.routes]
 
     async def admit(self, service: Service, route: Route, headers: Headers) -> Principal:
         works = "work" in route.roles
@@ -67,10 +65,6 @@ class MoonmindAuth:
             raise reject(403, code, str(auth.lacks(route)))
         return who
 
-    def limit(self, service: Service, route: Route, who: Principal) -> None:
-        if service.rates is not None:
-            service.rates.take(f"{who.tenant} {who.actor}")
-
     def unreadable(self, error: Error, route: Route) -> AdapterError:
         if isinstance(error, TooLarge):
             return reject(413, "queue_payload_too_large", str(error))
@@ -78,13 +72,9 @@ class MoonmindAuth:
 
     def translate(self, error: Exception, status: int, path: str) -> tuple[int, Mapping[str, Any]]:
         if isinstance(error, Refusal):
-            return status, _document(error.code, str(error))
+            return status, error_document(error.code, str(error))
         if isinstance(error, Error):
             status, code = code_of(error)
-            return status, _document(code, problems.detail(error))
+            return status, error_document(code, problems.detail(error))
         code = "mcp_tool_internal_error" if path.startswith(TOOLS) else "queue_internal_error"
-        return 500, _document(code, "internal error")
-
-
-def _document(code: str, message: str) -> dict[str, Any]:
-    return {"detail": {"code": code, "message": ids.encode(message)}}
+        return 500, error_document(code, "internal error")

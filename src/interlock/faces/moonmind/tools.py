@@ -8,14 +8,13 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from interlock.api.adapter import Lenient
+from interlock.api.adapters import Lenient
 from interlock.api.long_poll import whole_upload
-from interlock.api.moonmind import encode
-from interlock.api.moonmind.artifacts import store
-from interlock.api.moonmind.auth import TOOLS as PATH
-from interlock.api.moonmind.auth import reject
-from interlock.api.moonmind.requests import MoonmindRequest, Text
-from interlock.api.moonmind.service import (
+from interlock.api.routes import Nothing, RequestContext, Response, RouteTable, respond
+from interlock.errors import Invalid, Malformed, TooLarge
+from interlock.faces.moonmind import model
+from interlock.faces.moonmind.artifacts import store
+from interlock.faces.moonmind.jobs import (
     CancelRequest,
     ClaimRequest,
     CompleteRequest,
@@ -25,8 +24,8 @@ from interlock.api.moonmind.service import (
     ListJobsQuery,
     QueueService,
 )
-from interlock.api.routes import Nothing, RequestContext, Response, RouteTable, respond
-from interlock.errors import Invalid, Malformed, TooLarge
+from interlock.faces.moonmind.model import TOOLS as PATH
+from interlock.faces.moonmind.model import MoonmindRequest, Text, reject
 
 routes = RouteTable()
 
@@ -95,7 +94,7 @@ async def _upload(call: RequestContext[Any, Any], queue: QueueService, request: 
         call.engine, call.who.tenant, queue, request.job_id, worker_id=request.worker_id, name=request.name,
         content=request.content_base64, content_type=request.content_type, digest=request.digest,
     )  # fmt: skip
-    return encode.artifact(stored)
+    return model.encode_artifact(stored)
 
 
 TOOLS: Final = {

@@ -1,4 +1,4 @@
-"""Statuses, outcomes and artifact names of codeQ, and how its webhooks are signed and retried."""
+"""How a job looks as a task of codeQ: statuses, outcomes, artifact names and error documents."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ import re
 from collections.abc import Sequence
 from hashlib import sha256
 from itertools import count
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from interlock import wire
+from interlock.api.adapters import AdapterError
+from interlock.api.routes import RequestContext
 from interlock.domain.artifact import Artifact
 from interlock.domain.job import Job
 from interlock.domain.json_text import is_visible_name, loads, members
-from interlock.domain.lifecycle import Status
+from interlock.domain.lifecycle import TERMINAL, Location, Status
 from interlock.domain.webhook import DeliveryStatus, Outcome, WebhookResponse
+from interlock.domain.webhook_format import format_of
+from interlock.engine.artifacts import MAX_PAGE_SIZE as MAX_PAGE
+from interlock.wire.encode import raw
 
 STATUSES: Final = {
     "PENDING": (Status.QUEUED, Status.RETRY, Status.WAITING_FOR_APPROVAL),
@@ -21,6 +27,8 @@ STATUSES: Final = {
     "COMPLETED": (Status.SUCCEEDED,),
     "FAILED": (Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED),
 }
+READERS: Final = ("produce", "work", "read")
+ADMINS: Final = ("admin", "operate")
 NAME: Final = "codeq"  # of the adapter, and of its webhook format
 BASE: Final = "/v1/codeq"
 CLAIM_PATH: Final = f"{BASE}/tasks/claim"
@@ -34,6 +42,10 @@ _DEAD: Final = {NACK: "MAX_ATTEMPTS", "lease_expired": "LEASE_EXPIRED"}
 _MAX_STORED: Final = 190  # leaves room for a number
 _NUMBERED: Final = re.compile(r"(.*) \[[0-9]+\]", re.DOTALL)
 _STATUS: Final = {ours: theirs for theirs, several in STATUSES.items() for ours in several}
+
+
+def reject(status: int, text: str) -> AdapterError:
+    return AdapterError(status, {"error": text})
 
 
 class Record(NamedTuple):
@@ -114,3 +126,69 @@ def result_outcome(attempts: int, reply: WebhookResponse) -> Outcome:
 
 def _link(found: Artifact) -> dict[str, str]:
     return {"name": sent_name(found.name), "url": found.url or f"{BASE}/tasks/{found.job_id}/artifacts/{found.id}"}
+
+
+_LOCATION: Final = {
+    Location.READY: "PENDING_LIST",
+    Location.BLOCKED: "PENDING_LIST",
+    Location.DELAYED: "DELAYED_ZSET",
+    Location.IN_PROGRESS: "INPROG_SET",
+    Location.DEAD_LETTER: "DLQ_SET",
+    Location.NONE: "NONE",
+}
+
+
+async def encode_tasks(call: RequestContext[Any, Any], jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """Encode jobs as tasks."""
+    now = await call.engine.queries.now()
+    return [encode_task(job, now=now) for job in jobs]
+
+
+def encode_task(job: Job, *, now: int) -> dict[str, Any]:
+    """A task; empty optional fields are omitted."""
+    ended = job.status in TERMINAL
+    fields: dict[str, Any] = {
+        "id": job.id,
+        "command": job.type,
+        "payload": job.payload,  # JSON as a string: so codeQ sends it
+        "priority": job.priority,
+        "webhook": None if job.webhook is None else format_of(job.webhook)[1],
+        "status": status_of(job.status),
+        "lastKnownLocation": _LOCATION[job.location(now)],
+        "workerId": job.worker,
+        "leaseUntil": None if job.lease_expires_at is None else wire.when(job.lease_expires_at),
+        "attempts": job.attempt if ended or job.status is Status.RUNNING else job.attempt - 1,
+        "maxAttempts": job.max_attempts,
+        "error": error_of(job),
+        "resultKey": job.id if ended else None,
+        "tenantId": job.tenant,
+        "createdAt": wire.when(job.created_at),
+        "updatedAt": wire.when(job.updated_at),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+async def encode_result(call: RequestContext[Any, Any], job: Job) -> dict[str, Any]:
+    """The outcome of a task with its artifacts; empty optional fields are omitted."""
+    end = record(job, await _artifacts(call, job.id))
+    fields: dict[str, Any] = {
+        "taskId": job.id,
+        "status": end.status,
+        "result": raw(end.result),
+        "error": end.error,
+        "artifacts": end.artifacts or None,
+        "completedAt": None if job.finished_at is None else wire.when(job.finished_at),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+async def _artifacts(call: RequestContext[Any, Any], job_id: str) -> list[Artifact]:
+    """All artifacts of a job, newest first."""
+    found: list[Artifact] = []
+    before: tuple[int, str] | None = None
+    while True:
+        page = await call.engine.artifacts.list(call.who.tenant, job_id, before=before, limit=MAX_PAGE)
+        found += page
+        if len(page) < MAX_PAGE:
+            return found
+        before = (page[-1].created_at, page[-1].id)

@@ -14,9 +14,9 @@ from mcp import types
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 
-from interlock.api.mcp.api_client import Api
-from interlock.api.mcp.arguments import CANCELLED, message
-from interlock.api.mcp.server import server_for
+from interlock.faces.mcp.api_client import Api
+from interlock.faces.mcp.arguments import CANCELLED, message
+from interlock.faces.mcp.server import server_for
 
 LAST_ANSWERS_SECONDS: Final = 30.0  # for open requests when the input ends
 READ_BYTES: Final = 64 * 1024

@@ -13,14 +13,14 @@ from interlock.api import auth, body
 from interlock.api.body import Disconnected
 from interlock.api.endpoint import TRAIL, Endpoint, refusal, send_answer
 from interlock.api.headers import Headers
-from interlock.api.mcp.api_client import InProcessApi
-from interlock.api.mcp.arguments import Message, message
-from interlock.api.mcp.server import server_for
 from interlock.api.problems import Refusal
 from interlock.api.routes import AROUND_CHECKPOINT, JSON, Receive
 from interlock.api.service import Service, Trail
 from interlock.domain.principal import Principal
 from interlock.errors import Fatal, Malformed
+from interlock.faces.mcp.api_client import InProcessApi
+from interlock.faces.mcp.arguments import Message, message
+from interlock.faces.mcp.server import server_for
 from interlock.wire import new_id
 
 PATH: Final = "/mcp"

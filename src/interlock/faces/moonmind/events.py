@@ -15,12 +15,7 @@ from msgspec import Meta
 
 from interlock import wire
 from interlock.api import stream
-from interlock.api.adapter import Lenient
-from interlock.api.moonmind import encode, ids
-from interlock.api.moonmind.artifacts import newest
-from interlock.api.moonmind.auth import BASE
-from interlock.api.moonmind.jobs import queue
-from interlock.api.moonmind.requests import MoonmindRequest, Text
+from interlock.api.adapters import Lenient
 from interlock.api.native.encode import kept
 from interlock.api.routes import ABSENT, Nothing, RequestContext, Response, RouteTable, respond
 from interlock.domain import json_text, principal
@@ -31,6 +26,10 @@ from interlock.domain.progress import Event, EventRow, Level, Report
 from interlock.domain.retry import SECOND
 from interlock.engine.progress import MAX_PAGE_SIZE as MAX_PAGE
 from interlock.errors import Conflict, Invalid
+from interlock.faces.moonmind import model
+from interlock.faces.moonmind.artifacts import newest
+from interlock.faces.moonmind.jobs import queue
+from interlock.faces.moonmind.model import BASE, MoonmindRequest, Text
 from interlock.wire.encode import raw, when
 
 routes = RouteTable()
@@ -157,7 +156,7 @@ class _Reader:
 
     def __init__(self, call: RequestContext[Any, EventQuery]) -> None:
         self._engine, self._tenant = call.engine, call.who.tenant
-        self._job_id = wire.job_id(ids.decode(call.path["job_id"]))
+        self._job_id = wire.job_id(model.decode_id(call.path["job_id"]))
         self._after = call.query.micros
         # Events of one time may be dated up to as many microseconds later: their first must be read to date the others.
         self._since = None if self._after is None else max(self._after - SECOND, 0)
@@ -219,7 +218,7 @@ def _message(row: EventRow) -> TimedEvent:
 
 
 def _uploaded(artifact: Artifact) -> TimedEvent:
-    payload = {"artifactId": ids.encode(artifact.id), "name": artifact.name, "sizeBytes": artifact.size}
+    payload = {"artifactId": model.encode_id(artifact.id), "name": artifact.name, "sizeBytes": artifact.size}
     id = str(uuid5(UUID(artifact.id), "uploaded"))
     return _event(artifact.created_at, id, artifact.job_id, "info", "Artifact uploaded", payload)
 
@@ -234,13 +233,13 @@ def _transition(row: HistoryRow, job: Job) -> TimedEvent:
     if row.from_status == row.to_status:
         level, message = "info", f"Job changed by {row.verb}"
     elif row.from_status is None:
-        creator = encode.user_id(job.created_by)
+        creator = model.user_id(job.created_by)
         payload |= {"type": job.type, "createdByUserId": creator, "requestedByUserId": creator}
     elif row.to_status in _FAILED:
         run_at = metadata.get("run_at") if row.to_status is Status.RETRY else None
         payload |= {
             "retryable": row.to_status is not Status.FAILED,
-            "status": encode.STATUS[row.to_status],
+            "status": model.STATUS[row.to_status],
             "nextAttemptAt": when(run_at) if isinstance(run_at, int) else run_at,
         }
     if "error" in metadata:
@@ -253,8 +252,8 @@ def _event(at: int, id: str, job_id: str, level: str, message: str, payload: obj
     return TimedEvent(
         at,
         {
-            "id": ids.encode(id), "jobId": ids.encode(job_id), "level": level, "message": message, "payload": payload,
-            "createdAt": wire.when(at),
+            "id": model.encode_id(id), "jobId": model.encode_id(job_id), "level": level, "message": message,
+            "payload": payload, "createdAt": wire.when(at),
         },
     )  # fmt: skip
 

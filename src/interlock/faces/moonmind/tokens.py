@@ -6,12 +6,11 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from interlock.api.adapter import Lenient
-from interlock.api.moonmind import encode, ids
-from interlock.api.moonmind.auth import BASE
-from interlock.api.moonmind.requests import MoonmindRequest, stripped, trimmed
+from interlock.api.adapters import Lenient
 from interlock.api.routes import Nothing, RequestContext, Response, RouteTable, respond
 from interlock.domain.token import Token
+from interlock.faces.moonmind import model
+from interlock.faces.moonmind.model import BASE, MoonmindRequest, stripped, trimmed
 from interlock.wire import TokenRequest
 
 routes = RouteTable()
@@ -49,7 +48,7 @@ async def create_worker_token(call: RequestContext[CreateTokenRequest, Nothing])
         capabilities=_names(body.capabilities),
     )
     created = await call.engine.tokens.create(call.who, request, prefix=TOKEN_PREFIX)
-    return respond({"token": created.text, "workerToken": encode.token(created.token)}, 201)
+    return respond({"token": created.text, "workerToken": model.encode_token(created.token)}, 201)
 
 
 @routes.add("GET", f"{BASE}/workers/tokens", roles=["admin"], query=TokenQuery, answers={200: None})
@@ -63,13 +62,15 @@ async def list_worker_tokens(call: RequestContext[None, TokenQuery]) -> Response
         if len(page) < PAGE:
             break
         before = page[-1].id
-    return respond({"items": [encode.token(one) for one in found[: call.query.limit]]})
+    return respond({"items": [model.encode_token(one) for one in found[: call.query.limit]]})
 
 
 @routes.add("POST", f"{BASE}/workers/tokens/{{id}}/revoke", roles=["admin"], answers={200: None})
 async def revoke_worker_token(call: RequestContext[None, Nothing]) -> Response:
     """Revoke a worker token."""
-    return respond(encode.token(await call.engine.tokens.revoke(call.who, ids.decode(call.path["id"]), of_worker=True)))
+    return respond(
+        model.encode_token(await call.engine.tokens.revoke(call.who, model.decode_id(call.path["id"]), of_worker=True))
+    )
 
 
 def _names(values: list[str] | None) -> list[str] | None:

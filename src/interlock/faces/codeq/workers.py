@@ -10,11 +10,7 @@ import msgspec
 
 from interlock import wire
 from interlock.api import auth, body
-from interlock.api.adapter import MAX_LEASE_SECONDS, AdapterError, Batch, Lenient
-from interlock.api.codeq import commands, encode, model
-from interlock.api.codeq.auth import reject
-from interlock.api.codeq.model import BASE
-from interlock.api.codeq.tasks import MAX_BATCH, MAX_BATCH_BODY
+from interlock.api.adapters import MAX_LEASE_SECONDS, AdapterError, Batch, Lenient
 from interlock.api.long_poll import claim_with_wait
 from interlock.api.native.encode import kept
 from interlock.api.routes import ABSENT, Nothing, RequestContext, Response, RouteTable, respond
@@ -27,6 +23,9 @@ from interlock.domain.retry import SECOND
 from interlock.engine.artifacts import BATCH_SIZE as MAX_ATTACHED
 from interlock.engine.leases import OrderedTypes
 from interlock.errors import Conflict, Error, Invalid, LeaseLost, Malformed, NotFound
+from interlock.faces.codeq import commands, model
+from interlock.faces.codeq.model import BASE, reject
+from interlock.faces.codeq.producers import MAX_BATCH, MAX_BATCH_BODY
 
 routes = RouteTable()
 
@@ -119,7 +118,7 @@ async def claim_task(call: RequestContext[ClaimRequest, Nothing]) -> Response:
     seconds = min(max(call.body.wait_seconds or 0.0, 0.0), MAX_CLAIM_WAIT_SECONDS)
     if not jobs and seconds:
         jobs = await claim_with_wait(call, claim.ask, seconds, in_order=claim.in_order, max_lease=MAX_LEASE_SECONDS)
-    return respond((await encode.tasks(call, jobs))[0]) if jobs else _no_content()
+    return respond((await model.encode_tasks(call, jobs))[0]) if jobs else _no_content()
 
 
 @routes.add("POST", f"{BASE}/tasks/claim/batch", roles=["work"], body=ClaimBatchRequest, answers={200: None, 204: None})
@@ -135,7 +134,7 @@ async def claim_tasks(call: RequestContext[ClaimBatchRequest, Nothing]) -> Respo
     jobs = await _Claim(call, request.commands, request.lease_seconds, limit=count).now()
     if not jobs:
         return _no_content()
-    tasks = await encode.tasks(call, jobs)
+    tasks = await model.encode_tasks(call, jobs)
     return respond(tasks if is_bare else {"tasks": tasks})
 
 
@@ -301,7 +300,7 @@ async def _submit(
         job = await call.engine.queries.job(call.who.tenant, wire.job_id(task_id))
         running = job.status is Status.RUNNING
         raise (reject(403, "not-owner") if running else reject(409, "not-in-progress")) from None
-    return await encode.result(call, await call.engine.queries.job(call.who.tenant, given.id))
+    return await model.encode_result(call, await call.engine.queries.job(call.who.tenant, given.id))
 
 
 async def _submit_item(call: RequestContext[Any, Any], raw: msgspec.Raw) -> dict[str, Any]:

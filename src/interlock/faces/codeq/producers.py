@@ -1,4 +1,4 @@
-"""Routes of producers: create and read tasks, wait for results, requeue."""
+"""Routes of producers and admins: create and read tasks, wait for results, requeue, count and clean up."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ import msgspec
 
 from interlock import wire
 from interlock.api import body
-from interlock.api.adapter import AdapterError, Batch, Lenient
-from interlock.api.codeq import commands, encode
-from interlock.api.codeq.auth import READERS, reject
-from interlock.api.codeq.model import BASE, NAME, sent_name
+from interlock.api.adapters import AdapterError, Batch, Lenient
 from interlock.api.long_poll import waiting
 from interlock.api.routes import Nothing, RequestContext, Response, RouteTable, respond
 from interlock.domain.artifact import served_as
-from interlock.domain.job import MAX_ATTEMPTS, Job
+from interlock.domain.job import MAX_ATTEMPTS, Filter, Job
 from interlock.domain.json_text import is_visible_name
 from interlock.domain.lifecycle import TERMINAL
+from interlock.domain.registry import QueueStats
+from interlock.domain.retry import DAY
 from interlock.engine.completion import MAX_WAIT_SECONDS
+from interlock.engine.queries import MAX_PAGE_SIZE
+from interlock.engine.retention import MAX_DAYS
 from interlock.errors import Error, IdempotencyKeyReuse, Invalid, Malformed, NotFound, NotTerminal, TooLarge
+from interlock.faces.codeq import commands, model
+from interlock.faces.codeq.model import ADMINS, BASE, NAME, READERS, STATUSES, reject, sent_name
 from interlock.wire import JobRequest
 
 routes = RouteTable()
@@ -63,7 +66,7 @@ class Wait(Lenient, frozen=True, kw_only=True):
 async def create_task(call: RequestContext[CreateTaskRequest, Nothing]) -> Response:
     """Create a task; a repeated idempotency key returns the first one."""
     job = await _create(call, call.body)
-    return respond((await encode.tasks(call, [job]))[0], 202)
+    return respond((await model.encode_tasks(call, [job]))[0], 202)
 
 
 @routes.add(
@@ -88,7 +91,7 @@ async def get_task(call: RequestContext[None, Nothing]) -> Response:
         job = await call.engine.queries.job(call.who.tenant, wire.job_id(call.path["id"]))
     except NotFound:
         raise reject(404, "not found") from None
-    return respond((await encode.tasks(call, [job]))[0])
+    return respond((await model.encode_tasks(call, [job]))[0])
 
 
 @routes.add("GET", f"{BASE}/tasks/{{id}}/result", roles=READERS, query=Wait, answers={200: None})
@@ -104,8 +107,8 @@ async def get_result(call: RequestContext[None, Wait]) -> Response:
         raise reject(404, "task not found") from None
     if job.status not in TERMINAL:
         raise reject(404, "result not found")
-    (task,) = await encode.tasks(call, [job])
-    return respond({"task": task, "result": await encode.result(call, job)})
+    (task,) = await model.encode_tasks(call, [job])
+    return respond({"task": task, "result": await model.encode_result(call, job)})
 
 
 @routes.add(
@@ -137,7 +140,7 @@ async def requeue(call: RequestContext[None, Nothing]) -> Response:
     except NotTerminal:
         raise reject(409, "not-terminal") from None
     job = await call.engine.queries.job(call.who.tenant, done.id)
-    return respond((await encode.tasks(call, [job]))[0], 202)
+    return respond((await model.encode_tasks(call, [job]))[0], 202)
 
 
 async def _create_item(call: RequestContext[Any, Any], item: msgspec.Raw) -> dict[str, Any]:
@@ -148,7 +151,7 @@ async def _create_item(call: RequestContext[Any, Any], item: msgspec.Raw) -> dic
         return {"error": "invalid body"}
     except AdapterError as said:
         return {"error": said.document["error"]}
-    return {"task": (await encode.tasks(call, [job]))[0]}
+    return {"task": (await model.encode_tasks(call, [job]))[0]}
 
 
 async def _create(call: RequestContext[Any, Any], asked: CreateTaskRequest) -> Job:
@@ -201,3 +204,81 @@ def parsed_time(text: str, field: str) -> datetime:
     except (msgspec.ValidationError, Error):
         raise reject(400, f"invalid '{field}' (use RFC3339)") from None
     return found
+
+
+KEPT_DAYS: Final = 1.0
+MAX_CLEANUP: Final = 1_000_000
+
+
+class TaskQuery(Lenient, frozen=True, kw_only=True):
+    """The filter of a task list."""
+
+    status: str | None = None
+    command: str | None = None
+    limit: int = 50
+
+
+class CleanupRequest(Lenient, frozen=True, kw_only=True):
+    """How many tasks to delete, and the time that their retention must have ended before."""
+
+    limit: int | None = None
+    before: str | None = None
+
+
+@routes.add("GET", f"{BASE}/healthz", needs_credential=False, answers={200: None})
+async def healthz(call: RequestContext[None, Nothing]) -> Response:
+    """Report that the service is up."""
+    return respond({"status": "ok"})
+
+
+@routes.add("GET", f"{BASE}/admin/queues", roles=ADMINS, answers={200: None})
+async def list_queues(call: RequestContext[None, Nothing]) -> Response:
+    """Count the tasks of every command."""
+    return respond([_queue(stats) for stats in await call.engine.queries.queues(call.who.tenant)])
+
+
+@routes.add("GET", f"{BASE}/admin/queues/{{command}}", roles=ADMINS, answers={200: None})
+async def get_queue(call: RequestContext[None, Nothing]) -> Response:
+    """Count the tasks of one command in all its spellings; an unused command has none."""
+    command = call.path["command"]
+    every = await call.engine.queries.queues(call.who.tenant)
+    counts = [_queue(stats) for stats in every if stats.type.lower() == command.lower()]
+    empty = _queue(QueueStats(command))
+    return respond(empty | {name: sum(one[name] for one in counts) for name in empty if name != "command"})
+
+
+@routes.add("GET", f"{BASE}/admin/tasks", roles=ADMINS, query=TaskQuery, answers={200: None})
+async def list_tasks(call: RequestContext[None, TaskQuery]) -> Response:
+    """List tasks, newest first."""
+    query = call.query
+    if query.status is not None and query.status not in STATUSES:
+        raise reject(400, "invalid status")
+    statuses = () if query.status is None else STATUSES[query.status]
+    limit = min(max(query.limit, 1), MAX_PAGE_SIZE)
+    found = await call.engine.queries.jobs(call.who.tenant, Filter(statuses, type=query.command, limit=limit))
+    jobs = await call.engine.queries.some(call.who.tenant, [job.id for job in found])
+    return respond(await model.encode_tasks(call, jobs))
+
+
+@routes.add(
+    "POST", f"{BASE}/admin/tasks/cleanup", roles=["admin"], body=CleanupRequest, body_optional=True,
+    answers={200: None},
+)  # fmt: skip
+async def clean_up(call: RequestContext[CleanupRequest, Nothing]) -> Response:
+    """Delete tasks that ended a day before a time, by default now, as codeQ keeps them for a day."""
+    limit = call.body.limit if call.body.limit is not None and call.body.limit > 0 else 1000
+    now = await call.engine.queries.now()
+    before = now if not call.body.before else wire.instant(parsed_time(call.body.before, "before"), "before") or 0
+    days = min(max((now - before) / DAY + KEPT_DAYS, 0), MAX_DAYS)  # nothing is older than that
+    pruned = await call.engine.retention.prune(call.who, days, limit=min(limit, MAX_CLEANUP))
+    return respond({"deleted": pruned.deleted, "before": wire.when(before), "limit": limit})
+
+
+def _queue(stats: QueueStats) -> dict[str, Any]:
+    return {
+        "command": stats.type,
+        "ready": stats.ready,
+        "delayed": stats.delayed,
+        "inProgress": stats.in_progress,
+        "dlq": stats.dead_letter,
+    }

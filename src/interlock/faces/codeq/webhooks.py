@@ -1,19 +1,27 @@
-"""Routes of subscriptions: webhooks that notify workers of ready tasks."""
+"""Webhooks in the format of codeQ: results of tasks, and notifications of ready tasks to those who subscribed."""
 
 from __future__ import annotations
 
+from functools import partial
+from random import random
 from typing import Any, Final
 
+import msgspec
+
 from interlock import wire
-from interlock.api.adapter import Lenient
-from interlock.api.codeq import commands
-from interlock.api.codeq.auth import reject
-from interlock.api.codeq.model import BASE, NAME
+from interlock.api.adapters import Lenient
 from interlock.api.routes import Nothing, RequestContext, Response, RouteTable, respond
+from interlock.domain import webhook
+from interlock.domain.job import Job
+from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ANY
-from interlock.domain.webhook import QUEUE_READY, Mode, Subscription
+from interlock.domain.retry import SECOND
+from interlock.domain.webhook import QUEUE_READY, Dispatch, Mode, Subscription
+from interlock.engine.webhook_messages import Message, Reads
 from interlock.engine.webhooks import MAX_INTERVAL_SECONDS, MAX_LIFE_SECONDS, SubscriptionRequest
 from interlock.errors import Invalid, NotFound
+from interlock.faces.codeq import commands, model
+from interlock.faces.codeq.model import BASE, NAME, reject
 
 routes = RouteTable()
 
@@ -105,3 +113,55 @@ def _life(seconds: int | None) -> float:
 def _body(subscription: Subscription) -> dict[str, str]:
     assert subscription.expires_at is not None
     return {"subscriptionId": subscription.id, "expiresAt": wire.when(subscription.expires_at)}
+
+
+class CodeqFormat:
+    """Messages signed by one secret for all receivers, else by that of the receiver."""
+
+    def __init__(self, secret: str | None = None) -> None:
+        self._secret = secret
+
+    async def message(self, store: Reads, tenant: str, dispatch: Dispatch, now: float) -> Message:
+        (job,) = await store.get(tenant, [dispatch.job_id])
+        if dispatch.event == webhook.QUEUE_READY:
+            body = await _available(store, tenant, dispatch, now)
+            outcome = partial(webhook.outcome, dispatch.attempts, chance=random())
+        else:
+            body = await _result(store, tenant, dispatch, job)
+            outcome = partial(model.result_outcome, dispatch.attempts)
+        content = msgspec.json.encode(body)
+        headers = model.headers(self._secret or dispatch.secrets[0], int(now), content)
+        if job is not None and job.traceparent is not None:
+            headers["traceparent"] = job.traceparent
+        return Message(headers, content, outcome)
+
+
+async def _available(store: Reads, tenant: str, dispatch: Dispatch, now: float) -> dict[str, Any]:
+    """A notification of ready tasks; their number and the time are of this attempt."""
+    stats = await store.stats(tenant, dispatch.type)
+    return {
+        "eventType": dispatch.type,
+        "available": True,
+        "queueDepth": stats[0].ready if stats else 0,
+        "claimUrl": model.CLAIM_PATH,
+        "sentAt": wire.when(int(now * SECOND)),
+        "notificationId": f"ntf-{dispatch.id}",
+    }
+
+
+async def _result(store: Reads, tenant: str, dispatch: Dispatch, job: Job | None) -> dict[str, Any]:
+    """The outcome of a task; of a pruned one only the status is left."""
+    if job is None:
+        end = model.Record(model.status_of(Status(dispatch.status)), None, None, [])
+    else:
+        found = await store.artifacts(tenant, job.id, before=None, limit=model.MAX_ARTIFACTS)
+        end = model.record(job, found)
+    return {
+        "taskId": dispatch.job_id,
+        "eventType": dispatch.type,
+        "status": end.status,
+        "result": None if end.result is None else msgspec.Raw(end.result.encode()),
+        "error": end.error or "",
+        "artifacts": list(end.artifacts),
+        "completedAt": wire.when(dispatch.at),
+    }

@@ -1,24 +1,28 @@
-"""Authentication of codeQ callers, and the error format of codeQ: `{"error": text}`."""
+"""The codeQ adapter: its settings and routes, who may call them, and its error format."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from interlock import config
 from interlock.api import auth
-from interlock.api.adapter import AdapterError
-from interlock.api.codeq.credentials import Credentials
-from interlock.api.codeq.jwt_claims import ADMIN, CodeqClaims
-from interlock.api.codeq.model import BASE
+from interlock.api.adapters import NO_SETTINGS, Adapter, AdapterError
 from interlock.api.headers import Headers
 from interlock.api.problems import Refusal
 from interlock.api.routes import Route
 from interlock.api.service import Service
 from interlock.domain.principal import Principal
 from interlock.errors import Error, Fatal, Forbidden, Malformed, Unauthenticated, Unavailable
+from interlock.faces.codeq import producers, webhooks, workers
+from interlock.faces.codeq.credentials import ADMIN, CodeqClaims, Credentials
+from interlock.faces.codeq.model import ADMINS, BASE, reject
+from interlock.faces.codeq.webhooks import CodeqFormat
 
-READERS: Final = ("produce", "work", "read")
-ADMINS: Final = ("admin", "operate")
+if TYPE_CHECKING:
+    from interlock.engine.jwks import Fetch
 
 # Rate-limited routes, with the scope and operation that codeQ puts into its 429.
 _LIMITED: Final = {
@@ -42,17 +46,36 @@ _SCOPES: Final = {
 }
 
 
-def reject(status: int, text: str) -> AdapterError:
-    return AdapterError(status, {"error": text})
-
-
-class CodeqAuth:
+class CodeqAdapter(Adapter):
     """Producers, workers and admins, by credentials of codeQ or by tokens with the corresponding roles."""
 
     prefixes = (BASE,)
+    settings: ClassVar[Mapping[str, Callable[[object], Any]]] = {
+        "codeq_producers": partial(config.tables, "codeq_producers"),
+        "codeq_workers": partial(config.tables, "codeq_workers"),
+        "codeq_tenant_from_sub": partial(config.flag, "codeq_tenant_from_sub"),
+        "codeq_producer_as_worker": partial(config.flag, "codeq_producer_as_worker"),
+        "codeq_development": partial(config.flag, "codeq_development"),
+        "codeq_webhook_secret": partial(config.secret, "codeq_webhook_secret"),
+    }
+
+    def __init__(self, settings: Mapping[str, Any] = NO_SETTINGS, fetch: Fetch | None = None) -> None:
+        self._credentials = Credentials.of(settings, fetch)
+
+    async def close(self) -> None:
+        await self._credentials.close()
+
+    @classmethod
+    def webhook_format(cls, settings: Mapping[str, Any]) -> CodeqFormat:
+        return CodeqFormat(settings.get("codeq_webhook_secret"))
+
+    def routes(self) -> list[Route]:
+        """Return the routes below their base, and below it twice, for clients that append it to an address with it."""
+        table = [*producers.routes, *workers.routes, *webhooks.routes]
+        return table + [replace(route, path=BASE + route.path) for route in table]
 
     async def admit(self, service: Service, route: Route, headers: Headers) -> Principal:
-        credentials = service.options.codeq
+        credentials = self._credentials
         for_admins = not route.roles.isdisjoint(ADMINS)
         try:
             who = await self._caller(service, route, headers)
@@ -94,7 +117,7 @@ class CodeqAuth:
     async def _caller(self, service: Service, route: Route, headers: Headers) -> Principal:
         """The caller by a codeQ provider that accepts the credential, else by our own tokens."""
         if service.options.auth:
-            credentials, credential = service.options.codeq, auth.bearer(headers)
+            credentials, credential = self._credentials, auth.bearer(headers)
             if route.roles == {"work"}:
                 claims = await _worker(credentials, credential)
                 if claims is not None and _SCOPES[route.name] not in claims.scopes:
