@@ -89,9 +89,9 @@ class NotFound(Error):
     code = "not_found"
     status = 404
 
-    def __init__(self, job_id: str, *, what: str = "job", hint: str = "") -> None:
-        self.job_id, self.what = job_id, what  # the ID is empty if it would be a secret
-        missing = f"no {what} {job_id}" if job_id else f"no such {what}"
+    def __init__(self, id: str, *, resource: str = "job", hint: str = "") -> None:
+        self.id, self.resource = id, resource  # the ID is empty if it would be a secret
+        missing = f"no {resource} {id}" if id else f"no such {resource}"
         super().__init__(f"{missing}: {hint}" if hint else missing)
 
 

@@ -55,10 +55,15 @@ def test_attributes_of_the_response_win_over_those_of_the_request() -> None:
 
 
 def test_a_not_found_error_names_the_kind_of_resource() -> None:
-    raised = errors.NotFound("planner/one", what="agent")
+    raised = errors.NotFound("planner/one", resource="agent")
     given = problem(problems.encoded(raised))
     assert (given["what"], given["id"], "job_id" in given) == ("agent", "planner/one", False)
     assert vars(rebuilt(given, 404, {})) == vars(raised)
+    job = errors.NotFound("j1")
+    given = problem(problems.encoded(job))
+    assert (given["what"], given["job_id"], "id" in given, "resource" in given) == ("job", "j1", False, False)
+    assert vars(rebuilt(given, 404, {"job_id": "ours"})) == vars(job)
+    assert vars(rebuilt({"code": "not_found"}, 404, {"job_id": "j1"})) == vars(job), "named by the request"
 
 
 def test_an_invalid_field_keeps_its_pointer() -> None:

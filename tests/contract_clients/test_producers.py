@@ -143,7 +143,7 @@ async def test_an_unknown_id_is_not_found_by_any_operation(remote: ClientUnderTe
     ):  # fmt: skip
         with pytest.raises(NotFound) as caught:
             await call
-        assert caught.value.job_id == id
+        assert (caught.value.id, caught.value.resource) == (id, "job")
 
 
 async def test_an_unknown_parent_and_a_terminal_one_are_distinguished(remote: ClientUnderTest) -> None:

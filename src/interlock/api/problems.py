@@ -93,10 +93,14 @@ def facts(error: Error) -> dict[str, Any]:
         for name, value in vars(error).items()
         if name not in _FRAME and isinstance(value, (str, int))
     }
-    if isinstance(error, (NotFound, IdempotencyKeyReuse)) and error.what != "job":
+    if isinstance(error, NotFound):
+        found["what"] = found.pop("resource")
+        name = "job_id" if error.resource == "job" else "id"
+        found[name] = found.pop("id")
+        if not error.id and name == "id":
+            del found[name]
+    elif isinstance(error, IdempotencyKeyReuse) and error.what != "job":
         found["id"] = found.pop("job_id")
-        if not found["id"]:
-            del found["id"]
     return found
 
 

@@ -89,7 +89,7 @@ def ends(id: str, text: str) -> bool:
 def only(text: str, found: Sequence[str], what: str) -> str:
     """The one ID that was found; none and several are errors."""
     if not found:
-        raise NotFound(text, what=what)
+        raise NotFound(text, resource=what)
     if len(found) > 1:
         more = " and more" if len(found) > CANDIDATES else ""
         listed = ", ".join(found[:CANDIDATES])

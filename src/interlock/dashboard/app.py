@@ -119,7 +119,7 @@ class Dashboard:
             if page.method == method:
                 named = zip(segments, wanted, strict=True)
                 return page, {one.strip("{}"): unquote(other) for one, other in named if one.startswith("{")}
-        raise Forbidden("this address accepts only a submitted form") if matching else NotFound(path, what="page")
+        raise Forbidden("this address accepts only a submitted form") if matching else NotFound(path, resource="page")
 
 
 def _matches(segments: list[str], wanted: list[str]) -> bool:

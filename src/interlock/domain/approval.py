@@ -222,7 +222,7 @@ def judge(command: CastVote, approval: Approval, job: JobState, now: int) -> Vot
 def _fault(command: CastVote, approval: Approval) -> Error | None:
     """Return why a vote is invalid regardless of the status of the approval."""
     if command.token_sha256 is not None and not compare_digest(command.token_sha256, approval.token_sha256 or b""):
-        return NotFound("", what="approval")
+        return NotFound("", resource="approval")
     if command.actor == approval.opened_by:
         return Forbidden("the principal that requested an approval cannot decide it")
     if command.digest is not None and not compare_digest(

@@ -82,7 +82,7 @@ class Approvals:
     async def get(self, tenant: str, approval_id: str) -> Approval:
         (approval,) = await self._store.approvals.get(tenant, [_approval_id(approval_id)])
         if approval is None:
-            raise NotFound(approval_id, what="approval")
+            raise NotFound(approval_id, resource="approval")
         return approval
 
     async def list(self, tenant: str, filter: ApprovalFilter) -> list[Approval]:
@@ -141,7 +141,7 @@ class Approvals:
         """Return the approval that a link belongs to, without deciding it."""
         found = await self._store.approvals.of_token(_hash(token))
         if found is None:
-            raise NotFound("", what="approval")
+            raise NotFound("", resource="approval")
         return await self.get(*found)
 
     async def _vote(self, approval: Approval, command: CastVote, data: str | bytes | None) -> Approval:
@@ -207,7 +207,7 @@ def _approval_id(value: str) -> str:
     try:
         return wire.job_id(value)
     except NotFound:
-        raise NotFound(value, what="approval") from None
+        raise NotFound(value, resource="approval") from None
 
 
 def _hash(token: str) -> bytes:

@@ -134,14 +134,14 @@ class Artifacts:
         id = _artifact_id(artifact_id)
         found = await self._store.artifact(tenant, wire.job_id(job_id), id)
         if found is None:
-            raise NotFound(artifact_id, what="artifact")
+            raise NotFound(artifact_id, resource="artifact")
         return found
 
     async def home(self, tenant: str, artifact_id: str) -> str:
         """Return the job that an artifact belongs to."""
         found = await self._store.artifact_home(tenant, _artifact_id(artifact_id))
         if found is None:
-            raise NotFound(artifact_id, what="artifact")
+            raise NotFound(artifact_id, resource="artifact")
         return found
 
     async def list(
@@ -280,7 +280,7 @@ def _artifact_id(value: str) -> str:
     try:
         return wire.job_id(value)
     except NotFound:
-        raise NotFound(value, what="artifact") from None
+        raise NotFound(value, resource="artifact") from None
 
 
 def _hash(value: str | None) -> bytes | None:

@@ -173,7 +173,7 @@ class Jobs:
     async def _known_type(self, tenant: str, type: str) -> str:
         """Return the type if it is registered or has had a job; a misspelled type must not appear to be paused."""
         if not await self._store.stats(tenant, wire.name(type, "type")):
-            raise NotFound(type, what="queue", hint=NO_QUEUE)
+            raise NotFound(type, resource="queue", hint=NO_QUEUE)
         return type
 
     async def _order(self, who: Principal, order: Command) -> Receipt:

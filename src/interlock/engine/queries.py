@@ -76,7 +76,7 @@ class Queries:
     async def queue(self, tenant: str, type: str) -> QueueStats:
         stats = await self._store.stats(tenant, type)
         if not stats:
-            raise NotFound(type, what="queue", hint=NO_QUEUE)
+            raise NotFound(type, resource="queue", hint=NO_QUEUE)
         return stats[0]
 
     async def verify(self, tenant: str | None = None) -> ChainVerification:

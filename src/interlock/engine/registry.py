@@ -119,12 +119,12 @@ class TypeRegistry:
     async def type(self, tenant: str, name: str) -> JobType:
         found = (await self._store.registry(tenant)).types.get(name)
         if found is None:
-            raise NotFound(name, what="type")
+            raise NotFound(name, resource="type")
         return found
 
     async def delete_type(self, who: Principal, name: str) -> None:
         if not await self._store.delete_type(who.tenant, name, actor=who.actor):
-            raise NotFound(name, what="type")
+            raise NotFound(name, resource="type")
 
     async def set_agent(
         self,
@@ -159,13 +159,13 @@ class TypeRegistry:
     async def agent(self, tenant: str, kind: str, id: str) -> Agent:
         found = await self._store.agents_named(tenant, [(kind, id)])
         if (kind, id) not in found:
-            raise NotFound(f"{kind}/{id}", what="agent")
+            raise NotFound(f"{kind}/{id}", resource="agent")
         return found[kind, id]
 
     async def delete_agent(self, who: Principal, kind: str, id: str) -> None:
         """Delete an agent that has no unfinished jobs."""
         if not await self._store.delete_agent(who.tenant, kind, id, actor=who.actor):
-            raise NotFound(f"{kind}/{id}", what="agent")
+            raise NotFound(f"{kind}/{id}", resource="agent")
 
     async def _learn(self, tenant: str) -> _TypeCache:
         known = self._known[tenant] = _TypeCache(await self._store.registry(tenant))

@@ -95,7 +95,7 @@ class Tokens:
         try:
             id = wire.job_id(token_id)
         except NotFound:
-            raise NotFound(token_id, what="token") from None
+            raise NotFound(token_id, resource="token") from None
         (answer,) = await self._store.revoke(who.tenant, [id], actor=who.actor, of_workers=of_worker)
         self._known.forget(lambda known: known.token_id == id)
         return answered(answer)

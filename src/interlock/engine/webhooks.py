@@ -89,7 +89,7 @@ class Webhooks:
         """Delete a subscription and its pending deliveries."""
         who.need("operate")
         if not await self._outbox.unsubscribe(who.tenant, _id(id), actor=who.actor):
-            raise NotFound(id, what="subscription")
+            raise NotFound(id, resource="subscription")
 
     async def renew(self, who: Principal, id: str, *, expires_in_seconds: float | None = None) -> Subscription:
         """Extend a subscription, for a time or indefinitely; re-enable a disabled one."""
@@ -111,7 +111,7 @@ class Webhooks:
         keep = wire.seconds(keep_seconds, "keep_seconds", 0, 30 * 86_400.0)
         secret = _new_secret()
         if not await self._outbox.rotate(who.tenant, id, secret, keep or 0.0, actor=who.actor):
-            raise NotFound(str(id), what="subscription")
+            raise NotFound(str(id), resource="subscription")
         return secret
 
     async def call_for_work(self, who: Principal, request: SubscriptionRequest, webhook_format: str) -> Subscription:
@@ -136,7 +136,7 @@ class Webhooks:
         found = _found(await self._outbox.subscription(who.tenant, _id(id)), id)
         ours = found.created_by == who.actor and format_of(found.url)[0] == webhook_format
         if not ours or not found.is_active(await self._now()):
-            raise NotFound(id, what="subscription")
+            raise NotFound(id, resource="subscription")
         return _found(await self._outbox.renew(who.tenant, found.id, life), id)
 
     async def deliveries(self, who: Principal, filter: DeliveryFilter) -> list[Delivery]:
@@ -161,10 +161,10 @@ class Webhooks:
         if subscription_id is not None:
             listed = DeliveryFilter(subscription_id=subscription_id, id=id, limit=1)
             if not await self.deliveries(who, listed):
-                raise NotFound(id, what="delivery")
+                raise NotFound(id, resource="delivery")
         found = await self._outbox.redeliver(who.tenant, id)
         if found is None:
-            raise NotFound(id, what="delivery")
+            raise NotFound(id, resource="delivery")
         return found
 
     async def sweep_subscriptions(self) -> int:
@@ -242,12 +242,12 @@ def _id(id: str, *, what: str = "subscription") -> str:
     try:
         return wire.job_id(id)
     except NotFound:
-        raise NotFound(id, what=what) from None
+        raise NotFound(id, resource=what) from None
 
 
 def _found(subscription: Subscription | None, id: str) -> Subscription:
     if subscription is None:
-        raise NotFound(id, what="subscription")
+        raise NotFound(id, resource="subscription")
     return subscription
 
 

@@ -57,7 +57,7 @@ class _SeenFilters:
         """Record a claim: filters not claimed since the last claim with the same filter are out of date.
 
         A worker that changes what it accepts is therefore known by its new filter at its next claim. One that claims
-        with several filters in turn is known by all of them.
+        with alternating filters is known by all of them.
         """
         for old in [one for one, ask in self.asks.items() if not ask.waiting and ask.at <= now - LATELY_SECONDS]:
             del self.asks[old]

@@ -30,7 +30,7 @@ def columns(names: Iterable[str], alias: str, body: str = "") -> str:
 
 
 def _in_body(name: str) -> bool:
-    return name not in FIELDS or FIELDS[name].stored is Stored.BODY  # body_sha256 is no field of a job
+    return name not in FIELDS or FIELDS[name].stored is Stored.BODY  # body_sha256 is not a field of a job
 
 
 def _digested(name: str) -> str:

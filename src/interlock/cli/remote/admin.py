@@ -173,7 +173,7 @@ class RemoteWebhooks:
             if any(one.id == delivery_id for one in await self._deliveries(id, everything)):
                 path = _path("subscriptions", id, "deliveries", delivery_id, "redeliver")
                 return decode.delivery((await self._line.post(path, {})).body)
-        raise NotFound(delivery_id, what="delivery")
+        raise NotFound(delivery_id, resource="delivery")
 
     async def _all_subscriptions(self, who: Principal) -> Sequence[str]:
         subscriptions = self._line.listed("/v1/subscriptions", decode.subscription, limit=ALL)
@@ -207,7 +207,7 @@ class RemoteArtifacts:
         for one in everything:
             if one.id == artifact_id:
                 return one
-        raise NotFound(artifact_id, what="artifact")
+        raise NotFound(artifact_id, resource="artifact")
 
     async def read(self, tenant: str, job_id: str, artifact_id: str) -> Download:
         found = await self.get(tenant, job_id, artifact_id)

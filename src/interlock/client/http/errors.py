@@ -12,7 +12,7 @@ from interlock.errors import Error, Fatal, FieldError, Invalid, Malformed, Unava
 
 # Attributes of each class, with defaults for those that neither the response nor the request contains.
 _FACTS: Final[Mapping[type[Error], Mapping[str, object]]] = {
-    errors.NotFound: {"job_id": "", "what": "job"},
+    errors.NotFound: {"id": "", "resource": "job"},
     errors.LeaseLost: {"job_id": "", "fence": 0},
     errors.AlreadyFinished: {"job_id": "", "how": ""},
     errors.NotRunning: {"job_id": "", "fence": 0},
@@ -68,8 +68,9 @@ def rebuilt(document: Mapping[str, Any], status: int, known: Mapping[str, object
     elif faults or isinstance(error, Malformed):
         error.pointer = faults[0].pointer if faults else ""
     details = {name: value for name, value in document.items() if name not in _FRAME}
-    if isinstance(error, errors.NotFound) and "id" in details:
-        details["job_id"] = details.pop("id")  # the ID of any missing resource has this name
+    if isinstance(error, errors.NotFound):  # the ID of a missing job has its own member
+        id = details.get("id", details.get("job_id", known.get("job_id", "")))
+        details |= {"id": id, "resource": details.get("what", "job")}
     for name, blank in _facts(kind).items():
         setattr(error, name, details.get(name, known.get(name, blank)))
     return error

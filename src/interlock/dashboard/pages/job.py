@@ -85,7 +85,7 @@ async def value(request: PageRequest) -> View | PageResponse:
     steps = await request.engine.progress.steps(request.tenant, found.id) if name == "usage" else ()
     json_text = _text(name, found, steps) if name in VALUES else None
     if json_text is None:
-        raise NotFound(name, what="value")
+        raise NotFound(name, resource="value")
     return download(f"{found.id}-{name}.json", body=json_text.encode())
 
 

@@ -68,7 +68,7 @@ async def _get_artifact(native: Api, fields: Fields) -> ApiResponse:
                 return await _part(native, one, offset, length)
         cursor = page["next_cursor"]
         if cursor is None:
-            raise NotFound(name or id or "", what="artifact")
+            raise NotFound(name or id or "", resource="artifact")
 
 
 async def _page(native: Api, job_id: str, cursor: str | None) -> ApiResponse:

@@ -24,7 +24,7 @@ def code_of(error: Error) -> tuple[int, str]:
     """The status and code for an error of the engine."""
     match error:
         case NotFound():
-            return 404, _MISSING.get(error.what, "job_not_found")
+            return 404, _MISSING.get(error.resource, "job_not_found")
         case Unauthenticated():
             return 401, "worker_auth_failed"
         case Forbidden():

@@ -63,7 +63,7 @@ class Approvals:
             current = yield from _locked(tx, [request.id for request in link_requests])
             for id, actor, sha256 in link_requests:
                 approval = current.get(id)
-                error = NotFound(id, what="approval") if approval is None else refuse_link(approval, actor, tx.now)
+                error = NotFound(id, resource="approval") if approval is None else refuse_link(approval, actor, tx.now)
                 if error is None:
                     yield from tx.run(SQL["create_link"], id=id, sha256=sha256, actor=actor)
                     answers.append((yield from _get(tx, [id]))[id])
@@ -129,7 +129,7 @@ def _decide(tx: Transaction, commands: Sequence[CastVote]) -> Steps[list[Approva
     for command in commands:
         approval = current.get(command.id)
         if approval is None or approval.job_id not in jobs:  # created after the first read: no caller knows it yet
-            answers.append(Rejected(NotFound(command.id, what="approval")))
+            answers.append(Rejected(NotFound(command.id, resource="approval")))
             continue
         ruling = judge(command, approval, jobs[approval.job_id], tx.now)
         if isinstance(ruling, Error):

@@ -50,7 +50,7 @@ class Tokens:
                     yield from tx.log(operator_log.revoke_token(actor, id))
                 found = yield from _get(tx, id)
                 known = found is not None and (found.worker_id is not None or not of_workers)
-                answers.append(found if found is not None and known else Rejected(NotFound(id, what="token")))
+                answers.append(found if found is not None and known else Rejected(NotFound(id, resource="token")))
             return answers
 
         return await self._database.write(tenant, body)

@@ -242,7 +242,7 @@ async def _be_the_only_mover(directory: Owner, tenant: str) -> None:
 async def _placement(directory: Owner, tenant: str) -> Placement:
     row = await directory.fetchrow("select shard, other, phase from interlock.placement where tenant = $1", tenant)
     if row is None:
-        raise NotFound(tenant, what="tenant")
+        raise NotFound(tenant, resource="tenant")
     return Placement(*row)
 
 
