@@ -82,6 +82,18 @@ async def test_a_known_key_returns_the_first_task_for_any_body(api: Api) -> None
     assert again == first
 
 
+async def test_a_key_ends_after_24_hours(api: Api, clock: ManualClock) -> None:
+    create = b'{"command":"a","payload":1,"idempotencyKey":"k"}'
+    first = json_of(await api.send(f"{BASE}/tasks", create), 202)
+    clock.advance(86_399)
+    assert json_of(await api.send(f"{BASE}/tasks", create), 202)["id"] == first["id"]
+    clock.advance(1)
+    batch = b'{"tasks":[%s,%s]}' % (create, create)
+    tasks = [item["task"]["id"] for item in json_of(await api.send(f"{BASE}/tasks/batch", batch), 200)["results"]]
+    assert len({first["id"], *tasks}) == 2
+    assert json_of(await api.send(f"{BASE}/tasks", create), 202)["id"] == tasks[0]
+
+
 async def test_run_at_wins_over_a_delay_and_a_past_one_means_now(api: Api, clock: ManualClock) -> None:
     past, future = rfc3339(clock.now - 10_000_000), rfc3339(clock.now + 90_000_000)
     body = '{"command":"t","payload":{},"delaySeconds":50,"runAt":"%s"}'

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from interlock.domain.job import Enqueued, Rejected
+import asyncio
+
+from interlock.domain.job import Enqueued, NewJob, Rejected
+from interlock.domain.operations import PruneCommand
 from interlock.errors import IdempotencyKeyReuse, Invalid, ParentNotActive
-from tests.contract.builders import NEVER, TenantQueue, complete, new_job
+from tests.contract.builders import NEVER, OPERATOR, TenantQueue, complete, new_id, new_job
 
 BODY, OTHER_BODY = bytes(32), bytes(31) + b"\1"
 
@@ -128,3 +131,67 @@ async def test_a_rejected_atomic_batch_can_be_sent_again(queue: TenantQueue) -> 
     answers = await queue.store.enqueue(queue.tenant, batch, whole=True)
     assert [(a.id, a.replayed) for a in answers if isinstance(a, Enqueued)] == [(job.id, False) for job in batch]
     assert await queue.claimed(limit=10) == [parent.id, batch[0].id, batch[1].id]
+
+
+DAY = 86_400.0
+
+
+def for_a_day(body: bytes = BODY, key: str = "k") -> NewJob:
+    return new_job(idempotency_key=key, body_sha256=body, key_lifetime_seconds=DAY)
+
+
+async def enqueued(queue: TenantQueue, *jobs: NewJob) -> list[tuple[str, bool]]:
+    answers = await queue.store.enqueue(queue.tenant, jobs)
+    assert all(isinstance(answer, Enqueued) for answer in answers), answers
+    return [(answer.id, answer.replayed) for answer in answers if isinstance(answer, Enqueued)]
+
+
+async def test_a_key_with_a_lifetime_is_free_exactly_when_it_is_over(queue: TenantQueue) -> None:
+    first, second = for_a_day(), for_a_day(OTHER_BODY)
+    assert await enqueued(queue, first) == [(first.id, False)]
+    queue.clock.advance(DAY - 0.000001)
+    assert await enqueued(queue, for_a_day()) == [(first.id, True)]
+    (refused,) = await queue.store.enqueue(queue.tenant, [for_a_day(OTHER_BODY)])
+    assert isinstance(refused, Rejected)
+    assert isinstance(refused.error, IdempotencyKeyReuse)
+    assert refused.error.job_id == first.id
+    queue.clock.advance(0.000001)
+    assert await enqueued(queue, second) == [(second.id, False)]
+    assert await enqueued(queue, for_a_day(OTHER_BODY)) == [(second.id, True)]
+    assert [(await queue.job(id)).idempotency_key for id in (first.id, second.id)] == ["k", "k"]
+    queue.clock.advance(DAY)
+    third = for_a_day()
+    assert await enqueued(queue, third, for_a_day()) == [(third.id, False), (third.id, True)]
+    await queue.verify()
+
+
+async def test_a_deleted_job_does_not_free_the_key_of_its_successor(queue: TenantQueue) -> None:
+    (old,) = await queue.add_all([for_a_day()])
+    (job,) = await queue.claim()
+    await queue.do(complete(job))
+    queue.clock.advance(DAY)
+    (new,) = await queue.add_all([for_a_day()])
+    await queue.store.prune(queue.tenant, PruneCommand(new_id(), OPERATOR, queue.clock.now - 1, 0, 100))
+    assert await queue.store.get(queue.tenant, [old]) == [None]
+    assert await enqueued(queue, for_a_day()) == [(new, True)]
+    queue.clock.advance(DAY)
+    third = for_a_day()
+    assert await enqueued(queue, third) == [(third.id, False)]
+
+
+async def test_a_key_with_a_lifetime_and_one_without_are_two_keys(queue: TenantQueue) -> None:
+    lasting, ending = new_job(idempotency_key="k", body_sha256=BODY), for_a_day(OTHER_BODY)
+    assert await enqueued(queue, ending, lasting) == [(ending.id, False), (lasting.id, False)]
+    queue.clock.advance(DAY)
+    again = new_job(idempotency_key="k", body_sha256=BODY)
+    assert await enqueued(queue, again, for_a_day(OTHER_BODY)) != [(lasting.id, True), (ending.id, True)]
+    assert await enqueued(queue, again) == [(lasting.id, True)]
+
+
+async def test_of_enqueues_that_race_for_a_key_that_is_over_one_is_added(queue: TenantQueue) -> None:
+    await queue.add_all([for_a_day()])
+    queue.clock.advance(DAY)
+    jobs = [for_a_day() for _ in range(16)]
+    answers = await asyncio.gather(*(enqueued(queue, job) for job in jobs))
+    assert len({id for ((id, _),) in answers}) == 1
+    assert sum(not replayed for ((_, replayed),) in answers) == 1

@@ -228,6 +228,7 @@ class NewJob(NamedTuple):
     created_by: str = "user:local"
     requested_by: str | None = None
     fault: Error | None = None  # why it is rejected, unless its idempotency key matches an existing job
+    key_lifetime_seconds: float | None = None  # of its idempotency key; None means as long as the job exists
 
     def created(self, tenant: str, enqueued: Enqueued) -> Job | None:
         """Return the job as enqueued, or None if only the database knows its state."""
@@ -245,7 +246,9 @@ _new_values: Final = itemgetter(*map(NewJob._fields.index, _SAME))
 _created: Final = job_maker((*_SAME, *_PLACED), INITIAL)
 # The options of a job in digest order: all of NewJob but its ID, payload and start. They change only by an edit.
 OPTIONS: Final = tuple(
-    name for name in NewJob._fields if name not in ("id", "payload", "run_at", "delay_seconds", "fault")
+    name
+    for name in NewJob._fields
+    if name not in ("id", "payload", "run_at", "delay_seconds", "fault", "key_lifetime_seconds")
 )
 REDRIVEN: Final = tuple(name for name, f in FIELDS.items() if f.redriven)
 EDITABLE: Final = tuple(name for name, f in FIELDS.items() if f.editable)

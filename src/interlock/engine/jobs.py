@@ -34,10 +34,12 @@ class Jobs:
         *,
         traceparent: str | None = None,
         webhook_format: str = STANDARD,
+        key_lifetime_seconds: float | None = None,
     ) -> Enqueued:
         """Enqueue one job; the same idempotency key with the same body returns the existing job.
 
-        The caller's traceparent is used if the request has none; it is not part of the idempotency comparison.
+        The caller's traceparent is used if the request has none; it is not part of the idempotency comparison. With
+        `key_lifetime_seconds` the key is free again that long after the enqueue, and does not match keys without one.
         """
         (answer,) = await self._registers.enqueue(
             who,
@@ -46,6 +48,7 @@ class Jobs:
             now=await self._now([request]),
             traceparent=traceparent,
             webhook_format=webhook_format,
+            key_lifetime_seconds=key_lifetime_seconds,
         )
         return answered(answer).enqueued
 

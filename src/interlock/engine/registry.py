@@ -57,6 +57,7 @@ class TypeRegistry:
         webhook_format: str = STANDARD,
         within: object = None,
         judged: bool = False,
+        key_lifetime_seconds: float | None = None,
     ) -> list[Accepted | Rejected]:
         """Validate the requests against the current registry and enqueue them; each item has its own result.
 
@@ -73,6 +74,11 @@ class TypeRegistry:
                     began = monotonic()
                 checked.append(await self._checked(known, request, who, now, traceparent, webhook_format, judged))
             jobs = await self._new_jobs(who.tenant, checked)
+            if key_lifetime_seconds is not None:
+                jobs = [
+                    job._replace(key_lifetime_seconds=key_lifetime_seconds) if isinstance(job, NewJob) else job
+                    for job in jobs
+                ]
             good = [job for job in jobs if isinstance(job, NewJob)]
             faulty = len(good) < len(jobs) or any(job.fault is not None for job in good)
             if faulty and not refused:  # reject nothing because of a stale registry

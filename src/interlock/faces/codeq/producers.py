@@ -32,6 +32,7 @@ routes = RouteTable()
 DEFAULT_MAX_ATTEMPTS: Final = 5
 BACKOFF: Final = {"kind": "full_jitter", "base_seconds": 5, "max_seconds": 900}
 MAX_PRIORITY: Final = 9
+KEY_LIFETIME_SECONDS: Final = 86_400.0
 MAX_BATCH: Final = 100
 MAX_BATCH_BODY: Final = 8 * 1024 * 1024
 
@@ -64,7 +65,7 @@ class Wait(Lenient, frozen=True, kw_only=True):
 
 @routes.add("POST", f"{BASE}/tasks", roles=["produce"], body=CreateTaskRequest, answers={202: None})
 async def create_task(call: RequestContext[CreateTaskRequest, Nothing]) -> Response:
-    """Create a task; a repeated idempotency key returns the first one."""
+    """Create a task; an idempotency key repeated within 24 hours returns the first one."""
     job = await _create(call, call.body)
     return respond((await model.encode_tasks(call, [job]))[0], 202)
 
@@ -158,7 +159,10 @@ async def _create(call: RequestContext[Any, Any], asked: CreateTaskRequest) -> J
     request = await _request(call, asked)
     try:
         enqueue = call.engine.jobs.enqueue
-        done = await enqueue(call.who, request, traceparent=call.headers.traceparent, webhook_format=NAME)
+        done = await enqueue(
+            call.who, request, traceparent=call.headers.traceparent, webhook_format=NAME,
+            key_lifetime_seconds=KEY_LIFETIME_SECONDS,
+        )  # fmt: skip
         id = done.id
     except IdempotencyKeyReuse as known:
         id = known.job_id  # codeQ returns the first task, regardless of the body

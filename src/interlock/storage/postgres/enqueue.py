@@ -105,9 +105,12 @@ async def enqueue(
         eligibility_keys = await known.eligibility_keys.of(connection, tenant, jobs)
         agent_nos = await known.agents.of(connection, tenant, jobs, terms.implicit_agents)
         batch = _Batch(connection, tenant, jobs, eligibility_keys, agent_nos, terms.registry, progress)
-        if not any(job.parent_id for job in jobs) and not (whole and _may_be_refused(jobs, agent_nos)):
+        ends = any(job.key_lifetime_seconds is not None for job in jobs)
+        if not (ends or any(job.parent_id for job in jobs) or (whole and _may_be_refused(jobs, agent_nos))):
             return await _enqueue(batch, {})
         async with connection.transaction():
+            if ends:
+                batch = batch._replace(generations=await _generations(connection, tenant, jobs))
             answers = await _enqueue(batch, await _parents(connection, tenant, jobs))
             if whole and any(isinstance(answer, Rejected) for answer in answers):
                 raise _BatchRejected(answers)
@@ -141,6 +144,15 @@ class _Batch(NamedTuple):
     agent_nos: Sequence[int | None]
     registry: int
     progress: Progress
+    generations: Mapping[str, int] = {}
+
+
+async def _generations(connection: Conn, tenant: str, jobs: Sequence[NewJob]) -> dict[str, int]:
+    """Return the generations of keys that end, by job ID."""
+    keys = {j.id: j for j in jobs if j.key_lifetime_seconds is not None and j.idempotency_key is not None}
+    columns = zip(*((j.idempotency_key, j.key_lifetime_seconds) for j in keys.values()), strict=True)
+    rows = await connection.fetch(call("key_generations", 3), tenant, *columns) if keys else ()
+    return {id: row[0] for id, row in zip(keys, rows, strict=True)}
 
 
 async def _parents(connection: Conn, tenant: str, jobs: Sequence[NewJob]) -> dict[str, bool]:
@@ -159,36 +171,37 @@ async def _enqueue(batch: _Batch, parents: dict[str, bool]) -> list[Enqueued | R
     ]
     checked = zip(jobs, batch.eligibility_keys, batch.agent_nos, faults, strict=True)
     good = [(job, eligibility_key, agent_no) for job, eligibility_key, agent_no, fault in checked if fault is None]
-    added = await _insert(connection, tenant, good, batch.registry, batch.progress)
+    added = await _insert(connection, tenant, good, batch.registry, batch.progress, batch.generations)
     left = [job for job, _, _ in good if job.id not in added]
     left += [
         job for job, fault in zip(jobs, faults, strict=True) if fault is not None and job.idempotency_key is not None
     ]
-    by_key: dict[str, tuple[str, int, bytes | None]] = {}
+    by_key: dict[tuple[str, bool], tuple[str, int, bytes | None]] = {}
     by_id: dict[str, int] = {}
     if left:
         keys = [job.idempotency_key for job in left if job.idempotency_key is not None]
         rows = await connection.fetch(
-            "select key, id, seq, body from interlock.holders($1, $2, $3)", tenant, keys, [job.id for job in left]
-        )
-        by_key = {row[0]: (row[1], row[2], row[3]) for row in rows if row[0] is not None}
-        by_id = {row[1]: row[2] for row in rows}
+            "select key, generation > 0, id, seq, body from interlock.holders($1, $2, $3)",
+            tenant, keys, [job.id for job in left],
+        )  # fmt: skip
+        by_key = {(row[0], row[1]): (row[2], row[3], row[4]) for row in rows if row[0] is not None}
+        by_id = {row[2]: row[3] for row in rows}
     answers: list[Enqueued | Rejected] = []
     to_come = set(added)  # items apply in order: a key that a later item took was free before
     for job, fault in zip(jobs, faults, strict=True):
-        key = job.idempotency_key
+        key = job.idempotency_key or "", job.key_lifetime_seconds is not None
         if job.id in added:
             to_come.discard(job.id)
             seq, at = added[job.id]
             answers.append(Enqueued(job.id, seq, False, at))
         elif job.id in by_id and (
-            key is None or by_key[key][0] == job.id
+            job.idempotency_key is None or by_key[key][0] == job.id
         ):  # added by an earlier call whose response was lost
             answers.append(Enqueued(job.id, by_id[job.id], False))
-        elif key is not None and key in by_key and by_key[key][0] not in to_come:
+        elif key in by_key and by_key[key][0] not in to_come:
             id, seq, body = by_key[key]
             same = body == job.body_sha256
-            answers.append(Enqueued(id, seq, True) if same else Rejected(IdempotencyKeyReuse(key, id)))
+            answers.append(Enqueued(id, seq, True) if same else Rejected(IdempotencyKeyReuse(key[0], id)))
         else:
             assert fault is not None
             answers.append(Rejected(fault))
@@ -213,6 +226,7 @@ async def _insert(
     jobs: Sequence[tuple[NewJob, tuple[int, int], int | None]],
     registry: int,
     progress: Progress,
+    generations: Mapping[str, int],
 ) -> dict[str, tuple[int, int]]:
     """Insert the jobs and return the number and time of each one added, by ID."""
     if not jobs:
@@ -225,7 +239,7 @@ async def _insert(
         )
     rows = (
         (j.id, j.type, j.payload, j.priority, no, base, agent_no, j.max_attempts, j.created_by, j.idempotency_key,
-         j.body_sha256, j.agent_kind, j.agent_id, _rest(j), of_creation(j, progress.get(j.id)))
+         j.body_sha256, j.agent_kind, j.agent_id, _rest(j, generations.get(j.id)), of_creation(j, progress.get(j.id)))
         for j, (no, base), agent_no in jobs
     )  # fmt: skip
     ids, types, payloads, priorities, eligibility_keys, bases, agent_nos, attempts, creators, *rare, metadatas = zip(
@@ -263,10 +277,11 @@ _rare: Final = attrgetter(*_RARE, "tags", "requires")
 _NOTHING: Final = (None,) * len(_RARE) + ((), ())
 
 
-def _rest(job: NewJob) -> str | None:
+def _rest(job: NewJob, key_generation: int | None) -> str | None:
     """Encode the less common options as one JSON object, so that a plain job is a short row."""
     values = _rare(job)
-    if values == _NOTHING:
+    if values == _NOTHING and key_generation is None:
         return None
     rest = {name: value for name, value in zip(_RARE, values, strict=False) if value is not None}
-    return json.dumps(rest | {"tags": array_literal(job.tags), "requires": array_literal(job.requires)})
+    lists = {"tags": array_literal(job.tags), "requires": array_literal(job.requires)}
+    return json.dumps(rest | lists | {"key_generation": key_generation})

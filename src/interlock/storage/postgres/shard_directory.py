@@ -25,9 +25,11 @@ class Holder(NamedTuple):
     """The job that has an ID, and the idempotency key if it was found by one."""
 
     key: str | None
+    key_generation: int
     id: str
     seq: int
     body_sha256: bytes | None
+    created_at: int
 
 
 class PostgresShards(ABC):

@@ -24,6 +24,7 @@ from interlock.domain.job import (
     Rejected,
 )  # fmt: skip
 from interlock.domain.policy import ClaimFilter
+from interlock.domain.retry import SECOND
 from interlock.errors import IdempotencyKeyReuse, Indeterminate, Invalid, TenantMoved, Unavailable
 from interlock.storage.contract import NO_TERMS, Terms
 from interlock.storage.postgres.store import PostgresStore
@@ -133,13 +134,20 @@ class ShardedJobs(Routing):
         shards = list(dict.fromkeys(itertools.chain(*homes.values())))
         results = await asyncio.gather(*(shard.run(lambda store: store.holders(tenant, keys, [])) for shard in shards))
         leased = {
-            (shard.name, holder.key): holder for shard, some in zip(shards, results, strict=True) for holder in some
-        }  # fmt: skip
+            (shard.name, holder.key, holder.key_generation > 0): holder
+            for shard, some in zip(shards, results, strict=True)
+            for holder in some
+        }
+        ends = any(job.key_lifetime_seconds is not None for job in jobs)
+        now = await shards[0].run(PostgresStore.now) if ends else 0
         answers: dict[int, Enqueued | Rejected] = {}
         for i, (job, target) in enumerate(zip(jobs, targets, strict=True)):
             for shard in homes[job.type]:
-                holder = leased.get((shard.name, job.idempotency_key))
+                lifetime = job.key_lifetime_seconds
+                holder = leased.get((shard.name, job.idempotency_key, lifetime is not None))
                 if shard is target or holder is None or job.idempotency_key is None:
+                    continue
+                if lifetime is not None and holder.created_at <= now - round(lifetime * SECOND):
                     continue
                 same = holder.body_sha256 == job.body_sha256
                 reuse = IdempotencyKeyReuse(job.idempotency_key, holder.id)

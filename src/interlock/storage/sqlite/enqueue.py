@@ -23,6 +23,7 @@ from interlock.storage.sqlite.history_hash import hash_transitions
 _SQL: Final = load("interlock.storage.sqlite", "enqueue.sql")
 _NO_MORE: Final = (None,) * 12  # columns that most jobs lack; omitting them is faster than writing NULLs
 
+Key = tuple[str, bool]  # an idempotency key, and whether it ends before its job is deleted
 Agents = dict[tuple[str, str], tuple[int, int]]
 Progress = Mapping[str, dict[str, str | None]]
 NO_PROGRESS: Final[Progress] = {}
@@ -43,14 +44,14 @@ def enqueue(
         raise RegistryChanged(tenant)
     agents = _agents(connection, tenant, jobs, terms.implicit_agents)
     if not any(job.idempotency_key or job.parent_id for job in jobs) and None not in agents.values():
-        first = _insert(connection, eligibility_keys, tenant, jobs, _known(agents), progress)
+        first = _insert(connection, eligibility_keys, tenant, jobs, _known(agents), progress, {})
         return [Enqueued(job.id, seq, False, connection.now) for seq, job in enumerate(jobs, first)]
-    answers, new = _sort_out(connection, tenant, jobs, agents)
+    answers, new, generations = _sort_out(connection, tenant, jobs, agents)
     if whole and any(isinstance(a, Rejected) for a in answers):
         return [Enqueued(job.id, 0, False) if a is None else a for job, a in zip(jobs, answers, strict=True)]
-    first = _insert(connection, eligibility_keys, tenant, new, _known(agents), progress) if new else 0
+    first = _insert(connection, eligibility_keys, tenant, new, _known(agents), progress, generations) if new else 0
     fresh = {job.id: Enqueued(job.id, first + i, False, connection.now) for i, job in enumerate(new)}
-    by_key = {job.idempotency_key: fresh[job.id] for job in new if job.idempotency_key is not None}
+    by_key = {_key(job): fresh[job.id] for job in new if job.idempotency_key is not None}
     results: list[Enqueued | Rejected] = []
     for job, answer in zip(jobs, answers, strict=True):
         if answer is not None:
@@ -58,7 +59,7 @@ def enqueue(
         elif job.id in fresh:
             results.append(fresh[job.id])
         else:  # repeats the key of an earlier item in this batch
-            results.append(by_key[str(job.idempotency_key)]._replace(replayed=True, at=None))
+            results.append(by_key[_key(job)]._replace(replayed=True, at=None))
     return results
 
 
@@ -92,40 +93,55 @@ def _sort_out(
     tenant: str,
     jobs: Sequence[NewJob],
     agents: Mapping[tuple[str, str], tuple[int, int] | None],
-) -> tuple[list[Enqueued | Rejected | None], list[NewJob]]:
-    """Return the replayed and rejected results by position (None if to be inserted), and the jobs to insert."""
+) -> tuple[list[Enqueued | Rejected | None], list[NewJob], dict[str, int]]:
+    """Return the replayed and rejected results by position (None if to be inserted), and the jobs to insert.
+
+    The last value has the generations of keys that end, by job ID.
+    """
     keys = [job.idempotency_key for job in jobs if job.idempotency_key is not None]
     parents = {job.parent_id for job in jobs if job.parent_id is not None}
-    known: dict[str, tuple[str, int, bytes | None]] = {}
+    known: dict[Key, tuple[int, str, int, bytes | None, int]] = {}
     if keys:
         rows = connection.rows(_SQL["by_key"], {"tenant": tenant, "keys": json.dumps(keys)})
-        known = {key: (id, seq, body) for key, id, seq, body in rows}
+        known = {(key, generation > 0): (generation, *holder) for key, generation, *holder in rows}
+    generations: dict[str, int] = {}
     open_parents: dict[str, int] = {}
     if parents:
         rows = connection.rows(_SQL["open_parents"], {"tenant": tenant, "ids": json.dumps(sorted(parents))})
         open_parents = dict(rows)
     answers: list[Enqueued | Rejected | None] = []
     new: list[NewJob] = []
-    mine: dict[str, NewJob] = {}
+    mine: dict[Key, NewJob] = {}
     for job in jobs:
-        key = job.idempotency_key
+        key = _key(job)
+        if job.idempotency_key is not None and job.key_lifetime_seconds is not None:
+            generations[job.id] = 1
+            if key in known:
+                generation, *_, created_at = known[key]
+                if created_at <= connection.now - round(job.key_lifetime_seconds * SECOND):
+                    generations[job.id] = generation + 1
+                    del known[key]
         error = job.fault or _parent_fault(job, open_parents) or _agent_fault(job, agents)
-        if key is not None and key in known:
-            id, seq, body = known[key]
+        if key in known:
+            _, id, seq, body, _ = known[key]
             same = body == job.body_sha256
-            answers.append(Enqueued(id, seq, True) if same else Rejected(IdempotencyKeyReuse(key, id)))
-        elif key is not None and key in mine:
+            answers.append(Enqueued(id, seq, True) if same else Rejected(IdempotencyKeyReuse(key[0], id)))
+        elif key in mine:
             twin = mine[key]
             same = twin.body_sha256 == job.body_sha256
-            answers.append(None if same else Rejected(IdempotencyKeyReuse(key, twin.id)))
+            answers.append(None if same else Rejected(IdempotencyKeyReuse(key[0], twin.id)))
         elif error is not None:
             answers.append(Rejected(error))
         else:
-            if key is not None:
+            if job.idempotency_key is not None:
                 mine[key] = job
             new.append(job)
             answers.append(None)
-    return answers, new
+    return answers, new, generations
+
+
+def _key(job: NewJob) -> Key:
+    return job.idempotency_key or "", job.key_lifetime_seconds is not None
 
 
 def _parent_fault(job: NewJob, open_parents: dict[str, int]) -> Error | None:
@@ -149,6 +165,7 @@ def _insert(
     jobs: Sequence[NewJob],
     agents: Agents,
     progress: Progress,
+    generations: Mapping[str, int],
 ) -> int:
     now = connection.now
     ((first,),) = connection.rows(_SQL["take_seqs"], {"tenant": tenant, "count": len(jobs)})
@@ -161,7 +178,7 @@ def _insert(
         (
             id, type, payload, priority, run_at, delay, deadline, timeout, max_attempts, backoff, expiry_delay, headers,
             traceparent, tags, agent_kind, agent_id, affinity_key, repository, requires, key, body_sha256, webhook,
-            parent_id, redrive_of, created_by, requested_by, _,
+            parent_id, redrive_of, created_by, requested_by, _, _,
         ) = job  # fmt: skip
         due = now + round(delay * SECOND) if delay is not None else now if run_at is None else run_at
         agent_no, limited = agents[agent_kind, str(agent_id)] if agent_kind is not None else (None, 0)
@@ -194,7 +211,7 @@ def _insert(
         if more == _NO_MORE:
             bodies.append(body)
         else:
-            full_bodies.append((*body, *more))
+            full_bodies.append((*body, *more, generations.get(id, 0)))
         new_jobs[created_by].append((seq, origin(tenant, id), of_creation(job, progress.get(id))))
     for created_by, created in new_jobs.items():
         seqs, origins, metadatas = zip(*created, strict=True)

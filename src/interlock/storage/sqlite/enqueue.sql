@@ -15,13 +15,14 @@ VALUES (?1, ?2, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_full_body
 INSERT INTO job_body (tenant, created_at, seq, id, type, created_by, agent_kind, agent_id, requires, payload, requested_by, parent_id,
-  redrive_of, repository, affinity_key, idempotency_key, body_sha256, backoff, expiry_delay_seconds, headers, traceparent, webhook)
-VALUES (?1, ?2, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+  redrive_of, repository, affinity_key, idempotency_key, body_sha256, backoff, expiry_delay_seconds, headers, traceparent, webhook,
+  key_generation)
+VALUES (?1, ?2, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: by_key
--- The jobs with these idempotency keys.
-SELECT b.idempotency_key, b.id, b.seq, b.body_sha256
-FROM json_each(:keys) k CROSS JOIN job_body b ON b.tenant = :tenant AND b.idempotency_key = k.value;
+-- The jobs with these idempotency keys, the newest of each last.
+SELECT b.idempotency_key, b.key_generation, b.id, b.seq, b.body_sha256, b.created_at
+FROM json_each(:keys) k CROSS JOIN job_body b ON b.tenant = :tenant AND b.idempotency_key = k.value ORDER BY b.key_generation;
 
 -- name: open_parents
 -- The parents that exist, and whether they can still have children.

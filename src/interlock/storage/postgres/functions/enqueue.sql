@@ -118,7 +118,7 @@ begin
   with created as (
     insert into interlock.job (tenant, id, seq, type, status, priority, eligibility_key, base, agent_no, run_at, deadline, timeout_seconds, attempt,
       max_attempts, fence, version, releases, created_at, updated_at, verb, actor, parent_id, redrive_of, agent_kind, agent_id, repository,
-      affinity_key, requires, tags, idempotency_key, body_sha256, backoff, expiry_delay_seconds, headers, traceparent, webhook, created_by,
+      affinity_key, requires, tags, idempotency_key, key_generation, body_sha256, backoff, expiry_delay_seconds, headers, traceparent, webhook, created_by,
       requested_by, payload, metadata, head)
     overriding system value
     select p_tenant, n.id, n.seq, n.type, 'queued', coalesce(n.priority, priorities[1]), n.eligibility_key, n.base, n.agent_no,
@@ -126,7 +126,7 @@ begin
       interlock.moment((r ->> 'deadline')::bigint), (r ->> 'timeout_seconds')::double precision, 1, coalesce(n.max_attempts, enqueue.max_attempts[1]),
       0, 1, 0, at, at, 'enqueue', coalesce(n.creator, creators[1]), (r ->> 'parent_id')::uuid, (r ->> 'redrive_of')::uuid, n.agent_kind,
       n.agent_id, r ->> 'repository', r ->> 'affinity_key', coalesce((r ->> 'requires')::text[], '{}'), coalesce((r ->> 'tags')::text[], '{}'),
-      n.key, n.body, r ->> 'backoff', (r ->> 'expiry_delay_seconds')::double precision, r ->> 'headers', r ->> 'traceparent',
+      n.key, coalesce((r ->> 'key_generation')::integer, 0), n.body, r ->> 'backoff', (r ->> 'expiry_delay_seconds')::double precision, r ->> 'headers', r ->> 'traceparent',
       r ->> 'webhook', coalesce(n.creator, creators[1]), r ->> 'requested_by', n.payload, n.metadata,
       sha256(interlock.origin(tenant_field, n.id) || case when same is not null then same
         else interlock.history_bytes(1, null, interlock.became('queued', 'enqueue', coalesce(n.creator, creators[1])), 1, 0, '-') end
@@ -144,14 +144,28 @@ begin
   perform set_config('interlock.verb', '', true);
 end $$;
 
--- Return the jobs that already have these idempotency keys or ids.
+-- Return the jobs that already have these idempotency keys or ids, the newest of a key that ends last.
 create or replace function interlock.holders(p_tenant text, p_keys text[], p_ids uuid[])
-returns table (key text, id uuid, seq bigint, body bytea) language plpgsql as $$
+returns table (key text, generation integer, id uuid, seq bigint, body bytea, created_at timestamptz) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  return query select j.idempotency_key, j.id, j.seq, j.body_sha256 from interlock.job j
+  return query select j.idempotency_key, j.key_generation, j.id, j.seq, j.body_sha256, j.created_at from interlock.job j
     where j.tenant = p_tenant and j.idempotency_key = any(p_keys)
-    union select null, j.id, j.seq, j.body_sha256 from interlock.job j where j.tenant = p_tenant and j.id = any(p_ids);
+    union select null, 0, j.id, j.seq, j.body_sha256, j.created_at from interlock.job j where j.tenant = p_tenant and j.id = any(p_ids)
+    order by 2;
+end $$;
+
+-- Return the generation in which a job may have each of these keys, all of which end: that of their newest job, or the
+-- next one if its time is over. Their jobs are locked until the transaction ends, so that none is deleted before.
+create or replace function interlock.key_generations(p_tenant text, p_keys text[], p_lifetimes double precision[])
+returns table (generation integer) language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  perform from interlock.job j where j.tenant = p_tenant and j.idempotency_key = any(p_keys) order by j.id for share;
+  return query select coalesce((
+      select j.key_generation + (j.created_at <= interlock.clock() - u.lifetime * interval '1 second')::integer from interlock.job j
+      where j.tenant = p_tenant and j.idempotency_key = u.key and j.key_generation > 0 order by j.key_generation desc limit 1), 1)
+    from unnest(p_keys, p_lifetimes) with ordinality as u(key, lifetime, no) order by u.no;
 end $$;
 
 -- Return which of these parents may still get children, and lock them until the transaction ends.

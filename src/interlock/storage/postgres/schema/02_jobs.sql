@@ -138,6 +138,7 @@ create table interlock.job (
   repository           text collate "C",
   affinity_key         text collate "C",
   idempotency_key      text collate "C",
+  key_generation       integer not null default 0,
   body_sha256          bytea,
   backoff              text collate "C",
   headers              text collate "C",
@@ -157,7 +158,7 @@ create table interlock.job (
   constraint attempt_within_max check (attempt between 1 and max_attempts and max_attempts <= 100),
   constraint priority_in_range check (abs(priority) <= 1000)
 ) with (fillfactor = 30);
-create unique index job_idempotency_key on interlock.job (tenant, idempotency_key) where idempotency_key is not null;
+create unique index job_idempotency_key on interlock.job (tenant, idempotency_key, key_generation) where idempotency_key is not null;
 -- Not unique: numbers come from a sequence, and a unique index would be searched twice for every new job.
 create index job_seq on interlock.job (tenant, seq) where seq is not null;
 create index job_parent on interlock.job (tenant, parent_id, seq) where parent_id is not null;
@@ -213,6 +214,7 @@ comment on column interlock.job.agent_id is 'Which agent it is for.';
 comment on column interlock.job.repository is 'Only workers allowed in it may claim the job.';
 comment on column interlock.job.affinity_key is 'Only workers that name it may claim the job.';
 comment on column interlock.job.idempotency_key is 'The same key with the same body finds this job again.';
+comment on column interlock.job.key_generation is '0: the key lasts as long as the job; else it ends, and the next job has the next one.';
 comment on column interlock.job.body_sha256 is 'SHA-256 of the request that carried the idempotency key.';
 comment on column interlock.job.backoff is 'JSON: how the delay before another try grows; null means the default.';
 comment on column interlock.job.headers is 'JSON map of text to text, passed on to the worker.';

@@ -103,6 +103,7 @@ CREATE TABLE job_body (
   affinity_key         TEXT,
   requires             TEXT NOT NULL,
   idempotency_key      TEXT,
+  key_generation       INTEGER NOT NULL DEFAULT 0, -- 0: the key lasts as long as the job; else it ends, and the next job has the next one
   body_sha256          BLOB,
   backoff              TEXT,
   expiry_delay_seconds REAL,
@@ -112,7 +113,7 @@ CREATE TABLE job_body (
   payload              TEXT NOT NULL,
   PRIMARY KEY (tenant, seq)
 ) WITHOUT ROWID;
-CREATE UNIQUE INDEX job_idempotency_key ON job_body (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE UNIQUE INDEX job_idempotency_key ON job_body (tenant, idempotency_key, key_generation) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX job_agent ON job_body (tenant, agent_kind, agent_id, seq) WHERE agent_kind IS NOT NULL;
 CREATE INDEX job_parent ON job_body (tenant, parent_id) WHERE parent_id IS NOT NULL;
 CREATE INDEX job_redrive ON job_body (tenant, redrive_of) WHERE redrive_of IS NOT NULL;
