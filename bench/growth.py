@@ -110,7 +110,7 @@ async def finished(place: Place, count: int) -> None:
 
 
 async def one_agent(place: Place, count: int) -> None:
-    await place.store.set_agent(TENANT, Agent("bot", "busy", max_concurrency=1))
+    await place.store.registry.set_agent(TENANT, Agent("bot", "busy", max_concurrency=1))
     await enqueue(place.store, 1, agent_kind="bot", agent_id="busy", type="elsewhere")
     await place.store.claim(TENANT, ClaimFilter("holder", types=frozenset({"elsewhere"}), lease_seconds=3600))
     await enqueue(place.store, count, agent_kind="bot", agent_id="busy")
@@ -125,7 +125,7 @@ async def for_nobody(place: Place, count: int) -> None:
     await enqueue(place.store, count // 4, requires=("unobtainium",))
     await enqueue(place.store, count // 4, repository="acme/secret")
     await enqueue(place.store, count // 4, affinity_key="elsewhere")
-    await place.store.pause(TENANT, "paused", actor="user:bench", reason=None)
+    await place.store.registry.pause(TENANT, "paused", actor="user:bench", reason=None)
     await enqueue(place.store, count // 4, type="paused")
 
 

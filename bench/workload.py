@@ -35,7 +35,7 @@ def agent_of(number: int) -> AgentName | None:
 
 async def register_agents(store: Store) -> None:
     for i in range(SERIAL_AGENTS):
-        await store.set_agent(TENANT, Agent("serial", str(i), max_concurrency=1))
+        await store.registry.set_agent(TENANT, Agent("serial", str(i), max_concurrency=1))
 
 
 def requests(count: int) -> list[JobRequest]:

@@ -51,4 +51,4 @@ def test_every_peer_is_pinned_and_has_its_script_and_its_target() -> None:
 
 async def test_any_number_of_jobs_can_be_processed(store: Store) -> None:
     assert await work_through(store, ["one", "other"], 3) > 0
-    assert sum(stats.succeeded for stats in await store.stats("one")) == 3
+    assert sum(stats.succeeded for stats in await store.registry.stats("one")) == 3

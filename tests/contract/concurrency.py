@@ -13,7 +13,7 @@ BOT: dict[str, Any] = {"agent_kind": "bot", "agent_id": "1"}
 
 
 async def limit(queue: TenantQueue, n: int | None, *, strict: bool = True, id: str = "1") -> None:
-    await queue.store.set_agent(queue.tenant, Agent("bot", id, n, strict))
+    await queue.store.registry.set_agent(queue.tenant, Agent("bot", id, n, strict))
 
 
 async def ids_of(queue: TenantQueue, count: int, **fields: Any) -> list[str]:

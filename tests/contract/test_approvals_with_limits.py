@@ -17,7 +17,7 @@ from tests.support.invariants import check_postgres, check_sqlite
 
 async def line_of(queue: TenantQueue, count: int, *, strict: bool = True) -> list[str]:
     """Jobs of an agent that runs one at a time."""
-    await queue.store.set_agent(queue.tenant, Agent("bot", "1", 1, strict))
+    await queue.store.registry.set_agent(queue.tenant, Agent("bot", "1", 1, strict))
     return await queue.add_all([new_job(agent_kind="bot", agent_id="1") for _ in range(count)])
 
 
@@ -71,7 +71,7 @@ async def test_a_waiting_job_of_another_agent_releases_its_slot_and_queues_for_o
 async def test_a_wait_that_ends_the_job_releases_the_slot_once(
     queue: TenantQueue, sql: SqlConnection, place: str, how: str, strict: bool
 ) -> None:
-    await queue.store.set_agent(queue.tenant, Agent("bot", "1", 1, strict))
+    await queue.store.registry.set_agent(queue.tenant, Agent("bot", "1", 1, strict))
     deadline = queue.after(100) if how == "deadline" else None
     await queue.add(agent_kind="bot", agent_id="1", deadline=deadline)
     second, _third = await queue.add_all([new_job(agent_kind="bot", agent_id="1") for _ in range(2)])

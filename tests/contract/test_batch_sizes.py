@@ -77,7 +77,7 @@ async def test_jobs_scattered_among_others_are_leased_and_completed_alone(
 async def test_freed_slots_of_many_agents_are_assigned_in_one_batch(store: Store, tenant: str) -> None:
     limits = {f"a{n}": 1 + n % 3 for n in range(12)}
     for name, limit in limits.items():
-        await store.set_agent(tenant, Agent("crew", name, max_concurrency=limit))
+        await store.registry.set_agent(tenant, Agent("crew", name, max_concurrency=limit))
     jobs = [new_job(agent_kind="crew", agent_id=name) for _ in range(4) for name in limits]
     await store.enqueue(tenant, jobs)
     done: list[str] = []

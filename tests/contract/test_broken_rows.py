@@ -210,7 +210,7 @@ async def test_heartbeats_of_other_jobs_succeed(queue: TenantQueue, broken: Brea
 async def test_wrong_slot_counts_block_no_job_that_has_a_slot_and_are_recounted(
     queue: TenantQueue, broken: Breaker
 ) -> None:
-    await queue.store.set_agent(queue.tenant, Agent("bot", "1", max_concurrency=2))
+    await queue.store.registry.set_agent(queue.tenant, Agent("bot", "1", max_concurrency=2))
     ids = [await queue.add(agent_kind="bot", agent_id="1") for _ in range(4)]
     running = await queue.claim(limit=5)
     assert [job.id for job in running] == ids[:2]
@@ -283,7 +283,7 @@ async def test_a_corrupt_terminal_job_does_not_block_a_prune(queue: TenantQueue,
 
 
 async def test_a_healthy_store_has_no_faults_and_passes_the_rehearsal(queue: TenantQueue) -> None:
-    await queue.store.set_agent(queue.tenant, Agent("bot", "1", max_concurrency=1))
+    await queue.store.registry.set_agent(queue.tenant, Agent("bot", "1", max_concurrency=1))
     parent = await queue.running(type="parent")
     child = await queue.add(parent_id=parent.id, agent_kind="bot", agent_id="1")
     await queue.do(release(parent, children=(child,)))

@@ -89,9 +89,11 @@ async def test_names_are_ordered_by_their_bytes(queue: TenantQueue) -> None:
     for name in names:
         await queue.add(type=name, agent_kind=name, agent_id="x")
     in_order = sorted(names, key=str.encode)
-    assert [stats.type for stats in await queue.store.stats(queue.tenant)] == in_order
+    assert [stats.type for stats in await queue.store.registry.stats(queue.tenant)] == in_order
     agents: list[Agent] = []
-    while page := await queue.store.agents(queue.tenant, (agents[-1].kind, agents[-1].id) if agents else ("", ""), 5):
+    while page := await queue.store.registry.agents(
+        queue.tenant, (agents[-1].kind, agents[-1].id) if agents else ("", ""), 5
+    ):
         agents += page
     assert [agent.kind for agent in agents] == in_order
 

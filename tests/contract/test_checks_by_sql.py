@@ -96,7 +96,7 @@ async def test_there_is_no_ninth_status(queue: TenantQueue, sql: SqlConnection) 
 
 
 async def test_a_pause_names_its_principal(queue: TenantQueue, sql: SqlConnection) -> None:
-    await queue.store.pause(queue.tenant, "work", actor="user:ada", reason=None)
+    await queue.store.registry.pause(queue.tenant, "work", actor="user:ada", reason=None)
     message = await rejection(sql, "UPDATE queue SET paused_by = NULL WHERE tenant = $1", queue.tenant)
     assert "CHECK" in message or "check constraint" in message
 

@@ -30,23 +30,23 @@ async def test_a_claim_leases_only_the_types_it_names(queue: TenantQueue) -> Non
 async def test_a_paused_type_is_not_leased_until_it_is_resumed(queue: TenantQueue, rival: TenantQueue) -> None:
     a, b = await queue.add(type="a"), await queue.add(type="b")
     theirs = await rival.add(type="a")
-    await queue.store.pause(queue.tenant, "a", actor=OPERATOR, reason="deploy")
+    await queue.store.registry.pause(queue.tenant, "a", actor=OPERATOR, reason="deploy")
     assert await queue.claimed(limit=MANY) == [b]
     assert await queue.claimed(types=frozenset({"a"}), limit=MANY) == []
     assert await rival.claimed(limit=MANY) == [theirs]
-    await queue.store.pause(queue.tenant, "a", actor=None, reason=None)
+    await queue.store.registry.pause(queue.tenant, "a", actor=None, reason=None)
     assert await queue.claimed(limit=MANY) == [a]
 
 
 async def test_a_pause_leaves_running_jobs_to_their_workers(queue: TenantQueue) -> None:
     job = await queue.running()
-    await queue.store.pause(queue.tenant, "work", actor=OPERATOR, reason=None)
+    await queue.store.registry.pause(queue.tenant, "work", actor=OPERATOR, reason=None)
     assert isinstance(await queue.do(complete(job)), Receipt)
 
 
 async def test_a_type_can_be_paused_before_it_has_jobs_and_twice(queue: TenantQueue) -> None:
     for _ in range(2):
-        await queue.store.pause(queue.tenant, "work", actor=OPERATOR, reason="early")
+        await queue.store.registry.pause(queue.tenant, "work", actor=OPERATOR, reason="early")
     await queue.add()
     assert await queue.claimed() == []
 

@@ -89,12 +89,12 @@ async def test_a_claim_leases_exactly_the_jobs_of_the_rule(
     await queue.add_all(given_jobs)
     await rival.add_all([new_job(type=type, priority=9) for type in TYPES])
     for type in paused:
-        await store.pause(queue.tenant, type, actor=OPERATOR, reason=None)
+        await store.registry.pause(queue.tenant, type, actor=OPERATOR, reason=None)
     waiting = dict(enumerate(given_jobs))
     for commit_seq, ask in enumerate(asked):
         if commit_seq == resumed_at:
             for type in paused:
-                await store.pause(queue.tenant, type, actor=None, reason=None)
+                await store.registry.pause(queue.tenant, type, actor=None, reason=None)
             paused = frozenset()
         expected = rule(waiting, ask, paused, clock.now)
         leased = await store.claim(queue.tenant, ask)

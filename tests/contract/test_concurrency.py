@@ -205,8 +205,8 @@ async def test_the_sweep_queues_due_jobs_for_slots(queue: TenantQueue) -> None:
     await limit(queue, 1)
     later = await queue.add(**BOT, delay_seconds=60)
     queue.clock.advance(61)
-    assert await queue.store.fill_slots(10) >= 1
-    assert await queue.store.fill_slots(10) == 0
+    assert await queue.store.registry.fill_slots(10) >= 1
+    assert await queue.store.registry.fill_slots(10) == 0
     assert await location(queue, later) is Location.READY
 
 
@@ -259,10 +259,10 @@ async def test_an_agent_with_unfinished_jobs_cannot_be_deleted(queue: TenantQueu
     await ids_of(queue, 2)
     for _ in range(2):
         with pytest.raises(AgentInUse):
-            await queue.store.delete_agent(queue.tenant, "bot", "1")
+            await queue.store.registry.delete_agent(queue.tenant, "bot", "1")
         await queue.do(complete(await only(queue)))
-    assert await queue.store.delete_agent(queue.tenant, "bot", "1") is True
-    assert await queue.store.delete_agent(queue.tenant, "bot", "1") is False
+    assert await queue.store.registry.delete_agent(queue.tenant, "bot", "1") is True
+    assert await queue.store.registry.delete_agent(queue.tenant, "bot", "1") is False
     (again,) = await ids_of(queue, 1)  # made anew, without a limit
     assert await queue.claimed() == [again]
 

@@ -26,7 +26,7 @@ async def test_lowering_a_limit_takes_effect_as_jobs_finish(queue: TenantQueue) 
     ids = await ids_of(queue, 5)
     running = await queue.claim(limit=100)
     await limit(queue, 1)
-    assert (await queue.store.agents(queue.tenant, ("", ""), 10))[0].max_concurrency == 1
+    assert (await queue.store.registry.agents(queue.tenant, ("", ""), 10))[0].max_concurrency == 1
     for job in running[:2]:
         await queue.do(complete(job))
         assert await queue.claimed(limit=100) == []

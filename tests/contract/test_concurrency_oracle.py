@@ -37,7 +37,7 @@ async def test_exactly_the_jobs_with_a_slot_are_leased(queue: TenantQueue, seed:
 
     async def configure(agent: str) -> None:
         limits[agent] = (chance.choice([None, 1, 1, 2, 3]), chance.random() < 0.5)
-        await queue.store.set_agent(queue.tenant, Agent("bot", agent, *limits[agent]))
+        await queue.store.registry.set_agent(queue.tenant, Agent("bot", agent, *limits[agent]))
         if not limits[agent][1]:
             kept.difference_update(j.id for j in await everything() if j.agent_id == agent)
 

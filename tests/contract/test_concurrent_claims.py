@@ -170,7 +170,7 @@ async def test_edits_and_finishes_of_many_agents_lock_them_in_one_order(talkativ
         opened(PostgresStore.open(talkative.dsn(name, user=APP_LOGIN), size=4)) as store,
     ):
         for agent in agents:
-            await store.set_agent(TENANT, Agent("bot", agent, max_concurrency=1))
+            await store.registry.set_agent(TENANT, Agent("bot", agent, max_concurrency=1))
         jobs = [new_job(agent_kind="bot", agent_id=agent) for agent in agents * 8]
         await store.enqueue(TENANT, jobs)
         running = await store.claim(TENANT, ask(limit=len(agents)))

@@ -37,7 +37,7 @@ def rejected(answer: Receipt | Rejected, child: str) -> bool:
 
 
 async def hanging(queue: TenantQueue) -> list[tuple[str, str]]:
-    return [(one.kind, one.id) for one in await queue.store.stalled_agents(queue.tenant, limit=10)]
+    return [(one.kind, one.id) for one in await queue.store.registry.stalled_agents(queue.tenant, limit=10)]
 
 
 async def test_a_wait_for_a_child_that_can_get_no_slot_is_rejected(queue: TenantQueue) -> None:

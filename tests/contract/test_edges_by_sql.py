@@ -110,7 +110,7 @@ async def test_a_job_ended_by_hand_stays_terminal(
 async def test_a_parent_does_not_wait_for_a_child_ended_by_hand(
     queue: TenantQueue, sql: SqlConnection, limit: int | None
 ) -> None:
-    await queue.store.set_agent(queue.tenant, Agent("bot", "1", limit))
+    await queue.store.registry.set_agent(queue.tenant, Agent("bot", "1", limit))
     parent = await queue.running(agent_kind="bot", agent_id="1")
     children = [await queue.running(type="child", parent_id=parent.id) for _ in range(2)]
     await queue.do(release(parent, children=tuple(child.id for child in children)))
@@ -132,7 +132,7 @@ async def test_a_parent_ended_by_hand_waits_for_no_child(queue: TenantQueue, sql
 
 
 async def test_a_job_ended_by_hand_blocks_no_other(queue: TenantQueue, sql: SqlConnection) -> None:
-    await queue.store.set_agent(queue.tenant, Agent("bot", "1", 1))
+    await queue.store.registry.set_agent(queue.tenant, Agent("bot", "1", 1))
     first, second = [await queue.add(agent_kind="bot", agent_id="1") for _ in range(2)]
     await move(sql, await queue.job(second), Status.CANCELLED, queue.clock.now)
     assert not (await queue.job(second)).blocked

@@ -71,7 +71,7 @@ async def test_jobs_of_limited_agents_are_leased_and_finished_without_reading_th
 ) -> None:
     store = watched.store
     for i in range(AGENTS):
-        await store.set_agent(TENANT, Agent("bot", f"b{i}", max_concurrency=1))
+        await store.registry.set_agent(TENANT, Agent("bot", f"b{i}", max_concurrency=1))
     await _add(store, 60)
     for _ in range(6):
         await store.carry_out(TENANT, [complete(job) for job in await _claim(store, 10)])
@@ -116,7 +116,7 @@ class Verbs:
 
     async def add_jobs(self, count: int, *, agents: int) -> None:
         for i in range(self._agents, agents):
-            await self._store.set_agent(TENANT, Agent("bot", f"b{i}", max_concurrency=1))
+            await self._store.registry.set_agent(TENANT, Agent("bot", f"b{i}", max_concurrency=1))
         self._agents = agents
         for _ in range(0, count, 1000):
             some = range(min(count, 1000))
@@ -164,7 +164,7 @@ class Verbs:
 
     async def limit_anew(self) -> None:
         for limit in (2, 1):
-            await self._store.set_agent(TENANT, Agent("bot", f"b{self._agents - 1}", max_concurrency=limit))
+            await self._store.registry.set_agent(TENANT, Agent("bot", f"b{self._agents - 1}", max_concurrency=limit))
 
     async def _claimed(self) -> Job:
         return (await _claim(self._store, 1))[0]

@@ -130,7 +130,7 @@ async def test_on_sqlite_an_edit_cannot_hide_in_a_change_of_slots(
     agent: dict[str, str] = {}
     if limit is not None:
         agent = {"agent_kind": "bot", "agent_id": "1"}
-        await queue.store.set_agent(queue.tenant, Agent("bot", "1", max_concurrency=limit))
+        await queue.store.registry.set_agent(queue.tenant, Agent("bot", "1", max_concurrency=limit))
     job = await queue.job(await queue.add(**agent))
     before = await queue.trace(job.id)
     queue.clock.advance(5)

@@ -159,7 +159,7 @@ async def test_succeeded_jobs_are_found_among_any_number_of_waiting_ones(queue: 
     assert await every_page(queue, Filter(statuses=(Status.SUCCEEDED,))) == []
     for job in await queue.store.claim(queue.tenant, ask(limit=3)):
         await queue.do(complete(job))
-    await queue.store.fold_counters(1, MANY_TENANTS)
+    await queue.store.registry.fold_counters(1, MANY_TENANTS)
     assert await every_page(queue, Filter(statuses=(Status.SUCCEEDED,))) == ids[2::-1]
     late = await queue.running(type="late")
     await queue.do(complete(late))

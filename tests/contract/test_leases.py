@@ -133,9 +133,9 @@ async def test_a_heartbeat_returns_a_cancel_request(queue: TenantQueue) -> None:
 
 async def test_a_heartbeat_returns_that_the_type_is_paused(queue: TenantQueue) -> None:
     job = await queue.running()
-    await queue.store.pause(queue.tenant, "work", actor=OPERATOR, reason=None)
+    await queue.store.registry.pause(queue.tenant, "work", actor=OPERATOR, reason=None)
     assert [reply.paused for reply in await queue.heartbeat(heartbeat(job))] == [True]
-    await queue.store.pause(queue.tenant, "work", actor=None, reason=None)
+    await queue.store.registry.pause(queue.tenant, "work", actor=None, reason=None)
     assert [reply.paused for reply in await queue.heartbeat(heartbeat(job))] == [False]
 
 

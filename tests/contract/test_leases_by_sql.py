@@ -20,7 +20,7 @@ def engine() -> str:
 async def test_a_lease_by_direct_sql_leaves_no_ready_row(
     queue: TenantQueue, sql: SqlConnection, limit: int | None
 ) -> None:
-    await queue.store.set_agent(queue.tenant, Agent("bot", "a", limit, strict=False))
+    await queue.store.registry.set_agent(queue.tenant, Agent("bot", "a", limit, strict=False))
     ids = [await queue.add(agent_kind="bot", agent_id="a") for _ in range(2)]
     job = await queue.job(ids[0])
     await move(sql, job, Status.RUNNING, queue.clock.now)

@@ -27,13 +27,13 @@ async def everything(queue: TenantQueue) -> list[LogRow]:
     await queue.do(complete(await queue.running()))
     queue.clock.advance(10)
     await prune(queue, cutoff=queue.clock.now)
-    await store.pause(tenant, "mail", actor=OPERATOR, reason="too much")
-    await store.pause(tenant, "mail", actor=None, reason=None, resumed_by="user:bob")
+    await store.registry.pause(tenant, "mail", actor=OPERATOR, reason="too much")
+    await store.registry.pause(tenant, "mail", actor=None, reason=None, resumed_by="user:bob")
     kind = JobType("mail", '{"type":"object"}', ("gpu",), Defaults(priority=5))
-    await store.set_type(tenant, kind, actor=OPERATOR)
-    await store.delete_type(tenant, "mail", actor=OPERATOR)
-    await store.set_agent(tenant, Agent("worker", "reader", 2, False, Defaults()), actor=OPERATOR)
-    await store.delete_agent(tenant, "worker", "reader", actor=OPERATOR)
+    await store.registry.set_type(tenant, kind, actor=OPERATOR)
+    await store.registry.delete_type(tenant, "mail", actor=OPERATOR)
+    await store.registry.set_agent(tenant, Agent("worker", "reader", 2, False, Defaults()), actor=OPERATOR)
+    await store.registry.delete_agent(tenant, "worker", "reader", actor=OPERATOR)
     token = NewToken(new_id(), sha256(tenant.encode()).digest(), ("read",), OPERATOR, description="for tests")
     await store.tokens.create(tenant, [token])
     await store.tokens.revoke(tenant, [token.id], actor="user:bob")
@@ -86,25 +86,25 @@ async def test_no_secret_is_recorded(queue: TenantQueue) -> None:
 
 async def test_a_failed_operation_is_not_recorded(queue: TenantQueue) -> None:
     await queue.add(agent_kind="worker", agent_id="busy")
-    assert not await queue.store.delete_type(queue.tenant, "nosuch", actor=OPERATOR)
-    assert not await queue.store.delete_agent(queue.tenant, "no", "such", actor=OPERATOR)
+    assert not await queue.store.registry.delete_type(queue.tenant, "nosuch", actor=OPERATOR)
+    assert not await queue.store.registry.delete_agent(queue.tenant, "no", "such", actor=OPERATOR)
     assert not await queue.store.outbox.unsubscribe(queue.tenant, new_id(), actor=OPERATOR)
     with pytest.raises(AgentInUse):
-        await queue.store.delete_agent(queue.tenant, "worker", "busy", actor=OPERATOR)
+        await queue.store.registry.delete_agent(queue.tenant, "worker", "busy", actor=OPERATOR)
     await prune(queue)
     assert await queue.store.log(queue.tenant, limit=10) == []
 
 
 async def test_each_tenant_has_its_own_log(queue: TenantQueue, rival: TenantQueue) -> None:
     for one in (queue, rival, queue):
-        await one.store.pause(one.tenant, "a", actor=OPERATOR, reason=None)
+        await one.store.registry.pause(one.tenant, "a", actor=OPERATOR, reason=None)
     assert [row.seq for row in await queue.store.log(queue.tenant, limit=9)] == [1, 2]
     assert [row.seq for row in await rival.store.log(rival.tenant, limit=9)] == [1]
 
 
 async def test_the_head_changes_with_the_log(queue: TenantQueue) -> None:
     before = await queue.store.head(queue.tenant)
-    await queue.store.pause(queue.tenant, "a", actor=OPERATOR, reason=None)
+    await queue.store.registry.pause(queue.tenant, "a", actor=OPERATOR, reason=None)
     assert await queue.store.head(queue.tenant) != before
 
 

@@ -91,11 +91,11 @@ async def test_a_deletion_is_uncertain_and_not_reported_as_not_found(
     tenant = queue.tenant
     await queue.do(complete(await queue.running()))
     queue.clock.advance(10)
-    await queue.store.set_agent(tenant, Agent("bot", "obsolete"))
-    await queue.store.set_type(tenant, JobType("obsolete"))
+    await queue.store.registry.set_agent(tenant, Agent("bot", "obsolete"))
+    await queue.store.registry.set_type(tenant, JobType("obsolete"))
     acts: list[Act] = [
-        lambda store: store.delete_agent(tenant, "bot", "obsolete"),
-        lambda store: store.delete_type(tenant, "obsolete"),
+        lambda store: store.registry.delete_agent(tenant, "bot", "obsolete"),
+        lambda store: store.registry.delete_type(tenant, "obsolete"),
         lambda store: prune(TenantQueue(store, tenant, queue.clock), cutoff=queue.clock.now, actor="user:obsolete"),
     ]
     async with deaf_store(postgres, place, queue.clock) as (store, line):

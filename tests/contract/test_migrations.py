@@ -272,11 +272,11 @@ async def test_on_postgresql_another_owner_of_the_same_server_gets_the_missing_r
 async def whole_life(queue: TenantQueue) -> None:
     """A family, a lease that runs out, and a limited agent whose waiting job is edited."""
     agent = Agent("bot", "1", max_concurrency=1)
-    await queue.store.set_agent(queue.tenant, agent)
+    await queue.store.registry.set_agent(queue.tenant, agent)
     first, second = [await queue.add(type="bot", agent_kind="bot", agent_id="1") for _ in range(2)]
     await queue.do(EditJob(first, OPERATOR, priority=5, run_at=queue.after(5)))
     assert await queue.claimed(types=frozenset({"bot"}), limit=5) == [second]
-    await queue.store.set_agent(queue.tenant, agent._replace(max_concurrency=2))
+    await queue.store.registry.set_agent(queue.tenant, agent._replace(max_concurrency=2))
     queue.clock.advance(5)
     assert await queue.claimed(types=frozenset({"bot"}), limit=5) == [first]
     for id in (first, second):

@@ -221,7 +221,7 @@ async def test_children_and_redrives_survive_their_origin(queue: TenantQueue) ->
 async def test_queue_counts_exclude_deleted_jobs(queue: TenantQueue, sql: SqlConnection) -> None:
     for _ in range(3):
         await job_in(queue, sql, Status.DEAD_LETTER)
-    assert [(s.type, s.dead_letter) for s in await queue.store.stats(queue.tenant)] == [("work", 3)]
+    assert [(s.type, s.dead_letter) for s in await queue.store.registry.stats(queue.tenant)] == [("work", 3)]
     queue.clock.advance(8 * DAY)
     await prune(queue)
-    assert sum(s.dead_letter for s in await queue.store.stats(queue.tenant)) == 0
+    assert sum(s.dead_letter for s in await queue.store.registry.stats(queue.tenant)) == 0

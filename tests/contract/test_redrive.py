@@ -231,7 +231,7 @@ async def test_a_job_whose_parent_accepts_no_children_is_redriven_without_one(qu
 
 
 async def test_a_redriven_job_waits_for_a_slot_of_its_agent(queue: TenantQueue) -> None:
-    await queue.store.set_agent(queue.tenant, Agent("planner", "7", max_concurrency=1))
+    await queue.store.registry.set_agent(queue.tenant, Agent("planner", "7", max_concurrency=1))
     old = await ended(queue, agent_kind="planner", agent_id="7")
     busy = await queue.running(agent_kind="planner", agent_id="7")
     new = await redrive(queue, order(old.id))
@@ -242,8 +242,8 @@ async def test_a_redriven_job_waits_for_a_slot_of_its_agent(queue: TenantQueue) 
 
 async def test_a_deleted_agent_is_created_again_only_if_allowed(queue: TenantQueue) -> None:
     old = await ended(queue, agent_kind="planner", agent_id="7")
-    assert await queue.store.delete_agent(queue.tenant, "planner", "7")
-    version = (await queue.store.registry(queue.tenant)).version
+    assert await queue.store.registry.delete_agent(queue.tenant, "planner", "7")
+    version = (await queue.store.registry.read(queue.tenant)).version
     assert isinstance(await refused(queue, order(old.id), registry=version, implicit_agents=False), UnknownAgent)
     new = await redrive(queue, order(old.id), registry=version)
     assert await queue.claimed() == [new.id]
@@ -251,7 +251,7 @@ async def test_a_deleted_agent_is_created_again_only_if_allowed(queue: TenantQue
 
 async def test_a_redrive_validated_against_an_old_registry_is_repeated(queue: TenantQueue) -> None:
     old = await ended(queue)
-    await queue.store.set_type(queue.tenant, JobType("work"))
+    await queue.store.registry.set_type(queue.tenant, JobType("work"))
     with pytest.raises(RegistryChanged):
         await queue.store.redrive(queue.tenant, [order(old.id)], registry=0)
     assert await queue.store.redriven(queue.tenant, [old.id]) == set()

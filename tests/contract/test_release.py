@@ -129,7 +129,7 @@ async def test_a_parent_released_together_with_the_end_of_its_child_waits_once(q
     }
     await queue.store.carry_out(queue.tenant, [release(parent, children=(child.id,)), ends[end]])
     others = await ids_of(queue, 2)
-    (stats,) = [counts for counts in await queue.store.stats(queue.tenant) if counts.type == "parent"]
+    (stats,) = [counts for counts in await queue.store.registry.stats(queue.tenant) if counts.type == "parent"]
     assert (stats.ready, stats.in_progress) == (1, 0)
     running = await queue.claim(limit=10)
     assert {job.id for job in running} == {parent.id, others[0]}

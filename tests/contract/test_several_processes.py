@@ -127,7 +127,7 @@ async def test_every_change_that_may_make_a_job_claimable_wakes_local_waiters(qu
     for act in (
         queue.add(),
         queue.do(release(job)),
-        queue.store.pause(queue.tenant, "work", actor=None, reason=None),
+        queue.store.registry.pause(queue.tenant, "work", actor=None, reason=None),
     ):
         changed = queue.store.watch(queue.tenant)
         assert not changed.is_set()
@@ -210,9 +210,9 @@ async def test_time_is_the_clock_of_the_database(queue: TenantQueue, beside: Ten
 
 async def test_a_type_paused_by_one_is_paused_for_all(queue: TenantQueue, beside: TenantQueue) -> None:
     id = await queue.add()
-    await beside.store.pause(queue.tenant, "work", actor=OPERATOR, reason="incident")
+    await beside.store.registry.pause(queue.tenant, "work", actor=OPERATOR, reason="incident")
     assert await queue.claim() == []
-    await beside.store.pause(queue.tenant, "work", actor=None, reason=None)
+    await beside.store.registry.pause(queue.tenant, "work", actor=None, reason=None)
     assert await queue.claimed() == [id]
 
 

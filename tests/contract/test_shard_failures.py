@@ -122,10 +122,10 @@ async def test_jobs_are_enqueued_and_redriven_under_types_registered_before_a_sh
     old = await queue.running()
     await queue.do(complete(old))
     for _ in range(2):
-        await queue.store.set_type(queue.tenant, JobType("work"))
-    before = (await queue.store.registry(queue.tenant)).version
+        await queue.store.registry.set_type(queue.tenant, JobType("work"))
+    before = (await queue.store.registry.read(queue.tenant)).version
     map.names = SHARDS
-    current = (await queue.store.registry(queue.tenant)).version
+    current = (await queue.store.registry.read(queue.tenant)).version
     assert current != before
     (answer,) = await queue.store.redrive(queue.tenant, [order(old.id)], registry=current)
     assert isinstance(answer, Enqueued)

@@ -164,12 +164,12 @@ async def test_counts_of_a_type_are_added_up(wide: TenantQueue, spread: Spread) 
     await on_both(wide, spread, 3)
     first, _ = await wide.claim(limit=2)
     await wide.do(complete(first))
-    (stats,) = await wide.store.stats(wide.tenant)
+    (stats,) = await wide.store.registry.stats(wide.tenant)
     assert (stats.ready, stats.in_progress, stats.succeeded) == (4, 1, 1)
-    (minute,) = await wide.store.minutes(wide.tenant)
+    (minute,) = await wide.store.registry.minutes(wide.tenant)
     assert minute[2:] == (4, 1, 6, 1, 0)
-    await wide.store.pause(wide.tenant, "work", actor="user:ada", reason="rest")
-    (stats,) = await wide.store.stats(wide.tenant)
+    await wide.store.registry.pause(wide.tenant, "work", actor="user:ada", reason="rest")
+    (stats,) = await wide.store.registry.stats(wide.tenant)
     assert stats.paused_by == "user:ada"
     assert await wide.claim(limit=10) == []
 
@@ -243,14 +243,14 @@ async def test_approvals_and_tokens_are_found_on_any_shard(wide: TenantQueue, sp
 
 
 async def test_types_and_agents_are_set_on_every_shard(wide: TenantQueue, spread: Spread) -> None:
-    await wide.store.set_type(wide.tenant, JobType("work"))
-    await wide.store.set_agent(wide.tenant, Agent("planner", "one", max_concurrency=1))
-    registry = await wide.store.registry(wide.tenant)
+    await wide.store.registry.set_type(wide.tenant, JobType("work"))
+    await wide.store.registry.set_agent(wide.tenant, Agent("planner", "one", max_concurrency=1))
+    registry = await wide.store.registry.read(wide.tenant)
     assert list(registry.types) == ["work"]
-    assert [agent.id for agent in await wide.store.agents(wide.tenant, ("", ""), 10)] == ["one"]
+    assert [agent.id for agent in await wide.store.registry.agents(wide.tenant, ("", ""), 10)] == ["one"]
     for current in SHARDS:
         spread.current = current
-        terms = Terms(registry=(await wide.store.registry(wide.tenant)).version)
+        terms = Terms(registry=(await wide.store.registry.read(wide.tenant)).version)
         jobs = [new_job(agent_kind="planner", agent_id="one") for _ in range(2)]
         answers = await wide.store.enqueue(wide.tenant, jobs, terms=terms)
         assert all(isinstance(answer, Enqueued) for answer in answers)

@@ -13,7 +13,7 @@ MINUTE = 60_000_000
 
 
 async def stats(queue: TenantQueue, type: str = "work") -> QueueStats:
-    (found,) = await queue.store.stats(queue.tenant, type)
+    (found,) = await queue.store.registry.stats(queue.tenant, type)
     return found
 
 
@@ -65,7 +65,7 @@ async def test_the_counts_of_a_type_follow_every_transition(queue: TenantQueue) 
 
 
 async def test_jobs_waiting_for_a_slot_or_children_are_blocked(queue: TenantQueue) -> None:
-    await queue.store.set_agent(queue.tenant, Agent("bot", "1", 1, strict=True))
+    await queue.store.registry.set_agent(queue.tenant, Agent("bot", "1", 1, strict=True))
     await queue.add_all([new_job(agent_kind="bot", agent_id="1") for _ in range(3)])
     await queue.add(agent_kind="bot", agent_id="1", delay_seconds=60)
     reported = await agree(queue)
@@ -79,7 +79,7 @@ async def test_jobs_waiting_for_a_slot_or_children_are_blocked(queue: TenantQueu
 
 
 async def test_a_delayed_job_of_a_limited_agent_counts_as_ready_once_due(queue: TenantQueue) -> None:
-    await queue.store.set_agent(queue.tenant, Agent("bot", "1", 1))
+    await queue.store.registry.set_agent(queue.tenant, Agent("bot", "1", 1))
     await queue.add(agent_kind="bot", agent_id="1", delay_seconds=60)
     assert (await stats(queue)).delayed == 1
     queue.clock.advance(60)
@@ -87,7 +87,7 @@ async def test_a_delayed_job_of_a_limited_agent_counts_as_ready_once_due(queue: 
 
 
 async def test_the_age_of_the_oldest_ready_job_is_reported(queue: TenantQueue) -> None:
-    assert await queue.store.stats(queue.tenant) == []
+    assert await queue.store.registry.stats(queue.tenant) == []
     await queue.add(delay_seconds=5)
     assert (await stats(queue)).oldest_ready_at is None
     first = queue.after(5)
@@ -114,40 +114,40 @@ async def test_compacting_keeps_every_count(queue: TenantQueue) -> None:
         queue.clock.advance(61)
     before = await agree(queue)
     queue.clock.advance(7200)
-    await queue.store.fold_counters(1, 100)
-    await queue.store.fold_counters(1, 100)
+    await queue.store.registry.fold_counters(1, 100)
+    await queue.store.registry.fold_counters(1, 100)
     after = await agree(queue)
     assert after == before._replace(enqueued_per_minute=0, started_per_minute=0, succeeded_per_minute=0)
 
 
 async def test_a_pause_is_returned_with_principal_and_reason(queue: TenantQueue) -> None:
-    await queue.store.pause(queue.tenant, "work", actor="user:ada", reason="rate limit")
+    await queue.store.registry.pause(queue.tenant, "work", actor="user:ada", reason="rate limit")
     reported = await stats(queue)
     assert (reported.paused_by, reported.pause_reason, reported.paused_at) == (
         "user:ada",
         "rate limit",
         queue.clock.now,
     )
-    await queue.store.pause(queue.tenant, "work", actor=None, reason=None)
+    await queue.store.registry.pause(queue.tenant, "work", actor=None, reason=None)
     assert (await stats(queue)).paused_by is None
 
 
 async def test_tenants_are_counted_separately(queue: TenantQueue, rival: TenantQueue) -> None:
     await queue.add()
-    assert await rival.store.stats(rival.tenant) == []
-    assert await rival.store.minutes(rival.tenant) == []
+    assert await rival.store.registry.stats(rival.tenant) == []
+    assert await rival.store.registry.minutes(rival.tenant) == []
 
 
 async def net(queue: TenantQueue) -> dict[int, Minute]:
     """What moved, by how many minutes ago; -1 is all that was before the hour."""
     present = queue.clock.now // MINUTE
-    rows = await queue.store.minutes(queue.tenant)
+    rows = await queue.store.registry.minutes(queue.tenant)
     return {present - row.minute // MINUTE if row.minute else -1: row for row in rows}
 
 
 async def test_the_minutes_of_the_last_hour_count_transitions(queue: TenantQueue) -> None:
     queue.clock.advance(-(queue.clock.now % MINUTE) / 1_000_000)
-    assert await queue.store.minutes(queue.tenant) == []
+    assert await queue.store.registry.minutes(queue.tenant) == []
     await queue.add_all([new_job(max_attempts=2, backoff=FIXED) for _ in range(5)])
     first, second, third, fourth = await queue.claim(limit=4)
     queue.clock.advance(60)
@@ -158,7 +158,7 @@ async def test_the_minutes_of_the_last_hour_count_transitions(queue: TenantQueue
     await queue.do(cancel(fourth.id, force=True))
     await queue.add(type="other")
     now = queue.clock.now
-    assert await queue.store.minutes(queue.tenant) == [
+    assert await queue.store.registry.minutes(queue.tenant) == [
         Minute("other", now, waiting=1, enqueued=1),
         Minute("work", now - 3 * MINUTE, waiting=1, running=4, enqueued=5),
         Minute("work", now - 2 * MINUTE, waiting=1, running=-3, succeeded=1, failed=2),
@@ -181,20 +181,22 @@ async def test_compacting_loses_no_minute_of_the_last_hour(queue: TenantQueue) -
     }
     assert before[-1] == Minute("work", 0, waiting=3, enqueued=6, succeeded=3)
     for _ in range(2):
-        await queue.store.fold_counters(1, 100)
+        await queue.store.registry.fold_counters(1, 100)
     assert await net(queue) == before
     assert sum(row.waiting for row in before.values()) == (await agree(queue)).ready
     queue.clock.advance(3600)
-    await queue.store.fold_counters(1, 100)
-    assert await queue.store.minutes(queue.tenant) == [Minute("work", 0, waiting=63, enqueued=126, succeeded=63)]
+    await queue.store.registry.fold_counters(1, 100)
+    assert await queue.store.registry.minutes(queue.tenant) == [
+        Minute("work", 0, waiting=63, enqueued=126, succeeded=63)
+    ]
 
 
 async def test_a_deleted_job_stays_in_the_minutes_of_its_transitions(queue: TenantQueue) -> None:
     await queue.add()
     (job,) = await queue.claim()
     await queue.do(complete(job))
-    before = await queue.store.minutes(queue.tenant)
+    before = await queue.store.registry.minutes(queue.tenant)
     queue.clock.advance(61)
     await queue.store.prune(queue.tenant, PruneCommand(new_id(), "user:ada", queue.clock.now, 0, 10))
     assert (await stats(queue)).succeeded == 0
-    assert await queue.store.minutes(queue.tenant) == before
+    assert await queue.store.registry.minutes(queue.tenant) == before

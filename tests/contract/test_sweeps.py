@@ -26,7 +26,7 @@ SWEEPS: Final = (
     ("read.sql", "due_leases"),
     ("read.sql", "due_deadlines"),
     ("approvals.sqlite.sql", "due"),
-    ("transition_effects.sql", "tenants_with_due_agents"),
+    ("registry.sqlite.sql", "tenants_with_due_agents"),
 )
 
 

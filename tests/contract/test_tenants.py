@@ -88,7 +88,7 @@ async def test_operations_of_one_tenant_do_not_affect_the_other(queue: TenantQue
     queue.clock.advance(10)
     await queue.add()
     await queue.claim(limit=100)
-    await queue.store.pause(queue.tenant, "work", actor=OPERATOR, reason=None)
+    await queue.store.registry.pause(queue.tenant, "work", actor=OPERATOR, reason=None)
     assert [await rival.trace(id) for id in (theirs.id, waiting)] == before
 
 

@@ -226,7 +226,7 @@ class TestQueueReady:
 
     async def test_a_queue_event_of_a_paused_type_is_sent_when_it_resumes(self, queue: TenantQueue) -> None:
         await listen(queue, "queue.ready")
-        await queue.store.pause(queue.tenant, "work", actor="user:ada", reason=None)
+        await queue.store.registry.pause(queue.tenant, "work", actor="user:ada", reason=None)
         for delay in (None, 60.0, 90.0):
             await queue.add(delay_seconds=delay)
         await queue.add(type="other")
@@ -234,7 +234,7 @@ class TestQueueReady:
         queue.clock.advance(60)
         assert await heard(queue) == []
         for type in ("work", "other", "unknown"):
-            await queue.store.pause(queue.tenant, type, actor=None, reason=None)
+            await queue.store.registry.pause(queue.tenant, type, actor=None, reason=None)
         assert await heard(queue) == ["queue.ready"]
         queue.clock.advance(30)
         assert [d.type for d in await take(queue)] == ["work"]
@@ -243,7 +243,7 @@ class TestQueueReady:
         await listen(queue, "queue.ready")
         await queue.add()
         (first,) = await take(queue)
-        await queue.store.pause(queue.tenant, "work", actor="user:ada", reason=None)
+        await queue.store.registry.pause(queue.tenant, "work", actor="user:ada", reason=None)
         queue.clock.advance(3600)
         assert [d.id for d in await take(queue)] == [first.id]
 
@@ -268,7 +268,7 @@ class TestQueueReady:
         assert await heard(queue) == ["queue.ready"]
 
     async def test_a_job_is_ready_when_it_gets_a_slot_of_its_agent(self, queue: TenantQueue) -> None:
-        await queue.store.set_agent(queue.tenant, Agent("planner", "7", max_concurrency=1))
+        await queue.store.registry.set_agent(queue.tenant, Agent("planner", "7", max_concurrency=1))
         await listen(queue, "queue.ready")
         for type in ("first", "second"):
             await queue.add(type=type, agent_kind="planner", agent_id="7")

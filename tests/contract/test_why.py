@@ -154,7 +154,7 @@ async def test_a_retrying_job_names_its_due_time(queue: TenantQueue) -> None:
 async def test_a_paused_type_names_principal_time_and_reason(queue: TenantQueue) -> None:
     id = await queue.add()
     await seen(queue)
-    await queue.store.pause(queue.tenant, "work", actor=OPERATOR, reason="deploy")
+    await queue.store.registry.pause(queue.tenant, "work", actor=OPERATOR, reason="deploy")
     assert await clauses(queue, id) == ["paused"]
     reported = await details(queue, id)
     assert (reported["by"], reported["reason"], reported["since"]) == (
@@ -163,13 +163,13 @@ async def test_a_paused_type_names_principal_time_and_reason(queue: TenantQueue)
         "2027-01-15T08:00:00.000000Z",
     )
     assert await queue.claimed() == []
-    await queue.store.pause(queue.tenant, "work", actor=None, reason=None)
+    await queue.store.registry.pause(queue.tenant, "work", actor=None, reason=None)
     assert await clauses(queue, id) == ["ready"]
     assert await queue.claimed() == [id]
 
 
 async def test_a_blocked_job_names_the_jobs_with_slots_and_how_many_are_ahead(queue: TenantQueue) -> None:
-    await queue.store.set_agent(queue.tenant, Agent("bot", "a", 1))
+    await queue.store.registry.set_agent(queue.tenant, Agent("bot", "a", 1))
     mine = {"agent_kind": "bot", "agent_id": "a"}
     first, second, third = [await queue.add(**mine) for _ in range(3)]
     later = await queue.add(**mine, delay_seconds=30)
@@ -191,7 +191,7 @@ async def test_a_blocked_job_names_the_jobs_with_slots_and_how_many_are_ahead(qu
 
 async def test_a_strict_agent_is_busy_with_a_job_that_waits_for_approval_and_another_is_not(queue: TenantQueue) -> None:
     for agent, strict in (("strict", True), ("loose", False)):
-        await queue.store.set_agent(queue.tenant, Agent("bot", agent, 1, strict))
+        await queue.store.registry.set_agent(queue.tenant, Agent("bot", agent, 1, strict))
         mine: dict[str, Any] = {"agent_kind": "bot", "agent_id": agent, "type": agent}
         held = await queue.running(**mine)
         next_one = await queue.add(**mine)
@@ -206,7 +206,7 @@ async def test_a_strict_agent_is_busy_with_a_job_that_waits_for_approval_and_ano
 
 
 async def test_a_strict_agent_is_busy_with_a_job_that_waits_for_its_children(queue: TenantQueue) -> None:
-    await queue.store.set_agent(queue.tenant, Agent("bot", "a", 1, strict=True))
+    await queue.store.registry.set_agent(queue.tenant, Agent("bot", "a", 1, strict=True))
     mine: dict[str, Any] = {"agent_kind": "bot", "agent_id": "a", "type": "parent"}
     parent = await queue.running(**mine)
     child = await queue.add(type="child", parent_id=parent.id)
@@ -260,7 +260,7 @@ async def test_waiting_for_children_names_those_that_are_not_terminal(queue: Ten
 
 async def test_a_passed_deadline_is_the_first_reason(queue: TenantQueue) -> None:
     id = await queue.add(deadline=queue.after(5), delay_seconds=60)
-    await queue.store.pause(queue.tenant, "work", actor=OPERATOR, reason=None)
+    await queue.store.registry.pause(queue.tenant, "work", actor=OPERATOR, reason=None)
     assert "comes first" in (await why(queue, id)).reason.message
     queue.clock.advance(5)
     assert await clauses(queue, id) == ["deadline_passed"]
@@ -296,10 +296,10 @@ async def test_a_terminal_job_names_its_outcome(queue: TenantQueue) -> None:
 
 async def test_other_reasons_are_listed_after_the_first_one(queue: TenantQueue) -> None:
     id = await queue.add(delay_seconds=5, requires=("gpu",))
-    await queue.store.pause(queue.tenant, "work", actor=OPERATOR, reason=None)
+    await queue.store.registry.pause(queue.tenant, "work", actor=OPERATOR, reason=None)
     lift: list[tuple[str, Callable[[], Awaitable[object]]]] = [
         ("due_later", lambda: _later(queue, 5)),
-        ("paused", lambda: queue.store.pause(queue.tenant, "work", actor=None, reason=None)),
+        ("paused", lambda: queue.store.registry.pause(queue.tenant, "work", actor=None, reason=None)),
         ("no_worker_for_type", lambda: seen(queue)),
         ("no_worker_with_capabilities", lambda: seen(queue, capabilities=frozenset({"gpu"}))),
     ]

@@ -68,13 +68,13 @@ async def test_exactly_the_jobs_reported_as_ready_are_leased_to_the_present_work
     chance = random.Random(seed)
     queue = TenantQueue(store, f"why-{next(_numbers)}", clock)
     for agent, limit in limits.items():
-        await store.set_agent(queue.tenant, Agent("bot", agent, limit, strict))
+        await store.registry.set_agent(queue.tenant, Agent("bot", agent, limit, strict))
     ids = await add_some(queue, chance)
     for job in await queue.claim(worker="w0", limit=chance.randrange(1, 6), lease_seconds=3600, **EVERYTHING):
         ids += await end_somehow(queue, chance, job)
     ids += await add_some(queue, chance)
     for type in paused:
-        await store.pause(queue.tenant, type, actor=OPERATOR, reason=None)
+        await store.registry.pause(queue.tenant, type, actor=OPERATOR, reason=None)
     clock.advance(chance.choice((0, 2, 4)))
     await seen(queue, **asked._asdict())
     reported = {id: await why(queue, id) for id in ids}

@@ -45,7 +45,7 @@ class Knot:
 
     async def tie(self, *, waits: str, later: bool, paused: bool, busy: bool, lacking: ReasonCode) -> str:
         queue = self.queue
-        await queue.store.set_agent(queue.tenant, Agent("bot", "a", 1, strict=False))
+        await queue.store.registry.set_agent(queue.tenant, Agent("bot", "a", 1, strict=False))
         delay = 10.0 if later and waits == "nothing" else None
         id = await queue.add(**NEEDS, **AGENT, delay_seconds=delay)
         if waits != "nothing":
@@ -57,8 +57,10 @@ class Knot:
             (rival,) = await queue.claim(types=frozenset({"chore"}), lease_seconds=3600)
             self.lifts[ReasonCode.AGENT_BUSY] = lambda: queue.do(complete(rival))
         if paused:
-            await queue.store.pause(queue.tenant, "render", actor=OPERATOR, reason=None)
-            self.lifts[ReasonCode.PAUSED] = lambda: queue.store.pause(queue.tenant, "render", actor=None, reason=None)
+            await queue.store.registry.pause(queue.tenant, "render", actor=OPERATOR, reason=None)
+            self.lifts[ReasonCode.PAUSED] = lambda: queue.store.registry.pause(
+                queue.tenant, "render", actor=None, reason=None
+            )
         steps = list(WORKERS)
         for clause, better in itertools.pairwise(steps[steps.index(lacking) :]):
             self.lifts[clause] = lambda better=better: self._send(better)  # type: ignore[misc]

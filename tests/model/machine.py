@@ -189,11 +189,11 @@ class Script(RuleBasedStateMachine):
 
     def _pause(self, type: str, paused: bool) -> None:
         actor = "user:ann" if paused else None
-        self.rig.run(self.store.pause(self.tenant, type, actor=actor, reason=None))
+        self.rig.run(self.store.registry.pause(self.tenant, type, actor=actor, reason=None))
         (self.model.paused.add if paused else self.model.paused.discard)(type)
 
     def _limit(self, agent: str, limit: Limit) -> None:
-        self.rig.run(self.store.set_agent(self.tenant, Agent("bot", agent, limit.most, limit.strict)))
+        self.rig.run(self.store.registry.set_agent(self.tenant, Agent("bot", agent, limit.most, limit.strict)))
         self.model.set_limit(agent, limit)
         self.unseen = True
 
@@ -280,7 +280,7 @@ class Script(RuleBasedStateMachine):
             assert most is None or self.model.running(agent) <= most
 
     def _count(self) -> None:
-        reported = self.rig.run(self.store.stats(self.tenant))
+        reported = self.rig.run(self.store.registry.stats(self.tenant))
         counts = {q.type: {name: n for name in COUNTED if (n := getattr(q, name))} for q in reported}
         assert {type: some for type, some in counts.items() if some} == self.model.counts(self.clock.now)
 

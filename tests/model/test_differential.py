@@ -268,11 +268,11 @@ class StorePair(RuleBasedStateMachine):
 
     @rule(type=words, actor=st.one_of(st.none(), words))
     def pause(self, type: str, actor: str | None) -> None:
-        self.both(lambda store: store.pause(self.tenant, type, actor=actor, reason=actor))
+        self.both(lambda store: store.registry.pause(self.tenant, type, actor=actor, reason=actor))
 
     @rule(name=st.sampled_from(LINES), most=optional(1, 1, 2), strict=st.booleans())
     def limit(self, name: tuple[str, str], most: int | None, strict: bool) -> None:
-        self.both(lambda store: store.set_agent(self.tenant, Agent(*name, most, strict)))
+        self.both(lambda store: store.registry.set_agent(self.tenant, Agent(*name, most, strict)))
 
     @rule(
         name=st.sampled_from(LINES), starts=st.lists(st.sampled_from((None, -SECOND, SECOND)), min_size=2, max_size=4)
@@ -286,7 +286,7 @@ class StorePair(RuleBasedStateMachine):
     def count(self) -> None:
         async def by_type(store: Store) -> list[list[Any]]:
             """Sums of fifths rounded; a type that was only ever named in a refused enqueue may be listed or not."""
-            reported = sorted(await store.stats(self.tenant), key=lambda queue: queue.type)
+            reported = sorted(await store.registry.stats(self.tenant), key=lambda queue: queue.type)
             return [
                 [round(fact, 6) if isinstance(fact, float) else fact for fact in queue]
                 for queue in reported
@@ -294,7 +294,7 @@ class StorePair(RuleBasedStateMachine):
             ]
 
         async def by_minute(store: Store) -> list[Minute]:
-            return sorted(await store.minutes(self.tenant))
+            return sorted(await store.registry.minutes(self.tenant))
 
         self.both(by_type)
         self.both(by_minute)
@@ -326,7 +326,7 @@ class StorePair(RuleBasedStateMachine):
         self.count()
         self.both(lambda store: store.get(self.tenant, self.ids))
         self.both(self.locations)
-        self.both(lambda store: store.agents(self.tenant, ("", ""), 100))
+        self.both(lambda store: store.registry.agents(self.tenant, ("", ""), 100))
         self.both(lambda store: store.find(self.tenant, Filter(limit=1000)))
         ends = []
         for id in sorted(self.ids):

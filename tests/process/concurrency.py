@@ -101,7 +101,7 @@ class Log:
 
 async def register(store: Store) -> None:
     for number in range(HOT):
-        await store.set_agent(TENANT, agent(number))
+        await store.registry.set_agent(TENANT, agent(number))
 
 
 def some_jobs(dice: random.Random, count: int) -> list[NewJob]:
@@ -148,7 +148,7 @@ def clock() -> float:
 
 async def ended(store: Store) -> int:
     """How many jobs have ended, by what the store itself counts."""
-    return sum(q.succeeded + q.failed + q.cancelled + q.dead_letter for q in await store.stats(TENANT))
+    return sum(q.succeeded + q.failed + q.cancelled + q.dead_letter for q in await store.registry.stats(TENANT))
 
 
 async def nothing_is_left(checker: Checker) -> list[Job]:

@@ -49,7 +49,7 @@ async def every_write(store: SQLiteStore) -> list[Failed | None]:
         await reported(store.enqueue("other", [NewJob(new_id(), "t")])),
         await reported(store.claim(TENANT, ClaimFilter("w"))),
         await reported(store.carry_out(TENANT, [CompleteJob(new_id(), 1, "w")])),
-        await reported(store.pause(TENANT, "t", actor="user:x", reason=None)),
+        await reported(store.registry.pause(TENANT, "t", actor="user:x", reason=None)),
     ]
 
 

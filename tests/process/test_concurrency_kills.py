@@ -129,7 +129,7 @@ async def finish_remaining(checker: Checker) -> None:
             await checker.store.carry_out(due.tenant, [ExpireLease(due.job_id)])
         jobs = await checker.store.claim(TENANT, ClaimFilter("last", limit=100))
         await checker.store.carry_out(TENANT, [CompleteJob(job.id, job.fence, "last") for job in jobs])
-        counts = await checker.store.stats(TENANT)
+        counts = await checker.store.registry.stats(TENANT)
         return not jobs and not any(q.ready + q.delayed + q.blocked + q.in_progress for q in counts)
 
     await until(all_ended, "every job has ended")

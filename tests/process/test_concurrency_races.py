@@ -94,7 +94,7 @@ async def steer(store: Store) -> list[Cut]:
     while clock() < end and await ended(store) < JOBS:
         number = dice.randrange(STEADY, HOT)
         limit = dice.choice((1, 2, 3, None if number % 5 == 0 else 3))
-        await store.set_agent(TENANT, Agent(KIND, str(number), limit, dice.random() < 0.5))
+        await store.registry.set_agent(TENANT, Agent(KIND, str(number), limit, dice.random() < 0.5))
         running = await store.find(TENANT, Filter((Status.RUNNING,), limit=20))
         for job in dice.sample(running, min(len(running), 2)):
             force = CancelJob(job.id, "user:y", force=True)

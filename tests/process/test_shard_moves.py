@@ -81,7 +81,7 @@ async def test_a_tenant_is_moved_under_load_by_movers_killed_at_every_point(
     addresses = {name: postgres.dsn(database, user=APP_LOGIN) for name, database in databases.items()}
     store = await open_sharded_store(addresses, size=4, fresh_seconds=FRESH_SECONDS)
     try:
-        await store.set_agent(TENANT, Agent("planner", "one", max_concurrency=2))
+        await store.registry.set_agent(TENANT, Agent("planner", "one", max_concurrency=2))
         load = Load(store, TENANT)
         working = asyncio.create_task(load.run())
         await eventually(lambda: _true(working.done() or len(load.ended) > 20))
@@ -129,7 +129,7 @@ async def check(store: Store, load: Load, owner: str) -> None:
         check_history(job, await store.history(TENANT, job.id))
     verdict = await store.verify(TENANT)
     assert verdict == (len(jobs), sum(job.version for job in jobs), None)
-    assert sum(sum(stats[1:10]) for stats in await store.stats(TENANT)) == len(jobs)
+    assert sum(sum(stats[1:10]) for stats in await store.registry.stats(TENANT)) == len(jobs)
     connection = await asyncpg.connect(owner)
     try:
         await check_postgres(connection, TENANT)

@@ -362,7 +362,7 @@ async def test_a_batch_is_added_completely_or_not_at_all(app: StoreApp) -> None:
         await pay.options(idempotency_key="shared").enqueue_many(
             [{"amount": 1}, {"amount": 1}, {"amount": 2}, {"amount": 1}]
         )
-    assert sum(stats.ready for stats in await app.store.stats(TENANT)) == 1201
+    assert sum(stats.ready for stats in await app.store.registry.stats(TENANT)) == 1201
     assert not (await pay.options(idempotency_key="shared").enqueue(3)).replayed
 
 

@@ -83,7 +83,7 @@ class Work:
 async def everything(queue: TenantQueue) -> dict[str, Any]:
     """All there is to see of a tenant."""
     store, tenant = queue.store, queue.tenant
-    seen: dict[str, Any] = {"stats": await store.stats(tenant)}
+    seen: dict[str, Any] = {"stats": await store.registry.stats(tenant)}
     seen["gates"] = await store.approvals.find(tenant, ApprovalFilter(limit=100))
     jobs = await store.find(tenant, Filter(limit=200))
     for job in jobs:
@@ -157,7 +157,7 @@ async def test_waiting_jobs_keep_their_order_and_become_ready_during_a_move(
         far = TenantQueue(beside.queue.store, queue.tenant, clock)
         for name in ("lined", "tightened", "loosened", "late"):
             limit = None if name == "tightened" else LIMIT
-            await router.set_agent(queue.tenant, Agent("planner", name, max_concurrency=limit))
+            await router.registry.set_agent(queue.tenant, Agent("planner", name, max_concurrency=limit))
         for name in ("lined", "tightened", "loosened"):
             await queue.add_all([new_job(**planned(name)) for _ in range(7)])
         await queue.add(**planned("late", run_at=queue.after(5)))
@@ -169,15 +169,17 @@ async def test_waiting_jobs_keep_their_order_and_become_ready_during_a_move(
 
         async def come_due() -> None:
             clock.advance(6)
-            await far.store.fill_slots(100)
+            await far.store.registry.fill_slots(100)
 
         turns: Iterator[Turn] = iter(
             [
                 lambda: far.do(complete(placed[0])),  # the next in the line gets the place, and is not changed
                 lambda: far.do(complete(children[0])),
-                lambda: far.store.set_agent(queue.tenant, Agent("planner", "tightened", max_concurrency=LIMIT)),
+                lambda: far.store.registry.set_agent(
+                    queue.tenant, Agent("planner", "tightened", max_concurrency=LIMIT)
+                ),
                 lambda: far.do(complete(children[1])),  # its parent becomes ready, and is not changed
-                lambda: far.store.set_agent(queue.tenant, Agent("planner", "loosened", max_concurrency=None)),
+                lambda: far.store.registry.set_agent(queue.tenant, Agent("planner", "loosened", max_concurrency=None)),
                 come_due,
                 lambda: far.do(EditJob(edited, OPERATOR, priority=7, run_at=clock.now + 60 * SECOND)),
                 lambda: far.do(cancel(doomed)),
@@ -265,7 +267,7 @@ async def test_a_producer_hardly_waits_while_many_waiting_jobs_are_moved(
         line = f"{moved.jobs} waiting jobs were moved; one producer waited for {max(pauses):.2f} s at the longest"
         print(line)
         record_property("move", line)
-        assert sum(stats.ready for stats in await router.stats(queue.tenant)) == WAITING + len(answered) - 1
+        assert sum(stats.ready for stats in await router.registry.stats(queue.tenant)) == WAITING + len(answered) - 1
         await queue.verify()
     finally:
         await router.close()

@@ -165,17 +165,19 @@ class Jobs:
     async def pause(self, who: Principal, type: str, *, reason: str | None = None) -> None:
         """Stop leasing jobs of this type."""
         remark = wire.remark(reason, "reason")
-        await self._store.pause(who.tenant, await self._known_type(who.tenant, type), actor=who.actor, reason=remark)
+        await self._store.registry.pause(
+            who.tenant, await self._known_type(who.tenant, type), actor=who.actor, reason=remark
+        )
 
     async def resume(self, who: Principal, type: str) -> None:
         """Lease jobs of this type again."""
-        await self._store.pause(
+        await self._store.registry.pause(
             who.tenant, await self._known_type(who.tenant, type), actor=None, reason=None, resumed_by=who.actor
         )
 
     async def _known_type(self, tenant: str, type: str) -> str:
         """Return the type if it is registered or has had a job; a misspelled type must not appear to be paused."""
-        if not await self._store.stats(tenant, wire.name(type, "type")):
+        if not await self._store.registry.stats(tenant, wire.name(type, "type")):
             raise NotFound(type, resource="queue", hint=NO_QUEUE)
         return type
 

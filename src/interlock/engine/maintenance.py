@@ -66,7 +66,7 @@ class Maintenance:
         self._task: asyncio.Task[None] | None = None
         self.tasks = [
             MaintenanceTask("sweep", TICK_SECONDS, self.sweep),
-            MaintenanceTask("slots", TICK_SECONDS, lambda: store.fill_slots(BATCH_SIZE)),
+            MaintenanceTask("slots", TICK_SECONDS, lambda: store.registry.fill_slots(BATCH_SIZE)),
             MaintenanceTask("counts", 10.0, self.fold_counts),
             MaintenanceTask("job_blocks", 5.0, self.index_job_blocks),
             MaintenanceTask("claims", 60.0, self.forget_claims),
@@ -84,7 +84,7 @@ class Maintenance:
     async def fold_counts(self) -> None:
         """Fold counter deltas; repeat, because a busy tenant has more than one pass folds."""
         for _ in range(MAX_FOLDINGS):
-            if not await self._store.fold_counters(LOOSE_COUNTS, BATCH_SIZE):
+            if not await self._store.registry.fold_counters(LOOSE_COUNTS, BATCH_SIZE):
                 return
 
     async def index_job_blocks(self) -> None:

@@ -187,7 +187,7 @@ class Operations:
     async def _redrive(self, tenant: str, orders: Sequence[Redrive]) -> list[Enqueued | Rejected]:
         """Redrive against the current registry; validate only the changed fields of a job."""
         for _ in range(TRIES):
-            registry = await self._store.registry(tenant)
+            registry = await self._store.registry.read(tenant)
             checked: list[Redrive | Error] = list(orders)
             if self._strict_types or any(order.changes_work for order in orders):
                 known = await self._store.get(tenant, [order.id for order in orders])

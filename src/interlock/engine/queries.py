@@ -58,7 +58,7 @@ class Queries:
         """Return the job counts of each type, by type, as of one moment; `after` and `limit` select a page."""
         if limit is not None and not 1 <= limit <= MAX_PAGE_SIZE + 1:  # one extra row shows whether a page is the last
             raise Invalid(f"limit must be from 1 to {MAX_PAGE_SIZE}", pointer="/limit")
-        found = sorted(await self._store.stats(tenant), key=lambda one: one.type)
+        found = sorted(await self._store.registry.stats(tenant), key=lambda one: one.type)
         return [one for one in found if one.type > after][:limit]
 
     async def redriven(self, tenant: str, job_ids: Sequence[str]) -> set[str]:
@@ -71,10 +71,10 @@ class Queries:
 
     async def minutes(self, tenant: str) -> list[Minute]:
         """Return the transitions of the last hour, by type and minute."""
-        return await self._store.minutes(tenant)
+        return await self._store.registry.minutes(tenant)
 
     async def queue(self, tenant: str, type: str) -> QueueStats:
-        stats = await self._store.stats(tenant, type)
+        stats = await self._store.registry.stats(tenant, type)
         if not stats:
             raise NotFound(type, resource="queue", hint=NO_QUEUE)
         return stats[0]

@@ -117,19 +117,19 @@ class TypeRegistry:
         type = JobType(
             wire.name(name, "name"), schema, wire.needs(name, requires), wire.defaults(defaults, self._limits)
         )
-        return await self._store.set_type(who.tenant, type, actor=who.actor)
+        return await self._store.registry.set_type(who.tenant, type, actor=who.actor)
 
     async def types(self, tenant: str) -> list[JobType]:
-        return list((await self._store.registry(tenant)).types.values())
+        return list((await self._store.registry.read(tenant)).types.values())
 
     async def type(self, tenant: str, name: str) -> JobType:
-        found = (await self._store.registry(tenant)).types.get(name)
+        found = (await self._store.registry.read(tenant)).types.get(name)
         if found is None:
             raise NotFound(name, resource="type")
         return found
 
     async def delete_type(self, who: Principal, name: str) -> None:
-        if not await self._store.delete_type(who.tenant, name, actor=who.actor):
+        if not await self._store.registry.delete_type(who.tenant, name, actor=who.actor):
             raise NotFound(name, resource="type")
 
     async def set_agent(
@@ -150,31 +150,31 @@ class TypeRegistry:
         if backoff is not None:
             given = given._replace(backoff=wire.backoff(backoff))
         agent = Agent(wire.name(kind, "kind"), wire.name(id, "id"), max_concurrency, strict, given)
-        return await self._store.set_agent(who.tenant, agent, actor=who.actor)
+        return await self._store.registry.set_agent(who.tenant, agent, actor=who.actor)
 
     async def agents(self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 50) -> list[Agent]:
         """List agents by kind and ID, starting after `after`."""
         wire.whole(limit, "limit", 1, MAX_PAGE_SIZE)
-        return await self._store.agents(tenant, after, limit)
+        return await self._store.registry.agents(tenant, after, limit)
 
     async def stalled_agents(self, tenant: str, *, limit: int = 50) -> list[Agent]:
         """List strict agents whose slots are all held by waiting jobs, by kind and ID."""
         wire.whole(limit, "limit", 1, MAX_PAGE_SIZE)
-        return await self._store.stalled_agents(tenant, limit=limit)
+        return await self._store.registry.stalled_agents(tenant, limit=limit)
 
     async def agent(self, tenant: str, kind: str, id: str) -> Agent:
-        found = await self._store.agents_named(tenant, [(kind, id)])
+        found = await self._store.registry.agents_named(tenant, [(kind, id)])
         if (kind, id) not in found:
             raise NotFound(f"{kind}/{id}", resource="agent")
         return found[kind, id]
 
     async def delete_agent(self, who: Principal, kind: str, id: str) -> None:
         """Delete an agent that has no unfinished jobs."""
-        if not await self._store.delete_agent(who.tenant, kind, id, actor=who.actor):
+        if not await self._store.registry.delete_agent(who.tenant, kind, id, actor=who.actor):
             raise NotFound(f"{kind}/{id}", resource="agent")
 
     async def _learn(self, tenant: str) -> _TypeCache:
-        known = self._known[tenant] = _TypeCache(await self._store.registry(tenant))
+        known = self._known[tenant] = _TypeCache(await self._store.registry.read(tenant))
         return known
 
     async def _new_jobs(self, tenant: str, jobs: Sequence[NewJob | Error]) -> list[NewJob | Error]:
@@ -248,7 +248,7 @@ class _TypeCache:
             return
         if len(self._agents) + len(new) > MAX_AGENTS:
             self._agents.clear()
-        found = await store.agents_named(tenant, sorted(new))
+        found = await store.registry.agents_named(tenant, sorted(new))
         self._agents |= {name: found[name].defaults if name in found else NO_DEFAULTS for name in new}
 
     def defaults_of(self, request: JobRequest) -> Defaults:

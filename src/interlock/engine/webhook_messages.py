@@ -10,10 +10,10 @@ from interlock import wire
 from interlock.domain import webhook
 from interlock.domain.artifact import Artifact
 from interlock.domain.job import Job
-from interlock.domain.registry import QueueStats
 from interlock.domain.webhook import Dispatch, Outcome, WebhookResponse
 from interlock.domain.webhook_format import STANDARD, format_of
 from interlock.storage.contract import Store
+from interlock.storage.contract.registry import RegistryStore
 
 
 class Message(NamedTuple):
@@ -28,7 +28,10 @@ class Reads(Protocol):
     """The store methods that a format may use."""
 
     async def get(self, tenant: str, job_ids: Sequence[str]) -> list[Job | None]: ...
-    async def stats(self, tenant: str, type: str | None = None) -> list[QueueStats]: ...
+
+    @property
+    def registry(self) -> RegistryStore: ...
+
     async def artifacts(
         self, tenant: str, job_id: str, *, before: tuple[int, str] | None, limit: int
     ) -> list[Artifact]: ...

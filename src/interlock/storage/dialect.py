@@ -134,13 +134,17 @@ class WriteTransitions(NamedTuple):
     changes: Sequence[Transition]
 
 
+class FillSlots(NamedTuple):
+    """Give free concurrency slots to jobs that have become due."""
+
+
 class WriteLog(NamedTuple):
     """Add a row to the audit log of operator actions."""
 
     entry: Entry
 
 
-Step: TypeAlias = Query | Change | LockJobs | WriteTransitions | WriteLog
+Step: TypeAlias = Query | Change | LockJobs | WriteTransitions | FillSlots | WriteLog
 Steps: TypeAlias = Generator[Step, Any, T]
 
 
@@ -170,6 +174,9 @@ class Transaction:
     def transition(self, changes: Sequence[Transition]) -> Steps[None]:
         if changes:
             yield WriteTransitions(changes)
+
+    def fill_slots(self) -> Steps[None]:
+        yield FillSlots()
 
     def log(self, entry: Entry) -> Steps[None]:
         yield WriteLog(entry)
@@ -211,7 +218,7 @@ def columns(kind: type[tuple[Any, ...]], prefix: str = "", **instead: str) -> st
 def reader(kind: type[R], **special: Callable[[Any], Any]) -> Callable[[Row], R]:
     """Return a function that makes a record from a row of either engine, with its booleans, enums and lists."""
     hints = get_type_hints(kind)
-    found = {name: special.get(name) or _converter(hint) for name, hint in hints.items()}
+    found = {name: special.get(name) or _unless_none(_converter(hint)) for name, hint in hints.items()}
     converters = [(i, convert) for i, convert in enumerate(found.values()) if convert is not None]
     make: Callable[[Sequence[Any]], R] = kind._make  # type: ignore[attr-defined]
 
@@ -220,8 +227,7 @@ def reader(kind: type[R], **special: Callable[[Any], Any]) -> Callable[[Row], R]
             return make(row)
         values = list(row)
         for i, convert in converters:
-            if values[i] is not None:
-                values[i] = convert(values[i])
+            values[i] = convert(values[i])
         return make(values)
 
     return read
@@ -230,6 +236,10 @@ def reader(kind: type[R], **special: Callable[[Any], Any]) -> Callable[[Row], R]
 def names(value: str | Sequence[str]) -> tuple[str, ...]:
     """Return a list of texts, which is JSON on SQLite and an array on PostgreSQL."""
     return tuple(json.loads(value) if isinstance(value, str) else value)
+
+
+def _unless_none(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    return convert and (lambda value: None if value is None else convert(value))
 
 
 def _converter(hint: Any) -> Callable[[Any], Any] | None:

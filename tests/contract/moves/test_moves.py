@@ -38,9 +38,9 @@ START = FeedPosition(0, 0, SMALLEST_ID, 0)
 
 async def test_all_data_of_a_tenant_moves_and_its_jobs_continue(queue: TenantQueue, owners: dict[str, str]) -> None:
     store, tenant = queue.store, queue.tenant
-    await store.set_agent(tenant, Agent("planner", "one", max_concurrency=1))
-    await store.set_type(tenant, JobType("work", schema="{}"))
-    terms = Terms(registry=(await store.registry(tenant)).version)
+    await store.registry.set_agent(tenant, Agent("planner", "one", max_concurrency=1))
+    await store.registry.set_type(tenant, JobType("work", schema="{}"))
+    terms = Terms(registry=(await store.registry.read(tenant)).version)
     jobs = [new_job(idempotency_key=f"k{i}", body_sha256=b"x", agent_kind="planner", agent_id="one") for i in range(3)]
     created = [answer.id for answer in await store.enqueue(tenant, jobs, terms=terms) if isinstance(answer, Enqueued)]
     (held,) = await queue.claim(limit=5, lease_seconds=600)
@@ -58,7 +58,7 @@ async def test_all_data_of_a_tenant_moves_and_its_jobs_continue(queue: TenantQue
     hash = hashlib.sha256(tenant.encode()).digest()
     await store.tokens.create(tenant, [NewToken(new_id(), hash, ("read",), "user:ada")])
     before = {job.id: await queue.trace(job.id) for job in await store.find(tenant, Filter())}
-    stats, head = await store.stats(tenant), await store.head()
+    stats, head = await store.registry.stats(tenant), await store.head()
 
     assert await home_of(queue) == "a"
     moved = await move(owners, queue, "b")
@@ -66,7 +66,7 @@ async def test_all_data_of_a_tenant_moves_and_its_jobs_continue(queue: TenantQue
     assert await home_of(queue) == "b"
 
     assert {id: await queue.trace(id) for id in before} == before
-    assert await store.stats(tenant) == stats
+    assert await store.registry.stats(tenant) == stats
     assert await store.head() == head
     assert (await listed(queue, held), await store.artifact_home(tenant, kept.id)) == ([kept], held.id)
     await queue.verify()

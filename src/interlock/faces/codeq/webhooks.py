@@ -138,7 +138,7 @@ class CodeqFormat:
 
 async def _available(store: Reads, tenant: str, dispatch: Dispatch, now: float) -> dict[str, Any]:
     """A notification of ready tasks; their number and the time are of this attempt."""
-    stats = await store.stats(tenant, dispatch.type)
+    stats = await store.registry.stats(tenant, dispatch.type)
     return {
         "eventType": dispatch.type,
         "available": True,

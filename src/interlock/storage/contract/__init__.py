@@ -25,7 +25,6 @@ from interlock.domain.job import (
 )  # fmt: skip
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.progress import EventRow, FeedEvent, FeedPosition, Report, Step, StepRow
-from interlock.domain.registry import Agent, JobType, QueueStats, Registry
 from interlock.storage.contract.approvals import ApprovalStore
 from interlock.storage.contract.artifacts import ArtifactStore
 from interlock.storage.contract.artifacts import Objects as Objects
@@ -34,6 +33,7 @@ from interlock.storage.contract.doctor import DoctorStore
 from interlock.storage.contract.due import Due as Due
 from interlock.storage.contract.operations import OperationStore
 from interlock.storage.contract.outbox import Outbox as Outbox
+from interlock.storage.contract.registry import RegistryStore
 from interlock.storage.contract.tokens import TokenStore
 from interlock.storage.contract.workers import WorkerStore
 from interlock.storage.expired import ExpiredCounts
@@ -133,6 +133,9 @@ class Store(
     def approvals(self) -> ApprovalStore: ...
 
     @property
+    def registry(self) -> RegistryStore: ...
+
+    @property
     def tokens(self) -> TokenStore: ...
 
     @property
@@ -187,52 +190,6 @@ class Store(
         ...
 
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]: ...
-
-    async def pause(
-        self, tenant: str, type: str, *, actor: str | None, reason: str | None, resumed_by: str | None = None
-    ) -> None:
-        """Stop leasing jobs of a type; actor None resumes it."""
-        ...
-
-    async def registry(self, tenant: str) -> Registry:
-        """Return the types of a tenant, and the version that an enqueue passes back."""
-        ...
-
-    async def set_type(self, tenant: str, type: JobType, *, actor: str | None = None) -> JobType:
-        """Register a type; with an actor, here and below, the action is recorded in the audit log."""
-        ...
-
-    async def delete_type(self, tenant: str, name: str, *, actor: str | None = None) -> bool: ...
-
-    async def set_agent(self, tenant: str, agent: Agent, *, actor: str | None = None) -> Agent:
-        """Register or update an agent; a lower limit takes effect as jobs finish."""
-        ...
-
-    async def agents(self, tenant: str, after: tuple[str, str], limit: int) -> list[Agent]:
-        """List agents by kind and ID, starting after `after`."""
-        ...
-
-    async def stalled_agents(self, tenant: str, *, limit: int) -> list[Agent]:
-        """List strict agents whose slots are all held by waiting jobs, by kind and ID."""
-        ...
-
-    async def agents_named(self, tenant: str, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Agent]: ...
-
-    async def delete_agent(self, tenant: str, kind: str, id: str, *, actor: str | None = None) -> bool:
-        """Delete an agent that has no unfinished jobs; raise AgentInUse if it has."""
-        ...
-
-    async def stats(self, tenant: str, type: str | None = None) -> list[QueueStats]:
-        """Count the jobs of each type by location, as of one moment."""
-        ...
-
-    async def fill_slots(self, limit: int) -> int:
-        """Give free concurrency slots to due jobs of limited agents, for up to `limit` tenants."""
-        ...
-
-    async def fold_counters(self, rows: int, limit: int) -> int:
-        """Fold the counter deltas of tenants that have at least `rows` of them."""
-        ...
 
     async def due_leases(self, limit: int) -> list[Due]: ...
 

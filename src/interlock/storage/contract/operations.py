@@ -7,7 +7,6 @@ from typing import Protocol
 
 from interlock.domain.job import Enqueued, Rejected
 from interlock.domain.operations import Child, Prune, PruneCommand, PrunedStep, Redrive
-from interlock.domain.registry import Minute
 
 
 class OperationStore(Protocol):
@@ -61,10 +60,6 @@ class OperationStore(Protocol):
 
     async def tenants(self) -> list[str]:
         """List all tenants that have a job."""
-        ...
-
-    async def minutes(self, tenant: str) -> list[Minute]:
-        """Count transitions of the last 60 minutes and the current one, by type and time; at most 61 rows per type."""
         ...
 
     async def index_job_blocks(self, jobs: int, limit: int) -> int:

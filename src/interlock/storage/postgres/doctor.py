@@ -15,7 +15,8 @@ from interlock.storage import rehearsal
 from interlock.storage.contract import NO_TERMS
 from interlock.storage.contract.doctor import CANCELLED, ENDED, EVIDENCE, Fault
 from interlock.storage.expired import ExpiredCounts
-from interlock.storage.postgres import claim, enqueue, registry, transition
+from interlock.storage.parts.registry import set_agent
+from interlock.storage.postgres import claim, driver, enqueue, transition
 from interlock.storage.postgres.connection import Conn, call
 
 T = TypeVar("T")
@@ -73,7 +74,7 @@ async def _rehearse(connection: Conn) -> str:
     try:
         await connection.execute("select set_config('interlock.admitted', $1, true)", tenant)
         step = "a limited agent"
-        await registry.set_agent(connection, tenant, rehearsal.AGENT)
+        await driver.run(connection, tenant, lambda tx: set_agent(tx, rehearsal.AGENT))
         step = "enqueue"
         jobs = rehearsal.jobs()
         rehearsal.judge(
@@ -85,7 +86,7 @@ async def _rehearse(connection: Conn) -> str:
         leased = await claim.claim(connection, tenant, rehearsal.ASK, (), ExpiredCounts())
         rehearsal.judge(step, leased, 1)
         step = "a new limit"
-        await registry.set_agent(connection, tenant, rehearsal.WIDER)
+        await driver.run(connection, tenant, lambda tx: set_agent(tx, rehearsal.WIDER))
         more = await claim.claim(connection, tenant, rehearsal.ASK, (), ExpiredCounts())
         rehearsal.judge(step, more, 1)
         step = "complete"

@@ -7,7 +7,18 @@ from enum import Enum
 from typing import Any, Final, Protocol, TypeVar
 
 from interlock.domain.transition import JobState, Transition
-from interlock.storage.dialect import Body, Change, LockJobs, Query, Row, Statement, Step, Transaction, WriteTransitions
+from interlock.storage.dialect import (
+    Body,
+    Change,
+    FillSlots,
+    LockJobs,
+    Query,
+    Row,
+    Statement,
+    Step,
+    Transaction,
+    WriteTransitions,
+)
 from interlock.storage.postgres.connection import Conn
 
 T = TypeVar("T")
@@ -16,6 +27,7 @@ _BEGIN: Final = (
     "select set_config('interlock.tenant', $1, true), set_config('interlock.verb', $2, true), interlock.clock()"
 )
 _GUARD: Final = "select set_config('interlock.verb', 'on', true)"
+_FILL_SLOTS: Final = "select interlock.fill_slots($1)"
 _LOG: Final = "select interlock.log($1, $2, $3, $4, $5)"
 
 
@@ -98,6 +110,8 @@ async def _perform(connection: Conn, tenant: str, jobs: Jobs | None, step: Step)
         if isinstance(step, LockJobs):
             return (await jobs.job_states(connection, tenant, step.ids))[0]
         return await jobs.write(connection, tenant, step.changes)
+    if isinstance(step, FillSlots):
+        return await connection.execute(_FILL_SLOTS, tenant)
     return await connection.execute(_LOG, tenant, *step.entry)
 
 

@@ -8,7 +8,6 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
-from interlock.domain import operator_log
 from interlock.domain.decide import STOPS, Command
 from interlock.domain.job import (
     Checkpoint,
@@ -31,6 +30,7 @@ from interlock.storage.contract import NO_TERMS, ChainVerification, Due, Fitness
 from interlock.storage.expired import ExpiredCounts
 from interlock.storage.job_columns import job_of
 from interlock.storage.parts.approvals import Approvals
+from interlock.storage.parts.registry import TypesAndAgents
 from interlock.storage.parts.tokens import Tokens
 from interlock.storage.postgres import (
     caller_transaction,
@@ -52,11 +52,9 @@ from interlock.storage.postgres.explain import PostgresExplain
 from interlock.storage.postgres.heartbeats import checkpoint, heartbeat
 from interlock.storage.postgres.history_partitions import PostgresPartitions
 from interlock.storage.postgres.job_blocks import PostgresJobBlocks
-from interlock.storage.postgres.log import logged
 from interlock.storage.postgres.notify import Notifier
 from interlock.storage.postgres.operations import PostgresOperations
 from interlock.storage.postgres.progress import PostgresProgress
-from interlock.storage.postgres.registry import PostgresRegistry
 from interlock.storage.postgres.shard_directory import PostgresShards
 from interlock.storage.postgres.webhooks import PostgresOutbox
 from interlock.storage.wakeup import Wakeup
@@ -73,7 +71,6 @@ class PostgresStore(
     PostgresOperations,
     PostgresPartitions,
     PostgresProgress,
-    PostgresRegistry,
     PostgresShards,
     PostgresJobBlocks,
     PostgresExplain,
@@ -89,6 +86,7 @@ class PostgresStore(
         self.expired = ExpiredCounts()
         database = PostgresDatabase(self._run, transition, self._bell.ring)
         self.approvals = Approvals(database)
+        self.registry = TypesAndAgents(database)
         self.tokens = Tokens(database)
         self.outbox = PostgresOutbox(self._fetch)
 
@@ -168,16 +166,6 @@ class PostgresStore(
 
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
         return await self._run(lambda c: history.of_job(c, tenant, job_id))
-
-    async def pause(
-        self, tenant: str, type: str, *, actor: str | None, reason: str | None, resumed_by: str | None = None
-    ) -> None:
-        entry = operator_log.pause(actor, type, reason) if actor is not None else None
-        if actor is None and resumed_by is not None:
-            entry = operator_log.resume(resumed_by, type)
-        statement = "select interlock.pause($1, $2, $3, $4)::text"
-        await self._fetch(*logged(entry, statement, tenant, type, actor, reason))
-        self._bell.ring(tenant)
 
     async def due_leases(self, limit: int) -> list[Due]:
         rows = await self._fetch("select tenant, job_id from interlock.due_leases(interlock.clock(), $1)", limit)

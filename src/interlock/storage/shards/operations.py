@@ -157,12 +157,6 @@ class ShardedAudit(Routing):
 class ShardedMaintenance(Routing):
     """The part of a sharded store for maintenance: each shard separately, so that none waits for another."""
 
-    async def fill_slots(self, limit: int) -> int:
-        return await self.share("fill_slots", limit, lambda store, some: store.fill_slots(some))
-
-    async def fold_counters(self, rows: int, limit: int) -> int:
-        return await self.share("fold_counters", limit, lambda store, some: store.fold_counters(rows, some))
-
     async def index_job_blocks(self, jobs: int, limit: int) -> int:
         return await self.share("index_job_blocks", limit, lambda store, some: store.index_job_blocks(jobs, some))
 

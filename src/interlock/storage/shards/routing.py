@@ -165,9 +165,9 @@ class Routing:
         home = (await self.homes(tenant))[0]
         if store is home.store:
             return version
-        if (await home.run(lambda its: its.registry(tenant))).version != version:
+        if (await home.run(lambda its: its.registry.read(tenant))).version != version:
             raise RegistryChanged(tenant)
-        return (await store.registry(tenant)).version
+        return (await store.registry.read(tenant)).version
 
     async def everywhere(self, verb: str, call: Callable[[PostgresStore], Awaitable[T]]) -> list[tuple[Shard, T]]:
         """Return the results of all shards that respond soon; a slow shard does not block the others."""

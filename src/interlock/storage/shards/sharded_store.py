@@ -22,6 +22,7 @@ from interlock.storage.shards.outbox import ShardedOutbox
 from interlock.storage.shards.registry import ShardedRegistry
 from interlock.storage.shards.shard import Shard
 from interlock.storage.shards.tokens import ShardedTokens
+from interlock.storage.shards.workers import ShardedWorkers
 from interlock.storage.wakeup import Wakeup
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ MAX_FAULTS: Final = 1_000_000
 
 class ShardedStore(
     ShardedJobs,
-    ShardedRegistry,
+    ShardedWorkers,
     ShardedProgress,
     ShardedArtifacts,
     ShardedOperations,
@@ -45,6 +46,7 @@ class ShardedStore(
         self._next_shard = itertools.count()
         self._sharded_outbox = ShardedOutbox(shards, supplier)
         self.approvals = ShardedApprovals(self)
+        self.registry = ShardedRegistry(self)
         self.tokens = ShardedTokens(self)
         self._ready = Wakeup()
         self._events_added = Wakeup()

@@ -18,8 +18,9 @@ from interlock.storage import rehearsal
 from interlock.storage.contract import NO_TERMS
 from interlock.storage.contract.doctor import CANCELLED, ENDED, EVIDENCE, Fault
 from interlock.storage.expired import ExpiredCounts
+from interlock.storage.parts.registry import set_agent
 from interlock.storage.sql_files import load
-from interlock.storage.sqlite import claim, digests, enqueue, registry, transition, transition_effects
+from interlock.storage.sqlite import claim, digests, driver, enqueue, transition, transition_effects
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
 
@@ -121,7 +122,7 @@ def _end(c: Connection, fault: Fault, actor: str, reason: str) -> str:
 def _rehearse(c: Connection) -> None:
     tenant, eligibility_keys, step = rehearsal.TENANT, EligibilityKeys(rehearsal.TENANT), "a limited agent"
     try:
-        registry.set_agent(c, tenant, rehearsal.AGENT)
+        driver.run(c, tenant, lambda tx: set_agent(tx, rehearsal.AGENT), c.now)
         step = "enqueue"
         jobs = rehearsal.jobs()
         rehearsal.judge(step, enqueue.enqueue(c, eligibility_keys, tenant, jobs, True, NO_TERMS), 2)
@@ -131,7 +132,7 @@ def _rehearse(c: Connection) -> None:
         leased = claim.claim(c, eligibility_keys, tenant, rehearsal.ASK, (), ExpiredCounts())
         rehearsal.judge(step, leased, 1)
         step = "a new limit"
-        registry.set_agent(c, tenant, rehearsal.WIDER)
+        driver.run(c, tenant, lambda tx: set_agent(tx, rehearsal.WIDER), c.now)
         more = claim.claim(c, eligibility_keys, tenant, rehearsal.ASK, (), ExpiredCounts())
         rehearsal.judge(step, more, 1)
         step = "complete"

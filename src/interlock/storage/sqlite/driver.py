@@ -6,8 +6,19 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from interlock.storage.dialect import Body, Change, LockJobs, Query, Row, Statement, Step, Transaction, WriteTransitions
-from interlock.storage.sqlite import log
+from interlock.storage.dialect import (
+    Body,
+    Change,
+    FillSlots,
+    LockJobs,
+    Query,
+    Row,
+    Statement,
+    Step,
+    Transaction,
+    WriteTransitions,
+)
+from interlock.storage.sqlite import log, transition_effects
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
 
@@ -95,6 +106,8 @@ def _perform(
             return {id: found[id].state for id in step.ids if id in found}
         changes = [(change, found[change.id]) for change in step.changes]
         return jobs.write(connection, tenant, changes, EligibilityKeys(tenant))
+    if isinstance(step, FillSlots):
+        return transition_effects.fill_slots(connection, tenant)
     return log.append(connection, tenant, step.entry)
 
 

@@ -11,7 +11,6 @@ from typing import Final, TypeVar
 
 import apsw
 
-from interlock.domain import operator_log
 from interlock.domain.decide import STOPS, Command
 from interlock.domain.job import (
     Checkpoint,
@@ -34,9 +33,10 @@ from interlock.storage.contract import NO_TERMS, ChainVerification, Due, Fitness
 from interlock.storage.expired import ExpiredCounts
 from interlock.storage.migrate import lacking, migrations, pending
 from interlock.storage.parts.approvals import Approvals
+from interlock.storage.parts.registry import TypesAndAgents
 from interlock.storage.parts.tokens import Tokens
 from interlock.storage.sql_files import load
-from interlock.storage.sqlite import claim, enqueue, history, list_jobs, log, transition
+from interlock.storage.sqlite import claim, enqueue, history, list_jobs, log, transition, transition_effects
 from interlock.storage.sqlite.artifacts import SQLiteArtifacts
 from interlock.storage.sqlite.audit import SQLiteAudit
 from interlock.storage.sqlite.connection import (
@@ -58,13 +58,11 @@ from interlock.storage.sqlite.job_row import to_job
 from interlock.storage.sqlite.notify import EVENTS, Notifier, Topic
 from interlock.storage.sqlite.operations import SQLiteOperations
 from interlock.storage.sqlite.progress import SQLiteProgress
-from interlock.storage.sqlite.registry import SQLiteRegistry
 from interlock.storage.sqlite.webhooks import SQLiteOutbox
 from interlock.storage.sqlite.writer import Writer
 
 _READ: Final = load("interlock.storage.sqlite", "read.sql")
-_PAUSE: Final = load("interlock.storage.sqlite", "transition.sql")["pause"]
-_GOES_ON: Final = load("interlock.storage.sqlite", "transition.sql")["goes_on"]
+_ANY_AGENT_DUE: Final = load("interlock.storage.sqlite", "transition_effects.sql")["any_agent_due"]
 PACKAGE: Final = "interlock.storage.sqlite"
 READERS: Final = 4
 FULL: Final = 2
@@ -72,7 +70,6 @@ T = TypeVar("T")
 
 
 class SQLiteStore(
-    SQLiteRegistry,
     SQLiteArtifacts,
     SQLiteAudit,
     DoctorVerbs,
@@ -94,6 +91,7 @@ class SQLiteStore(
         self.expired = ExpiredCounts()
         database = SQLiteDatabase(self._write, self._read, transition, clock, self._stir)
         self.approvals = Approvals(database)
+        self.registry = TypesAndAgents(database)
         self.tokens = Tokens(database)
         self.outbox = SQLiteOutbox(self._write, self._read)
         prepare_file(path)
@@ -192,22 +190,6 @@ class SQLiteStore(
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
         return await self._read(lambda c: history.of_job(c, tenant, job_id))
 
-    async def pause(
-        self, tenant: str, type: str, *, actor: str | None, reason: str | None, resumed_by: str | None = None
-    ) -> None:
-        def write(c: Connection) -> None:
-            at = None if actor is None else c.now
-            if at is None:
-                c.db.execute(_GOES_ON, {"tenant": tenant, "type": type, "now": c.now})
-            c.db.execute(_PAUSE, {"tenant": tenant, "type": type, "at": at, "actor": actor, "reason": reason})
-            if actor is not None:
-                log.append(c, tenant, operator_log.pause(actor, type, reason))
-            elif resumed_by is not None:
-                log.append(c, tenant, operator_log.resume(resumed_by, type))
-
-        await self._write(write)
-        self._notifier.ring(tenant)
-
     async def due_leases(self, limit: int) -> list[Due]:
         return await self._due("due_leases", limit)
 
@@ -284,6 +266,19 @@ class SQLiteStore(
         for connection in self._open_readers:
             connection.close()
         self._open_readers.clear()
+
+    async def read_settled(self, tenant: str, query: Callable[[Connection], T]) -> T:
+        """Assign free concurrency slots to due jobs, then run the query, so that it sees current slots."""
+
+        def read(c: Connection) -> tuple[bool, T | None]:
+            ((due,),) = c.rows(_ANY_AGENT_DUE, {"tenant": tenant, "now": c.read_clock()})
+            return (True, None) if due else (False, query(c))
+
+        due, answer = await self._read(read)
+        if due:
+            await self._write(lambda c: transition_effects.fill_slots(c, tenant))
+            return await self._read(query)
+        return answer  # type: ignore[return-value]
 
     def _stir(self, tenant: str) -> None:
         self._notifier.ring(tenant)

@@ -95,19 +95,3 @@ WHERE tenant = ? AND id = ?;
 
 -- name: agent_nos_of
 SELECT DISTINCT j.agent_no FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value WHERE j.agent_no IS NOT NULL;
-
--- name: pause
-INSERT INTO queue (tenant, type, paused_at, paused_by, pause_reason) VALUES (:tenant, :type, :at, :actor, :reason)
-ON CONFLICT DO UPDATE SET paused_at = excluded.paused_at, paused_by = excluded.paused_by, pause_reason = excluded.pause_reason;
-
--- name: goes_on
--- On resume, deliver queue.ready for the first ready job of each range: no worker could claim them while paused.
-INSERT INTO event_to_deliver
-SELECT j.tenant, j.seq, 'queue.ready', j.status FROM queue k
-CROSS JOIN eligibility_key r INDEXED BY eligibility_key_bases ON r.tenant = k.tenant AND r.type = k.type AND r.no = r.base
-CROSS JOIN job j ON j.rowid IN (
-  (SELECT i.rowid FROM job i INDEXED BY job_ready WHERE i.tenant = r.tenant AND i.eligibility_key = r.no AND i.run_at <= :now
-    AND i.status IN ('queued', 'retry') AND i.awaiting = 0 AND i.blocked = 0 ORDER BY i.run_at LIMIT 1),
-  (SELECT i.rowid FROM job i INDEXED BY job_ready_base WHERE i.tenant = r.tenant AND i.base = r.no AND i.run_at <= :now
-    AND i.status IN ('queued', 'retry') AND i.awaiting = 0 AND i.blocked = 0 AND i.eligibility_key <> i.base ORDER BY i.run_at LIMIT 1))
-WHERE k.tenant = :tenant AND k.type = :type AND k.paused_at IS NOT NULL;

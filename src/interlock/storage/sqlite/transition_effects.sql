@@ -37,13 +37,3 @@ SELECT no FROM agent WHERE tenant = :tenant AND next_due <= :now AND next_due IS
 
 -- name: any_agent_due
 SELECT EXISTS (SELECT 1 FROM agent WHERE tenant = :tenant AND next_due <= :now AND next_due IS NOT NULL);
-
--- name: tenants_with_due_agents
-WITH RECURSIVE t (tenant) AS (
-  SELECT min(tenant) FROM agent INDEXED BY agent_due WHERE next_due IS NOT NULL
-  UNION ALL
-  SELECT (SELECT n.tenant FROM agent n INDEXED BY agent_due WHERE n.tenant > t.tenant AND n.next_due IS NOT NULL ORDER BY n.tenant LIMIT 1)
-  FROM t WHERE t.tenant IS NOT NULL
-)
-SELECT t.tenant FROM t WHERE EXISTS
-  (SELECT 1 FROM agent a WHERE a.tenant = t.tenant AND a.next_due <= :now AND a.next_due IS NOT NULL) LIMIT :limit;

@@ -204,28 +204,3 @@ begin
     join interlock.job_history h on h.tenant = p_tenant and h.job_id = u.id and h.fence = u.fence
     where h.from_status = 'running' and h.to_status <> 'running';
 end $$;
-
--- Pause or resume a type. Resuming emits `queue.ready` for jobs that became due meanwhile, because they could not be
--- claimed before.
-create or replace function interlock.pause(p_tenant text, p_type text, p_actor text, p_reason text) returns void language plpgsql as $$
-declare
-  t timestamptz := interlock.clock();
-begin
-  perform set_config('interlock.tenant', p_tenant, true);
-  if p_actor is null and exists (
-      select from interlock.queue k where k.tenant = p_tenant and k.type = p_type and k.paused_at is not null) then
-    perform interlock.deliver_ready(p_tenant, array(
-      select x.job_id from interlock.eligibility_key r cross join lateral (
-        (select q.job_id from interlock.ready q where q.tenant = p_tenant and q.eligibility_key = r.no and not q.blocked and q.run_at <= t
-         order by q.run_at limit 1)
-        union all
-        (select q.job_id from interlock.ready q
-         where q.tenant = p_tenant and q.base = r.no and q.eligibility_key <> q.base and not q.blocked and q.run_at <= t
-         order by q.run_at limit 1)) x
-      where r.tenant = p_tenant and r.type = p_type and r.no = r.base));
-  end if;
-  insert into interlock.queue (tenant, type, paused_at, paused_by, pause_reason)
-  values (p_tenant, p_type, case when p_actor is not null then interlock.clock() end, p_actor, p_reason)
-  on conflict (tenant, type) do update
-    set paused_at = excluded.paused_at, paused_by = excluded.paused_by, pause_reason = excluded.pause_reason;
-end $$;
