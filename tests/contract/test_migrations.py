@@ -170,11 +170,11 @@ async def test_a_database_without_a_schema_is_rejected_until_migrated(empty: Pla
 
 
 async def test_a_migration_that_fails_halfway_leaves_nothing(empty: Place) -> None:
-    """Something is in the way of the third migration: the first two must not stay behind."""
-    before, after = ("CREATE TABLE job_view (x INTEGER)", "DROP TABLE job_view")
+    """A table of the schema exists already: nothing of the schema must stay behind."""
+    before, after = ("CREATE TABLE job_block (x INTEGER)", "DROP TABLE job_block")
     if empty.engine == "postgres":
         before, after = (
-            f"create schema interlock authorization {OWNER}; create table interlock.job_view (x int)",
+            f"create schema interlock authorization {OWNER}; create table interlock.job_block (x int)",
             "drop schema interlock cascade",
         )
     async with empty.sql() as sql:
@@ -187,7 +187,7 @@ async def test_a_migration_that_fails_halfway_leaves_nothing(empty: Place) -> No
             found = await sql.run("select relname from pg_class where relnamespace = 'interlock'::regnamespace")
         else:
             found = await sql.run("SELECT name FROM sqlite_schema")
-        assert found == [("job_view",)]
+        assert found == [("job_block",)]
         await sql.run(after)
     await empty.migrate()
     store = await empty.open()

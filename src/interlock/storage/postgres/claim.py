@@ -10,11 +10,11 @@ from operator import itemgetter
 from typing import Any, Final
 
 from interlock.domain.decide import EnforceDeadline, ExpireLease
-from interlock.domain.job import Job
+from interlock.domain.job import FIELDS, Job, Kind
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimFilter, Names
 from interlock.storage.expired import ExpiredCounts, count_expired
-from interlock.storage.job_columns import job_of
+from interlock.storage.job_columns import JOB, RARE, job_of
 from interlock.storage.postgres import transition
 from interlock.storage.postgres.column_arrays import filled, is_empty, maker, times
 from interlock.storage.postgres.connection import Conn, call, of_a_row
@@ -28,17 +28,16 @@ _FIELDS: Final = (
     "run_at", "max_attempts", "worker", "rare",
 )  # fmt: skip
 _RARE: Final = (
-    "headers", "traceparent", "tags", "affinity_key", "repository", "requires", "webhook", "parent_id", "redrive_of",
-    "requested_by", "deadline", "timeout_seconds", "backoff", "expiry_delay_seconds", "attempt", "fence",
-    "lease_expires_at", "cancel_requested_at", "cancel_reason", "checkpoint", "checkpoint_seq", "usage", "result",
-    "result_summary", "error", "sanitized", "version", "releases", "started_at",
+    *RARE, "attempt", "fence", "lease_expires_at", "cancel_requested_at", "cancel_reason", "checkpoint",
+    "checkpoint_seq", "usage", "result", "result_summary", "error", "sanitized", "version", "releases", "started_at",
 )  # fmt: skip
+_SECONDS: Final = tuple(name for name in RARE if FIELDS[name].kind is Kind.SECONDS)
 _NONE: Final[dict[str, Iterable[Any]]] = dict.fromkeys(Job._fields, repeat(None))
 _new_job: Final = maker(Job)
 _since: Final = itemgetter(Job._fields.index("run_at"), Job._fields.index("seq"))
 _priority: Final = itemgetter(Job._fields.index("priority"))
 _CLAIM: Final = call("claim", 12)
-_LEASED_BEFORE: Final = call("leased_before", 3)
+_LEASED_BEFORE: Final = call("leased_before", 3, columns=JOB)
 
 
 async def claim(
@@ -62,7 +61,7 @@ async def claim(
 def _rare(facts: str) -> dict[str, Any]:
     """Decode the less common columns; PostgreSQL writes 50.0 as 50 in JSON."""
     found = dict(zip(_RARE, json.loads(facts), strict=True))
-    for name in ("timeout_seconds", "expiry_delay_seconds"):
+    for name in _SECONDS:
         found[name] = None if found[name] is None else float(found[name])
     return found
 

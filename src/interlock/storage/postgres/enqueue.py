@@ -11,9 +11,10 @@ from typing import Final, NamedTuple
 import asyncpg
 
 from interlock.domain.digests import of_creation
-from interlock.domain.job import Enqueued, NewJob, Rejected
+from interlock.domain.job import FIELDS, Enqueued, Kind, NewJob, Rejected
 from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentNotActive, UnknownAgent
 from interlock.storage.contract import RegistryChanged, Terms
+from interlock.storage.job_columns import RARE
 from interlock.storage.postgres.column_arrays import array_literal, shared, some
 from interlock.storage.postgres.connection import Conn, call
 
@@ -269,12 +270,11 @@ async def _insert(
     return {id: (seq, at) for id, seq in zip(added.split(), seqs, strict=True)}
 
 
-_RARE: Final = (
-    "run_at", "delay_seconds", "deadline", "timeout_seconds", "backoff", "expiry_delay_seconds", "headers",
-    "traceparent", "affinity_key", "repository", "webhook", "parent_id", "redrive_of", "requested_by",
-)  # fmt: skip
-_rare: Final = attrgetter(*_RARE, "tags", "requires")
-_NOTHING: Final = (None,) * len(_RARE) + ((), ())
+# The less common options, sent as one JSON object: when the job is due, and the rare ones.
+_RARE: Final = ("run_at", "delay_seconds", *RARE)
+_LISTS: Final = tuple(name for name in RARE if FIELDS[name].kind is Kind.NAMES)
+_rare: Final = attrgetter(*_RARE)
+_NOTHING: Final = _rare(NewJob("", ""))
 
 
 def _rest(job: NewJob, key_generation: int | None) -> str | None:
@@ -282,6 +282,6 @@ def _rest(job: NewJob, key_generation: int | None) -> str | None:
     values = _rare(job)
     if values == _NOTHING and key_generation is None:
         return None
-    rest = {name: value for name, value in zip(_RARE, values, strict=False) if value is not None}
-    lists = {"tags": array_literal(job.tags), "requires": array_literal(job.requires)}
+    rest = {name: value for name, value in zip(_RARE, values, strict=True) if value is not None}
+    lists = {name: array_literal(rest[name]) for name in _LISTS}
     return json.dumps(rest | lists | {"key_generation": key_generation})

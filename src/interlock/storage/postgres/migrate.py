@@ -22,6 +22,7 @@ LOCK: Final = 7_166_011_201  # any number, the same in every version
 GIVE_WAY_SECONDS: Final = 2
 KEEP_TRYING_SECONDS: Final = 120.0
 FUNCTIONS: Final = (
+    "job_view",
     "digests",
     "job_blocks",
     "concurrency",

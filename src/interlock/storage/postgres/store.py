@@ -28,7 +28,7 @@ from interlock.errors import SchemaMismatch
 from interlock.storage import history_chain
 from interlock.storage.contract import NO_TERMS, ChainVerification, Due, Fitness, Terms, cancels_of
 from interlock.storage.expired import ExpiredCounts
-from interlock.storage.job_columns import job_of
+from interlock.storage.job_columns import JOB, job_of
 from interlock.storage.parts.approvals import Approvals
 from interlock.storage.parts.registry import TypesAndAgents
 from interlock.storage.parts.tokens import Tokens
@@ -146,7 +146,7 @@ class PostgresStore(
         return [states.get(id) for id in job_ids]
 
     async def get(self, tenant: str, job_ids: Sequence[str]) -> list[Job | None]:
-        rows = await self._fetch(call("jobs", 2), tenant, list(job_ids))
+        rows = await self._fetch(call("jobs", 2, columns=JOB), tenant, list(job_ids))
         jobs = {job.id: job for job in map(job_of, rows)}
         return [jobs.get(id) for id in job_ids]
 
@@ -154,8 +154,8 @@ class PostgresStore(
         f = filter
         statuses = [str(status) for status in f.statuses] or None
         rows = await self._fetch(
-            call("find_jobs", 13), tenant, statuses, f.type, *(f.agent or (None, None)), f.worker, f.stale_seconds,
-            f.parent_id, list(f.tags), f.created_after, f.created_before, f.before_seq, f.limit,
+            call("find_jobs", 13, columns=JOB), tenant, statuses, f.type, *(f.agent or (None, None)), f.worker,
+            f.stale_seconds, f.parent_id, list(f.tags), f.created_after, f.created_before, f.before_seq, f.limit,
         )  # fmt: skip
         found = {job.seq: job for job in map(job_of, rows)}
         return [found[seq] for seq in sorted(found, reverse=True)[: f.limit]]

@@ -40,13 +40,12 @@ WHERE v.attempt BETWEEN 1 AND v.max_attempts;
 
 -- name: unchanged
 -- Whether each job of a range is unchanged since enqueue, and its state. Must return the same rows as bodies.
-SELECT version = 1 AND attempt = 1 AND deadline IS NULL AND timeout_seconds IS NULL AND tags = '[]', id, priority, eligibility_key, agent_no, run_at, max_attempts, head
+SELECT version = 1 AND attempt = 1 AND {plain_job}, id, priority, eligibility_key, agent_no, run_at, max_attempts, head
 FROM job WHERE tenant = ? AND seq BETWEEN ? AND ? ORDER BY seq;
 
 -- name: bodies
 -- Whether each body has only the common columns, and their values.
-SELECT coalesce(requested_by, parent_id, redrive_of, idempotency_key, backoff, expiry_delay_seconds, headers, traceparent, webhook)
-  IS NULL, agent_kind, agent_id, created_by, created_at, payload
+SELECT {plain_body}, agent_kind, agent_id, created_by, created_at, payload
 FROM job_body WHERE tenant = ? AND seq BETWEEN ? AND ? ORDER BY seq;
 
 -- name: lease_jobs

@@ -14,10 +14,8 @@ INSERT INTO job_body (tenant, created_at, seq, id, type, created_by, agent_kind,
 VALUES (?1, ?2, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_full_body
-INSERT INTO job_body (tenant, created_at, seq, id, type, created_by, agent_kind, agent_id, requires, payload, requested_by, parent_id,
-  redrive_of, repository, affinity_key, idempotency_key, body_sha256, backoff, expiry_delay_seconds, headers, traceparent, webhook,
-  key_generation)
-VALUES (?1, ?2, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO job_body (tenant, created_at, seq, id, type, created_by, agent_kind, agent_id, requires, payload, {more}, key_generation)
+VALUES (?1, ?2, ?, ?, ?, ?, ?, ?, ?, ?, {more_values}, ?);
 
 -- name: by_key
 -- The jobs with these idempotency keys, the newest of each last.

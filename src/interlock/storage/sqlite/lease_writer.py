@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from interlock.domain import principal
 from interlock.domain.decide import EnforceDeadline
-from interlock.domain.job import Job
+from interlock.domain.job import FIELDS, Job, job_maker
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import DEFAULT_LEASE_SECONDS
 from interlock.domain.retry import SECOND
@@ -30,7 +30,14 @@ _VERSION, _FENCE, _WORKER, _EXPIRES = AT["version"], AT["fence"], AT["worker"], 
 _HEARTBEAT, _STARTED, _RUN_STARTED, _UPDATED = (
     AT[name] for name in ("heartbeat_at", "started_at", "run_started_at", "updated_at")
 )
-_RUNNING: Final = Status.RUNNING
+# A job that was enqueued without rare options and is leased for the first time.
+_KNOWN: Final = (
+    "tenant", "id", "seq", "type", "priority", "payload", "agent_kind", "agent_id", "affinity_key", "repository",
+    "requires", "created_by", "run_at", "max_attempts", "worker", "fence", "lease_expires_at", "created_at",
+    "updated_at", "started_at", "run_started_at",
+)  # fmt: skip
+_AS_ENQUEUED: Final = {name: FIELDS[name].initial for name in Job._fields if name not in _KNOWN}
+_leased_first: Final = job_maker(_KNOWN, _AS_ENQUEUED | {"status": Status.RUNNING, "version": 2, "tags": ()})
 
 # An unchanged job without rare options: its seq, and a few columns of job and job_body that describe it fully.
 NewJobRow = tuple[int, tuple[Any, ...], tuple[Any, ...]]
@@ -121,12 +128,9 @@ class LeaseWriter:
                 last, expires_at = (worker, lease), now + round(lease * SECOND)
                 same = self._moves.setdefault((worker, lease, "queued", 1, 1, 0), [])
             same.append((id, seq, base, agent_no, first_hash))
-            # Positional, in field order: keyword arguments cost more than the rest of a claim.
-            leased.append(tuple.__new__(Job, (
-                tenant, id, seq, type, _RUNNING, priority, payload, None, None, (), agent_kind, agent_id,
-                affinity_key, repository, requires, None, None, None, None, created_by, None, run_at, None, None, None,
-                None, 1, max_attempts, worker, fence, expires_at, None, None, (), None, None, None, None, None, None,
-                None, None, False, 2, 0, created_at, now, now, now, None, False,
+            leased.append(_leased_first((
+                tenant, id, seq, type, priority, payload, agent_kind, agent_id, affinity_key, repository, requires,
+                created_by, run_at, max_attempts, worker, fence, expires_at, created_at, now, now, now,
             )))  # fmt: skip
         return leased
 

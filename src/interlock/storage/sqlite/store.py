@@ -31,6 +31,7 @@ from interlock.errors import Invalid, SchemaMismatch, StorageBroken
 from interlock.storage import history_chain
 from interlock.storage.contract import NO_TERMS, ChainVerification, Due, Fitness, Terms, cancels_of
 from interlock.storage.expired import ExpiredCounts
+from interlock.storage.job_columns import expand
 from interlock.storage.migrate import lacking, migrations, pending
 from interlock.storage.parts.approvals import Approvals
 from interlock.storage.parts.registry import TypesAndAgents
@@ -340,7 +341,7 @@ def _migrate(connection: Connection) -> list[str]:
     db.execute(_LADDER)
     todo = pending(migrations(PACKAGE), _checksums(connection))
     for m in todo:
-        db.execute(m.text)
+        db.execute(expand(m.text))
         db.execute("INSERT INTO schema_migration VALUES (?, ?, ?, ?)", (m.number, m.name, m.checksum, connection.now))
     return [m.name for m in todo]
 

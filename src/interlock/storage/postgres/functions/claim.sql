@@ -8,8 +8,7 @@ end $$;
 
 -- Return the less common columns of a job that was just leased.
 create or replace function interlock.rare_facts(j interlock.job) returns text language sql stable as $$
-  select json_build_array(j.headers, j.traceparent, j.tags, j.affinity_key, j.repository, j.requires, j.webhook, j.parent_id, j.redrive_of,
-    j.requested_by, interlock.micros(j.deadline), j.timeout_seconds, j.backoff, j.expiry_delay_seconds, j.attempt, j.fence,
+  select json_build_array({rare_json}, j.attempt, j.fence,
     interlock.micros(j.lease_expires_at), interlock.micros(j.cancel_requested_at), j.cancel_reason, c.data, c.seq, j.usage, j.result,
     j.result_summary, j.error, j.sanitized or coalesce(c.sanitized, false), j.version, j.releases, interlock.micros(j.started_at))::text
   from (values (1)) as one left join interlock.job_checkpoint c
@@ -245,9 +244,7 @@ begin
     where j.tenant = p_tenant and j.id = any(got)
     returning j.id, j.seq, j.type, j.priority, j.payload, j.agent_kind, j.agent_id, j.idempotency_key, j.created_by,
       j.created_at, j.run_at, j.max_attempts, p_claimants[width_bucket(j.id, got)] as claimant,
-      case when j.version > 2 or j.lease_expires_at <> lease_end or j.sanitized or cardinality(j.tags) > 0 or cardinality(j.requires) > 0
-        or num_nonnulls(j.headers, j.traceparent, j.affinity_key, j.repository, j.webhook, j.parent_id, j.redrive_of, j.requested_by,
-          j.deadline, j.timeout_seconds, j.backoff, j.expiry_delay_seconds) > 0
+      case when j.version > 2 or j.lease_expires_at <> lease_end or j.sanitized or {has_rare}
       then interlock.rare_facts(j) end as rare)
   select count(*), array_agg(s.id)::text, array_agg(s.seq), array_agg(s.type), array_agg(s.priority), array_agg(s.payload),
     array_agg(s.agent_kind), array_agg(s.agent_id), array_agg(s.idempotency_key), array_agg(s.created_by), string_agg(timestamptz_send(s.created_at), ''),

@@ -116,18 +116,14 @@ begin
     numbers := array(select nextval('interlock.job_seq_seq') from generate_series(1, cardinality(ordinals)));
   end if;
   with created as (
-    insert into interlock.job (tenant, id, seq, type, status, priority, eligibility_key, base, agent_no, run_at, deadline, timeout_seconds, attempt,
-      max_attempts, fence, version, releases, created_at, updated_at, verb, actor, parent_id, redrive_of, agent_kind, agent_id, repository,
-      affinity_key, requires, tags, idempotency_key, key_generation, body_sha256, backoff, expiry_delay_seconds, headers, traceparent, webhook, created_by,
-      requested_by, payload, metadata, head)
+    insert into interlock.job (tenant, id, seq, type, status, priority, eligibility_key, base, agent_no, run_at, attempt, max_attempts,
+      fence, version, releases, created_at, updated_at, verb, actor, agent_kind, agent_id, idempotency_key, key_generation,
+      body_sha256, created_by, payload, metadata, {rare}, head)
     overriding system value
     select p_tenant, n.id, n.seq, n.type, 'queued', coalesce(n.priority, priorities[1]), n.eligibility_key, n.base, n.agent_no,
       coalesce(interlock.moment((r ->> 'run_at')::bigint), at + (r ->> 'delay_seconds')::double precision * interval '1 second', at),
-      interlock.moment((r ->> 'deadline')::bigint), (r ->> 'timeout_seconds')::double precision, 1, coalesce(n.max_attempts, enqueue.max_attempts[1]),
-      0, 1, 0, at, at, 'enqueue', coalesce(n.creator, creators[1]), (r ->> 'parent_id')::uuid, (r ->> 'redrive_of')::uuid, n.agent_kind,
-      n.agent_id, r ->> 'repository', r ->> 'affinity_key', coalesce((r ->> 'requires')::text[], '{}'), coalesce((r ->> 'tags')::text[], '{}'),
-      n.key, coalesce((r ->> 'key_generation')::integer, 0), n.body, r ->> 'backoff', (r ->> 'expiry_delay_seconds')::double precision, r ->> 'headers', r ->> 'traceparent',
-      r ->> 'webhook', coalesce(n.creator, creators[1]), r ->> 'requested_by', n.payload, n.metadata,
+      1, coalesce(n.max_attempts, enqueue.max_attempts[1]), 0, 1, 0, at, at, 'enqueue', coalesce(n.creator, creators[1]), n.agent_kind,
+      n.agent_id, n.key, coalesce((r ->> 'key_generation')::integer, 0), n.body, coalesce(n.creator, creators[1]), n.payload, n.metadata, {rare_values},
       sha256(interlock.origin(tenant_field, n.id) || case when same is not null then same
         else interlock.history_bytes(1, null, interlock.became('queued', 'enqueue', coalesce(n.creator, creators[1])), 1, 0, '-') end
         || convert_to(interlock.field(n.metadata), 'UTF8') || tail)

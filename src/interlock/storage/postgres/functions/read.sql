@@ -76,7 +76,7 @@ begin
     foreach part in array case when source in ('running', 'waiting_for_approval', 'queued') or noted_to = 0 then '{everywhere}'
         when worded then '{not_noted,job_blocks}' else '{not_noted,between}' end::text[] loop
       return query execute
-        'select {list} from '
+        'select {view_list} from '
         || case
           when source = 'running' then
             '(select l.job_id from interlock.lease l where l.tenant = $1 and ($6 is null or l.worker = $6) offset 0) c'

@@ -164,6 +164,16 @@ create index job_seq on interlock.job (tenant, seq) where seq is not null;
 create index job_parent on interlock.job (tenant, parent_id, seq) where parent_id is not null;
 create index job_redrive on interlock.job (tenant, redrive_of) where redrive_of is not null;
 create index job_agent on interlock.job (tenant, agent_kind, agent_id, seq) where agent_kind is not null;
+
+-- The columns that a job was created with never change. Per statement: comparing this many columns per row is expensive.
+create function interlock.refuse_identity() returns trigger language plpgsql as $$
+begin
+  raise exception 'interlock: what a job was created with, its payload above all, never changes' using errcode = 'check_violation';
+end $$;
+create trigger guard_identity before update of tenant, id, seq, type, payload, headers, traceparent, created_at, created_by,
+  requested_by, parent_id, redrive_of, idempotency_key, key_generation, body_sha256, agent_kind, agent_id, agent_no, repository, affinity_key, requires,
+  webhook, backoff, expiry_delay_seconds on interlock.job for each statement execute function interlock.refuse_identity();
+
 comment on table interlock.job is
   'Every job: the truth that ready and lease only index. No column that changes is indexed, so updates stay in place.';
 comment on column interlock.job.id is 'A UUIDv7. It names the job; it is no order.';

@@ -96,15 +96,6 @@ create trigger guard_move before update on interlock.job for each row
              else old.status <= 'retry' and new.status = 'running' and new.fence > old.fence end) is not true)
   execute function interlock.guard_move();
 
--- Per statement, not per row: comparing this many columns per row is expensive.
-create function interlock.refuse_identity() returns trigger language plpgsql as $$
-begin
-  raise exception 'interlock: what a job was created with, its payload above all, never changes' using errcode = 'check_violation';
-end $$;
-create trigger guard_identity before update of tenant, id, seq, type, payload, headers, traceparent, created_at, created_by,
-  requested_by, parent_id, redrive_of, idempotency_key, key_generation, body_sha256, agent_kind, agent_id, agent_no, repository, affinity_key, requires,
-  webhook, backoff, expiry_delay_seconds on interlock.job for each statement execute function interlock.refuse_identity();
-
 -- A row in ready is found by run_at and eligibility key, so a transition that ends the wait must not change them.
 create function interlock.reject_reorder() returns trigger language plpgsql as $$
 begin
