@@ -41,30 +41,30 @@ def link(job: Job, name: str = "report.md", url: str = "https://example.org/repo
 async def opened(queue: TenantQueue, *items: NewArtifact) -> None:
     """Note the keys of files, as an upload does before its first byte."""
     openings = [Opening(new.holder, new.name, new.key) for new in items if new.key is not None]
-    assert await queue.store.open_uploads(queue.tenant, openings, quota=None) == [None] * len(openings)
+    assert await queue.store.artifacts.open_uploads(queue.tenant, openings, quota=None) == [None] * len(openings)
 
 
 async def show(queue: TenantQueue, *items: NewArtifact, quota: int | None = None) -> list[Artifact]:
     await opened(queue, *items)
-    answers = await queue.store.show_artifacts(queue.tenant, items, quota=quota)
+    answers = await queue.store.artifacts.publish(queue.tenant, items, quota=quota)
     assert not [answer for answer in answers if isinstance(answer, Rejected)], answers
     return [answer for answer in answers if isinstance(answer, Artifact)]
 
 
 async def refused(queue: TenantQueue, *items: NewArtifact, quota: int | None = None) -> Error:
     """Why the last one is not shown."""
-    answer = (await queue.store.show_artifacts(queue.tenant, items, quota=quota))[-1]
+    answer = (await queue.store.artifacts.publish(queue.tenant, items, quota=quota))[-1]
     assert isinstance(answer, Rejected), answer
     return answer.error
 
 
 async def listed(queue: TenantQueue, job: Job, **fields: Any) -> list[Artifact]:
-    return await queue.store.artifacts(queue.tenant, job.id, **{"before": None, "limit": 50, **fields})
+    return await queue.store.artifacts.page(queue.tenant, job.id, **{"before": None, "limit": 50, **fields})
 
 
 async def due(queue: TenantQueue) -> list[str]:
     """The keys of this tenant whose time has come."""
-    return [orphan.key for orphan in await queue.store.due_orphans(10_000) if orphan.tenant == queue.tenant]
+    return [orphan.key for orphan in await queue.store.artifacts.due_orphans(10_000) if orphan.tenant == queue.tenant]
 
 
 def keys(items: Sequence[NewArtifact | Artifact]) -> list[str | None]:

@@ -60,7 +60,7 @@ async def test_every_operation_of_a_worker_from_before_the_restore_is_rejected(
     (kept,) = await queue.store.save_steps(queue.tenant, [step(job)])
     (reported,) = await queue.store.add_events(queue.tenant, [report(job, event())])
     opening = Opening(Holder(job.id, job.fence, str(job.worker)), "report.md", "0" * 32, 1)
-    (opened,) = await queue.store.open_uploads(queue.tenant, [opening], quota=None)
+    (opened,) = await queue.store.artifacts.open_uploads(queue.tenant, [opening], quota=None)
     for answer in (kept, reported, opened):
         assert isinstance(answer, Rejected)
         assert isinstance(answer.error, LeaseLost)

@@ -43,7 +43,7 @@ async def rich(queue: TenantQueue) -> Job:
     await keep(queue, step(job))
     await append_events(queue, report(job, event()))
     await queue.checkpoint(save(job, 1))
-    await queue.store.show_artifacts(
+    await queue.store.artifacts.publish(
         queue.tenant, [NewArtifact(job.id, job.fence, "w1", new_id(), "link", url="https://example.test/")], quota=None
     )
     _, approval = await waiting(queue, job=job)

@@ -131,9 +131,9 @@ async def test_an_artifact_is_found_by_its_id_on_any_shard(wide: TenantQueue, sp
     encoded = await show(wide, *(file(job) for job in jobs))
     for current in SHARDS:
         spread.current = current
-        assert [await wide.store.artifact_home(tenant, one.id) for one in encoded] == [job.id for job in jobs]
-        assert await wide.store.artifact_home(tenant, NEVER) is None
-        assert await wide.store.artifact_home(f"{tenant} too", encoded[0].id) is None
+        assert [await wide.store.artifacts.job_of(tenant, one.id) for one in encoded] == [job.id for job in jobs]
+        assert await wide.store.artifacts.job_of(tenant, NEVER) is None
+        assert await wide.store.artifacts.job_of(f"{tenant} too", encoded[0].id) is None
 
 
 async def test_a_repeated_claim_gets_its_jobs_from_any_shard(wide: TenantQueue, spread: Spread) -> None:

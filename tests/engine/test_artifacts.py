@@ -207,7 +207,7 @@ async def test_concurrent_uploads_together_stay_within_the_quota(
     holder = await lease(engine, who)
     answers = await asyncio.gather(*(put(engine, holder, f"{n}", bytes(10)) for n in range(12)), return_exceptions=True)
     assert sorted(type(answer).__name__ for answer in answers) == ["Artifact"] * 5 + ["TooLarge"] * 7
-    assert await store.artifact_bytes(TENANT) == 50
+    assert await store.artifacts.total_bytes(TENANT) == 50
     await engine.artifacts.collect_orphans()
     assert sum(path.stat().st_size for path in paths(root)) == 50
 

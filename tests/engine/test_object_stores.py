@@ -133,13 +133,13 @@ async def test_file_and_directories_are_synced_before_the_artifact_is_published(
 
     monkeypatch.setattr(os, "fsync", note)
     published_after = []
-    show = files.store.show_artifacts
+    show = files.store.artifacts.publish
 
     async def encoded(*arguments: Any, **options: Any) -> Any:
         published_after.extend(synced)
         return await show(*arguments, **options)
 
-    monkeypatch.setattr(files.artifacts._store, "show_artifacts", encoded, raising=False)
+    monkeypatch.setattr(files.store.artifacts, "publish", encoded)
     await put(files, holder)
     (file,) = paths(root)
     assert published_after == [root.parent, file, file.parent, root]

@@ -181,8 +181,8 @@ async def test_a_kill_between_deleting_the_file_and_its_row_is_completed_by_the_
     for content in (b"deleted", b"not deleted", b"seen"):
         await engine.artifacts.put(TENANT, holder, "file", pieces(content))
     async with later(checker, root) as after:
-        due = [orphan.key for orphan in await after.store.due_orphans(10)]
-        assert len(await after.store.condemn_orphans(TENANT, due)) == 2
+        due = [orphan.key for orphan in await after.store.artifacts.due_orphans(10)]
+        assert len(await after.store.artifacts.condemn_orphans(TENANT, due)) == 2
         assert after.objects is not None
         await after.objects.delete(due[:1])
         assert await after.artifacts.collect_orphans() == 0

@@ -128,7 +128,7 @@ async def test_operations_on_jobs_that_are_already_copied_are_moved_too(
         assert next(left, None) is None, "the mover passed too few points for all that was to happen"
         assert await everything(queue) == at_last
         await queue.verify()
-        assert await router.artifact_home(queue.tenant, (await listed(queue, held[3]))[0].id) == held[3].id
+        assert await router.artifacts.job_of(queue.tenant, (await listed(queue, held[3]))[0].id) == held[3].id
         await decided(queue, command(approvals[1]))
         await queue.do(complete(held[2]))
     finally:

@@ -132,14 +132,14 @@ class Artifacts:
 
     async def get(self, tenant: str, job_id: str, artifact_id: str) -> Artifact:
         id = _artifact_id(artifact_id)
-        found = await self._store.artifact(tenant, wire.job_id(job_id), id)
+        found = await self._store.artifacts.get(tenant, wire.job_id(job_id), id)
         if found is None:
             raise NotFound(artifact_id, resource="artifact")
         return found
 
     async def home(self, tenant: str, artifact_id: str) -> str:
         """Return the job that an artifact belongs to."""
-        found = await self._store.artifact_home(tenant, _artifact_id(artifact_id))
+        found = await self._store.artifacts.job_of(tenant, _artifact_id(artifact_id))
         if found is None:
             raise NotFound(artifact_id, resource="artifact")
         return found
@@ -150,7 +150,7 @@ class Artifacts:
         """List artifacts, newest first; `before` is the time and ID of the last one on the previous page."""
         wire.whole(limit, "limit", 1, MAX_PAGE_SIZE)
         id = wire.job_id(job_id)
-        found = await self._store.artifacts(tenant, id, before=before, limit=limit)
+        found = await self._store.artifacts.page(tenant, id, before=before, limit=limit)
         if not found and await self._store.get(tenant, [id]) == [None]:
             raise NotFound(job_id)
         return found
@@ -175,7 +175,7 @@ class Artifacts:
         if self._objects is None:
             return 0
         by_tenant: dict[str, list[str]] = defaultdict(list)
-        for tenant, key in await self._store.due_orphans(limit):
+        for tenant, key in await self._store.artifacts.due_orphans(limit):
             by_tenant[tenant].append(key)
         return sum([await self._collect(self._objects, tenant, keys) for tenant, keys in by_tenant.items()])
 
@@ -198,13 +198,13 @@ class Artifacts:
             log.warning("cannot collect artifact bytes, retrying: %s", error)
 
     async def _collect(self, objects: Objects, tenant: str, keys: Sequence[str]) -> int:
-        condemned = await self._store.condemn_orphans(tenant, keys)
+        condemned = await self._store.artifacts.condemn_orphans(tenant, keys)
         try:
             await objects.delete(condemned)
         except Error as error:
             log.warning("cannot delete artifact bytes, retrying: %s", error)
             return 0
-        return await self._store.drop_orphans(tenant, condemned)
+        return await self._store.artifacts.drop_orphans(tenant, condemned)
 
     def _checked_part(self, thing: File | Link, *, any_url: bool = False) -> _Incoming | Link:
         name = wire.name(thing.name, "name")
@@ -231,18 +231,18 @@ class Artifacts:
                     Opening(holder, file.name, key, file.intake.announced)
                     for file, key in zip(files, keys, strict=True)
                 ]
-                for opened in await self._store.open_uploads(tenant, openings, quota=quota):
+                for opened in await self._store.artifacts.open_uploads(tenant, openings, quota=quota):
                     answered(opened)
                 for (name, kind, intake, chunks), key in zip(files, keys, strict=True):
                     await objects.put(key, intake.of(chunks))
                     new.append(NewArtifact(*holder, wire.new_id(), name, intake.size, intake.digest, kind, key))
-            encoded = await self._store.show_artifacts(tenant, new, quota=quota, whole=True)
+            encoded = await self._store.artifacts.publish(tenant, new, quota=quota, whole=True)
             return [answered(artifact) for artifact in encoded]
         except BaseException:
             # Harmless if the artifact was published after all: its key is then no longer an orphan.
             if keys:
                 with contextlib.suppress(Error):
-                    await self._store.abandon_objects(tenant, keys)
+                    await self._store.artifacts.abandon(tenant, keys)
             raise
 
     async def _verified(self, artifact: Artifact, start: int, end: int) -> AsyncGenerator[bytes, None]:

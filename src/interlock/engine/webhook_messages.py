@@ -8,11 +8,11 @@ from typing import NamedTuple, Protocol
 
 from interlock import wire
 from interlock.domain import webhook
-from interlock.domain.artifact import Artifact
 from interlock.domain.job import Job
 from interlock.domain.webhook import Dispatch, Outcome, WebhookResponse
 from interlock.domain.webhook_format import STANDARD, format_of
 from interlock.storage.contract import Store
+from interlock.storage.contract.artifacts import ArtifactStore
 from interlock.storage.contract.registry import RegistryStore
 
 
@@ -32,9 +32,8 @@ class Reads(Protocol):
     @property
     def registry(self) -> RegistryStore: ...
 
-    async def artifacts(
-        self, tenant: str, job_id: str, *, before: tuple[int, str] | None, limit: int
-    ) -> list[Artifact]: ...
+    @property
+    def artifacts(self) -> ArtifactStore: ...
 
 
 class WebhookFormat(Protocol):

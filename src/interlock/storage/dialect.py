@@ -32,6 +32,9 @@ _SQLITE: Final = {"in": "IN (SELECT value FROM json_each(:{}))", "for": "", "by"
 _POSTGRES: Final = {"in": "= any(:{})", "for": "for {}", "by": ""}
 _SET_TENANT: Final = "(select set_config('interlock.tenant', $1, true) as tenant offset 0) t"
 
+NEWEST: Final = (1 << 62, "ffffffff-ffff-ffff-ffff-ffffffffffff")  # after any time and ID
+OLDEST: Final = (0, "00000000-0000-0000-0000-000000000000")
+
 T = TypeVar("T")
 R = TypeVar("R", bound=tuple[Any, ...])
 Row: TypeAlias = Any  # a tuple or a record of asyncpg: both are indexed, sliced and iterated alike

@@ -120,7 +120,7 @@ async def test_rows_pruned_between_two_attempts_stay_pruned(queue: TenantQueue, 
     forgotten, other = await asked_and_ended(queue), await asked_and_ended(queue)
     with pytest.raises(Stop):
         await move(owners, queue, "b", until="caught up")
-    assert await queue.store.forget_artifacts(queue.tenant, [forgotten.id]) == 1
+    assert await queue.store.artifacts.forget(queue.tenant, [forgotten.id]) == 1
     await move(owners, queue, "b")
     assert (len(await listed(queue, forgotten)), len(await listed(queue, other))) == (0, 1)
     await queue.verify()

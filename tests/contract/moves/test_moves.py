@@ -68,7 +68,7 @@ async def test_all_data_of_a_tenant_moves_and_its_jobs_continue(queue: TenantQue
     assert {id: await queue.trace(id) for id in before} == before
     assert await store.registry.stats(tenant) == stats
     assert await store.head() == head
-    assert (await listed(queue, held), await store.artifact_home(tenant, kept.id)) == ([kept], held.id)
+    assert (await listed(queue, held), await store.artifacts.job_of(tenant, kept.id)) == ([kept], held.id)
     await queue.verify()
     again = await store.enqueue(tenant, [job._replace(id=new_id()) for job in jobs], terms=terms)
     assert [(a.id, a.replayed) for a in again if isinstance(a, Enqueued)] == [(id, True) for id in created]

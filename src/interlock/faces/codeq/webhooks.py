@@ -154,7 +154,7 @@ async def _result(store: Reads, tenant: str, dispatch: Dispatch, job: Job | None
     if job is None:
         end = model.Record(model.status_of(Status(dispatch.status)), None, None, [])
     else:
-        found = await store.artifacts(tenant, job.id, before=None, limit=model.MAX_ARTIFACTS)
+        found = await store.artifacts.page(tenant, job.id, before=None, limit=model.MAX_ARTIFACTS)
         end = model.record(job, found)
     return {
         "taskId": dispatch.job_id,

@@ -119,7 +119,6 @@ class ProgressStore(Protocol):
 
 
 class Store(
-    ArtifactStore,
     AuditStore,
     DoctorStore,
     ProgressStore,
@@ -131,6 +130,9 @@ class Store(
 
     @property
     def approvals(self) -> ApprovalStore: ...
+
+    @property
+    def artifacts(self) -> ArtifactStore: ...
 
     @property
     def registry(self) -> RegistryStore: ...

@@ -18,33 +18,31 @@ class ArtifactStore(Protocol):
         """Record keys before writing, so that no object is leaked; only for lease holders with free quota."""
         ...
 
-    async def show_artifacts(
+    async def publish(
         self, tenant: str, items: Sequence[NewArtifact], *, quota: int | None, whole: bool = False
     ) -> list[Artifact | Rejected]:
         """Publish links, and files whose bytes are durable, under the fence; with `whole`, one rejection means none."""
         ...
 
-    async def abandon_objects(self, tenant: str, keys: Sequence[str]) -> None:
+    async def abandon(self, tenant: str, keys: Sequence[str]) -> None:
         """Make objects that did not become artifacts collectable now."""
         ...
 
-    async def artifact(self, tenant: str, job_id: str, artifact_id: str) -> Artifact | None: ...
+    async def get(self, tenant: str, job_id: str, artifact_id: str) -> Artifact | None: ...
 
-    async def artifact_home(self, tenant: str, artifact_id: str) -> str | None:
+    async def job_of(self, tenant: str, artifact_id: str) -> str | None:
         """Return the job that an artifact belongs to."""
         ...
 
-    async def artifacts(
-        self, tenant: str, job_id: str, *, before: tuple[int, str] | None, limit: int
-    ) -> list[Artifact]:
+    async def page(self, tenant: str, job_id: str, *, before: tuple[int, str] | None, limit: int) -> list[Artifact]:
         """List artifacts, newest first; `before` is the time and ID where the last page ended."""
         ...
 
-    async def forget_artifacts(self, tenant: str, job_ids: Sequence[str]) -> int:
+    async def forget(self, tenant: str, job_ids: Sequence[str]) -> int:
         """Delete the artifacts of jobs and leave their objects to be collected; return their number."""
         ...
 
-    async def artifact_bytes(self, tenant: str) -> int:
+    async def total_bytes(self, tenant: str) -> int:
         """Return the total size of all files of a tenant."""
         ...
 

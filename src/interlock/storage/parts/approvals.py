@@ -26,11 +26,9 @@ from interlock.domain.transition import Transition
 from interlock.errors import Error, NotFound
 from interlock.storage.batch_split import split_by_job
 from interlock.storage.contract.due import Due
-from interlock.storage.dialect import Database, Steps, Transaction, columns, reader, statements
+from interlock.storage.dialect import NEWEST, OLDEST, Database, Steps, Transaction, columns, reader, statements
 
 SQL: Final = statements("approvals", columns=columns(Approval, "a.", votes="{votes}"))
-_NEWEST: Final = (1 << 62, "ffffffff-ffff-ffff-ffff-ffffffffffff")  # after any time and ID
-_OLDEST: Final = (0, "00000000-0000-0000-0000-000000000000")
 
 
 def _votes(text: str) -> tuple[Vote, ...]:
@@ -79,7 +77,7 @@ class Approvals:
         return [found.get(id) for id in ids]
 
     async def find(self, tenant: str, filter: ApprovalFilter) -> list[Approval]:
-        at, id = filter.before or (_OLDEST if filter.urgent else _NEWEST)
+        at, id = filter.before or (OLDEST if filter.urgent else NEWEST)
         values = {"at": at, "id": id, "limit": filter.limit}
         if filter.urgent:
             statement = SQL["find_urgent"]

@@ -30,6 +30,7 @@ from interlock.storage.contract import NO_TERMS, ChainVerification, Due, Fitness
 from interlock.storage.expired import ExpiredCounts
 from interlock.storage.job_columns import JOB, job_of
 from interlock.storage.parts.approvals import Approvals
+from interlock.storage.parts.artifacts import Artifacts
 from interlock.storage.parts.registry import TypesAndAgents
 from interlock.storage.parts.tokens import Tokens
 from interlock.storage.postgres import (
@@ -43,7 +44,6 @@ from interlock.storage.postgres import (
 from interlock.storage.postgres import (
     migrate as migrations,
 )
-from interlock.storage.postgres.artifacts import PostgresArtifacts
 from interlock.storage.postgres.audit import PostgresAudit
 from interlock.storage.postgres.connection import OLDEST_SERVER, Conn, Link, call
 from interlock.storage.postgres.doctor import DoctorVerbs
@@ -65,7 +65,6 @@ PAGE: Final = 2_000
 
 
 class PostgresStore(
-    PostgresArtifacts,
     PostgresAudit,
     DoctorVerbs,
     PostgresOperations,
@@ -86,6 +85,7 @@ class PostgresStore(
         self.expired = ExpiredCounts()
         database = PostgresDatabase(self._run, transition, self._bell.ring)
         self.approvals = Approvals(database)
+        self.artifacts = Artifacts(database)
         self.registry = TypesAndAgents(database)
         self.tokens = Tokens(database)
         self.outbox = PostgresOutbox(self._fetch)

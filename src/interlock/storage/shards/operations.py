@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
 
-from interlock.domain.artifact import Orphan
 from interlock.domain.audit import HistoryExport, VerifiedPart
 from interlock.domain.job import Enqueued, Rejected
 from interlock.domain.operations import Child, Prune, PruneCommand, PrunedStep, Redrive
@@ -175,6 +174,3 @@ class ShardedMaintenance(Routing):
 
     async def due_deadlines(self, limit: int) -> list[Due]:
         return await self.due("due_deadlines", limit, lambda store: store.due_deadlines(limit))
-
-    async def due_orphans(self, limit: int) -> list[Orphan]:
-        return await self.due("due_orphans", limit, lambda store: store.due_orphans(limit))

@@ -15,7 +15,8 @@ from interlock.storage.contract.doctor import Fault
 from interlock.storage.expired import ExpiredCounts
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.approvals import ShardedApprovals
-from interlock.storage.shards.job_data import ShardedArtifacts, ShardedProgress
+from interlock.storage.shards.artifacts import ShardedArtifacts
+from interlock.storage.shards.job_data import ShardedProgress
 from interlock.storage.shards.jobs import ShardedJobs
 from interlock.storage.shards.operations import ShardedAudit, ShardedMaintenance, ShardedOperations
 from interlock.storage.shards.outbox import ShardedOutbox
@@ -34,7 +35,6 @@ class ShardedStore(
     ShardedJobs,
     ShardedWorkers,
     ShardedProgress,
-    ShardedArtifacts,
     ShardedOperations,
     ShardedAudit,
     ShardedMaintenance,
@@ -46,6 +46,7 @@ class ShardedStore(
         self._next_shard = itertools.count()
         self._sharded_outbox = ShardedOutbox(shards, supplier)
         self.approvals = ShardedApprovals(self)
+        self.artifacts = ShardedArtifacts(self)
         self.registry = ShardedRegistry(self)
         self.tokens = ShardedTokens(self)
         self._ready = Wakeup()

@@ -14,8 +14,9 @@ from interlock.domain.operations import START, Child, Past, Prune, PruneCommand,
 from interlock.errors import NotFound
 from interlock.storage import history_chain
 from interlock.storage.contract import Terms
+from interlock.storage.parts.artifacts import forget
 from interlock.storage.sql_files import load
-from interlock.storage.sqlite import artifacts, digests, enqueue, job_blocks, log, progress
+from interlock.storage.sqlite import digests, driver, enqueue, job_blocks, log, progress
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
 
@@ -182,6 +183,6 @@ def _prune(connection: Connection, tenant: str, order: PruneCommand) -> PrunedSt
         for statement in _DELETES:
             connection.db.execute(statement, facts)
         log.append(connection, tenant, operator_log.prune(order, len(old), cutoff))
-        artifacts.forget(connection, tenant, ids)
+        driver.run(connection, tenant, lambda tx: forget(tx, ids), connection.now)
         job_blocks.drop_emptied(connection, tenant, seqs[0], seqs[-1])
     return PrunedStep(len(old), last_seq, at_end)

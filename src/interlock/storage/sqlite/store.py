@@ -34,11 +34,11 @@ from interlock.storage.expired import ExpiredCounts
 from interlock.storage.job_columns import expand
 from interlock.storage.migrate import lacking, migrations, pending
 from interlock.storage.parts.approvals import Approvals
+from interlock.storage.parts.artifacts import Artifacts
 from interlock.storage.parts.registry import TypesAndAgents
 from interlock.storage.parts.tokens import Tokens
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import claim, enqueue, history, list_jobs, log, transition, transition_effects
-from interlock.storage.sqlite.artifacts import SQLiteArtifacts
 from interlock.storage.sqlite.audit import SQLiteAudit
 from interlock.storage.sqlite.connection import (
     MEMORY,
@@ -71,7 +71,6 @@ T = TypeVar("T")
 
 
 class SQLiteStore(
-    SQLiteArtifacts,
     SQLiteAudit,
     DoctorVerbs,
     SQLiteOperations,
@@ -92,6 +91,7 @@ class SQLiteStore(
         self.expired = ExpiredCounts()
         database = SQLiteDatabase(self._write, self._read, transition, clock, self._stir)
         self.approvals = Approvals(database)
+        self.artifacts = Artifacts(database)
         self.registry = TypesAndAgents(database)
         self.tokens = Tokens(database)
         self.outbox = SQLiteOutbox(self._write, self._read)
