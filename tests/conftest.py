@@ -14,6 +14,7 @@ from interlock.storage.contract import Store
 from tests.support.eventually import RETRY_SECONDS
 from tests.support.postgres import Postgres
 from tests.support.postgres import postgres as running_postgres
+from tests.support.scratch import use_memory
 from tests.support.stores import ENGINES, ManualClock, make_template, open_store
 
 MAX_LENGTH: Final = ("cluster", "model", "process")
@@ -24,6 +25,7 @@ MOMENTS: Final = (
     "interlock.storage.shards.routing.RETRY_SECONDS",
 )
 
+use_memory()
 settings.register_profile("however busy the machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("however busy the machine")
 

@@ -22,7 +22,7 @@ def fault(name: str, old: str, new: str) -> str:
 
 def test_faults_are_reported_as_caught_missed_or_stale(tmp_path: Path) -> None:
     table = [
-        fault("wrong", "SECOND // 10", "SECOND // 5"),
+        fault("wrong", "** (attempt - 1)", "** attempt"),
         fault("harmless", '"""Backoff: ', '"""Backoff is '),
         fault("gone", "no such text", "another"),
     ]
