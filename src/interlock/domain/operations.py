@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from interlock.domain.job import NewJob
-from interlock.domain.lifecycle import TERMINAL, Status
+from interlock.domain.job import REDRIVEN, Job, NewJob
+from interlock.domain.lifecycle import TERMINAL
 from interlock.errors import Error, Invalid, NotTerminal
 
 START: Final = "start"
@@ -70,28 +70,9 @@ class Redrive(NamedTuple):
 
 
 class Past(NamedTuple):
-    """The locked original of a redrive; the last fields are what the new job can start from."""
+    """The locked original of a redrive, and what the new job can start from."""
 
-    id: str
-    status: Status
-    type: str
-    payload: str
-    priority: int
-    timeout_seconds: float | None
-    max_attempts: int
-    backoff: str | None
-    expiry_delay_seconds: float | None
-    headers: str | None
-    traceparent: str | None
-    tags: tuple[str, ...]
-    agent_kind: str | None
-    agent_id: str | None
-    affinity_key: str | None
-    repository: str | None
-    requires: tuple[str, ...]
-    webhook: str | None
-    parent_id: str | None
-    requested_by: str | None
+    job: Job
     has_checkpoint: bool
     has_step: bool
 
@@ -141,38 +122,21 @@ class Prune(NamedTuple):
 
 def redriven(order: Redrive, past: Past, *, under_parent: bool) -> NewJob | Error:
     """Return the new job of a redrive, by default due immediately, or why it is rejected."""
-    if past.status not in TERMINAL:
-        return NotTerminal(past.id, past.status)
+    old, changed = past.job, order.overrides
+    if old.status not in TERMINAL:
+        return NotTerminal(old.id, old.status)
     if order.origin == CHECKPOINT and not past.has_checkpoint:
-        return Invalid(f"job {past.id} has no checkpoint to start from", pointer="/from")
+        return Invalid(f"job {old.id} has no checkpoint to start from", pointer="/from")
     if order.step is not None and not past.has_step:
-        return Invalid(f"job {past.id} has no step named {order.step!r}", pointer="/from")
-    changed = order.overrides
-    needs = Needs(past.repository, past.requires) if changed.needs is None else changed.needs
+        return Invalid(f"job {old.id} has no step named {order.step!r}", pointer="/from")
+    values = {name: getattr(old, name) for name in REDRIVEN}
+    values |= {name: tuple(values[name]) for name in ("tags", "requires")}
+    values |= {name: value for name, value in changed._asdict().items() if value is not None and name != "needs"}
+    if changed.needs is not None:
+        values |= changed.needs._asdict()
+    if not under_parent:
+        values["parent_id"] = None
     return NewJob(
-        id=order.new_id,
-        type=past.type,
-        payload=past.payload if changed.payload is None else changed.payload,
-        priority=past.priority if changed.priority is None else changed.priority,
-        run_at=changed.run_at,
-        delay_seconds=changed.delay_seconds,
-        timeout_seconds=past.timeout_seconds,
-        max_attempts=past.max_attempts if changed.max_attempts is None else changed.max_attempts,
-        backoff=past.backoff,
-        expiry_delay_seconds=past.expiry_delay_seconds,
-        headers=past.headers,
-        traceparent=past.traceparent,
-        tags=past.tags if changed.tags is None else changed.tags,
-        agent_kind=past.agent_kind,
-        agent_id=past.agent_id,
-        affinity_key=past.affinity_key,
-        repository=needs.repository,
-        requires=needs.requires,
-        idempotency_key=order.key,
-        body_sha256=order.body_sha256,
-        webhook=past.webhook,
-        parent_id=past.parent_id if under_parent else None,
-        redrive_of=past.id,
-        created_by=order.actor,
-        requested_by=past.requested_by,
-    )
+        id=order.new_id, redrive_of=old.id, created_by=order.actor, idempotency_key=order.key,
+        body_sha256=order.body_sha256, **values,
+    )  # fmt: skip

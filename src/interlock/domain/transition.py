@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.timestamps import when
@@ -31,10 +31,18 @@ class JobState(NamedTuple):
     cancel_requested_at: int | None
     cancel_reason: str | None
     error: str | None
-    priority: int = 0
-    tags: tuple[str, ...] = ()
     approval_id: str | None = None
     approval_expires_at: int | None = None
+    priority: int = 0  # this and the tags are read only for an edit
+    tags: tuple[str, ...] = ()
+
+    @classmethod
+    def from_row(cls, values: Sequence[Any]) -> JobState:
+        """Build a job state from all columns but those of an edit, in order."""
+        if len(values) != len(cls._fields) - 2:
+            raise TypeError(f"a job state has {len(cls._fields) - 2} columns, not {len(values)}")
+        id, status, *others = values
+        return cls(id, Status(status), *others)
 
 
 class EditedFields(NamedTuple):

@@ -8,7 +8,7 @@ from datetime import datetime
 from interlock import wire
 from interlock.domain.decide import CancelJob, Command, RevokeLease
 from interlock.domain.edit import EditJob
-from interlock.domain.job import MAX_ATTEMPTS, Added, Enqueued, Receipt, Rejected
+from interlock.domain.job import Added, Enqueued, Receipt, Rejected
 from interlock.domain.principal import Principal
 from interlock.domain.webhook_format import STANDARD
 from interlock.engine.queries import NO_QUEUE
@@ -134,12 +134,12 @@ class Jobs:
         order = EditJob(
             id=wire.job_id(job_id),
             actor=who.actor,
-            priority=None if priority is None else wire.whole(priority, "priority", -1000, 1000),
-            run_at=wire.instant(run_at, "run_at"),
-            deadline=wire.instant(deadline, "deadline"),
+            priority=wire.job_value("priority", priority),
+            run_at=wire.job_value("run_at", run_at),
+            deadline=wire.job_value("deadline", deadline),
             drop_deadline=drop_deadline,
-            max_attempts=None if max_attempts is None else wire.whole(max_attempts, "max_attempts", 1, MAX_ATTEMPTS),
-            tags=None if tags is None else wire.tags(tags),
+            max_attempts=wire.job_value("max_attempts", max_attempts),
+            tags=wire.job_value("tags", tags),
             expected_version=expected_version,
         )
         return await self._order(who, order)

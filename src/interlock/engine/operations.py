@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from interlock import wire
-from interlock.domain import json_text, policy
+from interlock.domain import policy
 from interlock.domain.decide import CancelJob, receipt_of
-from interlock.domain.job import MAX_ATTEMPTS, Enqueued, Filter, Job, Receipt, Rejected
+from interlock.domain.job import Enqueued, Filter, Job, Receipt, Rejected
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.operations import START, Action, Child, Needs, Overrides, Redrive
 from interlock.domain.principal import Principal
@@ -21,7 +21,7 @@ from interlock.engine import schemas
 from interlock.engine.results import answered
 from interlock.errors import AlreadyFinished, Error, Invalid, NotFound, NotTerminal, UnknownType
 from interlock.storage.contract import RegistryChanged, Store
-from interlock.wire import MAX_DELAY_SECONDS, Limits
+from interlock.wire import Limits
 
 BATCH_SIZE: Final = 1000
 MAX_PAGES: Final = 100  # of a thousand jobs each: bounds a call that finds many jobs already done
@@ -95,12 +95,12 @@ class Operations:
             raise Invalid("give run_at or delay_seconds, not both", pointer="/overrides/delay_seconds")
         try:
             overrides = Overrides(
-                None if priority is None else wire.whole(priority, "priority", -1000, 1000),
-                wire.instant(run_at, "run_at"),
-                wire.seconds(delay_seconds, "delay_seconds", 0, MAX_DELAY_SECONDS),
-                None if max_attempts is None else wire.whole(max_attempts, "max_attempts", 1, MAX_ATTEMPTS),
-                None if tags is None else wire.tags(tags),
-                None if payload is None else json_text.check(payload, what="payload", limit=self._limits.payload),
+                wire.job_value("priority", priority),
+                wire.job_value("run_at", run_at),
+                wire.job_value("delay_seconds", delay_seconds),
+                wire.job_value("max_attempts", max_attempts),
+                wire.job_value("tags", tags),
+                wire.job_value("payload", payload, self._limits),
                 None if needs is None else _named_needs(needs),
             )
         except Invalid as error:

@@ -5,27 +5,27 @@ from __future__ import annotations
 import hashlib
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 import uuid_utils
 
 from interlock.domain import json_text, policy, timestamps
-from interlock.domain.job import DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS, HistoryRow, NewJob
+from interlock.domain.job import FIELDS, Field, Filter, HistoryRow, Kind, NewJob
+from interlock.domain.job import MAX_DELAY_SECONDS as MAX_DELAY_SECONDS
+from interlock.domain.lifecycle import Status
 from interlock.domain.operator_log import LogRow
 from interlock.domain.registry import NO_DEFAULTS, Defaults
-from interlock.domain.retry import MAX_RETRY_AFTER_SECONDS, Backoff
+from interlock.domain.retry import Backoff
 from interlock.domain.webhook_url import Allowance, admitted
 from interlock.errors import Error, Invalid, NotFound, TooLarge
 
-T = TypeVar("T")
 FIRST_INSTANT: Final = timestamps.micros(datetime.min.replace(tzinfo=UTC))
 LAST_INSTANT: Final = timestamps.micros(datetime.max.replace(tzinfo=UTC))
 REMARK_BYTES: Final = 8 * 1024
 TAGS_BYTES: Final = 8 * 1024
-MAX_DELAY_SECONDS: Final = 10 * 365 * 86_400
 when: Final = timestamps.when
 
 
@@ -130,63 +130,81 @@ def new_job(
         return NewJob(
             new_id(shard), name(request.type, "type"), payload, created_by=created_by, traceparent=traceparent
         )
-    if request.run_at is not None and request.delay_seconds is not None:
+    values = _checked(request, limits)
+    if "run_at" in values and "delay_seconds" in values:
         raise Invalid("give run_at or delay_seconds, not both", pointer="/delay_seconds")
-    deadline = instant(request.deadline, "deadline")
-    if deadline is not None and deadline <= now:
+    if values.get("deadline", now + 1) <= now:
         raise Invalid("the deadline has passed already", pointer="/deadline")
-    needs = tuple(sorted({*policy.names(request.requires, what="requires"), *requires}))
-    affinity_key = _optional(request.affinity_key, "affinity_key")
-    repository = None if request.repository is None else policy.repository(request.repository)
-    policy.check_needs(request.type, needs, repository, affinity_key)
-    return NewJob(
-        id=new_id(shard),
-        type=name(request.type, "type"),
-        payload=payload,
-        priority=whole(_first(request.priority, defaults.priority, 0), "priority", -1000, 1000),
-        run_at=instant(request.run_at, "run_at"),
-        delay_seconds=seconds(request.delay_seconds, "delay_seconds", 0, MAX_DELAY_SECONDS),
-        deadline=deadline,
-        timeout_seconds=seconds(
-            _first(request.timeout_seconds, defaults.timeout_seconds), "timeout_seconds", 0.001, MAX_DELAY_SECONDS
-        ),
-        max_attempts=whole(
-            _first(request.max_attempts, defaults.max_attempts, DEFAULT_MAX_ATTEMPTS), "max_attempts", 1, MAX_ATTEMPTS
-        ),
-        backoff=backoff(request.backoff),
-        expiry_delay_seconds=seconds(request.expiry_delay_seconds, "expiry_delay_seconds", 0, MAX_RETRY_AFTER_SECONDS),
-        headers=_headers(request.headers, limits),
-        traceparent=_optional(request.traceparent, "traceparent") or traceparent,
-        tags=tags(request.tags),
-        agent_kind=None if request.agent is None else name(request.agent.kind, "agent/kind"),
-        agent_id=None if request.agent is None else name(request.agent.id, "agent/id"),
-        affinity_key=affinity_key,
-        repository=repository,
-        requires=needs,
-        idempotency_key=_optional(request.idempotency_key, "idempotency_key"),
-        body_sha256=None if request.idempotency_key is None else body_sha256(request),
-        parent_id=None if request.parent_id is None else job_id(request.parent_id, "parent_id"),
-        created_by=created_by,
-        webhook=_webhook(request.webhook, limits),
-        requested_by=_optional(request.requested_by, "requested_by"),
+    needs = tuple(sorted({*values["requires"], *requires}))
+    policy.check_needs(request.type, needs, values.get("repository"), values.get("affinity_key"))
+    for inherited in ("priority", "timeout_seconds", "max_attempts"):  # backoff and lease are inherited by each run
+        if inherited not in values and (default := getattr(defaults, inherited)) is not None:
+            values[inherited] = default
+    if traceparent is not None:
+        values.setdefault("traceparent", traceparent)
+    if request.idempotency_key is not None:
+        values["body_sha256"] = body_sha256(request)
+    return NewJob(new_id(shard), **values | {"payload": payload, "created_by": created_by, "requires": needs})
+
+
+def _checked(request: JobRequest, limits: Limits) -> dict[str, Any]:
+    """Return the fields of a new job that a request sets, without the payload."""
+    given = zip(JobRequest.__struct_fields__, msgspec.structs.astuple(request), strict=True)
+    values = {field: value for field, value in given if value is not None}
+    del values["payload"]
+    agent = values.pop("agent", None)
+    checked = {field: _CHECKS[field](value, limits) for field, value in values.items()}
+    if agent is not None:
+        checked |= {"agent_kind": name(agent.kind, "agent/kind"), "agent_id": name(agent.id, "agent/id")}
+    return checked
+
+
+def job_value(field: str, value: Any, limits: Limits = LIMITS) -> Any:
+    """Validate the value of one field of a job and return it as the domain holds it; None stays None."""
+    return None if value is None else _CHECKS[field](value, limits)
+
+
+def job_filter(
+    *,
+    status: Sequence[Status] = (),
+    agent: str | None = None,
+    stale_seconds: float | None = None,
+    parent: str | None = None,
+    tag: Sequence[str] = (),
+    created_after: datetime | None = None,
+    created_before: datetime | None = None,
+    **plain: Any,
+) -> Filter:
+    """Validate the filter of a list of jobs; `plain` has the members that need no conversion."""
+    return Filter(
+        statuses=tuple(status),
+        agent=None if agent is None else agent_of(agent),
+        stale_seconds=seconds(stale_seconds, "stale_seconds", 0, MAX_DELAY_SECONDS),
+        parent_id=None if parent is None else job_id(parent, "parent"),
+        tags=tuple(tag),
+        created_after=instant(created_after, "created_after"),
+        created_before=instant(created_before, "created_before"),
+        **plain,
     )
+
+
+def agent_of(text: str) -> tuple[str, str]:
+    """Parse the name of an agent, KIND/ID."""
+    kind, slash, id = text.partition("/")
+    if not slash:
+        raise Invalid("agent is not KIND/ID: expected kind/id, such as planner/7", pointer="/agent")
+    return kind, id
 
 
 def defaults(values: Mapping[str, Any] | None, limits: Limits = LIMITS) -> Defaults:
     """Validate the defaults of a type or agent, with the same rules as the fields of a job."""
     try:
-        given = msgspec.convert(dict(values or {}), _Defaults)
+        given = msgspec.structs.asdict(msgspec.convert(dict(values or {}), _Defaults))
     except msgspec.ValidationError as error:
         raise invalid(error).within("/defaults") from None
     try:
-        attempts = given.max_attempts
-        return Defaults(
-            max_attempts=None if attempts is None else whole(attempts, "max_attempts", 1, MAX_ATTEMPTS),
-            backoff=backoff(given.backoff),
-            lease_seconds=seconds(given.lease_seconds, "lease_seconds", 1, limits.lease_seconds),
-            timeout_seconds=seconds(given.timeout_seconds, "timeout_seconds", 0.001, MAX_DELAY_SECONDS),
-            priority=None if given.priority is None else whole(given.priority, "priority", -1000, 1000),
-        )
+        lease = seconds(given.pop("lease_seconds"), "lease_seconds", 1, limits.lease_seconds)
+        return Defaults(lease_seconds=lease, **{field: job_value(field, value) for field, value in given.items()})
     except Invalid as error:
         raise error.within("/defaults") from None
 
@@ -388,27 +406,44 @@ def error_to_dict(error: Error) -> dict[str, Any]:
     return encoded
 
 
-def _headers(value: Mapping[str, str] | None, limits: Limits) -> str | None:
-    if value is None:
-        return None
+def _headers(value: Mapping[str, str], limits: Limits) -> str:
     return json_text.check(encode_json(value, what="headers"), what="headers", limit=limits.headers)
 
 
-def _first(*values: T | None) -> T:
-    """Return the first value that is not None, or the last value."""
-    return next((value for value in values if value is not None), values[-1])  # type: ignore[return-value]
-
-
-def _webhook(value: str | None, limits: Limits) -> str | None:
-    if value is not None:
-        admitted(value, limits.webhooks, "webhook")
+def _webhook(value: str, limits: Limits) -> str:
+    admitted(value, limits.webhooks, "webhook")
     return value
-
-
-def _optional(value: str | None, field: str) -> str | None:
-    return None if value is None else name(value, field)
 
 
 def check_batch(items: Sequence[object], limits: Limits = LIMITS, *, field: str = "items") -> None:
     if not 1 <= len(items) <= limits.batch:
         raise Invalid(f"a batch has 1 to {limits.batch} items, not {len(items)}", pointer=f"/{field}")
+
+
+def _check_of(field: Field) -> Callable[[Any, Limits], Any]:
+    """Return the validation of a field by its kind."""
+    low, high = field.bounds or (0, 0)
+    match field.kind:
+        case Kind.INTEGER:
+            return lambda value, _: whole(value, field.name, int(low), int(high))
+        case Kind.SECONDS:
+            return lambda value, _: seconds(value, field.name, low, high)
+        case Kind.TIME:
+            return lambda value, _: instant(value, field.name)
+        case Kind.ID:
+            return lambda value, _: job_id(value, field.name)
+        case _:
+            return lambda value, _: name(value, field.name)
+
+
+_CHECKS: Final[Mapping[str, Callable[[Any, Limits], Any]]] = {
+    **{field.name: _check_of(field) for field in FIELDS.values()},
+    "delay_seconds": lambda value, _: seconds(value, "delay_seconds", 0, MAX_DELAY_SECONDS),
+    "payload": lambda value, limits: json_text.check(value, what="payload", limit=limits.payload),
+    "headers": _headers,
+    "backoff": lambda value, _: backoff(value),
+    "tags": lambda value, _: tags(value),
+    "requires": lambda value, _: policy.names(value, what="requires"),
+    "repository": lambda value, _: policy.repository(value),
+    "webhook": _webhook,
+}

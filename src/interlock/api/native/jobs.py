@@ -42,16 +42,16 @@ class Selection(Request, frozen=True, kw_only=True):
     created_before: datetime | None = None
 
     def filter(self, *, limit: int, before_seq: int | None = None) -> Filter:
-        return Filter(
-            statuses=(self.status,) if isinstance(self.status, str) else self.status,
+        return wire.job_filter(
+            status=(self.status,) if isinstance(self.status, str) else self.status,
             type=self.type,
-            agent=_agent(self.agent),
+            agent=self.agent,
             worker=self.worker,
             stale_seconds=self.stale_seconds,
-            parent_id=None if self.parent is None else wire.job_id(self.parent, "parent"),
-            tags=(self.tag,) if isinstance(self.tag, str) else self.tag,
-            created_after=wire.instant(self.created_after, "created_after"),
-            created_before=wire.instant(self.created_before, "created_before"),
+            parent=self.parent,
+            tag=(self.tag,) if isinstance(self.tag, str) else self.tag,
+            created_after=self.created_after,
+            created_before=self.created_before,
             before_seq=before_seq,
             limit=limit,
         )
@@ -242,12 +242,3 @@ async def cancel(call: RequestContext[CancelRequest, Nothing]) -> Response:
 async def revoke(call: RequestContext[Reason, Nothing]) -> Response:
     """End the lease of a job now, as if it had expired."""
     return respond(receipt_to_dict(await call.engine.jobs.revoke(call.who, call.job_id, reason=call.body.reason)))
-
-
-def _agent(given: str | None) -> tuple[str, str] | None:
-    if given is None:
-        return None
-    kind, slash, id = given.partition("/")
-    if not slash:
-        raise Invalid("agent is given as kind/id", pointer="/agent")
-    return kind, id

@@ -19,7 +19,7 @@ from interlock.dashboard.http import (
 from interlock.dashboard.render import local
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import TERMINAL, Status
-from interlock.errors import Invalid, NotFound
+from interlock.errors import Invalid
 
 pages = Pages()
 
@@ -67,19 +67,17 @@ async def list_jobs(request: PageRequest, *, nothing_selected: bool = False) -> 
 
 def filter_from(query: Fields) -> Filter:
     """Return the filter of a query; raise Invalid with an error for each invalid field."""
-    statuses = tuple(one_of(Status, value, "status") for value in query.all("status"))
-    parent = query.one("parent")
-    stale = query.number("stale_seconds")
-    return Filter(
-        statuses=statuses,
+    filter = wire.job_filter(
+        status=[one_of(Status, value, "status") for value in query.all("status")],
         type=query.one("type"),
-        agent=_agent(query.one("agent")),
+        agent=query.one("agent"),
         worker=query.one("worker"),
-        stale_seconds=wire.seconds(stale, "stale_seconds", 0, wire.MAX_DELAY_SECONDS),
-        parent_id=None if parent is None else _id(parent),
-        tags=tuple(query.all("tag")),
-        created_after=query.timestamp("created_after"),
-        created_before=query.timestamp("created_before"),
+        stale_seconds=query.number("stale_seconds"),
+        parent=query.one("parent"),
+        tag=query.all("tag"),
+    )
+    return filter._replace(
+        created_after=query.timestamp("created_after"), created_before=query.timestamp("created_before")
     )
 
 
@@ -95,17 +93,3 @@ def _time(query: Fields, name: str) -> str:
         return local(query.timestamp(name))
     except Invalid:
         return query.one(name) or ""
-
-
-def _id(value: str) -> str:
-    try:
-        return wire.job_id(value)
-    except NotFound:
-        raise Invalid("expected a job id", pointer="/parent") from None
-
-
-def _agent(given: str | None) -> tuple[str, str] | None:
-    kind, slash, id = (given or "").partition("/")
-    if given is not None and not slash:
-        raise Invalid("expected kind/id", pointer="/agent")
-    return None if given is None else (kind, id)

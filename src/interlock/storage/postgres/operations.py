@@ -10,11 +10,11 @@ import asyncpg
 
 from interlock.domain.artifact import REPLACED_KEPT_SECONDS
 from interlock.domain.job import Enqueued, NewJob, Rejected
-from interlock.domain.lifecycle import Status
 from interlock.domain.operations import START, Child, Past, Prune, PruneCommand, PrunedStep, Redrive, redriven
 from interlock.domain.progress import SMALLEST_ID
 from interlock.errors import NotFound
 from interlock.storage.contract import Terms
+from interlock.storage.job_columns import JOB, job_of
 from interlock.storage.postgres import enqueue
 from interlock.storage.postgres.connection import Conn, call
 
@@ -80,10 +80,12 @@ async def _redrive(connection: Conn, tenant: str, orders: Sequence[Redrive], ter
 async def _redrive_within(
     connection: Conn, tenant: str, orders: Sequence[Redrive], terms: Terms
 ) -> list[Enqueued | Rejected]:
-    rows = await connection.fetch(call("to_redrive", 3), tenant, [o.id for o in orders], [o.step for o in orders])
-    pasts = {row["id"]: _past(row) for row in rows}
+    ids = [order.id for order in orders]
+    rows = await connection.fetch(call("to_redrive", 3), tenant, ids, [order.step for order in orders])
+    jobs = {job.id: job for job in map(job_of, await connection.fetch(call("jobs", 2, columns=JOB), tenant, ids))}
+    pasts = {row["id"]: Past(jobs[row["id"]], row["has_checkpoint"], row["has_step"]) for row in rows}
     again = {row["id"]: Enqueued(row["again_id"], row["again_seq"], True) for row in rows if row["again_id"]}
-    parents = sorted({past.parent_id for past in pasts.values() if past.parent_id is not None})
+    parents = sorted({job.parent_id for job in jobs.values() if job.parent_id is not None})
     is_open = {
         row["id"]: row["is_open"] for row in await connection.fetch(call("open_parents", 2), tenant, parents)
     }  # fmt: skip
@@ -96,7 +98,7 @@ async def _redrive_within(
         elif order.once and order.id in again:
             answers[i] = again[order.id]
         else:
-            job = redriven(order, past, under_parent=past.parent_id is not None and is_open.get(past.parent_id, False))
+            job = redriven(order, past, under_parent=is_open.get(past.job.parent_id or "", False))
             if isinstance(job, NewJob):
                 new[i] = job
             else:
@@ -119,10 +121,3 @@ async def _redrive_within(
                 "select interlock.copy_progress($1, $2, $3, $4)", tenant, order.id, answer.id, order.step
             )
     return [answers[i] for i in range(len(orders))]
-
-
-def _past(row: Any) -> Past:
-    values = {field: row[field] for field in Past._fields}
-    return Past(
-        **values | {"status": Status(row["status"]), "tags": tuple(row["tags"]), "requires": tuple(row["requires"])}
-    )

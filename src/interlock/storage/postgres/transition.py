@@ -181,10 +181,7 @@ async def _outcome(
 async def job_states(connection: Conn, tenant: str, ids: Sequence[str]) -> tuple[dict[str, JobState], int]:
     """Return the job states, locked until the transaction ends, and the transaction's time."""
     rows = await connection.fetch(call("job_states", 2), tenant, ids)
-    jobs = {
-        row[0]: JobState(row[0], Status(row[1]), *row[2:18])._replace(approval_id=row[18], approval_expires_at=row[19])
-        for row in rows
-    }
+    jobs = {row[0]: JobState.from_row(tuple(row)) for row in rows}
     return jobs, int(await connection.fetchval("select interlock.clock()"))
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from interlock.domain import operator_log
 from interlock.domain.job import Enqueued, NewJob, Rejected
-from interlock.domain.lifecycle import Status
 from interlock.domain.operations import START, Child, Past, Prune, PruneCommand, PrunedStep, Redrive, redriven
 from interlock.errors import NotFound
 from interlock.storage import history_chain
@@ -19,6 +18,7 @@ from interlock.storage.sql_files import load
 from interlock.storage.sqlite import digests, driver, enqueue, job_blocks, log, progress
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
+from interlock.storage.sqlite.job_row import to_job
 
 T = TypeVar("T")
 _SQL: Final = load("interlock.storage.sqlite", "operations.sql")
@@ -98,8 +98,9 @@ def _redrive(
         elif order.once and (again := connection.rows(_SQL["redriven_as"], facts)):
             answers[i] = Enqueued(again[0][0], again[0][1], True)
         else:
-            past = _past(rows[0])
-            job = redriven(order, past, under_parent=_is_open(connection, tenant, past.parent_id))
+            *values, has_checkpoint, has_step = rows[0]
+            past = Past(to_job(values), bool(has_checkpoint), bool(has_step))
+            job = redriven(order, past, under_parent=_is_open(connection, tenant, past.job.parent_id))
             if isinstance(job, NewJob):
                 new[i] = job
             else:
@@ -131,18 +132,6 @@ def _is_open(connection: Connection, tenant: str, parent_id: str | None) -> bool
         return False
     rows = connection.rows(_OPEN_PARENTS, {"tenant": tenant, "ids": json.dumps([parent_id])})
     return bool(rows and rows[0][1])
-
-
-def _past(row: tuple[Any, ...]) -> Past:
-    past = Past._make(row)
-    return past._replace(
-        status=Status(past.status), tags=_names(past.tags), requires=_names(past.requires),
-        has_checkpoint=bool(past.has_checkpoint), has_step=bool(past.has_step),
-    )  # fmt: skip
-
-
-def _names(text: Any) -> tuple[str, ...]:
-    return tuple(json.loads(text))
 
 
 def _children(

@@ -1,11 +1,9 @@
 -- name: to_redrive
 -- A job to redrive, and whether it has a checkpoint and the step to resume after.
-SELECT j.id, j.status, b.type, b.payload, j.priority, j.timeout_seconds, j.max_attempts, b.backoff, b.expiry_delay_seconds, b.headers,
-  b.traceparent, j.tags, b.agent_kind, b.agent_id, b.affinity_key, b.repository, b.requires, b.webhook, b.parent_id, b.requested_by,
-  EXISTS (SELECT 1 FROM job_checkpoint c WHERE c.tenant = j.tenant AND c.job_id = j.id),
-  EXISTS (SELECT 1 FROM job_step s WHERE s.tenant = j.tenant AND s.job_id = j.id AND s.name = :step)
-FROM job j CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
-WHERE j.tenant = :tenant AND j.id = :id;
+SELECT {job},
+  EXISTS (SELECT 1 FROM job_checkpoint c WHERE c.tenant = v.tenant AND c.job_id = v.id),
+  EXISTS (SELECT 1 FROM job_step s WHERE s.tenant = v.tenant AND s.job_id = v.id AND s.name = :step)
+FROM job_view v WHERE v.tenant = :tenant AND v.id = :id;
 
 -- name: redriven_as
 SELECT b.id, b.seq FROM job_body b INDEXED BY job_redrive

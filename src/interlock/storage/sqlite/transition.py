@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
 from random import random
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar, cast
 
 from interlock.domain import principal
 from interlock.domain.approval import RequestApproval
@@ -235,11 +235,11 @@ def search(connection: Connection, tenant: str, questions: Generator[Question, R
 def job_states(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, Found]:
     """Return the job states. Requires the write lock."""
     rows = connection.rows(_SQL["job_states"], {"tenant": tenant, "ids": json.dumps(ids)})
-    return {row[0]: Found(_job_state(row), *row[18:23]) for row in rows}
-
-
-def _job_state(row: tuple[Any, ...]) -> JobState:
-    return JobState(row[0], Status(row[1]), *row[2:18])._replace(approval_id=row[23], approval_expires_at=row[24])
+    found = (
+        Found(JobState.from_row(state), seq, head, base, agent_no, has_slot)
+        for *state, seq, head, base, agent_no, has_slot in rows
+    )
+    return {one.state.id: one for one in found}
 
 
 def _still_open(connection: Connection, tenant: str, change: Transition) -> Transition | Error:

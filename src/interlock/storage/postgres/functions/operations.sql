@@ -1,17 +1,12 @@
--- Lock the jobs to redrive, and return them with their saved progress and the result of an earlier redrive.
+-- Lock the jobs to redrive, and return whether they have saved progress, and the result of an earlier redrive.
 create or replace function interlock.to_redrive(p_tenant text, p_ids uuid[], p_steps text[])
-returns table (id uuid, status interlock.status, type text, payload text, priority integer, timeout_seconds double precision,
-  max_attempts integer, backoff text, expiry_delay_seconds double precision, headers text, traceparent text, tags text[], agent_kind text,
-  agent_id text, affinity_key text, repository text, requires text[], webhook text, parent_id uuid, requested_by text,
-  has_checkpoint boolean, has_step boolean, again_id uuid, again_seq bigint) language plpgsql as $$
+returns table (id uuid, has_checkpoint boolean, has_step boolean, again_id uuid, again_seq bigint) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   -- A concurrent redrive of the same job waits here; the next statement sees its result.
   perform from interlock.job j where j.tenant = p_tenant and j.id = any(p_ids) order by j.id for update;
   return query
-  select j.id, j.status, j.type, j.payload, j.priority, j.timeout_seconds, j.max_attempts, j.backoff, j.expiry_delay_seconds, j.headers,
-    j.traceparent, j.tags, j.agent_kind, j.agent_id, j.affinity_key, j.repository, j.requires, j.webhook, j.parent_id, j.requested_by,
-    exists (select from interlock.job_checkpoint c where c.tenant = p_tenant and c.job_id = j.id),
+  select j.id, exists (select from interlock.job_checkpoint c where c.tenant = p_tenant and c.job_id = j.id),
     exists (select from interlock.job_step s where s.tenant = p_tenant and s.job_id = j.id and s.name = u.step),
     again.id, again.seq
   from unnest(p_ids, p_steps) as u(id, step) join interlock.job j on j.tenant = p_tenant and j.id = u.id
