@@ -34,13 +34,13 @@ async def test_postgresql_accepts_every_statement(postgres: Postgres) -> None:
     async with fresh_database(postgres) as name:
         connection = await asyncpg.connect(postgres.dsn(name, user=APP_LOGIN))
         for name, statement in every_statement():
-            alone = [statement.postgres_alone] if statement.postgres.lower().startswith("select") else []
+            is_read = statement.postgres.lower().startswith("select") and "for update" not in statement.postgres
+            alone = [statement.postgres_alone] if is_read else []
             for text in [statement.postgres, *alone]:
                 try:
                     await connection.prepare(text)
                 except asyncpg.PostgresError as error:
-                    if "FOR UPDATE" not in str(error):  # a statement that locks is never run alone
-                        refused[name] = str(error)
+                    refused[name] = str(error)
         await connection.close()
     assert refused == {}
 

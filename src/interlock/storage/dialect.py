@@ -236,6 +236,14 @@ def reader(kind: type[R], **special: Callable[[Any], Any]) -> Callable[[Row], R]
     return read
 
 
+def by_tenant(rows: Sequence[Row]) -> dict[str, list[Any]]:
+    """Group the second column of rows that a sweep has found by the first, their tenant."""
+    found: dict[str, list[Any]] = {}
+    for tenant, value in rows:
+        found.setdefault(tenant, []).append(value)
+    return found
+
+
 def names(value: str | Sequence[str]) -> tuple[str, ...]:
     """Return a list of texts, which is JSON on SQLite and an array on PostgreSQL."""
     return tuple(json.loads(value) if isinstance(value, str) else value)

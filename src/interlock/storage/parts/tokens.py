@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -12,7 +11,7 @@ from interlock.domain.job import Rejected
 from interlock.domain.retry import SECOND
 from interlock.domain.token import NewToken, Token, TokenUse
 from interlock.errors import NotFound, TokenExists
-from interlock.storage.dialect import Database, Row, Steps, Transaction, columns, reader, statements
+from interlock.storage.dialect import Database, Row, Steps, Transaction, by_tenant, columns, reader, statements
 
 SQL: Final = statements("tokens", columns=columns(Token, "k."))
 _token: Final = reader(Token)
@@ -57,11 +56,9 @@ class Tokens:
 
     async def forget(self, older_than_seconds: float, limit: int) -> int:
         before = await self._database.now() - round(older_than_seconds * SECOND)
-        by_tenant: dict[str, list[str]] = defaultdict(list)
-        for tenant, id in await self._database.rows(None, SQL["old"], before=before, limit=limit):
-            by_tenant[tenant].append(id)
+        old = await self._database.rows(None, SQL["old"], before=before, limit=limit)
         gone = 0
-        for tenant, ids in by_tenant.items():
+        for tenant, ids in by_tenant(old).items():
             gone += len(await self._database.write(tenant, partial(_forget, ids=ids, before=before)))
         return gone
 

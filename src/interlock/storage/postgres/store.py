@@ -31,6 +31,7 @@ from interlock.storage.expired import ExpiredCounts
 from interlock.storage.job_columns import JOB, job_of
 from interlock.storage.parts.approvals import Approvals
 from interlock.storage.parts.artifacts import Artifacts
+from interlock.storage.parts.outbox import StoredOutbox
 from interlock.storage.parts.registry import TypesAndAgents
 from interlock.storage.parts.tokens import Tokens
 from interlock.storage.postgres import (
@@ -56,7 +57,6 @@ from interlock.storage.postgres.notify import Notifier
 from interlock.storage.postgres.operations import PostgresOperations
 from interlock.storage.postgres.progress import PostgresProgress
 from interlock.storage.postgres.shard_directory import PostgresShards
-from interlock.storage.postgres.webhooks import PostgresOutbox
 from interlock.storage.wakeup import Wakeup
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ class PostgresStore(
         self.artifacts = Artifacts(database)
         self.registry = TypesAndAgents(database)
         self.tokens = Tokens(database)
-        self.outbox = PostgresOutbox(self._fetch)
+        self.outbox = StoredOutbox(database)
 
     @classmethod
     async def open(cls, dsn: str, *, size: int = 8, clock: Callable[[], int] | None = None) -> PostgresStore:

@@ -35,6 +35,7 @@ from interlock.storage.job_columns import expand
 from interlock.storage.migrate import lacking, migrations, pending
 from interlock.storage.parts.approvals import Approvals
 from interlock.storage.parts.artifacts import Artifacts
+from interlock.storage.parts.outbox import StoredOutbox
 from interlock.storage.parts.registry import TypesAndAgents
 from interlock.storage.parts.tokens import Tokens
 from interlock.storage.sql_files import load
@@ -59,7 +60,6 @@ from interlock.storage.sqlite.job_row import to_job
 from interlock.storage.sqlite.notify import EVENTS, Notifier, Topic
 from interlock.storage.sqlite.operations import SQLiteOperations
 from interlock.storage.sqlite.progress import SQLiteProgress
-from interlock.storage.sqlite.webhooks import SQLiteOutbox
 from interlock.storage.sqlite.writer import Writer
 
 _READ: Final = load("interlock.storage.sqlite", "read.sql")
@@ -94,7 +94,7 @@ class SQLiteStore(
         self.artifacts = Artifacts(database)
         self.registry = TypesAndAgents(database)
         self.tokens = Tokens(database)
-        self.outbox = SQLiteOutbox(self._write, self._read)
+        self.outbox = StoredOutbox(database)
         prepare_file(path)
         self._writer = Writer(self._connect, path)
         self._local = threading.local()
