@@ -197,6 +197,23 @@ async def test_a_corrupt_job_is_rejected_by_name_and_others_of_the_same_call_suc
     assert f"{jobs[1].id}: its row breaks a rule" in str(answers[1].error)
 
 
+async def test_many_corrupt_jobs_do_not_keep_a_sweep_from_the_others(
+    queue: TenantQueue, broken: Breaker, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock.engine.maintenance.BATCH_SIZE", 2)
+    corrupt = [await queue.running(lease_seconds=5.0) for _ in range(5)]
+    held = [await queue.running(lease_seconds=6.0) for _ in range(5)]
+    late = [await queue.add(type="late", deadline=queue.after(6)) for _ in range(3)]
+    for job in corrupt:
+        await broken(at(engine, "UPDATE job SET attempt = 7, max_attempts = 5"), job.id)
+    queue.clock.advance(7)
+    async with asyncio.timeout(RETRY_SECONDS):
+        await Maintenance(queue.store).sweep()
+    assert {(await queue.job(job.id)).status for job in held} == {Status.RETRY}
+    assert {(await queue.job(id)).status for id in late} == {Status.CANCELLED}
+    assert {(await queue.job(job.id)).status for job in corrupt} == {Status.RUNNING}
+
+
 async def test_heartbeats_of_other_jobs_succeed(queue: TenantQueue, broken: Breaker, engine: str) -> None:
     jobs = [await queue.running(lease_seconds=5.0) for _ in range(3)]
     await broken(at(engine, "UPDATE job SET attempt = 7, max_attempts = 5"), jobs[1].id)

@@ -25,6 +25,7 @@ LOOSE_COUNTS: Final = 64
 MAX_FOLDINGS: Final = 100
 JOBS_PER_BLOCK: Final = 256  # jobs that a list with a rare filter reads at a time
 MAX_STEPS: Final = 40
+MAX_SWEPT: Final = 64 * BATCH_SIZE
 
 
 class MaintenanceTask(NamedTuple):
@@ -131,15 +132,22 @@ class Maintenance:
             log.exception("maintenance task %s failed, retrying", task.name)
 
     async def _until_none_due(self, due: Callable[[int], Awaitable[list[Due]]], order: Callable[[str], Command]) -> int:
-        moved = 0
-        while found := await due(BATCH_SIZE):
-            by_tenant: dict[str, list[Command]] = defaultdict(list)
-            for tenant, job_id in found:
-                by_tenant[tenant].append(order(job_id))
-            done = sum([await self._carry_out(tenant, orders) for tenant, orders in by_tenant.items()])
-            moved += done
-            if len(found) < BATCH_SIZE or not done:
-                break
+        """Change everything that is due. Read past jobs that cannot be changed, however many come first."""
+        moved, limit, most = 0, BATCH_SIZE, 0
+        tried: set[Due] = set()
+        while found := await due(limit):
+            if new := [one for one in found if one not in tried]:
+                by_tenant: dict[str, list[Command]] = defaultdict(list)
+                for tenant, job_id in new:
+                    by_tenant[tenant].append(order(job_id))
+                moved += sum([await self._carry_out(tenant, orders) for tenant, orders in by_tenant.items()])
+                tried |= set(new)
+                if len(found) < BATCH_SIZE:
+                    break
+            elif len(found) <= most or limit >= MAX_SWEPT:
+                break  # a larger limit finds no more
+            else:
+                most, limit = len(found), 2 * limit
         return moved
 
     async def _carry_out(self, tenant: str, orders: Sequence[Command]) -> int:
