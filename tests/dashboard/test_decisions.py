@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Browser, Locator, Page, Route, expect
 
 from interlock.domain.approval import ApprovalFilter, ApprovalStatus
-from interlock.domain.decide import FailJob
+from interlock.domain.decide import CompleteJob, FailJob
 from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status
 from interlock.domain.operations import Action
@@ -329,6 +329,31 @@ async def test_a_redriven_dead_letter_needs_no_attention(board: Board, stage: Sc
         assert done.done == 1
         assert "0 dead letters</a>" in (await http.get("/")).text
         assert "redriven" in (await http.get("/jobs?status=dead_letter")).text
+
+
+async def test_a_job_that_does_not_match_the_deployed_code_needs_attention(board: Board, stage: Scene) -> None:
+    engine, title = board.engine, "Jobs that do not match the deployed code"
+
+    async def retried(kind: str, message: str) -> str:
+        (job,) = await engine.leases.claim(stage.tenant, ClaimFilter("w9", frozenset({"flow"})), wait_seconds=5)
+        error = json.dumps({"message": message, "kind": kind})
+        order = FailJob(job.id, job.fence, "w9", error, retry_after_seconds=30.0)
+        await engine.leases.fail(stage.tenant, order)
+        return job.id
+
+    await engine.jobs.enqueue_batch(local(stage.tenant), [JobRequest(type="flow"), JobRequest(type="flow")])
+    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
+        other = await retried("Error", "not a step_mismatch")
+        assert title not in (await http.get("/")).text
+        id = await retried("step_mismatch", "a step where an approval was recorded")
+        card = (await http.get("/")).text.partition(title)[2].partition("</article>")[0]
+        assert [f"/jobs/{one}" in card for one in (id, other)] == [True, False]
+        board.clock.advance(31)
+        (job,) = await engine.leases.claim(stage.tenant, ClaimFilter("w9", frozenset({"flow"}), limit=1))
+        (again,) = await engine.leases.claim(stage.tenant, ClaimFilter("w9", frozenset({"flow"}), limit=1))
+        for one in (job, again):
+            await engine.leases.complete(stage.tenant, CompleteJob(one.id, one.fence, "w9"))
+        assert title not in (await http.get("/")).text
 
 
 async def test_queues_are_listed_in_pages(board: Board, stage: Scene) -> None:

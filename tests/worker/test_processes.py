@@ -49,6 +49,19 @@ async def deadly() -> None:
 @app.task(max_attempts=100)
 async def quick() -> int:
     return os.getpid()
+
+def helper(ctx):
+    return ctx.patched("helper")
+
+@app.task(max_attempts=2)
+async def patched(ctx: interlock.Context, killed: bool) -> list[bool]:
+    def enclosed():
+        return ctx.patched("enclosed")
+
+    seen = [ctx.patched("v2"), enclosed(), helper(ctx)]
+    if killed and ctx.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return seen
 """
 
 
@@ -120,6 +133,10 @@ async def shop(url: str, tmp_path: Path) -> AsyncIterator[Shop]:
         async def quick() -> int:
             return 0
 
+        @app.task(max_attempts=2)
+        async def patched(killed: bool) -> list[bool]:
+            return []
+
         made = Shop(tmp_path, url, app)
         try:
             yield made
@@ -182,6 +199,13 @@ async def test_a_job_that_kills_its_worker_is_counted_and_its_process_replaced(s
     assert await quick.result(timeout=RETRY_SECONDS) != fleet.pid
     fleet.send_signal(signal.SIGTERM)
     assert fleet.wait(RETRY_SECONDS) == 0
+
+
+async def test_a_run_that_is_killed_after_it_asked_for_a_patch_changes_no_answer(shop: Shop) -> None:
+    handle = await shop.task("patched").enqueue(killed=True)
+    shop.worker("--processes", "2", *SHORT_LEASE)
+    assert await handle.result(timeout=RETRY_SECONDS) == [True, True, True]
+    assert (await handle.refresh()).attempt == 2
 
 
 async def test_worker_processes_do_not_outlive_their_supervisor(shop: Shop) -> None:

@@ -66,16 +66,16 @@ class Anywhere(Common):
 Action = Callable[[Engine, Principal], Awaitable[T]]
 
 
-def run(common: Common, command: Action[T], *, create: bool = False) -> T:
+def run(common: Common, command: Action[T]) -> T:
     """Run a command on the named server, else on the engine of the settings; errors become exit codes.
 
-    A missing SQLite file is an error unless `create` is set.
+    A missing SQLite file is an error.
     """
 
     async def act() -> T:
         if isinstance(common, Anywhere) and _is_remote(common):
             return await _remotely(common, command)
-        async with assemble.engine_of(common.settings, create=create) as engine:
+        async with assemble.engine_of(common.settings, create=False) as engine:
             return await command(engine, common.who)
 
     return guard(common, act)

@@ -54,7 +54,7 @@ def create(
         return await engine.tokens.create(who, request)
 
     # The first token of a server that requires one is created before its first start.
-    minted = run(common, command, create=True)
+    minted = run(common, command)
     if common.json:
         output.print_json({"token": minted.text, **encode.token_to_dict(minted.token)})
     else:

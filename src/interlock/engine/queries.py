@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from interlock.domain import json_text
 from interlock.domain.identifiers import id_end
 from interlock.domain.job import Filter, HistoryRow, Job
 from interlock.domain.registry import Minute, QueueStats
@@ -11,6 +12,7 @@ from interlock.errors import Invalid, NotFound
 from interlock.storage.contract import ChainVerification, Fitness, Store
 
 MAX_PAGE_SIZE = 200
+STEP_MISMATCH = "step_mismatch"
 MAX_SEARCH = 200
 NO_QUEUE = "the type is not registered and never had a job"
 
@@ -69,6 +71,12 @@ class Queries:
         """Return the IDs of dead-letter jobs that need attention, newest first; redriven jobs do not."""
         return await self._store.dead_letters(tenant, limit=limit)
 
+    async def mismatched(self, tenant: str, *, limit: int) -> list[Job]:
+        """Return jobs that cannot continue with the deployed code, newest first; they are retried until it is fixed."""
+        ids = await self._store.retrying_after(tenant, STEP_MISMATCH, limit=limit)
+        jobs = await self._store.get(tenant, ids) if ids else []
+        return [job for job in jobs if job is not None and _failed_by(job, STEP_MISMATCH)]
+
     async def minutes(self, tenant: str) -> list[Minute]:
         """Return the transitions of the last hour, by type and minute."""
         return await self._store.registry.minutes(tenant)
@@ -100,3 +108,8 @@ class Queries:
     async def fitness(self) -> Fitness:
         """Return whether the database is ready for use."""
         return await self._store.fitness()
+
+
+def _failed_by(job: Job, kind: str) -> bool:
+    error = None if job.error is None else json_text.loads(job.error)
+    return isinstance(error, dict) and error.get("kind") == kind

@@ -188,7 +188,9 @@ class Context:
     def patched(self, name: str) -> bool:
         """Whether the job started with code that has this change, so that old and new code can stand side by side.
 
-        False for a job that ran before the change was deployed. What the first run to come here gets is recorded.
+        False for a job that ran before the change was deployed. The name should be a literal in the task or in a
+        function of its module: such names are recorded before the first run begins, so that a killed run changes
+        nothing. Other names are recorded with the next operation of the run.
         """
         check_name(name, "a patch")
         known = self._memory.patch(name)
@@ -285,6 +287,13 @@ class Context:
             return await function(*args, **kwargs)
         result = await self._threads.run(partial(function, *args, **kwargs))
         return await result if isinstance(result, Awaitable) else result
+
+    async def use_patches(self, names: Iterable[str]) -> None:
+        """Record patches that the code of the task names, if this is the first run, before the task begins."""
+        if self._is_new:
+            for name in names:
+                self.patched(name)
+            await self.keep_patches()
 
     async def keep_patches(self) -> None:
         """Record which patches this run uses, before anything that depends on them is recorded."""

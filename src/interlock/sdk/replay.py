@@ -86,6 +86,10 @@ class StepReplay:
         return None if found is None else bool(serialization.decode(found.result))
 
 
+def is_recordable(name: str) -> bool:
+    return is_visible_name(name) and not name.startswith(OWN)
+
+
 def check_name(name: object, what: str) -> str:
     """A name for something that is recorded, or ValueError."""
     if not isinstance(name, str):

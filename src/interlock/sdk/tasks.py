@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dis
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from types import CodeType
+from itertools import pairwise
+from types import CodeType, FunctionType
 from typing import Any, Final, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, get_type_hints
 
 import msgspec
@@ -18,6 +20,7 @@ from interlock.errors import Invalid
 from interlock.sdk.context import Context
 from interlock.sdk.exceptions import in_seconds
 from interlock.sdk.handle import JobHandle
+from interlock.sdk.replay import is_recordable
 from interlock.sdk.signature import Signature
 from interlock.sdk.sync import background_loop, sync_version
 
@@ -76,6 +79,11 @@ class Task(Generic[P, R]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
+
+    @functools.cached_property
+    def patches(self) -> list[str]:
+        """The patches that the code of the task names; read at its first run, when all its modules are imported."""
+        return _patches(inspect.unwrap(self.function))
 
     def __repr__(self) -> str:
         return f"Task({self.name!r})"
@@ -174,6 +182,40 @@ def _enqueues(code: CodeType | None) -> bool:
     return not _ENQUEUES.isdisjoint(code.co_names) or any(
         _enqueues(one) for one in code.co_consts if isinstance(one, CodeType)
     )
+
+
+MAX_SCANNED: Final = 200
+
+
+def _patches(task: object) -> list[str]:
+    """Return the literal names in calls of `patched`, in a task and in the functions of its package that it calls."""
+    names: dict[str, None] = {}
+    functions = [task] if isinstance(task, FunctionType) else []
+    package = functions[0].__module__.partition(".")[0] if functions else ""
+    for function in functions:
+        codes = [function.__code__]
+        for code in codes:
+            codes += [const for const in code.co_consts if isinstance(const, CodeType)]
+            for called, argument in pairwise(dis.get_instructions(code)):
+                name = argument.argval
+                if called.argval == "patched" and isinstance(name, str) and is_recordable(name):
+                    names[name] = None
+            for found in _named_in(function, code):
+                if found.__module__.partition(".")[0] == package and len(functions) < MAX_SCANNED:
+                    functions += [found] if found not in functions else []
+    return list(names)
+
+
+def _named_in(function: FunctionType, code: CodeType) -> Iterator[FunctionType]:
+    """Yield the functions that a piece of code names: global ones and those of an enclosing function."""
+    enclosed = inspect.getclosurevars(function).nonlocals if code is function.__code__ and function.__closure__ else {}
+    for name in (*code.co_names, *code.co_freevars):
+        try:
+            found = inspect.unwrap(enclosed.get(name, function.__globals__.get(name)))
+        except Exception:  # a proxy that cannot be looked into now
+            continue
+        if isinstance(found, FunctionType):
+            yield found
 
 
 _RENAMED: Final = {"timeout": "timeout_seconds", "expiry_delay": "expiry_delay_seconds", "delay": "delay_seconds"}

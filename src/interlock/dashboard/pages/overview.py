@@ -52,6 +52,7 @@ async def overview(request: PageRequest) -> View | PageResponse:
         dead_count=min(len(dead), MAX_DEAD_LETTERS),
         more_dead=len(dead) > MAX_DEAD_LETTERS,
         stale=stale,
+        mismatched=await reads.mismatched(tenant, limit=PREVIEW_SIZE),
         stalled=await engine.registry.stalled_agents(tenant, limit=PREVIEW_SIZE),
         stale_seconds=STALE_SECONDS,
         offline_seconds=LATELY_SECONDS,

@@ -26,6 +26,10 @@ class OperationStore(Protocol):
         """Return the IDs of dead-letter jobs that were not redriven, newest first."""
         ...
 
+    async def retrying_after(self, tenant: str, text: str, *, limit: int) -> list[str]:
+        """Return the IDs of jobs in status retry whose error contains this text, newest first."""
+        ...
+
     async def children_after(
         self, tenant: str, parents: Sequence[str], after: tuple[str, int] | None, *, limit: int
     ) -> list[Child]:

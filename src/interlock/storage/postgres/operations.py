@@ -48,6 +48,9 @@ class PostgresOperations(ABC):
     async def dead_letters(self, tenant: str, *, limit: int) -> list[str]:
         return [row[0] for row in await self._fetch(call("dead_letters", 2), tenant, limit)]
 
+    async def retrying_after(self, tenant: str, text: str, *, limit: int) -> list[str]:
+        return [row[0] for row in await self._fetch(call("retrying_after", 3), tenant, text, limit)]
+
     async def children_after(
         self, tenant: str, parents: Sequence[str], after: tuple[str, int] | None, *, limit: int
     ) -> list[Child]:

@@ -42,6 +42,10 @@ class ShardedOperations(Routing):
         again = await self.redriven(tenant, found) if len(pages) > 1 else set()
         return [id for id in found if id not in again]
 
+    async def retrying_after(self, tenant: str, text: str, *, limit: int) -> list[str]:
+        pages = await self.each(tenant, lambda store: store.retrying_after(tenant, text, limit=limit))
+        return sorted(itertools.chain(*pages), reverse=True)[:limit]
+
     async def children_after(
         self, tenant: str, parents: Sequence[str], after: tuple[str, int] | None, *, limit: int
     ) -> list[Child]:

@@ -59,6 +59,10 @@ class SQLiteOperations(ABC):
         facts = {"tenant": tenant, "limit": limit}
         return await self._read(lambda c: [id for (id,) in c.rows(_SQL["dead_letters"], facts)])
 
+    async def retrying_after(self, tenant: str, text: str, *, limit: int) -> list[str]:
+        facts = {"tenant": tenant, "text": text, "limit": limit}
+        return await self._read(lambda c: [id for (id,) in c.rows(_SQL["retrying_after"], facts)])
+
     async def children_after(
         self, tenant: str, parents: Sequence[str], after: tuple[str, int] | None, *, limit: int
     ) -> list[Child]:

@@ -21,6 +21,13 @@ WHERE j.tenant = :tenant AND j.status = 'dead_letter' AND j.status <> 'queued' A
     WHERE b.tenant = :tenant AND b.redrive_of = j.id AND b.redrive_of IS NOT NULL)
 ORDER BY j.seq DESC LIMIT :limit;
 
+-- name: retrying_after
+-- Jobs in status retry whose error contains a text, newest first.
+SELECT j.id FROM job j INDEXED BY job_unsuccessful
+WHERE j.tenant = :tenant AND j.status = 'retry' AND j.status <> 'queued' AND j.status <> 'running' AND j.status <> 'succeeded'
+  AND j.status <> 'waiting_for_approval' AND instr(j.error, :text)
+ORDER BY j.seq DESC LIMIT :limit;
+
 -- name: copy_checkpoint
 INSERT INTO job_checkpoint (tenant, job_id, seq, data, sanitized, at)
 SELECT tenant, :target, seq, data, sanitized, at FROM job_checkpoint WHERE tenant = :tenant AND job_id = :source;

@@ -31,6 +31,15 @@ begin
     order by s.seq desc limit p_limit;
 end $$;
 
+-- Return the jobs in status retry whose error contains a text, newest first.
+create or replace function interlock.retrying_after(p_tenant text, p_text text, p_limit integer) returns setof uuid language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query select s.job_id from interlock.unsuccessful_job s where s.tenant = p_tenant and s.status = 'retry'
+    and exists (select from interlock.job j where j.tenant = p_tenant and j.id = s.job_id and position(p_text in j.error) > 0)
+    order by s.seq desc limit p_limit;
+end $$;
+
 -- Copy the progress of a job to its redrive: the steps up to the last one of a name, or all steps and the checkpoint. A
 -- target that already has steps got them from the same call, before its connection was lost.
 create or replace function interlock.copy_progress(p_tenant text, p_source uuid, p_target uuid, p_through text) returns void language plpgsql as $$
