@@ -14,7 +14,7 @@ from tests.contract.builders import (
 
 
 async def why(queue: TenantQueue, job_id: str) -> Why:
-    found = await queue.store.job_snapshot(queue.tenant, job_id)
+    found = await queue.store.workers.job_snapshot(queue.tenant, job_id)
     assert found is not None
     assert found.now == queue.clock.now
     return explain(found)
@@ -33,5 +33,5 @@ async def details(queue: TenantQueue, job_id: str) -> dict[str, Any]:
 async def seen(queue: TenantQueue, **fields: Any) -> ClaimFilter:
     """A worker is noted as asking; the ask is the answer."""
     asked = ask(**fields)
-    await queue.store.note_workers(queue.tenant, [WorkerSeen(asked.worker, (asked,))])
+    await queue.store.workers.note(queue.tenant, [WorkerSeen(asked.worker, (asked,))])
     return asked

@@ -76,7 +76,7 @@ async def furnish(queue: TenantQueue) -> None:
     await queue.store.registry.set_type(queue.tenant, JobType("registered"))
     hash = hashlib.sha256(queue.tenant.encode()).digest()
     await queue.store.tokens.create(queue.tenant, [NewToken(new_id(), hash, ("read",), OPERATOR)])
-    await queue.store.note_workers(queue.tenant, [WorkerSeen("w1", (ask(),))])
+    await queue.store.workers.note(queue.tenant, [WorkerSeen("w1", (ask(),))])
     await queue.store.index_job_blocks(1, 1000)
     assert isinstance(queue.store, PostgresStore)
     await queue.store.assign_shard(queue.tenant, "a")

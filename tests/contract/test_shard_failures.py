@@ -17,7 +17,7 @@ from interlock.domain.shards import shard_of_id
 from interlock.domain.token import NewToken, Token
 from interlock.errors import Indeterminate, Invalid
 from interlock.storage.contract import Terms
-from interlock.storage.postgres.explain import MAX_NAMED
+from interlock.storage.parts.workers import MAX_NAMED
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.factory import open_sharded_store
 from interlock.storage.shards.sharded_store import ShardedStore
@@ -172,7 +172,7 @@ async def test_the_first_jobs_of_a_worker_are_named_on_any_shard(queue: TenantQu
     for _ in range(MAX_NAMED):
         await on_each(queue, map)
     ids = [job.id for job in await queue.claim(limit=2 * MAX_NAMED)]
-    (worker,) = await queue.store.workers(queue.tenant, limit=10)
+    (worker,) = await queue.store.workers.page(queue.tenant, limit=10)
     assert (worker.running, list(worker.job_ids)) == (2 * MAX_NAMED, sorted(ids)[:MAX_NAMED])
 
 

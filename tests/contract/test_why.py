@@ -123,7 +123,7 @@ async def test_one_worker_may_poll_with_several_filters(queue: TenantQueue) -> N
         ask(types=frozenset({"mail"})),
         ask(types=frozenset({"render"}), capabilities=frozenset({"gpu"})),
     )
-    await queue.store.note_workers(queue.tenant, [WorkerSeen("w1", asks)])
+    await queue.store.workers.note(queue.tenant, [WorkerSeen("w1", asks)])
     assert await clauses(queue, mail) == ["ready"]
     assert await clauses(queue, gpu) == ["ready"]
     assert [await queue.claimed(**one._asdict()) for one in asks] == [[mail], [gpu]]
@@ -320,6 +320,6 @@ async def test_a_job_of_another_tenant_is_unknown_and_its_workers_are_hidden(
 ) -> None:
     id = await queue.add()
     await seen(rival)
-    assert await rival.store.job_snapshot(rival.tenant, id) is None
-    assert await queue.store.job_snapshot(queue.tenant, NEVER) is None
+    assert await rival.store.workers.job_snapshot(rival.tenant, id) is None
+    assert await queue.store.workers.job_snapshot(queue.tenant, NEVER) is None
     assert await clauses(queue, id) == ["no_worker_for_type"]

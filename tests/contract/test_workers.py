@@ -14,11 +14,11 @@ MINE = {"types": frozenset({"render"}), "capabilities": frozenset({"gpu"}), "aff
 
 
 async def note(queue: TenantQueue, worker: str = "w1", *asks: ClaimFilter) -> None:
-    await queue.store.note_workers(queue.tenant, [WorkerSeen(worker, asks or (ask(worker=worker),))])
+    await queue.store.workers.note(queue.tenant, [WorkerSeen(worker, asks or (ask(worker=worker),))])
 
 
 async def listed(queue: TenantQueue, **page: Any) -> list[Presence]:
-    return await queue.store.workers(queue.tenant, **{"limit": 100, **page})
+    return await queue.store.workers.page(queue.tenant, **{"limit": 100, **page})
 
 
 async def names(queue: TenantQueue, **page: Any) -> list[str]:
@@ -39,7 +39,7 @@ async def test_a_worker_is_listed_with_its_last_filter_and_time(queue: TenantQue
 
 async def test_many_workers_are_recorded_in_one_call_and_listed_by_name(queue: TenantQueue) -> None:
     local_principal = ["B", "a", "b", "w/1", "w1", "é"]
-    await queue.store.note_workers(queue.tenant, [WorkerSeen(name, (ask(),)) for name in reversed(local_principal)])
+    await queue.store.workers.note(queue.tenant, [WorkerSeen(name, (ask(),)) for name in reversed(local_principal)])
     assert await names(queue) == local_principal
     assert await names(queue, limit=2) == ["B", "a"]
     assert await names(queue, after="a", limit=2) == ["b", "w/1"]
@@ -49,7 +49,7 @@ async def test_many_workers_are_recorded_in_one_call_and_listed_by_name(queue: T
 async def test_a_stopped_worker_is_not_listed(queue: TenantQueue) -> None:
     await note(queue, "w1")
     await note(queue, "w2")
-    await queue.store.note_workers(queue.tenant, [WorkerSeen("w1", ()), WorkerSeen("w3", (ask(worker="w3"),))])
+    await queue.store.workers.note(queue.tenant, [WorkerSeen("w1", ()), WorkerSeen("w3", (ask(worker="w3"),))])
     assert await names(queue) == ["w2", "w3"]
     await note(queue, "w1")
     assert await names(queue) == ["w1", "w2", "w3"]
@@ -89,13 +89,13 @@ async def test_a_worker_without_a_recent_poll_and_without_a_lease_is_deleted(que
     job = await queue.running(worker="busy", lease_seconds=3600)
     queue.clock.advance(DAY)
     await note(queue, "here")
-    await queue.store.forget_workers(DAY, 10_000)
+    await queue.store.workers.forget(DAY, 10_000)
     assert await names(queue) == ["busy", "gone", "here"]  # exactly a day is not longer
     queue.clock.advance(0.001)
-    assert await queue.store.forget_workers(DAY, 10_000) >= 1
+    assert await queue.store.workers.forget(DAY, 10_000) >= 1
     assert await names(queue) == ["busy", "here"]
     await queue.do(complete(job))
-    await queue.store.forget_workers(DAY, 10_000)
+    await queue.store.workers.forget(DAY, 10_000)
     assert await names(queue) == ["here"]
 
 
@@ -105,7 +105,7 @@ async def test_workers_of_all_tenants_are_deleted_in_small_batches(queue: Tenant
         await note(one, "a")
         await note(one, "b")
     queue.clock.advance(2 * DAY)
-    assert [await queue.store.forget_workers(DAY, 3) for _ in range(3)] == [3, 1, 0]
+    assert [await queue.store.workers.forget(DAY, 3) for _ in range(3)] == [3, 1, 0]
     assert (await names(queue), await names(rival)) == ([], [])
 
 

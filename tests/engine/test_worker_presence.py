@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -18,6 +18,7 @@ from interlock.engine.leases import Leases
 from interlock.engine.worker_presence import MAX_ASKS, NOTE_EVERY_SECONDS, Workers
 from interlock.errors import Invalid, NotFound, Unavailable
 from interlock.storage.contract import Store
+from interlock.storage.contract.workers import WorkerStore
 from interlock.wire import LIMITS, JobRequest
 from interlock.wire.encode import worker_to_dict
 from tests.support.eventually import eventually
@@ -25,17 +26,15 @@ from tests.support.stores import ManualClock
 
 
 class Notebook:
-    """A store that is watched: what was noted, in order."""
+    """Stored workers that are watched: what was noted, in order."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, workers: WorkerStore) -> None:
+        self._workers = workers
         self.notes: list[tuple[str, list[WorkerSeen]]] = []
+        self.page, self.forget, self.job_snapshot = workers.page, workers.forget, workers.job_snapshot
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    async def note_workers(self, tenant: str, seen_workers: Sequence[WorkerSeen]) -> None:
-        await self._store.note_workers(tenant, seen_workers)
+    async def note(self, tenant: str, seen_workers: Sequence[WorkerSeen]) -> None:
+        await self._workers.note(tenant, seen_workers)
         self.notes.append((tenant, list(seen_workers)))
 
 
@@ -53,7 +52,7 @@ def claims(workers: Workers, tenant: str, ask: ClaimFilter) -> None:
 
 @pytest.fixture
 def notebook(store: Store) -> Notebook:
-    return Notebook(store)
+    return Notebook(store.workers)
 
 
 @pytest.fixture
@@ -63,7 +62,7 @@ def time() -> Time:
 
 @pytest.fixture
 def workers(notebook: Notebook, time: Time) -> Workers:
-    return Workers(cast(Store, notebook), clock=time)
+    return Workers(notebook, clock=time)
 
 
 async def test_worker_presence_is_recorded_once_per_interval(workers: Workers, notebook: Notebook, time: Time) -> None:
@@ -220,18 +219,15 @@ async def test_a_claim_continues_when_recording_presence_fails_or_hangs(
     engine = interlock_engine
     id = (await engine.jobs.enqueue(who, JobRequest(type="work"))).id
 
-    class Broken:
-        """A store whose notes cannot be written; the rest is real."""
+    async def cannot_note(tenant: str, seen_workers: Sequence[WorkerSeen]) -> None:
+        if seen_workers[0].worker == "w2":
+            await asyncio.Event().wait()
+        raise Unavailable("no room")
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(engine.store, name)
-
-        async def note_workers(self, tenant: str, seen_workers: Sequence[WorkerSeen]) -> None:
-            if seen_workers[0].worker == "w2":
-                await asyncio.Event().wait()
-            raise Unavailable("no room")
-
-    other = Engine(cast(Store, Broken()))
+    other = Engine(engine.store)
+    broken = Notebook(engine.store.workers)
+    monkeypatch.setattr(broken, "note", cannot_note)
+    monkeypatch.setattr(other.workers, "_store", broken)
     (job,) = await other.leases.claim(who.tenant, ClaimFilter("w1"))
     assert job.id == id
     await other.workers.stop()
@@ -244,7 +240,7 @@ async def test_maintenance_deletes_workers_that_have_not_polled_for_a_day(
     interlock_engine: Engine, who: Principal, clock: ManualClock
 ) -> None:
     engine = interlock_engine
-    await engine.store.note_workers(who.tenant, [WorkerSeen("w1", (wanted(ClaimFilter("w1")),))])
+    await engine.store.workers.note(who.tenant, [WorkerSeen("w1", (wanted(ClaimFilter("w1")),))])
     clock.advance(86_401)
     (task,) = [task for task in engine.maintenance.tasks if task.name == "workers"]
     assert await task.run() == 1
@@ -282,7 +278,7 @@ async def test_why_returns_the_deciding_reason_and_unknown_jobs_are_not_found(
 
 
 async def test_a_waiting_claim_keeps_its_worker_present(store: Store, clock: ManualClock, time: Time) -> None:
-    workers = Workers(store, clock=time)
+    workers = Workers(store.workers, clock=time)
     leases = Leases(store, LIMITS, workers=workers)
     enough = asyncio.Event()
     waiting = asyncio.create_task(leases.claim("t", ClaimFilter("w1"), wait_seconds=60, enough=enough))

@@ -53,7 +53,7 @@ class Engine:
         self.jobs = Jobs(store, limits, self.registry)
         self.operations = Operations(store, limits, strict_types=strict_types, implicit_agents=implicit_agents)
         self.retention = Retention(store, retention_days)
-        self.workers = Workers(store)
+        self.workers = Workers(store.workers)
         self.leases = Leases(store, limits, workers=self.workers)
         self.approvals = Approvals(store, limits)
         self.progress = Progress(store, limits)

@@ -19,7 +19,7 @@ class Explainer:
     async def of(self, tenant: str, job_id: str) -> Why:
         """Return the reason that decides, from one snapshot of the job and its surroundings."""
         await self._workers.written()
-        found = await self._store.job_snapshot(tenant, wire.job_id(job_id))
+        found = await self._store.workers.job_snapshot(tenant, wire.job_id(job_id))
         if found is None:
             raise NotFound(job_id)
         return explain(found)

@@ -19,7 +19,7 @@ from interlock.domain.worker_presence import LATELY_SECONDS, Presence, WorkerSee
 from interlock.engine.maintenance import repeat_until_empty
 from interlock.engine.queries import MAX_PAGE_SIZE
 from interlock.engine.ttl_cache import TtlCache
-from interlock.storage.contract import Store
+from interlock.storage.contract.workers import WorkerStore
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class _SeenFilters:
 class Workers:
     """Workers that poll for jobs, for display only."""
 
-    def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: WorkerStore, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
         self._known: TtlCache[tuple[str, str], _SeenFilters] = TtlCache(MAX_REMEMBERED)
@@ -130,11 +130,11 @@ class Workers:
         `within_seconds` leaves out workers that neither polled within that time nor hold a lease.
         """
         wire.whole(limit, "limit", 1, MAX_PAGE_SIZE)
-        return await self._store.workers(tenant, after=after, limit=limit, within_seconds=within_seconds)
+        return await self._store.page(tenant, after=after, limit=limit, within_seconds=within_seconds)
 
     async def forget(self) -> int:
         """Delete workers that did not poll for a day and hold no lease."""
-        return await repeat_until_empty(lambda: self._store.forget_workers(KEPT_SECONDS, FORGET_BATCH_SIZE))
+        return await repeat_until_empty(lambda: self._store.forget(KEPT_SECONDS, FORGET_BATCH_SIZE))
 
     async def written(self) -> None:
         """Give writes in progress a moment to reach the store, so that a reader sees the claims made before."""
@@ -160,6 +160,6 @@ class Workers:
 
     async def _keep(self, tenant: str, seen_workers: list[WorkerSeen]) -> None:
         try:
-            await self._store.note_workers(tenant, seen_workers)
+            await self._store.note(tenant, seen_workers)
         except Exception as error:  # the claim itself hits the same error and reports it
             log.debug("%d workers of %s were not noted: %s", len(seen_workers), tenant, error)

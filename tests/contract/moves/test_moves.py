@@ -179,7 +179,7 @@ async def test_a_moving_tenant_does_not_block_a_sweep(queue: TenantQueue, owners
 async def test_rows_written_after_a_tenant_left_do_not_prevent_its_return(
     queue: TenantQueue, owners: dict[str, str]
 ) -> None:
-    await queue.store.note_workers(queue.tenant, [WorkerSeen("w1", (ask(),))])
+    await queue.store.workers.note(queue.tenant, [WorkerSeen("w1", (ask(),))])
     await move(owners, queue, "b")
     old = await asyncpg.connect(owners["a"])
     try:
@@ -187,7 +187,7 @@ async def test_rows_written_after_a_tenant_left_do_not_prevent_its_return(
     finally:
         await old.close()
     await move(owners, queue, "a")
-    assert [worker.name for worker in await queue.store.workers(queue.tenant, limit=10)] == ["w1"]
+    assert [worker.name for worker in await queue.store.workers.page(queue.tenant, limit=10)] == ["w1"]
 
 
 async def test_a_tenant_in_two_databases_is_not_moved_until_one_is_chosen(

@@ -123,7 +123,6 @@ class Store(
     DoctorStore,
     ProgressStore,
     OperationStore,
-    WorkerStore,
     Protocol,
 ):
     """Durable storage of jobs."""
@@ -139,6 +138,9 @@ class Store(
 
     @property
     def tokens(self) -> TokenStore: ...
+
+    @property
+    def workers(self) -> WorkerStore: ...
 
     @property
     def outbox(self) -> Outbox: ...

@@ -12,17 +12,17 @@ from interlock.domain.worker_presence import Presence, WorkerSeen
 class WorkerStore(Protocol):
     """The part of a store that records worker presence, and reads the surroundings of a job."""
 
-    async def note_workers(self, tenant: str, seen_workers: Sequence[WorkerSeen]) -> None:
+    async def note(self, tenant: str, seen_workers: Sequence[WorkerSeen]) -> None:
         """Record what workers asked for last, and when; delete those that ask for nothing more."""
         ...
 
-    async def workers(
+    async def page(
         self, tenant: str, *, after: str = "", limit: int, within_seconds: float | None = None
     ) -> list[Presence]:
         """List workers by name: those that polled (within some seconds), and those that hold a lease."""
         ...
 
-    async def forget_workers(self, older_than_seconds: float, limit: int) -> int:
+    async def forget(self, older_than_seconds: float, limit: int) -> int:
         """Delete workers of all tenants that did not poll for that long and hold no lease."""
         ...
 

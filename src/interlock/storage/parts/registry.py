@@ -117,9 +117,7 @@ class TypesAndAgents:
         return await self._database.write(tenant, body, repeatable=False)
 
     async def stats(self, tenant: str, type: str | None = None) -> list[QueueStats]:
-        ((due,),) = await self._database.rows(tenant, SQL["any_agent_due"])
-        if due:
-            await self._database.write(tenant, Transaction.fill_slots)
+        await settle(self._database, tenant)
         return await self._database.read(tenant, lambda tx: _stats(tx, type))
 
     async def minutes(self, tenant: str) -> list[Minute]:
@@ -138,6 +136,13 @@ class TypesAndAgents:
         for (tenant,) in tenants:
             await self._database.write(tenant, partial(_fold, before=before))
         return len(tenants)
+
+
+async def settle(database: Database, tenant: str) -> None:
+    """Give free concurrency slots to due jobs, so that the next read sees them."""
+    ((due,),) = await database.rows(tenant, SQL["any_agent_due"])
+    if due:
+        await database.write(tenant, Transaction.fill_slots)
 
 
 def set_agent(tx: Transaction, agent: Agent) -> Steps[Agent]:

@@ -37,7 +37,6 @@ FUNCTIONS: Final = (
     "progress",
     "artifacts",
     "operations",
-    "explain",
     "audit",
     "shards",
     "partitions",

@@ -34,6 +34,7 @@ from interlock.storage.parts.artifacts import Artifacts
 from interlock.storage.parts.outbox import StoredOutbox
 from interlock.storage.parts.registry import TypesAndAgents
 from interlock.storage.parts.tokens import Tokens
+from interlock.storage.parts.workers import Workers
 from interlock.storage.postgres import (
     caller_transaction,
     claim,
@@ -49,7 +50,6 @@ from interlock.storage.postgres.audit import PostgresAudit
 from interlock.storage.postgres.connection import OLDEST_SERVER, Conn, Link, call
 from interlock.storage.postgres.doctor import DoctorVerbs
 from interlock.storage.postgres.driver import PostgresDatabase
-from interlock.storage.postgres.explain import PostgresExplain
 from interlock.storage.postgres.heartbeats import checkpoint, heartbeat
 from interlock.storage.postgres.history_partitions import PostgresPartitions
 from interlock.storage.postgres.job_blocks import PostgresJobBlocks
@@ -72,7 +72,6 @@ class PostgresStore(
     PostgresProgress,
     PostgresShards,
     PostgresJobBlocks,
-    PostgresExplain,
 ):
     """Jobs in the schema `interlock` of one database. Any number of processes may use it."""
 
@@ -88,6 +87,7 @@ class PostgresStore(
         self.artifacts = Artifacts(database)
         self.registry = TypesAndAgents(database)
         self.tokens = Tokens(database)
+        self.workers = Workers(database)
         self.outbox = StoredOutbox(database)
 
     @classmethod

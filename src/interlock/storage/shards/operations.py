@@ -168,11 +168,6 @@ class ShardedMaintenance(Routing):
             "forget_claims", limit, lambda store, some: store.forget_claims(older_than_seconds, some)
         )
 
-    async def forget_workers(self, older_than_seconds: float, limit: int) -> int:
-        return await self.share(
-            "forget_workers", limit, lambda store, some: store.forget_workers(older_than_seconds, some)
-        )
-
     async def due_leases(self, limit: int) -> list[Due]:
         return await self.due("due_leases", limit, lambda store: store.due_leases(limit))
 

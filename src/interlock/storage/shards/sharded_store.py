@@ -33,7 +33,6 @@ MAX_FAULTS: Final = 1_000_000
 
 class ShardedStore(
     ShardedJobs,
-    ShardedWorkers,
     ShardedProgress,
     ShardedOperations,
     ShardedAudit,
@@ -49,6 +48,7 @@ class ShardedStore(
         self.artifacts = ShardedArtifacts(self)
         self.registry = ShardedRegistry(self)
         self.tokens = ShardedTokens(self)
+        self.workers = ShardedWorkers(self)
         self._ready = Wakeup()
         self._events_added = Wakeup()
         for shard in shards:

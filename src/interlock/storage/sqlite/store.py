@@ -38,6 +38,7 @@ from interlock.storage.parts.artifacts import Artifacts
 from interlock.storage.parts.outbox import StoredOutbox
 from interlock.storage.parts.registry import TypesAndAgents
 from interlock.storage.parts.tokens import Tokens
+from interlock.storage.parts.workers import Workers
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import claim, enqueue, history, list_jobs, log, transition, transition_effects
 from interlock.storage.sqlite.audit import SQLiteAudit
@@ -53,7 +54,6 @@ from interlock.storage.sqlite.connection import (
 from interlock.storage.sqlite.doctor import DoctorVerbs
 from interlock.storage.sqlite.driver import SQLiteDatabase
 from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
-from interlock.storage.sqlite.explain import SQLiteExplain
 from interlock.storage.sqlite.heartbeats import checkpoint, heartbeat
 from interlock.storage.sqlite.job_blocks import SQLiteJobBlocks
 from interlock.storage.sqlite.job_row import to_job
@@ -76,7 +76,6 @@ class SQLiteStore(
     SQLiteOperations,
     SQLiteProgress,
     SQLiteJobBlocks,
-    SQLiteExplain,
 ):
     """A store in one file. Many processes can open it; each has one writer thread and a few reader threads."""
 
@@ -94,6 +93,7 @@ class SQLiteStore(
         self.artifacts = Artifacts(database)
         self.registry = TypesAndAgents(database)
         self.tokens = Tokens(database)
+        self.workers = Workers(database)
         self.outbox = StoredOutbox(database)
         prepare_file(path)
         self._writer = Writer(self._connect, path)

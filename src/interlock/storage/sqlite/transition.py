@@ -34,6 +34,7 @@ from interlock.errors import Error, Invalid, NotFound, WouldDeadlock
 from interlock.storage import broken
 from interlock.storage.batch_split import are_distinct, id_of, split_by_job
 from interlock.storage.parts.approvals import open_approvals
+from interlock.storage.parts.workers import SQL as LOOKS
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import digests, driver, edit, heartbeats, history, transition_effects
 from interlock.storage.sqlite.connection import Connection, of_a_row
@@ -226,7 +227,7 @@ def search(connection: Connection, tenant: str, questions: Generator[Question, R
         question = next(questions)
         while True:
             facts = {"tenant": tenant, "about": json.dumps(question.about)}
-            question = questions.send(connection.rows(_SQL[f"look_at_{question.look}"], facts))
+            question = questions.send(connection.rows(LOOKS[f"look_at_{question.look}"].sqlite, facts))
     except StopIteration as end:
         found: T = end.value
         return found

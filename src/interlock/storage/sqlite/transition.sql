@@ -59,21 +59,6 @@ SELECT b.id, j.finished_at IS NOT NULL, b.parent_id
 FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value
 CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq;
 
--- name: look_at_jobs
--- Whether each job waits for children, and the strict agent whose slot it waits for.
-SELECT j.id, j.awaiting > 0, CASE WHEN j.blocked = 1 AND j.finished_at IS NULL THEN
-  (SELECT a.no FROM agent a WHERE a.tenant = j.tenant AND a.no = j.agent_no AND a.strict AND a.max_concurrency IS NOT NULL) END
-FROM json_each(:about) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
-
--- name: look_at_awaited
-SELECT w.job_id, w.child_id FROM json_each(:about) i CROSS JOIN job_await w ON w.tenant = :tenant AND w.job_id = i.value;
-
--- name: look_at_holders
-SELECT a.no, j.id FROM json_each(:about) i CROSS JOIN agent a ON a.tenant = :tenant AND a.no = i.value
-CROSS JOIN job j INDEXED BY job_of_agent ON j.tenant = a.tenant AND j.agent_no = a.no AND j.agent_no IS NOT NULL AND j.blocked = 0
-WHERE a.strict AND a.used >= a.max_concurrency AND j.finished_at IS NULL
-  AND (j.status = 'running' OR j.slot_epoch IS a.strict_epoch OR (j.status <> 'waiting_for_approval' AND j.awaiting = 0));
-
 -- name: await_child
 INSERT INTO job_await (tenant, child_id, job_id) VALUES (?, ?, ?);
 

@@ -1,26 +1,24 @@
 -- name: note
-INSERT INTO worker (tenant, name, asks, first_seen_at, last_seen_at) VALUES (?1, ?2, ?3, ?4, ?4)
+INSERT INTO worker (tenant, name, asks, first_seen_at, last_seen_at)
+SELECT :tenant, n.value, a.value, :now, :now FROM json_each(:names) n CROSS JOIN json_each(:asks) a ON a.key = n.key WHERE TRUE
 ON CONFLICT DO UPDATE SET asks = excluded.asks, last_seen_at = excluded.last_seen_at;
 
--- name: stopped
-DELETE FROM worker WHERE tenant = ?1 AND name = ?2;
-
--- name: workers
+-- name: page
 -- Workers with a presence row, and workers known only by their leases.
 WITH leased AS MATERIALIZED (
   SELECT worker AS name, count(*) AS running, json_group_array(id ORDER BY id) AS ids FROM job INDEXED BY job_lease
   WHERE tenant = :tenant AND status = 'running' AND worker > :after GROUP BY worker
 )
 SELECT n.name, coalesce(w.asks, '[]'), w.first_seen_at, w.last_seen_at, coalesce(h.running, 0), coalesce(h.ids, '[]')
-FROM (SELECT name FROM worker WHERE tenant = :tenant AND name > :after AND (:since IS NULL OR last_seen_at >= :since) UNION SELECT name FROM leased) n
+FROM (SELECT name FROM worker WHERE tenant = :tenant AND name > :after AND last_seen_at >= :since UNION SELECT name FROM leased) n
 LEFT JOIN worker w ON w.tenant = :tenant AND w.name = n.name LEFT JOIN leased h ON h.name = n.name
 ORDER BY n.name LIMIT :limit;
 
--- name: forget
-DELETE FROM worker WHERE (tenant, name) IN (
-  SELECT w.tenant, w.name FROM worker w WHERE w.last_seen_at < :before AND NOT EXISTS (
-    SELECT 1 FROM job j INDEXED BY job_lease WHERE j.tenant = w.tenant AND j.status = 'running' AND j.worker = w.name)
-  LIMIT :limit);
+-- name: lease_of_worker
+(SELECT 1 FROM job j INDEXED BY job_lease WHERE j.tenant = w.tenant AND j.status = 'running' AND j.worker = w.name);
+
+-- name: old
+SELECT w.tenant, w.name FROM worker w WHERE w.last_seen_at < :before AND NOT EXISTS {lease_of_worker} LIMIT :limit;
 
 -- name: job_snapshot
 -- A job with its approval, the pause of its type, the slots of its agent, and the workers present.
@@ -54,3 +52,18 @@ LEFT JOIN approval g ON g.tenant = v.tenant AND g.id = v.approval_id
 LEFT JOIN queue k ON k.tenant = v.tenant AND k.type = v.type AND k.paused_at IS NOT NULL
 LEFT JOIN agent a ON a.tenant = v.tenant AND a.no = v.agent_no AND v.blocked
 WHERE v.tenant = :tenant AND v.id = :id;
+
+-- name: look_at_jobs
+-- Whether each job waits for children, and the strict agent whose slot it waits for.
+SELECT j.id, j.awaiting > 0, CASE WHEN j.blocked = 1 AND j.finished_at IS NULL THEN
+  (SELECT a.no FROM agent a WHERE a.tenant = j.tenant AND a.no = j.agent_no AND a.strict AND a.max_concurrency IS NOT NULL) END
+FROM json_each(:about) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
+
+-- name: look_at_awaited
+SELECT w.job_id, w.child_id FROM json_each(:about) i CROSS JOIN job_await w ON w.tenant = :tenant AND w.job_id = i.value;
+
+-- name: look_at_holders
+SELECT a.no, j.id FROM json_each(:about) i CROSS JOIN agent a ON a.tenant = :tenant AND a.no = i.value
+CROSS JOIN job j INDEXED BY job_of_agent ON j.tenant = a.tenant AND j.agent_no = a.no AND j.agent_no IS NOT NULL AND j.blocked = 0
+WHERE a.strict AND a.used >= a.max_concurrency AND j.finished_at IS NULL
+  AND (j.status = 'running' OR j.slot_epoch IS a.strict_epoch OR (j.status <> 'waiting_for_approval' AND j.awaiting = 0));
