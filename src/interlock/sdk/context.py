@@ -22,6 +22,7 @@ from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.progress import Event, Level, Report, Step
 from interlock.domain.usage import USAGE, kept_by, summed, together
 from interlock.errors import IdempotencyKeyReuse, Indeterminate, Unavailable
+from interlock.pauses import Pauses
 from interlock.sdk import serialization
 from interlock.sdk.clock import ServerClock
 from interlock.sdk.exceptions import AwaitsApproval, AwaitsChildren, StepMismatch, in_seconds
@@ -37,8 +38,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 BATCH_SIZE: Final = 1000  # children, or events, in one call
 LARGEST_EVENT_PAYLOAD: Final = 6 * 1024  # so that there is room for the message
-FIRST_PAUSE_SECONDS: Final = 0.05
-MAX_PAUSE_SECONDS: Final = 2.0
 MAX_UPLOADS: Final = 5  # of one file, each as patient as its client
 
 
@@ -366,7 +365,7 @@ class Context:
 
         With `most_unsure`, give up once the outcome has been unknown that many times: the call is expensive to repeat.
         """
-        pause, unsure = FIRST_PAUSE_SECONDS, 0
+        pauses, unsure = Pauses(), 0
         while True:
             try:
                 return await call()
@@ -374,8 +373,7 @@ class Context:
                 unsure += isinstance(error, Indeterminate)
                 if unsure == most_unsure:
                     raise
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, MAX_PAUSE_SECONDS)
+                await pauses.wait()
 
     async def _given_client(self) -> Client:
         return self._client

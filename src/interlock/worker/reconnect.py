@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 import time
 from typing import Any, Final
 
-FIRST_PAUSE_SECONDS: Final = 0.05
-MAX_PAUSE_SECONDS: Final = 2.0
+from interlock.pauses import Pauses
+
 LOG_AGAIN_SECONDS: Final = 60.0
 
 
@@ -18,7 +16,7 @@ class Reconnect:
     def __init__(self, log: Any, doing: str) -> None:
         self._log = log
         self._doing = doing
-        self._pause = FIRST_PAUSE_SECONDS
+        self._pauses = Pauses()
         self._logged_at: float | None = None
 
     async def wait(self, error: Exception) -> None:
@@ -27,12 +25,11 @@ class Reconnect:
         if self._logged_at is None or now - self._logged_at >= LOG_AGAIN_SECONDS:
             self._logged_at = now
             self._log.warning("queue unreachable, retrying", doing=self._doing, error=str(error))
-        await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
-        self._pause = min(self._pause * 2, MAX_PAUSE_SECONDS)
+        await self._pauses.wait()
 
     def rest(self) -> None:
         """Reset after a successful attempt."""
         if self._logged_at is not None:
             self._log.info("queue reachable again", doing=self._doing)
             self._logged_at = None
-            self._pause = FIRST_PAUSE_SECONDS
+            self._pauses.reset()

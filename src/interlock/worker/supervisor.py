@@ -12,6 +12,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Final
 
+from interlock.pauses import Pauses
 from interlock.worker.log import logger
 
 SHORTEST_LIFE_SECONDS: Final = 10.0
@@ -35,7 +36,7 @@ class Supervisor:
         self._exit_code = 0
         self._members: dict[SpawnProcess, float] = {}
         self._stopping = False
-        self._pause = FIRST_PAUSE_SECONDS
+        self._pauses = Pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
         self._log: Any = logger()
 
     def run(self) -> int:
@@ -67,10 +68,9 @@ class Supervisor:
             return
         self._log.error("worker process crashed, restarting", pid=member.pid, exit_code=member.exitcode)
         if time.monotonic() - since < SHORTEST_LIFE_SECONDS:
-            time.sleep(self._pause)
-            self._pause = min(self._pause * 2, MAX_PAUSE_SECONDS)
+            time.sleep(self._pauses.next())
         else:
-            self._pause = FIRST_PAUSE_SECONDS
+            self._pauses.reset()
         if not self._stopping:
             self._start()
 

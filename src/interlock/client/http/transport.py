@@ -19,6 +19,7 @@ import httpx2
 from interlock import __version__
 from interlock.client.http import errors
 from interlock.errors import Error, Indeterminate, Invalid, TooLarge, Unauthenticated, Unavailable
+from interlock.pauses import Pauses
 
 SCHEMES: Final = ("http://", "https://")
 CONNECT_SECONDS: Final = 5.0
@@ -26,8 +27,6 @@ ANSWER_SECONDS: Final = 20.0  # for one attempt to make progress, beyond its wai
 NO_TOKEN: Final = "no token was given: use token= in Python, --token-file or INTERLOCK_TOKEN on the command line"
 WRONG_TOKEN: Final = "the token is mistyped, expired, revoked or for another server"
 RETRY_SECONDS: Final = 60.0
-FIRST_PAUSE_SECONDS: Final = 0.05
-MAX_PAUSE_SECONDS: Final = 2.0
 MAX_CALLS: Final = 100
 MAX_WAITS: Final = 1000
 IDLE_SECONDS: Final = 30.0  # less than any server or balancer keeps an idle connection
@@ -192,7 +191,7 @@ class _RetryBudget:
 
     def __init__(self, seconds: float) -> None:
         self._clock = asyncio.get_running_loop().time
-        self._pause = FIRST_PAUSE_SECONDS
+        self._pauses = Pauses()
         self.until = self._clock() + seconds
         self.is_sending = False  # this attempt has a connection, and part of it may have reached the server
         self.is_unsure = False  # an attempt may have succeeded although its response was lost
@@ -204,11 +203,10 @@ class _RetryBudget:
 
     async def wait(self, why: str) -> None:
         """Wait before the next attempt; if none is left, raise what is known of the earlier ones."""
-        pause = max(self._pause * random.uniform(0.5, 1.0), self.hint * random.uniform(1.0, 1.2))
+        pause = max(self._pauses.next(), self.hint * random.uniform(1.0, 1.2))
         if self._clock() + pause >= self.until:
             raise Indeterminate(f"{why}; it may have succeeded: repeat it") if self.is_unsure else Unavailable(why)
         await asyncio.sleep(pause)
-        self._pause = min(self._pause * 2, MAX_PAUSE_SECONDS)
         self.hint = 0.0
 
 

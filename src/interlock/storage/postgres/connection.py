@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Final, TypeVar
@@ -12,6 +11,7 @@ from typing import Final, TypeVar
 import asyncpg
 
 from interlock.errors import Error, Indeterminate, TenantMoved, Unavailable
+from interlock.pauses import Pauses
 from interlock.storage import broken
 from interlock.storage.postgres.column_arrays import EPOCH_2000
 from interlock.storage.postgres.hosts import Nodes
@@ -95,7 +95,7 @@ class Link:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + KEEP_TRYING_SECONDS
-        pause = 0.02
+        pauses = Pauses(0.02, 1.0)
         while True:
             acquired = started = answered = False
             generation = self._nodes.generation
@@ -139,10 +139,10 @@ class Link:
                 raise
             if answered and not repeatable:
                 raise Indeterminate("the change was made, but the standbys may not have it")
+            pause = pauses.next()
             if loop.time() + pause > deadline:
                 raise meaning
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, 1.0)
+            await asyncio.sleep(pause)
 
     async def _try(self, verb: Callable[[Conn], Awaitable[T]], connection: Conn) -> T:
         try:

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from interlock.domain.shards import ShardSupplier, shard_of_id
 from interlock.errors import Error, Fatal, TenantMoved, Unavailable
+from interlock.pauses import Pauses
 from interlock.storage.contract import RegistryChanged
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.directory import ShardDirectory
@@ -64,7 +65,7 @@ class Routing:
         """Call the tenant's shards; look them up again if the map was stale, and wait if the tenant is moving."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + MOVE_SECONDS
-        pause = 0.01
+        pauses = Pauses(0.01, MAX_PAUSE_SECONDS)
         while True:
             shards = await self.homes(tenant, type)
             try:
@@ -78,8 +79,7 @@ class Routing:
                 continue
             if clock() > deadline:
                 raise refused
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, MAX_PAUSE_SECONDS)
+            await pauses.wait()
 
     async def home(self, tenant: str, call: Callable[[PostgresStore], Awaitable[T]], *, type: str | None = None) -> T:
         """Call the shard for new jobs."""
