@@ -15,7 +15,7 @@ from bench.plan import EngineName
 from bench.workload import LOAD_BATCH_SIZE, payload
 from interlock import wire
 from interlock.client.local import LocalClient
-from interlock.client.protocol import Client
+from interlock.client.port import Client
 from interlock.domain.principal import local
 from interlock.engine.engine import Engine
 from interlock.sdk.app import App

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from interlock import config
 from interlock.client.local import LocalClient
-from interlock.client.protocol import Client
+from interlock.client.port import Client
 from interlock.config import Settings
 from interlock.domain.issuer import issuers
 from interlock.domain.principal import DEFAULT_TENANT, local
@@ -227,7 +227,7 @@ async def open_client(url: str, *, tenant: str = DEFAULT_TENANT, token: str | No
     token = token or None
     check_place(url, tenant=tenant, token=token)
     if url.startswith(SERVERS):
-        from interlock.client.http.client import HttpClient
+        from interlock.client.http import HttpClient
 
         return HttpClient(url, token=token)
     return await client_of(Settings(database=url, tenant=tenant))
@@ -253,7 +253,7 @@ def check_place(url: str, *, tenant: str, token: str | None) -> None:
 
 def check_server(url: str, *, token: str | None) -> None:
     """Reject an invalid server URL or token before the first call."""
-    from interlock.client.http.transport import checked_token, checked_url
+    from interlock.client.transport import checked_token, checked_url
 
     checked_url(url)
     if token is not None:

@@ -14,7 +14,7 @@ import pytest
 
 from interlock.assemble import SQLITE, open_objects
 from interlock.client.local import LocalClient
-from interlock.client.protocol import Client
+from interlock.client.port import Client
 from interlock.domain import principal
 from interlock.domain.approval import ApprovalFilter, ApprovalStatus, Decision
 from interlock.domain.job import Filter, Job
@@ -90,7 +90,7 @@ class MemoryApp(App):
     async def enqueued(self, task: Task[..., Any]) -> list[dict[str, Any]]:
         """The arguments of all jobs of a task, as they were sent, oldest first."""
         client = await self.client()
-        jobs = [await client.get(job.id) for job in await self._all(type=task.name)]
+        jobs = [await client.jobs.get(job.id) for job in await self._all(type=task.name)]
         return [serialization.decode(job.payload) for job in reversed(jobs)]
 
     async def assert_enqueued(self, task: Task[..., Any], /, **arguments: Any) -> None:
@@ -144,7 +144,7 @@ class MemoryApp(App):
         client = await self.client()
         found: list[Job] = []
         filter = Filter(statuses=statuses, type=type, limit=PAGE)
-        while page := await client.find(filter):
+        while page := await client.jobs.list(filter):
             found += page
             filter = filter._replace(before_seq=page[-1].seq)
         return found

@@ -11,8 +11,8 @@ from interlock.api.metrics import MAX_TYPES, Metrics
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.domain.registry import QueueStats
 from interlock.domain.webhook import DeliveryFilter, DeliveryResult, DeliveryStatus, Outcome
-from interlock.engine.webhooks import SubscriptionRequest
 from interlock.storage.contract import Fitness
+from interlock.wire import SubscriptionRequest
 from tests.api.rig import Api, problem
 
 METRICS = Path(__file__).parents[2] / "docs/reference/metrics-and-logs.md"

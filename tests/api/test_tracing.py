@@ -18,9 +18,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import interlock
 from interlock import tracing
-from interlock.client.http.client import HttpClient
+from interlock.client.http import HttpClient
 from interlock.client.local import LocalClient
-from interlock.client.protocol import Client
+from interlock.client.port import Client
 from interlock.domain.principal import local
 from interlock.errors import Invalid
 from interlock.worker.loop import Worker

@@ -12,8 +12,7 @@ from interlock.domain.approval import RequestApproval
 from interlock.domain.artifact import File, Holder
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import ROLES, Principal, user
-from interlock.engine.webhooks import SubscriptionRequest
-from interlock.wire import AgentName, JobRequest, TokenRequest
+from interlock.wire import AgentName, JobRequest, SubscriptionRequest, TokenRequest
 from tests.api.rig import NEVER, Api
 
 WORKER: Final = "w1"

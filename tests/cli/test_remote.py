@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from interlock.cli import runner
 from interlock.cli.main import app
-from interlock.cli.remote import connection
 from tests.support.eventually import RETRY_SECONDS
 
 
@@ -70,7 +70,7 @@ def spawn(*words: str, directory: Path, stderr: int = subprocess.PIPE) -> subpro
 @pytest.fixture(autouse=True)
 def budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow machine is no server that cannot be reached."""
-    monkeypatch.setattr(connection, "RETRY_SECONDS", RETRY_SECONDS)
+    monkeypatch.setattr(runner, "RETRY_SECONDS", RETRY_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +80,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
     database = f"sqlite:///{directory}/jobs.db"
     roles = [word for role in ("admin", "operate", "produce", "read", "approve") for word in ("--role", role)]
     token_file = directory / "token"
+    assert run("migrate", "--database", database).code == 0
     token_file.write_text(run("tokens", "create", *roles, "--database", database).out)
     words = ("serve", "--port", "0", "--auth", "tokens", "--database", database)
     server = spawn(*words, directory=directory, stderr=subprocess.DEVNULL)
@@ -302,7 +303,7 @@ def test_a_rejected_value_is_named_locally_and_remotely(command: Command, words:
 
 
 def test_a_closed_port_is_reported_as_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "RETRY_SECONDS", 0.5)
+    monkeypatch.setattr(runner, "RETRY_SECONDS", 0.5)
     done = run("jobs", "list", "--server", "http://127.0.0.1:1")
     assert (done.code, "cannot be reached" in done.err) == (5, True)
 

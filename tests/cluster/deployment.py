@@ -143,7 +143,7 @@ class Deployment:
 
             async def all_ended() -> bool:
                 self._look()
-                counts = await client.queue("count")
+                counts = await client.queues.get("count")
                 return counts.ready + counts.delayed + counts.in_progress + counts.blocked == 0
 
             await eventually(all_ended)

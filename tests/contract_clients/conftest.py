@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from interlock.api.options import Options
-from interlock.client.http.client import HttpClient
+from interlock.client.http import HttpClient
 from interlock.client.local import LocalClient
 from interlock.domain.principal import local
 from interlock.storage.contract import Store

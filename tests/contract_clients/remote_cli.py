@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from interlock.client.protocol import Client, LeasedJob
+from interlock.client.port import Client, LeasedJob
 from interlock.domain.artifact import Holder
 from interlock.domain.decide import CompleteJob
 from interlock.domain.job import Job, Receipt, Rejected
@@ -39,12 +39,12 @@ class ClientUnderTest:
 
     async def add(self, type: str = "work", payload: str = "{}", **fields: Any) -> str:
         """The id of a new job."""
-        (created,) = await self.client.enqueue([request(type, payload, **fields)])
+        (created,) = await self.client.jobs.enqueue([request(type, payload, **fields)])
         return created.id
 
     async def claim(self, *types: str, limit: int = 1, **fields: Any) -> list[LeasedJob]:
         ask = ClaimFilter(WORKER, types=frozenset(types or {"work"}), limit=limit, lease_seconds=60.0)
-        return await self.client.claim(ask._replace(**fields))
+        return await self.client.work.claim(ask._replace(**fields))
 
     async def running(self, type: str = "work", payload: str = "{}", **fields: Any) -> Job:
         """A new job, already claimed."""
@@ -54,7 +54,7 @@ class ClientUnderTest:
         return lease.job
 
     async def complete(self, job: Job, result: str | None = None) -> Receipt:
-        (answer,) = await self.client.finishes([CompleteJob(*holder(job), result)])
+        (answer,) = await self.client.work.finishes([CompleteJob(*holder(job), result)])
         return given(answer)
 
     async def truth(self, job_id: str) -> Job:

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from interlock.api.options import Options
-from interlock.client.http.client import HttpClient
-from interlock.client.protocol import Client
+from interlock.client.http import HttpClient
+from interlock.client.port import Client
 from interlock.storage.contract import Objects, Store
 from tests.api.rig import serving
 from tests.support.apps import TENANT, StoreApp

@@ -9,8 +9,7 @@ import json
 import pytest
 
 from interlock import wire
-from interlock.cli.remote.connection import ServerConnection
-from interlock.cli.remote.jobs import RemoteOperations, RemoteProgress
+from interlock.client.http import HttpClient
 from interlock.domain.job import Filter
 from interlock.domain.operations import Action
 from interlock.domain.policy import ClaimFilter
@@ -25,13 +24,12 @@ from tests.support.eventually import eventually
 async def test_events_of_all_jobs_are_followed_through_a_server(api: Api, tenant: str) -> None:
     await api.engine.jobs.enqueue(local(tenant), wire.job_request({"type": "t"}))
     (job,) = await api.engine.leases.claim(tenant, ClaimFilter("w"))
-    line = ServerConnection(api.url, None)
+    client = HttpClient(api.url)
     heard: list[EventRow] = []
 
     async def follow() -> None:
-        progress = RemoteProgress(line)
-        async for page in progress.follow(tenant, await progress.feed_end(tenant)):
-            heard.extend(fed.event for fed in page)
+        async for event in client.jobs.follow():
+            heard.append(event)
 
     async def something_is_heard() -> bool:
         """What was told before the stream was open is not part of it, so it is told until it is heard."""
@@ -47,16 +45,14 @@ async def test_events_of_all_jobs_are_followed_through_a_server(api: Api, tenant
         following.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await following
-        await line.close()
+        await client.close()
 
 
-async def test_a_rejected_stream_reports_why(guarded: Api, tenant: str) -> None:
-    line = ServerConnection(guarded.url, "nobody's")
-    progress = RemoteProgress(line)
-    start = await progress.feed_end(tenant)
+async def test_a_rejected_stream_reports_why(guarded: Api) -> None:
+    client = HttpClient(guarded.url, token="nobody's")
     with pytest.raises(Unauthenticated):
-        await anext(progress.follow(tenant, start))
-    await line.close()
+        await anext(client.jobs.follow())
+    await client.close()
 
 
 async def test_a_bulk_operation_continues_from_the_cursor_of_the_server() -> None:
@@ -65,13 +61,12 @@ async def test_a_bulk_operation_continues_from_the_cursor_of_the_server() -> Non
         return answer(200, json.dumps(given))
 
     async with scripted([reported(1000, "behind those"), reported(7, None)]) as server:
-        line = ServerConnection(server.url, None)
-        remote = RemoteOperations(line)
-        one = await remote.bulk(local("t"), Action.CANCEL, filter=Filter(type="many"), dry_run=True)
+        client = HttpClient(server.url)
+        one = await client.jobs.bulk(Action.CANCEL, filter=Filter(type="many"), dry_run=True)
         assert (one.matched, one.more) == (1000, True)
         filter = Filter(type="many", before_seq=one.before_seq)
-        two = await remote.bulk(local("t"), Action.CANCEL, filter=filter, dry_run=True)
+        two = await client.jobs.bulk(Action.CANCEL, filter=filter, dry_run=True)
         assert (two.matched, two.more, two.before_seq) == (7, False, None)
-        await line.close()
+        await client.close()
     assert [json.loads(body).get("cursor") for body in server.bodies] == [None, "behind those"]
     assert [json.loads(body)["filter"] for body in server.bodies] == [{"type": "many"}] * 2

@@ -9,7 +9,7 @@ import pytest
 
 from interlock import errors
 from interlock.api import problems
-from interlock.client.http.errors import problem, rebuilt
+from interlock.client.codec import problem, rebuilt
 from interlock.errors import Error, Fatal, Unavailable
 
 KINDS = [

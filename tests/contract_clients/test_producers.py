@@ -48,7 +48,7 @@ async def test_a_job_is_returned_byte_for_byte_as_enqueued(remote: ClientUnderTe
         "requested_by": "Ada",
     }
     id = await remote.add("work", EXACT, **wanted)
-    job = await remote.client.get(id)
+    job = await remote.client.jobs.get(id)
     assert same(job) == same(await remote.truth(id))
     assert job.payload == EXACT
     assert job.run_at == START + 90_000_007
@@ -56,11 +56,11 @@ async def test_a_job_is_returned_byte_for_byte_as_enqueued(remote: ClientUnderTe
 
 @pytest.mark.parametrize("payload", ["null", "0", '""', "[]", '"\\u0000"', '{"a":{"a":1}}'])
 async def test_any_json_value_is_a_payload(remote: ClientUnderTest, payload: str) -> None:
-    assert (await remote.client.get(await remote.add(payload=payload))).payload == payload
+    assert (await remote.client.jobs.get(await remote.add(payload=payload))).payload == payload
 
 
 async def test_a_batch_returns_all_results_in_order(remote: ClientUnderTest) -> None:
-    created = await remote.client.enqueue([request("work", str(n)) for n in range(50)])
+    created = await remote.client.jobs.enqueue([request("work", str(n)) for n in range(50)])
     assert [(await remote.truth(one.id)).payload for one in created] == [str(n) for n in range(50)]
     assert not any(one.replayed for one in created)
     assert [one.seq for one in created] == sorted(one.seq for one in created)
@@ -68,23 +68,23 @@ async def test_a_batch_returns_all_results_in_order(remote: ClientUnderTest) -> 
 
 async def test_a_batch_with_one_bad_job_adds_nothing_and_names_it(remote: ClientUnderTest) -> None:
     with pytest.raises(Invalid) as caught:
-        await remote.client.enqueue([request(), request(priority=5000)])
+        await remote.client.jobs.enqueue([request(), request(priority=5000)])
     assert caught.value.pointer == "/jobs/1/priority"
     with pytest.raises(TooLarge) as larger:
-        await remote.client.enqueue([request(), request(payload=f'"{"x" * 300_000}"')])
+        await remote.client.jobs.enqueue([request(), request(payload=f'"{"x" * 300_000}"')])
     assert larger.value.pointer == "/jobs/1"
-    assert await remote.client.find(Filter()) == []
+    assert await remote.client.jobs.list(Filter()) == []
 
 
 async def test_an_empty_batch_is_rejected(remote: ClientUnderTest) -> None:
     with pytest.raises(Invalid):
-        await remote.client.enqueue([])
+        await remote.client.jobs.enqueue([])
 
 
 async def test_a_key_used_again_for_the_same_job_returns_that_job(remote: ClientUnderTest) -> None:
-    (first,) = await remote.client.enqueue([request(idempotency_key="k")])
-    (second,) = await remote.client.enqueue([request(idempotency_key="k")])
-    (third, other) = await remote.client.enqueue([request(idempotency_key="k"), request()])
+    (first,) = await remote.client.jobs.enqueue([request(idempotency_key="k")])
+    (second,) = await remote.client.jobs.enqueue([request(idempotency_key="k")])
+    (third, other) = await remote.client.jobs.enqueue([request(idempotency_key="k"), request()])
     assert (first.replayed, second.replayed, third.replayed, other.replayed) == (False, True, True, False)
     assert first.id == second.id == third.id != other.id
     assert first.seq == second.seq == third.seq
@@ -96,7 +96,7 @@ async def test_a_key_used_again_for_another_job_is_rejected_and_named(remote: Cl
         await remote.add(payload="1", idempotency_key="k")
     assert caught.value.key == "k"
     with pytest.raises(IdempotencyKeyReuse) as caught:
-        await remote.client.enqueue([request(), request(payload="1", idempotency_key="k")])
+        await remote.client.jobs.enqueue([request(), request(payload="1", idempotency_key="k")])
     assert caught.value.key == "k"
 
 
@@ -126,7 +126,7 @@ async def test_invalid_json_cannot_be_passed_as_a_payload(remote: ClientUnderTes
     for payload in ("{", "", '1, "priority": 9', "NaN", '{"a":1,"a":2}'):
         with pytest.raises((Malformed, Invalid)):
             await remote.add(payload=payload)
-    assert await remote.client.find(Filter()) == []
+    assert await remote.client.jobs.list(Filter()) == []
 
 
 async def test_a_payload_beyond_the_limit_is_too_large(remote: ClientUnderTest) -> None:
@@ -138,8 +138,8 @@ async def test_a_payload_beyond_the_limit_is_too_large(remote: ClientUnderTest) 
 async def test_an_unknown_id_is_not_found_by_any_operation(remote: ClientUnderTest, id: str) -> None:
     client = remote.client
     for call in (
-        client.get(id), client.wait(id, seconds=0), client.cancel(id), client.redrive(id), client.revoke(id),
-        client.history(id), client.events(id),
+        client.jobs.get(id), client.jobs.wait(id, seconds=0), client.jobs.cancel(id), client.jobs.redrive(id), client.jobs.revoke(id),
+        client.jobs.history(id), client.jobs.events(id),
     ):  # fmt: skip
         with pytest.raises(NotFound) as caught:
             await call
@@ -148,7 +148,7 @@ async def test_an_unknown_id_is_not_found_by_any_operation(remote: ClientUnderTe
 
 async def test_an_unknown_parent_and_a_terminal_one_are_distinguished(remote: ClientUnderTest) -> None:
     ended = await remote.add()
-    await remote.client.cancel(ended)
+    await remote.client.jobs.cancel(ended)
     with pytest.raises(ParentNotActive) as caught:
         await remote.add(parent_id=ended)
     assert caught.value.job_id == ended
@@ -158,7 +158,7 @@ async def test_a_list_is_newest_first_and_paged_by_number(remote: ClientUnderTes
     ids = [await remote.add(payload=str(n), tags=["t"]) for n in range(7)]
     seen: list[str] = []
     filter = Filter(limit=3, tags=("t",))
-    while page := await remote.client.find(filter):
+    while page := await remote.client.jobs.list(filter):
         seen += [job.id for job in page]
         assert all(job.payload is None for job in page)
         filter = filter._replace(before_seq=page[-1].seq)
@@ -166,8 +166,8 @@ async def test_a_list_is_newest_first_and_paged_by_number(remote: ClientUnderTes
 
 
 async def test_a_list_continues_from_any_number(remote: ClientUnderTest) -> None:
-    created = await remote.client.enqueue([request() for _ in range(9)])
-    page = await remote.client.find(Filter(limit=2, before_seq=created[4].seq))
+    created = await remote.client.jobs.enqueue([request() for _ in range(9)])
+    page = await remote.client.jobs.list(Filter(limit=2, before_seq=created[4].seq))
     assert [job.id for job in page] == [created[3].id, created[2].id]
 
 
@@ -185,21 +185,21 @@ async def test_a_list_supports_every_filter(remote: ClientUnderTest) -> None:
         (Filter(statuses=(Status.RUNNING, Status.QUEUED), type="other"), [other]),
         (Filter(created_before=START), []),
     ]:
-        assert [job.id for job in await remote.client.find(filter)] == expected, filter
+        assert [job.id for job in await remote.client.jobs.list(filter)] == expected, filter
     remote.clock.advance(100)
-    assert [job.id for job in await remote.client.find(Filter(stale_seconds=99.5))] == [running.id]
-    assert [job.id for job in await remote.client.find(Filter(created_after=START + 1))] == []
+    assert [job.id for job in await remote.client.jobs.list(Filter(stale_seconds=99.5))] == [running.id]
+    assert [job.id for job in await remote.client.jobs.list(Filter(created_after=START + 1))] == []
 
 
 async def test_a_list_limit_above_the_maximum_is_rejected(remote: ClientUnderTest) -> None:
     with pytest.raises(Invalid) as caught:
-        await remote.client.find(Filter(limit=201))
+        await remote.client.jobs.list(Filter(limit=201))
     assert caught.value.pointer == "/limit"
 
 
 async def test_waiting_ends_when_the_job_does(remote: ClientUnderTest) -> None:
     job = await remote.running()
-    waiting = asyncio.create_task(remote.client.wait(job.id, seconds=30))
+    waiting = asyncio.create_task(remote.client.jobs.wait(job.id, seconds=30))
     await remote.complete(job, EXACT)
     ended = await waiting
     assert (ended.status, ended.result) == (Status.SUCCEEDED, EXACT)
@@ -207,29 +207,29 @@ async def test_waiting_ends_when_the_job_does(remote: ClientUnderTest) -> None:
 
 async def test_waiting_ends_after_its_timeout(remote: ClientUnderTest) -> None:
     id = await remote.add()
-    assert (await remote.client.wait(id, seconds=0.05)).status is Status.QUEUED
-    assert (await remote.client.wait(id, seconds=0)).status is Status.QUEUED
+    assert (await remote.client.jobs.wait(id, seconds=0.05)).status is Status.QUEUED
+    assert (await remote.client.jobs.wait(id, seconds=0)).status is Status.QUEUED
 
 
 async def test_a_terminal_job_is_returned_with_its_outcome(remote: ClientUnderTest) -> None:
     job = await remote.running(payload=EXACT)
     receipt = await remote.complete(job, EXACT)
-    encoded, true = await remote.client.get(job.id), await remote.truth(job.id)
+    encoded, true = await remote.client.jobs.get(job.id), await remote.truth(job.id)
     assert same(encoded) == same(true)
     assert (receipt.status, receipt.version, receipt.finished_at) == (Status.SUCCEEDED, 3, true.finished_at)
 
 
 async def test_cancel_ends_a_waiting_job_and_requests_it_of_a_running_one(remote: ClientUnderTest) -> None:
     waiting, running = await remote.add("other"), await remote.running()
-    assert (await remote.client.cancel(waiting, reason="no\ud800 need")).status is Status.CANCELLED
-    assert (await remote.client.get(waiting)).cancel_reason == "no\ufffd need"
-    assert (await remote.client.cancel(running.id)).status is Status.RUNNING
-    assert (await remote.client.cancel(running.id)).version == 3
-    assert (await remote.client.cancel(running.id, force=True)).status is Status.CANCELLED
+    assert (await remote.client.jobs.cancel(waiting, reason="no\ud800 need")).status is Status.CANCELLED
+    assert (await remote.client.jobs.get(waiting)).cancel_reason == "no\ufffd need"
+    assert (await remote.client.jobs.cancel(running.id)).status is Status.RUNNING
+    assert (await remote.client.jobs.cancel(running.id)).version == 3
+    assert (await remote.client.jobs.cancel(running.id, force=True)).status is Status.CANCELLED
     done = await remote.running("third")
     await remote.complete(done)
     with pytest.raises(AlreadyFinished) as caught:
-        await remote.client.cancel(done.id)
+        await remote.client.jobs.cancel(done.id)
     assert caught.value.job_id == done.id
 
 
@@ -237,7 +237,7 @@ async def test_cancel_with_cascade_reaches_all_descendants(remote: ClientUnderTe
     top = await remote.add()
     child = await remote.add(parent_id=top)
     grandchild = await remote.add(parent_id=child)
-    await remote.client.cancel(top, cascade=True)
+    await remote.client.jobs.cancel_tree(top)
     for id in (top, child, grandchild):
         assert (await remote.truth(id)).status is Status.CANCELLED
 
@@ -245,41 +245,41 @@ async def test_cancel_with_cascade_reaches_all_descendants(remote: ClientUnderTe
 async def test_redrive_creates_one_new_job_for_each_key(remote: ClientUnderTest) -> None:
     id = await remote.add(payload=EXACT)
     with pytest.raises(NotTerminal) as caught:
-        await remote.client.redrive(id)
+        await remote.client.jobs.redrive(id)
     assert caught.value.job_id == id
-    await remote.client.cancel(id)
-    first = await remote.client.redrive(id, idempotency_key="again")
-    second = await remote.client.redrive(id, idempotency_key="again")
-    third = await remote.client.redrive(id)
+    await remote.client.jobs.cancel(id)
+    first = await remote.client.jobs.redrive(id, idempotency_key="again")
+    second = await remote.client.jobs.redrive(id, idempotency_key="again")
+    third = await remote.client.jobs.redrive(id)
     assert (first.replayed, second.replayed, third.replayed) == (False, True, False)
     assert first.id == second.id != third.id
-    again = await remote.client.get(first.id)
+    again = await remote.client.jobs.get(first.id)
     assert (again.redrive_of, again.payload) == (id, EXACT)
 
 
 async def test_revoke_ends_the_lease_of_a_worker(remote: ClientUnderTest) -> None:
     job = await remote.running()
-    assert (await remote.client.revoke(job.id, reason="stuck")).status is Status.RETRY
+    assert (await remote.client.jobs.revoke(job.id, reason="stuck")).status is Status.RETRY
     with pytest.raises(AlreadyFinished):
-        await remote.client.revoke(job.id)
-    assert (await remote.client.history(job.id))[-1].verb is Verb.REVOKE
+        await remote.client.jobs.revoke(job.id)
+    assert (await remote.client.jobs.history(job.id))[-1].verb is Verb.REVOKE
 
 
 async def test_a_queue_is_counted(remote: ClientUnderTest) -> None:
-    await remote.client.enqueue([request("mail/out"), request("mail/out"), request("mail/out", delay_seconds=60)])
+    await remote.client.jobs.enqueue([request("mail/out"), request("mail/out"), request("mail/out", delay_seconds=60)])
     await remote.claim("mail/out")
     remote.clock.advance(2)
-    stats = await remote.client.queue("mail/out")
+    stats = await remote.client.queues.get("mail/out")
     assert (stats.ready, stats.delayed, stats.in_progress, stats.type) == (1, 1, 1, "mail/out")
     assert stats.oldest_ready_at is not None
     with pytest.raises(Invalid):
-        await remote.client.queue("")
+        await remote.client.queues.get("")
 
 
 async def test_history_is_complete_and_the_same_for_every_client(remote: ClientUnderTest) -> None:
     job = await remote.running()
     await remote.complete(job)
-    history = await remote.client.history(job.id)
+    history = await remote.client.jobs.history(job.id)
     assert history == await remote.engine.queries.history(remote.tenant, job.id)
     assert [row.verb for row in history] == [Verb.ENQUEUE, Verb.CLAIM, Verb.COMPLETE]
 
@@ -288,23 +288,23 @@ async def test_a_long_history_is_returned_completely(remote: ClientUnderTest) ->
     id = await remote.add()
     for n in range(205):
         await remote.engine.jobs.edit(remote.operator, id, priority=n % 2 + 1)
-    assert [row.version for row in await remote.client.history(id)] == list(range(1, 207))
+    assert [row.version for row in await remote.client.jobs.history(id)] == list(range(1, 207))
 
 
 async def test_children_are_listed_oldest_first_without_payloads(remote: ClientUnderTest) -> None:
     parent = await remote.add()
-    created = await remote.client.enqueue([request(payload="1", parent_id=parent) for _ in range(205)])
-    children = await remote.client.children(parent)
+    created = await remote.client.jobs.enqueue([request(payload="1", parent_id=parent) for _ in range(205)])
+    children = await remote.client.jobs.children(parent)
     assert [job.id for job in children] == [one.id for one in created]
     assert {job.payload for job in children} == {None}
-    assert await remote.client.children(created[0].id) == []
+    assert await remote.client.jobs.children(created[0].id) == []
 
 
 async def test_a_registered_type_validates_payloads_of_producers(remote: ClientUnderTest) -> None:
     schema = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
-    await remote.client.register_type("typed/one", {"schema": schema, "defaults": {"max_attempts": 7}})
+    await remote.client.types.set("typed/one", schema=json.dumps(schema), defaults={"max_attempts": 7})
     id = await remote.add("typed/one", '{"n":1}')
-    assert (await remote.client.get(id)).max_attempts == 7
+    assert (await remote.client.jobs.get(id)).max_attempts == 7
     with pytest.raises(Invalid) as caught:
         await remote.add("typed/one", '{"n":"x"}')
     assert caught.value.pointer == "/payload/n"

@@ -20,8 +20,7 @@ from interlock.domain.principal import ROLES, Principal, user
 from interlock.domain.progress import Event, Level, Report, Step
 from interlock.domain.webhook import Mode
 from interlock.engine.engine import Engine
-from interlock.engine.webhooks import SubscriptionRequest
-from interlock.wire import AgentName, JobRequest, TokenRequest, new_id
+from interlock.wire import AgentName, JobRequest, SubscriptionRequest, TokenRequest, new_id
 from tests.dashboard.corpus import CORPUS
 
 Ask = tuple[str, dict[str, str] | None]  # a path, and the form that is sent there if it answers forms

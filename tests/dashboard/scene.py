@@ -16,8 +16,7 @@ from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.domain.progress import Event, Level, Report, Step
 from interlock.engine.engine import Engine
-from interlock.engine.webhooks import SubscriptionRequest
-from interlock.wire import AgentName, JobRequest, TokenRequest, new_id
+from interlock.wire import AgentName, JobRequest, SubscriptionRequest, TokenRequest, new_id
 
 Words = Callable[[str], str]
 

@@ -7,6 +7,7 @@ import re
 
 from playwright.async_api import Browser, Page, expect
 
+from interlock.client.local import LocalClient
 from interlock.dashboard.latest_events import MAX_EVENTS, latest_events
 from interlock.domain.principal import local
 from interlock.domain.progress import Event, Level, Report
@@ -87,13 +88,13 @@ async def test_a_log_follows_its_job_and_keeps_the_scroll_position(
 
 
 async def test_the_end_of_a_log_of_any_length_is_found(board: Board, stage: Scene) -> None:
-    progress, given = board.engine.progress, ["reading 42 pages", "one source is slow"]
+    jobs, given = LocalClient(board.engine, local(stage.tenant)).jobs, ["reading 42 pages", "one source is slow"]
     for more in (90, 8, 1, 98, 1, 1, 99, 1, 200, 400, 7):
         lines = [f"line {len(given) + n}" for n in range(more)]
         await reported(board, stage, *lines)
         given += lines
-        first = await progress.events(stage.tenant, stage.running)
-        last = await latest_events(progress, stage.tenant, stage.running, first)
+        first = await jobs.events(stage.running)
+        last = await latest_events(jobs, stage.running, first)
         assert [event.message for event in last] == given[-MAX_EVENTS:], len(given)
 
 

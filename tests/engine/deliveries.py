@@ -6,18 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from interlock.domain.principal import Principal
-from interlock.domain.webhook import DeliveryFilter, DeliveryStatus
+from interlock.domain.webhook import CreatedSubscription, DeliveryFilter, DeliveryStatus
 from interlock.domain.webhook_url import Allowance
 from interlock.engine.engine import Engine
-from interlock.engine.webhooks import Created, subscription_request
-from interlock.wire import job_request
+from interlock.wire import job_request, subscription_request
 from tests.support.eventually import eventually
 
 HERE = Allowance.of(["127.0.0.0/8"])
 EVERYTHING = DeliveryFilter(limit=200)
 
 
-async def subscribe(queue: Engine, who: Principal, there: str, /, **fields: Any) -> Created:
+async def subscribe(queue: Engine, who: Principal, there: str, /, **fields: Any) -> CreatedSubscription:
     return await queue.webhooks.subscribe(who, subscription_request({"url": there, "events": ["job.queued"], **fields}))
 
 

@@ -12,12 +12,11 @@ from interlock.config import load
 from interlock.domain.decide import CompleteJob
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import Status
-from interlock.domain.operations import CHECKPOINT, Action, Needs
+from interlock.domain.operations import CHECKPOINT, Action, Bulk, Needs
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal
 from interlock.engine import operations
 from interlock.engine.engine import Engine
-from interlock.engine.operations import Bulk
 from interlock.errors import (
     AlreadyFinished,
     Forbidden,

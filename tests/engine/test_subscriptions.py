@@ -9,9 +9,9 @@ import pytest
 from interlock.domain.principal import Principal
 from interlock.domain.webhook import DeliveryFilter, Mode
 from interlock.engine.engine import Engine
-from interlock.engine.webhooks import SubscriptionRequest, delivery_to_dict, subscription_to_dict
 from interlock.errors import Forbidden, IdempotencyKeyReuse, Invalid, NotFound
-from interlock.wire import job_request
+from interlock.wire import SubscriptionRequest, job_request
+from interlock.wire.encode import delivery_to_dict, subscription_to_dict
 from tests.engine.deliveries import EVERYTHING, enqueue, subscribe
 from tests.support.receiver import Receiver
 from tests.support.stores import ManualClock

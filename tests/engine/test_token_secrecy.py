@@ -10,9 +10,8 @@ import pytest
 
 from interlock.domain import token as shape
 from interlock.domain.principal import local
-from interlock.domain.token import Token
+from interlock.domain.token import CreatedToken, Token
 from interlock.engine.tokens import (
-    CreatedToken,
     Tokens,
 )
 from interlock.errors import TokenExists, Unauthenticated

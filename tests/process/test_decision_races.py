@@ -22,9 +22,8 @@ from interlock.domain.progress import Event, Level, Report
 from interlock.domain.webhook import DeliveryFilter
 from interlock.engine.engine import Engine
 from interlock.engine.outbound_http import OutboundClient
-from interlock.engine.webhooks import SubscriptionRequest
 from interlock.storage.contract import Store
-from interlock.wire import TokenRequest
+from interlock.wire import SubscriptionRequest, TokenRequest
 from tests.process import actions
 from tests.process.actions import TENANT
 from tests.process.conftest import FAST, Checker, new_id

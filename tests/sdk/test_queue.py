@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import interlock
-from interlock.client.local import LocalClient
-from interlock.client.protocol import Client, LeasedJob
+from interlock.client.local import LocalClient, LocalWork
+from interlock.client.port import Client, LeasedJob
 from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimFilter
@@ -224,7 +224,7 @@ async def test_a_cancelled_pop_leases_nothing(app: StoreApp) -> None:
 
 
 async def test_a_pop_whose_response_was_lost_is_released_by_the_next(app: StoreApp) -> None:
-    class Deaf(LocalClient):
+    class DeafWork(LocalWork):
         """Does not hear the answer of its first claim."""
 
         heard = False
@@ -238,7 +238,8 @@ async def test_a_pop_whose_response_was_lost_is_released_by_the_next(app: StoreA
 
     class DeafApp:
         def __init__(self) -> None:
-            self._client = Deaf(app.engine, local(TENANT))
+            self._client = LocalClient(app.engine, local(TENANT))
+            self._client.work = DeafWork(app.engine, local(TENANT))
 
         async def client(self) -> Client:
             return self._client
@@ -257,14 +258,16 @@ async def test_a_pop_whose_response_was_lost_is_released_by_the_next(app: StoreA
 async def test_pops_use_few_claim_ids(app: StoreApp) -> None:
     seen: set[str | None] = set()
 
-    class Watched(LocalClient):
+    class WatchedWork(LocalWork):
         async def claim(self, ask: ClaimFilter, *, wait_seconds: float = 0.0) -> list[LeasedJob]:
             seen.add(ask.claim_id)
             return await super().claim(ask, wait_seconds=wait_seconds)
 
     class WatchedApp:
         async def client(self) -> Client:
-            return Watched(app.engine, local(TENANT))
+            client = LocalClient(app.engine, local(TENANT))
+            client.work = WatchedWork(app.engine, local(TENANT))
+            return client
 
     queue = interlock.Queue("mail", WatchedApp())
     await queue.push_many(range(20))
@@ -301,7 +304,7 @@ def test_a_queue_in_memory_is_for_tests(interlock_app: MemoryApp) -> None:
     item.ack_sync()
 
     async def ended() -> list[Status]:
-        return [job.status for job in await (await interlock_app.client()).find(Filter())]
+        return [job.status for job in await (await interlock_app.client()).jobs.list(Filter())]
 
     assert asyncio.run(ended()) == [Status.SUCCEEDED]
 

@@ -152,7 +152,7 @@ async def test_a_job_joins_a_transaction_on_its_own_shard_and_on_no_other(addres
                         await nothing.within(connection).enqueue()
             finally:
                 await connection.close()
-        assert len(await (await app.client()).find(Filter())) == 2
+        assert len(await (await app.client()).jobs.list(Filter())) == 2
 
 
 class ByType:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from interlock.client.local import LocalClient
-from interlock.client.protocol import Client
+from interlock.client.port import Client
 from interlock.domain.job import Job
 from interlock.domain.principal import local
 from interlock.engine.engine import Engine

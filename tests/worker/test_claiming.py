@@ -9,7 +9,7 @@ import pytest
 
 import interlock
 from interlock.client.local import LocalClient
-from interlock.client.protocol import LeasedJob
+from interlock.client.port import LeasedJob
 from interlock.domain.policy import ClaimFilter
 from interlock.worker.loop import Worker
 from tests.support.apps import StoreApp
@@ -18,15 +18,15 @@ from tests.support.apps import StoreApp
 @pytest.fixture
 async def claims(app: StoreApp, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """What the app's client was asked for, and how many jobs were granted, claim by claim."""
-    client, seen = await app.client(), list[tuple[int, int]]()
-    claim = client.claim
+    work, seen = (await app.client()).work, list[tuple[int, int]]()
+    claim = work.claim
 
     async def noted(ask: ClaimFilter, *, wait_seconds: float = 0.0) -> list[LeasedJob]:
         leased = await claim(ask, wait_seconds=wait_seconds)
         seen.append((ask.limit, len(leased)))
         return leased
 
-    monkeypatch.setattr(client, "claim", noted)
+    monkeypatch.setattr(work, "claim", noted)
     return seen
 
 

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from interlock.client.protocol import Client, LeasedJob
+from interlock.client.local import LocalWork
+from interlock.client.port import Client, LeasedJob
 from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.decide import Finish
 from interlock.domain.job import Receipt, Rejected
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.policy import ClaimFilter
-from interlock.domain.principal import local
+from interlock.domain.principal import Principal, local
+from interlock.engine.engine import Engine
 from interlock.errors import Indeterminate, Unauthenticated
 from interlock.sdk.context import MAX_UPLOADS, Context
 from interlock.sdk.exceptions import JobFailed
@@ -23,7 +25,7 @@ from interlock.storage.contract import Store
 from tests.support.apps import TENANT, BorrowedStoreClient, StoreApp
 
 
-class Lossy(BorrowedStoreClient):
+class LossyWork(LocalWork):
     """Does everything it is asked, but loses the answer of the first claims and reports."""
 
     claims_to_lose = 0
@@ -31,7 +33,11 @@ class Lossy(BorrowedStoreClient):
     attaches_to_lose = 0
     hangs = False
     trouble: Exception | None = None  # met by whoever asks again for what was lost
-    lost: asyncio.Event
+
+    def __init__(self, engine: Engine, who: Principal) -> None:
+        super().__init__(engine, who)
+        self.lost = asyncio.Event()
+        self._finishes, self.finishes = self.finishes, self._lossy_finishes
 
     async def claim(self, ask: ClaimFilter, *, wait_seconds: float = 0.0) -> list[LeasedJob]:
         if self.trouble is not None and self.lost.is_set():
@@ -48,8 +54,8 @@ class Lossy(BorrowedStoreClient):
             raise Indeterminate("the connection broke")
         return leases
 
-    async def finishes(self, orders: Sequence[Finish]) -> list[Receipt | Rejected]:
-        answers = await super().finishes(orders)
+    async def _lossy_finishes(self, orders: Sequence[Finish]) -> list[Receipt | Rejected]:
+        answers = await self._finishes(orders)
         if self.reports_to_lose:
             self.reports_to_lose -= 1
             raise Indeterminate("the connection broke")
@@ -62,11 +68,17 @@ class Lossy(BorrowedStoreClient):
         return "attached"
 
 
+class Lossy(BorrowedStoreClient):
+    """A client whose answers get lost."""
+
+    def __init__(self, engine: Engine, who: Principal) -> None:
+        super().__init__(engine, who)
+        self.work = self.lossy = LossyWork(engine, who)
+
+
 @pytest.fixture
 def client(store: Store) -> Lossy:
-    made = Lossy(StoreApp(store).engine, local(TENANT))
-    made.lost = asyncio.Event()
-    return made
+    return Lossy(StoreApp(store).engine, local(TENANT))
 
 
 @pytest.fixture
@@ -86,7 +98,7 @@ async def test_a_claim_whose_response_was_lost_is_repeated_and_runs_once(app: St
     async def count(n: int) -> None:
         runs.append(n)
 
-    client.claims_to_lose = 3
+    client.lossy.claims_to_lose = 3
     handles = await count.enqueue_many([{"n": n} for n in range(5)])
     await app.drain(concurrency=5)
     assert sorted(runs) == [0, 1, 2, 3, 4]
@@ -99,11 +111,11 @@ async def test_a_worker_stopped_while_it_waits_for_a_claim_releases_its_jobs(app
     async def never() -> None:
         raise AssertionError("it was not heard of")
 
-    client.claims_to_lose, client.hangs = 1, True
+    client.lossy.claims_to_lose, client.lossy.hangs = 1, True
     handle = await never.enqueue()
     worker = app.worker()
     running = asyncio.create_task(worker.run())
-    await client.lost.wait()
+    await client.lossy.lost.wait()
     other = await never.enqueue()
     worker.stop()
     assert await running == 0
@@ -127,9 +139,9 @@ async def test_a_worker_that_cannot_recover_a_claim_still_releases_all_other_lea
     worker = app.worker(concurrency=2, shutdown_grace=0)
     running = asyncio.create_task(worker.run())
     await started.wait()
-    client.claims_to_lose, client.hangs, client.trouble = 1, True, trouble
+    client.lossy.claims_to_lose, client.lossy.hangs, client.lossy.trouble = 1, True, trouble
     lost = await long.enqueue()
-    await client.lost.wait()
+    await client.lossy.lost.wait()
     worker.stop()
     assert await running == 1
     jobs = [await app.job(handle.id) for handle in (held, lost)]
@@ -148,7 +160,7 @@ async def test_a_finish_whose_response_was_lost_is_repeated_and_counts_once(app:
     async def bad() -> None:
         raise OSError
 
-    client.reports_to_lose = 3
+    client.lossy.reports_to_lose = 3
     handles: list[JobHandle[Any]] = [await good.enqueue(), await bad.enqueue()]
     assert await app.drain() == 2
     jobs = [await app.job(handle.id) for handle in handles]
@@ -163,13 +175,13 @@ async def test_a_file_is_sent_again_when_its_response_is_lost_but_not_forever(ap
     async def report(ctx: Context) -> str:
         return await ctx.attach("report", b"large")
 
-    client.attaches_to_lose = MAX_UPLOADS - 1
+    client.lossy.attaches_to_lose = MAX_UPLOADS - 1
     heard = await report.enqueue()
     await app.drain()
     assert await heard.result(timeout=0) == "attached"
-    client.attaches_to_lose = MAX_UPLOADS * 2
+    client.lossy.attaches_to_lose = MAX_UPLOADS * 2
     unheard = await report.enqueue()
     await app.drain()
     with pytest.raises(JobFailed, match="the connection broke"):
         await unheard.result(timeout=0)
-    assert client.attaches_to_lose == MAX_UPLOADS
+    assert client.lossy.attaches_to_lose == MAX_UPLOADS

@@ -175,7 +175,7 @@ async def test_ten_changes_of_code_break_no_job_in_progress(app: StoreApp, clock
         assert (ran[change, "load"], ran[change, "shape"]) == (1, 1), change
         asked = await app.engine.approvals.list(TENANT, ApprovalFilter(job_id=handle.id))
         assert len(asked) == (2 if change == "rename the approval" and wait != "children" else 1), change
-        assert len(await (await app.client()).children(handle.id)) == 2, change
+        assert len(await (await app.client()).jobs.children(handle.id)) == 2, change
 
 
 async def test_a_step_where_an_approval_was_recorded_waits_until_the_code_is_fixed(flow: Flow) -> None:
@@ -310,7 +310,7 @@ async def test_a_patch_is_false_for_a_job_that_began_before_it(flow: Flow, wait:
         elif wait == "retry":
             if ctx.attempt == 1:
                 raise interlock.Retry(delay=PAUSE)
-        elif len(await (await flow.app.client()).history(ctx.id)) == 2:
+        elif len(await (await flow.app.client()).jobs.history(ctx.id)) == 2:
             raise interlock.Release(delay=PAUSE)
 
     async def old(ctx: interlock.Context) -> str:

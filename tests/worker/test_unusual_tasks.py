@@ -16,7 +16,7 @@ import pytest
 from msgspec import Raw
 
 import interlock
-from interlock.client.protocol import Client, JobRequest, LeasedJob
+from interlock.client.port import Client, JobRequest, LeasedJob
 from interlock.domain.lifecycle import Status
 from interlock.domain.principal import local
 from interlock.errors import Unavailable
@@ -237,7 +237,7 @@ async def test_a_worker_waits_for_a_late_database_unless_it_is_to_drain(app: Sto
         return client
 
     async def done() -> bool:
-        return (await client.get(handle.id)).status == Status.SUCCEEDED
+        return (await client.jobs.get(handle.id)).status == Status.SUCCEEDED
 
     app.connect_by(connect)
     with pytest.raises(Unavailable):
@@ -259,14 +259,14 @@ async def test_a_draining_worker_does_not_wait_for_a_server_that_was_never_there
     async def quick() -> None: ...
 
     client: Any = await app.client()
-    claim, lost = client.claim, [refused()]
+    claim, lost = client.work.claim, [refused()]
 
     async def claim_unless_lost(*args: Any, **options: Any) -> Any:
         if lost:
             raise lost.pop()
         return await claim(*args, **options)
 
-    monkeypatch.setattr(client, "claim", claim_unless_lost)
+    monkeypatch.setattr(client.work, "claim", claim_unless_lost)
     await quick.enqueue()
     with pytest.raises(Unavailable):
         await app.worker().run(**how)
@@ -325,8 +325,10 @@ async def test_an_argument_that_only_a_newer_worker_knows_is_retried(app: StoreA
     async def greet(name: str) -> str:
         return name
 
-    (newer,) = await (await app.client()).enqueue([JobRequest(type="greet", payload=Raw(b'{"name":"ada","times":2}'))])
-    (wrong,) = await (await app.client()).enqueue([JobRequest(type="greet", payload=Raw(b'{"name":1,"times":2}'))])
+    (newer,) = await (await app.client()).jobs.enqueue(
+        [JobRequest(type="greet", payload=Raw(b'{"name":"ada","times":2}'))]
+    )
+    (wrong,) = await (await app.client()).jobs.enqueue([JobRequest(type="greet", payload=Raw(b'{"name":1,"times":2}'))])
     await app.drain()
     waiting, failed = await app.job(newer.id), await app.job(wrong.id)
     assert (waiting.status, waiting.run_at) == (Status.RETRY, clock.now + 30 * SECOND)
@@ -363,7 +365,7 @@ async def test_no_event_of_a_synchronous_task_is_lost_while_others_are_collected
     def chatty() -> None: ...
 
     client = await app.client()
-    job = await client.get((await chatty.enqueue()).id)
+    job = await client.jobs.get((await chatty.enqueue()).id)
     context = interlock.Context(LeasedJob(job), client, asyncio.get_running_loop(), Threads())
     messages = [str(number) for number in range(20_000)]
 

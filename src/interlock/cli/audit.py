@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Annotated, Any, BinaryIO
 
 from cyclopts import App, Parameter
 
 from interlock import wire
 from interlock.cli import output
-from interlock.cli.atomic_file import atomic_write
-from interlock.cli.runner import BAD_AUDIT, Anywhere, run
+from interlock.cli.runner import ANYWHERE, BAD_AUDIT, Anywhere, run
+from interlock.client.local import LocalClient
+from interlock.client.port import Client
 from interlock.domain.audit import VerifiedPart
 from interlock.domain.operator_log import LogRow
-from interlock.domain.principal import Principal
+from interlock.domain.principal import local
 from interlock.engine.audit import BATCH_SIZE, MAX_LOG_ROWS
-from interlock.engine.engine import Engine
 from interlock.errors import Invalid
 
 app = App(name="audit", help="Verify and export history.")
-NOTHING = Anywhere()
 AllTenants = Annotated[bool, Parameter(negative=(), help="not only the one tenant")]
 
 
@@ -30,17 +29,18 @@ def verify(
     all_tenants: AllTenants = False,
     limit: Annotated[int | None, Parameter(help="verify at most N jobs, then print a cursor")] = None,
     cursor: Annotated[str | None, Parameter(help="continue from this cursor")] = None,
-    common: Anywhere = NOTHING,
+    common: Anywhere = ANYWHERE,
 ) -> None:
     """Recompute all history chains and print the first row that does not verify. Exit code 7 if there is one."""
 
-    async def command(engine: Engine, who: Principal) -> VerifiedPart:
-        if not all_tenants:
-            return await _verify(engine, who.tenant, limit, cursor)
-        if limit is not None or cursor is not None:
+    async def command(client: Client) -> VerifiedPart:
+        if all_tenants and (limit is not None or cursor is not None):
             raise Invalid("--limit and --cursor are for one tenant", pointer="/limit")
-        _need_database(common)
-        return await _verify_all_tenants(engine)
+        total = VerifiedPart(0, 0, None, cursor)
+        with output.progress("verified") as report:
+            for one in await _clients(client, all_tenants):
+                total = await _verify(one, total, limit, report)
+        return total
 
     results = run(common, command)
     if common.json:
@@ -55,50 +55,40 @@ def verify(
         sys.exit(BAD_AUDIT)
 
 
-async def _verify_all_tenants(engine: Engine) -> VerifiedPart:
-    """Part after part, tenant after tenant."""
-    total = VerifiedPart(0, 0, None, None)
-    with output.progress("verified") as report:
-        async for part in engine.audit.verify_all_tenants():
-            total = VerifiedPart(
-                total.jobs + part.jobs, total.rows + part.rows, total.first_bad or part.first_bad, None
-            )
-            report(total.jobs)
-    return total
-
-
-async def _verify(engine: Engine, tenant: str, limit: int | None, cursor: str | None) -> VerifiedPart:
+async def _verify(
+    client: Client, total: VerifiedPart, limit: int | None, report: Callable[[int], None]
+) -> VerifiedPart:
     """Part after part, up to the limit."""
-    total = VerifiedPart(0, 0, None, cursor)
-    with output.progress("verified") as report:
-        while True:
-            left = BATCH_SIZE if limit is None else min(wire.whole(limit, "limit", 1, 1 << 62) - total.jobs, BATCH_SIZE)
-            part = await engine.audit.verify_part(tenant, after=total.next, jobs=left)
-            total = VerifiedPart(
-                total.jobs + part.jobs, total.rows + part.rows, total.first_bad or part.first_bad, part.next
-            )
-            if total.next is None or (limit is not None and total.jobs >= limit):
-                return total
-            report(total.jobs)
+    while True:
+        left = BATCH_SIZE if limit is None else min(wire.whole(limit, "limit", 1, 1 << 62) - total.jobs, BATCH_SIZE)
+        part = await client.audit.verify(after=total.next, jobs=left)
+        bad = total.first_bad or part.first_bad
+        total = VerifiedPart(total.jobs + part.jobs, total.rows + part.rows, bad, part.next)
+        if total.next is None or (limit is not None and total.jobs >= limit):
+            return total
+        report(total.jobs)
 
 
-def _need_database(common: Anywhere) -> None:
-    if common.server is not None:
+async def _clients(client: Client, all_tenants: bool) -> list[Client]:
+    """The client itself, or one for each tenant of the database."""
+    if not all_tenants:
+        return [client]
+    if not isinstance(client, LocalClient):
         raise Invalid("a server verifies one tenant only: use --database for all tenants", pointer="/server")
+    return [LocalClient(client.engine, local(tenant)) for tenant in sorted(await client.engine.store.tenants())]
 
 
 @app.command
-def head(*, common: Anywhere = NOTHING) -> None:
+def head(*, common: Anywhere = ANYWHERE) -> None:
     """Print one hash over the ends of all chains, to be kept elsewhere; of one tenant's with --tenant or --server."""
 
-    async def command(engine: Engine, who: Principal) -> str:
-        return await engine.queries.head(common.tenant)
+    async def command(client: Client) -> str:
+        if isinstance(client, LocalClient) and common.tenant is None:
+            return await client.engine.queries.head()
+        return await client.audit.head()
 
     value = run(common, command)
-    if common.json:
-        output.print_json({"head": value})
-    else:
-        output.print_line(value)
+    common.show({"head": value}, value)
 
 
 @app.command
@@ -106,12 +96,12 @@ def log(
     *,
     after: Annotated[int, Parameter(help="show what comes after the row with this number")] = 0,
     limit: Annotated[int, Parameter(help="how many rows")] = 50,
-    common: Anywhere = NOTHING,
+    common: Anywhere = ANYWHERE,
 ) -> None:
     """List what operators did, oldest first: pauses, types, agents, tokens, subscriptions, prunes."""
 
-    async def command(engine: Engine, who: Principal) -> list[LogRow]:
-        return await engine.audit.log(who.tenant, after=wire.whole(after, "after", 0, 1 << 62), limit=limit)
+    async def command(client: Client) -> list[LogRow]:
+        return await client.audit.log(after=wire.whole(after, "after", 0, 1 << 62), limit=limit)
 
     rows = run(common, command)
     if common.json:
@@ -126,50 +116,41 @@ def log(
 @app.command
 def export(
     *,
-    to: Annotated[
-        Path | None, Parameter(name=["--output", "-o"], help="write to FILE (atomically) instead of standard output")
-    ] = None,
+    to: output.To = None,
     all_tenants: AllTenants = False,
-    common: Anywhere = NOTHING,
+    common: Anywhere = ANYWHERE,
 ) -> None:
     """Write every row of history as JSON lines, job after job in the order of arrival, to standard output or a file."""
 
-    async def command(engine: Engine, who: Principal) -> tuple[int, int]:
-        if all_tenants:
-            _need_database(common)
-        tenants = sorted(await engine.store.tenants()) if all_tenants else [who.tenant]
-        if to is None:
-            return await _export(engine, tenants, sys.stdout.buffer)
-        with atomic_write(to) as file:
-            return await _export(engine, tenants, file)
+    async def command(client: Client) -> tuple[int, int]:
+        clients = await _clients(client, all_tenants)
+        with output.destination(to) as file:
+            return await _export(clients, file)
 
     jobs, rows = run(common, command)
     print(f"interlock: {output.counted(rows, 'row')} of {output.counted(jobs, 'job')} exported", file=sys.stderr)
 
 
-async def _export(engine: Engine, tenants: list[str], file: BinaryIO) -> tuple[int, int]:
+async def _export(clients: list[Client], file: BinaryIO) -> tuple[int, int]:
+    """Of each tenant the histories, then the audit log: lines with a `seq` and no `job_id`."""
     jobs = rows = 0
+
+    def write(lines: list[dict[str, Any]]) -> None:
+        nonlocal rows
+        file.write("".join(map(output.json_line, lines)).encode())
+        rows += len(lines)
+
     with output.progress("exported") as report:
-        for tenant in tenants:
-            async for page in engine.audit.export(tenant):
-                lines: list[dict[str, Any]] = [
-                    {"tenant": tenant, "job_id": row.job_id, **wire.history_to_dict(row)}
-                    for one in page
-                    for row in one.rows
-                ]
-                file.write("".join(map(output.json_line, lines)).encode())
-                jobs, rows = jobs + len(page), rows + len(lines)
+        for client in clients:
+            whose = {"tenant": (await client.me()).tenant}
+            async for page in client.audit.export():
+                history = [row for one in page for row in one.rows]
+                write([{**whose, "job_id": row.job_id, **wire.history_to_dict(row)} for row in history])
+                jobs += len(page)
                 report(jobs)
-            rows += await _export_log(engine, tenant, file)
+            after = 0
+            while log := await client.audit.log(after=after, limit=MAX_LOG_ROWS):
+                write([{**whose, **wire.log_to_dict(row)} for row in log])
+                after = log[-1].seq
     file.flush()
     return jobs, rows
-
-
-async def _export_log(engine: Engine, tenant: str, file: BinaryIO) -> int:
-    """The audit log of a tenant, behind its histories: lines with a `seq` and no `job_id`."""
-    count = after = 0
-    while page := await engine.audit.log(tenant, after=after, limit=MAX_LOG_ROWS):
-        lines = [{"tenant": tenant, **wire.log_to_dict(row)} for row in page]
-        file.write("".join(map(output.json_line, lines)).encode())
-        count, after = count + len(page), page[-1].seq
-    return count

@@ -17,9 +17,9 @@ from cyclopts import Parameter
 
 from interlock import assemble
 from interlock.cli import output
-from interlock.cli.runner import Common, guard, loop_factory
+from interlock.cli.runner import COMMON, Common, guard, loop_factory
 from interlock.client.local import LocalClient
-from interlock.client.protocol import Client
+from interlock.client.port import Client
 from interlock.domain.principal import Principal, local
 from interlock.engine.engine import Engine
 from interlock.errors import Error
@@ -27,7 +27,6 @@ from interlock.sdk.app import App
 from interlock.sdk.tasks import Task
 from interlock.worker.loop import Worker
 
-NOTHING: Final = Common()
 STARTS: Final = 100
 BATCH_SIZE: Final = 1000
 APART_SECONDS: Final = 0.02
@@ -39,7 +38,7 @@ def bench(
     *,
     jobs: Annotated[int, Parameter(help="number of jobs to enqueue and drain")] = 10_000,
     concurrency: Annotated[int, Parameter(help="jobs that run concurrently")] = 100,
-    common: Common = NOTHING,
+    common: Common = COMMON,
 ) -> None:
     """Measure enqueueing and draining of empty jobs, and the time until a job starts.
 

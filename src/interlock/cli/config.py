@@ -11,10 +11,9 @@ from cyclopts import App
 
 from interlock import config
 from interlock.cli import output
-from interlock.cli.runner import Common, guard
+from interlock.cli.runner import COMMON, Common, guard
 
 app = App(name="config", help="Print the settings.")
-NOTHING = Common()
 MASK: Final = "***"
 
 # Names of secret values in a URL or in a key of an issuer.
@@ -25,7 +24,7 @@ SECRET: Final = frozenset(
 
 
 @app.command
-def show(*, common: Common = NOTHING) -> None:
+def show(*, common: Common = COMMON) -> None:
     """Print all settings and their sources; secrets are masked."""
     flags = {"database": common.database, "tenant": common.tenant}
 

@@ -10,14 +10,13 @@ from cyclopts import Parameter
 
 import interlock
 from interlock.cli import output
-from interlock.cli.runner import FAILED, Common, run
+from interlock.cli.runner import COMMON, FAILED, Common, on_database
 from interlock.domain.principal import Principal
 from interlock.domain.retry import SECOND
 from interlock.engine.engine import Engine
 from interlock.storage.contract import Store
 from interlock.storage.contract.doctor import RULES, Fault
 
-NOTHING = Common()
 MAX_SKEW_SECONDS: Final = 5.0
 MAX_FAULTS: Final = 100  # of a tenant
 
@@ -47,7 +46,7 @@ ADVICE: Final = {
 def doctor(
     *,
     repair: Annotated[bool, Parameter(negative="", help="put right, or cancel, what breaks a rule")] = False,
-    common: Common = NOTHING,
+    common: Common = COMMON,
 ) -> None:
     """Check versions, durability, rights, schema, clock and the rows of all tenants. Exit code 1 if something is wrong.
 
@@ -64,7 +63,7 @@ def doctor(
         facts |= {"clock_skew_seconds": f"{skew:.3f}", "rehearsal": await engine.store.rehearse()}
         return facts, broken
 
-    facts, broken = run(common, command)
+    facts, broken = on_database(common, command)
     wrong = faults(facts) + [row.sentence for row in broken if row.repaired is None]
     repaired = [f"{row.sentence}: {row.repaired}" for row in broken if row.repaired is not None]
     if common.json:

@@ -2,81 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
 
 from interlock import wire
+from interlock.client.port import Client
 from interlock.domain.approval import ApprovalFilter
 from interlock.domain.identifiers import id_end, is_shortened
-from interlock.domain.principal import Principal
 from interlock.domain.webhook import DeliveryFilter
-from interlock.engine.engine import Engine
 from interlock.errors import Invalid, NotFound
 
 PAGE: Final = 200
 CANDIDATES: Final = 10
 
 
-async def job(engine: Engine, who: Principal, text: str, field: str = "id") -> str:
+async def job(client: Client, text: str, field: str = "id") -> str:
     """The ID of one job."""
     if not is_shortened(text):
         return wire.job_id(text, field)
-    found = await engine.queries.search(who.tenant, text, limit=CANDIDATES + 1)
+    found = await client.jobs.search(text, limit=CANDIDATES + 1)
     return only(text, [one.id for one in found if ends(one.id, text)], "job")
 
 
-async def jobs(engine: Engine, who: Principal, texts: Iterable[str]) -> list[str]:
-    return [await job(engine, who, text) for text in texts]
+async def approval(client: Client, text: str) -> str:
+    filter = ApprovalFilter(limit=PAGE)
+    return await _search(
+        text, "approval", lambda last: client.approvals.list(filter._replace(before=last and (last.opened_at, last.id)))
+    )
 
 
-async def approval(engine: Engine, who: Principal, text: str) -> str:
-    async def pages() -> AsyncIterator[Sequence[str]]:
-        filter = ApprovalFilter(limit=PAGE)
-        while page := await engine.approvals.list(who.tenant, filter):
-            yield [one.id for one in page]
-            filter = filter._replace(before=(page[-1].opened_at, page[-1].id))
-
-    return await _search(text, pages(), "approval")
+async def token(client: Client, text: str) -> str:
+    return await _search(text, "token", lambda last: client.tokens.list(before=last and last.id, limit=PAGE))
 
 
-async def token(engine: Engine, who: Principal, text: str) -> str:
-    async def pages() -> AsyncIterator[Sequence[str]]:
-        before: str | None = None
-        while page := await engine.tokens.list(who, before=before, limit=PAGE):
-            yield [one.id for one in page]
-            before = page[-1].id
-
-    return await _search(text, pages(), "token")
+async def subscription(client: Client, text: str) -> str:
+    return await _search(
+        text, "subscription", lambda last: client.subscriptions.list(before=last and last.id, limit=PAGE)
+    )
 
 
-async def subscription(engine: Engine, who: Principal, text: str) -> str:
-    async def pages() -> AsyncIterator[Sequence[str]]:
-        before: str | None = None
-        while page := await engine.webhooks.subscriptions(who, before=before, limit=PAGE):
-            yield [one.id for one in page]
-            before = page[-1].id
-
-    return await _search(text, pages(), "subscription")
+async def delivery(client: Client, text: str) -> str:
+    filter = DeliveryFilter(limit=PAGE)
+    return await _search(
+        text, "delivery", lambda last: client.subscriptions.deliveries(filter._replace(before=last and last.id))
+    )
 
 
-async def delivery(engine: Engine, who: Principal, text: str) -> str:
-    async def pages() -> AsyncIterator[Sequence[str]]:
-        filter = DeliveryFilter(None, None, None, None, PAGE)
-        while page := await engine.webhooks.deliveries(who, filter):
-            yield [one.id for one in page]
-            filter = filter._replace(before=page[-1].id)
-
-    return await _search(text, pages(), "delivery")
-
-
-async def _search(text: str, pages: AsyncIterator[Sequence[str]], what: str) -> str:
+async def _search(text: str, what: str, page_after: Callable[[Any], Awaitable[Sequence[Any]]]) -> str:
+    """The ID with this end in a list that is read page by page, each after the last item of the one before."""
     if not is_shortened(text):
         return text
     found: list[str] = []
-    async for page in pages:
-        found += [id for id in page if ends(id, text)]
-        if len(found) > CANDIDATES:
-            break
+    last: Any = None
+    while len(found) <= CANDIDATES and (page := await page_after(last)):
+        found += [one.id for one in page if ends(one.id, text)]
+        last = page[-1]
     return only(text, found, what)
 
 

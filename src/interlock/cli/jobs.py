@@ -1,33 +1,68 @@
-"""`interlock jobs`: add, list, show, why, edit, run-now."""
+"""`interlock jobs`: enqueue, inspect, follow, change, cancel and redrive jobs; and `interlock prune`."""
 
 from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, NoReturn
 
 import msgspec
 from cyclopts import App, Parameter
 
 from interlock import wire
-from interlock.cli import ids, output
-from interlock.cli.runner import Anywhere, run
+from interlock.cli import ids as short
+from interlock.cli import output
+from interlock.cli.runner import ANYWHERE, REFUSED, UNSUCCESSFUL, Anywhere, Limit, Yes, give_up, run, timed
+from interlock.client.port import Changes, Client, Edits
+from interlock.domain import json_text
 from interlock.domain.explain import Why
-from interlock.domain.job import Filter, HistoryRow, Job
-from interlock.domain.lifecycle import Status
-from interlock.domain.principal import Principal
+from interlock.domain.job import Enqueued, Filter, HistoryRow, Job, Receipt
+from interlock.domain.lifecycle import TERMINAL, Status
+from interlock.domain.operations import START, Action, Bulk, Pruned
 from interlock.domain.progress import EventRow, StepRow
 from interlock.domain.usage import summed
-from interlock.engine.engine import Engine
 from interlock.errors import Invalid
+from interlock.wire.encode import event_to_dict, step_to_dict
 from interlock.wire.job import job_to_dict, listed_job_to_dict
 
 app = App(name="jobs", help="Enqueue, inspect, cancel and redrive jobs.")
-NOTHING = Anywhere()
 EVENT_PAGE: Final = 200
 MAX_EVENTS: Final = 10_000
+MAX_WAIT_SECONDS: Final = 60.0
+NOT_BOTH: Final = "give either IDs or filters, not both"
+JobId = Annotated[str, Parameter(help="The ID, or its last 8 or more characters.")]
+RunAt = Annotated[datetime | None, Parameter(help="earliest start, with an offset: 2027-01-31T12:00:00Z")]
+Deadline = Annotated[datetime | None, Parameter(help="no run starts after this time")]
+Delay = Annotated[float | None, Parameter(help="seconds before it may start")]
+Key = Annotated[str | None, Parameter(help="idempotency key: a repeated call returns the same job")]
+Reason = Annotated[str | None, Parameter(help="reason, kept in the history")]
+DryRun = Annotated[bool, Parameter(negative=(), help="show how many jobs would be affected")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Which:
+    """Filter for jobs that are not given by ID; all criteria must match."""
+
+    status: Annotated[tuple[Status, ...], Parameter(help="may be repeated")] = ()
+    type: str | None = None
+    agent: Annotated[str | None, Parameter(help="agent, as KIND/ID")] = None
+    worker: str | None = None
+    parent: str | None = None
+    tag: Annotated[tuple[str, ...], Parameter(help="may be repeated; all must match")] = ()
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+
+    async def filter(self, client: Client) -> Filter:
+        parent = None if self.parent is None else await short.job(client, self.parent, "parent")
+        return wire.job_filter(**asdict(self) | {"parent": parent})
+
+
+ANY = Which()
 
 
 @app.command
@@ -36,19 +71,19 @@ def add(
     payload: Annotated[str, Parameter(allow_leading_hyphen=True)] = "{}",
     *,
     priority: int | None = None,
-    delay: Annotated[float | None, Parameter(help="seconds before it may start")] = None,
-    run_at: Annotated[datetime | None, Parameter(help="earliest start, with an offset: 2027-01-31T12:00:00Z")] = None,
-    deadline: Annotated[datetime | None, Parameter(help="no run starts after this time")] = None,
+    delay: Delay = None,
+    run_at: RunAt = None,
+    deadline: Deadline = None,
     timeout: Annotated[float | None, Parameter(help="maximum seconds of one run")] = None,
     max_attempts: int | None = None,
     agent: Annotated[str | None, Parameter(help="agent that the job runs for, as KIND/ID")] = None,
-    key: Annotated[str | None, Parameter(help="idempotency key: a repeated call returns the same job")] = None,
+    key: Key = None,
     tag: Annotated[tuple[str, ...], Parameter(help="may be repeated")] = (),
     requires: Annotated[tuple[str, ...], Parameter(help="capability a worker must have; may be repeated")] = (),
     repository: str | None = None,
     affinity: str | None = None,
     parent: str | None = None,
-    common: Anywhere = NOTHING,
+    common: Anywhere = ANYWHERE,
 ) -> None:
     """Enqueue one job.
 
@@ -63,81 +98,63 @@ def add(
         "type": type, "payload": msgspec.Raw(payload_bytes(payload)), "priority": priority, "delay_seconds": delay,
         "run_at": run_at, "deadline": deadline, "timeout_seconds": timeout, "max_attempts": max_attempts,
         "idempotency_key": key, "tags": list(tag), "requires": list(requires), "repository": repository,
-        "affinity_key": affinity, "agent": None if agent is None else agent_name(agent),
+        "affinity_key": affinity, "agent": None if agent is None else wire.AgentName(*wire.agent_of(agent)),
     }  # fmt: skip
 
-    async def command(engine: Engine, who: Principal) -> tuple[Job, bool, int]:
+    async def command(client: Client) -> Enqueued:
         if parent is not None:
-            values["parent_id"] = await ids.job(engine, who, parent, "parent")
+            values["parent_id"] = await short.job(client, parent, "parent")
         request = wire.JobRequest(**{name: value for name, value in values.items() if value is not None})
-        enqueued = await engine.jobs.enqueue(who, request)
-        return await engine.queries.job(who.tenant, enqueued.id), enqueued.replayed, await engine.queries.now()
+        (enqueued,) = await client.jobs.enqueue([request])
+        return enqueued
 
-    job, replayed, now = run(common, command)
-    if common.json:
-        output.print_json(job_to_dict(job, now=now) | {"replayed": replayed})
-    else:
-        output.print_line(f"{job.id}{' (replayed)' if replayed else ''}")
+    _create(common, command)
 
 
-def agent_name(text: str) -> wire.AgentName:
-    kind, slash, id = text.partition("/")
-    if not slash:
-        raise Invalid("agent is not KIND/ID: write it like planner/7", pointer="/agent")
-    return wire.AgentName(kind, id)
+def _create(common: Anywhere, command: Callable[[Client], Awaitable[Enqueued]]) -> None:
+    """Run a command that creates a job, and print the job."""
+
+    async def with_job(client: Client) -> tuple[Job, bool]:
+        enqueued = await command(client)
+        return await client.jobs.get(enqueued.id), enqueued.replayed
+
+    (job, replayed), now = timed(common, with_job)
+    document = job_to_dict(job, now=now) | {"replayed": replayed}
+    common.show(document, f"{job.id}{' (replayed)' if replayed else ''}")
 
 
 @app.command(name="list")
 def list_(
     *,
-    status: Annotated[tuple[Status, ...], Parameter(help="may be repeated")] = (),
-    type: str | None = None,
-    worker: str | None = None,
-    parent: str | None = None,
-    tag: Annotated[tuple[str, ...], Parameter(help="may be repeated; all must match")] = (),
-    agent: Annotated[str | None, Parameter(help="only jobs of this agent, as KIND/ID")] = None,
+    which: Which = ANY,
     stale: Annotated[
         float | None, Parameter(help="only running jobs without a heartbeat for this many seconds")
     ] = None,
-    created_after: datetime | None = None,
-    created_before: datetime | None = None,
-    limit: Annotated[int, Parameter(help="1 to 200")] = 50,
+    limit: Limit = 50,
     before: Annotated[int | None, Parameter(help="only jobs older than this seq, to page on")] = None,
-    common: Anywhere = NOTHING,
+    common: Anywhere = ANYWHERE,
 ) -> None:
     """List jobs, newest first."""
 
-    async def command(engine: Engine, who: Principal) -> tuple[list[Job], int]:
-        filter = Filter(
-            statuses=status,
-            type=type,
-            worker=worker,
-            parent_id=None if parent is None else await ids.job(engine, who, parent, "parent"),
-            tags=tag,
-            agent=None if agent is None else (agent_name(agent).kind, agent_name(agent).id),
+    async def command(client: Client) -> list[Job]:
+        filter = (await which.filter(client))._replace(
             stale_seconds=wire.seconds(stale, "stale", 0, wire.MAX_DELAY_SECONDS),
-            created_after=wire.instant(created_after, "created_after"),
-            created_before=wire.instant(created_before, "created_before"),
             before_seq=None if before is None else wire.whole(before, "before", 0, 2**63 - 1),
             limit=limit,
         )
-        return await engine.queries.jobs(who.tenant, filter), await engine.queries.now()
+        return await client.jobs.list(filter)
 
-    jobs, now = run(common, command)
-    if common.json:
-        output.print_json({"items": [listed_job_to_dict(job, now=now) for job in jobs]})
-    elif not jobs:
-        output.print_line("no jobs")
-    else:
-        columns = ("seq", "id", "type", "status", "location", "attempt", "priority", "due", "worker")
-        output.table(
-            columns,
-            (
-                (j.seq, j.id, j.type, j.status, j.location(now), f"{j.attempt}/{j.max_attempts}", j.priority,
-                 wire.when(j.run_at)[:19] + "Z", j.worker)
-                for j in jobs
-            ),
-        )  # fmt: skip
+    jobs, now = timed(common, command)
+    common.show_list(
+        "jobs",
+        jobs,
+        lambda job: listed_job_to_dict(job, now=now),
+        ("seq", "id", "type", "status", "location", "attempt", "priority", "due", "worker"),
+        lambda j: (
+            j.seq, j.id, j.type, j.status, j.location(now), f"{j.attempt}/{j.max_attempts}", j.priority,
+            output.time(j.run_at), j.worker,
+        ),
+    )  # fmt: skip
 
 
 class _JobParts(NamedTuple):
@@ -145,42 +162,33 @@ class _JobParts(NamedTuple):
     history: list[HistoryRow]
     steps: list[StepRow]
     events: list[EventRow]
-    now: int
 
 
 @app.command
 def show(
-    job_id: str,
+    job_id: JobId,
     *,
     events: Annotated[int, Parameter(help="number of newest events to print; 0 = none")] = 20,
-    common: Anywhere = NOTHING,
+    common: Anywhere = ANYWHERE,
 ) -> None:
-    """Show one job with its history, steps and newest events.
+    """Show one job with its history, steps and newest events."""
 
-    Parameters
-    ----------
-    job_id
-        The ID, or its last 8 or more characters.
-    """
-
-    async def command(engine: Engine, who: Principal) -> _JobParts:
+    async def command(client: Client) -> _JobParts:
         wire.whole(events, "events", 0, MAX_EVENTS)
-        id = await ids.job(engine, who, job_id)
-        job = await engine.queries.job(who.tenant, id)
-        (steps,) = await engine.progress.steps_of(who.tenant, [id])
-        newest = await _newest_events(engine, who.tenant, id, events) if events else []
-        return _JobParts(job, await engine.queries.history(who.tenant, id), steps, newest, await engine.queries.now())
+        id = await short.job(client, job_id)
+        job, history, steps = await client.jobs.get(id), await client.jobs.history(id), await client.jobs.steps(id)
+        return _JobParts(job, history, steps, await _newest_events(client, id, events) if events else [])
 
-    found = run(common, command)
-    encoded = job_to_dict(found.job, now=found.now)
+    found, now = timed(common, command)
+    encoded = job_to_dict(found.job, now=now)
     if found.job.usage is None and (used := summed(found.job.id, found.steps, has_ended=True)):
         encoded["usage"] = used
     if common.json:
         output.print_json(
             encoded
             | {"history": [wire.history_to_dict(row) for row in found.history]}
-            | {"steps": [_with_json(row, "result") for row in found.steps]}
-            | {"events": [_with_json(row, "payload") for row in found.events]}
+            | {"steps": [step_to_dict(row) for row in found.steps]}
+            | {"events": [_own_event(row) for row in found.events]}
         )
         return
     output.facts(encoded)
@@ -206,11 +214,18 @@ def show(
         )
 
 
-async def _newest_events(engine: Engine, tenant: str, job_id: str, limit: int) -> list[EventRow]:
+def _own_event(row: EventRow) -> dict[str, Any]:
+    """An event within its job, whose ID needs no repeating."""
+    encoded = event_to_dict(row)
+    del encoded["job_id"]
+    return encoded
+
+
+async def _newest_events(client: Client, job_id: str, limit: int) -> list[EventRow]:
     """The last events of a job, oldest first; they can only be read from the start."""
     newest: deque[EventRow] = deque(maxlen=limit)
     after = 0
-    while page := await engine.progress.events(tenant, job_id, after=after, limit=EVENT_PAGE):
+    while page := await client.jobs.events(job_id, after=after, limit=EVENT_PAGE):
         newest.extend(page)
         after = page[-1].seq
         if len(page) < EVENT_PAGE:
@@ -218,83 +233,60 @@ async def _newest_events(engine: Engine, tenant: str, job_id: str, limit: int) -
     return list(newest)
 
 
-def _with_json(row: StepRow | EventRow, member: str) -> dict[str, Any]:
-    """A row for programs: times as text, one member as the JSON it is."""
-    values = row._asdict()
-    text = values[member]
-    times = {name: wire.when(values[name]) for name in values.keys() & {"at", "received_at"}}
-    del values["job_id"]
-    return values | times | {member: None if text is None else msgspec.Raw(text.encode())}
-
-
 @app.command
 def edit(
-    job_id: str,
+    job_id: JobId,
     *,
     priority: int | None = None,
-    run_at: Annotated[datetime | None, Parameter(help="earliest start, with an offset: 2027-01-31T12:00:00Z")] = None,
-    deadline: Annotated[datetime | None, Parameter(help="no run starts after this time")] = None,
+    run_at: RunAt = None,
+    deadline: Deadline = None,
     no_deadline: Annotated[bool, Parameter(negative=(), help="remove the deadline")] = False,
     max_attempts: int | None = None,
     tag: Annotated[tuple[str, ...] | None, Parameter(help="replace the tags; may be repeated")] = None,
     no_tags: Annotated[bool, Parameter(negative=(), help="remove all tags")] = False,
-    common: Anywhere = NOTHING,
+    common: Anywhere = ANYWHERE,
 ) -> None:
-    """Change a queued or retrying job. Options that are not given stay as they are.
-
-    Parameters
-    ----------
-    job_id
-        The ID, or its last 8 or more characters.
-    """
-    wanted: dict[str, Any] = {
+    """Change a queued or retrying job. Options that are not given stay as they are."""
+    wanted: Edits = {
         "priority": priority, "run_at": run_at, "deadline": deadline, "max_attempts": max_attempts,
-        "tags": () if no_tags else tag,
+        "tags": () if no_tags else tag, "drop_deadline": no_deadline,
     }  # fmt: skip
 
-    async def command(engine: Engine, who: Principal) -> tuple[Job, int]:
+    async def command(client: Client) -> Job:
         if tag is not None and no_tags:
             raise Invalid("--tag and --no-tags are mutually exclusive", pointer="/tags")
-        if not no_deadline and all(value is None for value in wanted.values()):
+        if all(value is None or value is False for value in wanted.values()):
             raise Invalid("nothing to change: give --priority, --run-at, --deadline, --max-attempts or --tag")
-        id = await ids.job(engine, who, job_id)
-        await engine.jobs.edit(who, id, drop_deadline=no_deadline, **wanted)
-        return await engine.queries.job(who.tenant, id), await engine.queries.now()
+        id = await short.job(client, job_id)
+        await client.jobs.edit(id, **wanted)
+        return await client.jobs.get(id)
 
-    _print_waiting(common, *run(common, command))
+    _print_waiting(common, *timed(common, command))
 
 
 @app.command(name="run-now")
-def run_now(job_id: str, *, common: Anywhere = NOTHING) -> None:
-    """Make a queued or retrying job due now.
+def run_now(job_id: JobId, *, common: Anywhere = ANYWHERE) -> None:
+    """Make a queued or retrying job due now."""
 
-    Parameters
-    ----------
-    job_id
-        The ID, or its last 8 or more characters.
-    """
+    async def command(client: Client) -> Job:
+        id = await short.job(client, job_id)
+        await client.jobs.run_now(id)
+        return await client.jobs.get(id)
 
-    async def command(engine: Engine, who: Principal) -> tuple[Job, int]:
-        id = await ids.job(engine, who, job_id)
-        await engine.jobs.run_now(who, id)
-        return await engine.queries.job(who.tenant, id), await engine.queries.now()
-
-    _print_waiting(common, *run(common, command))
+    _print_waiting(common, *timed(common, command))
 
 
 def _print_waiting(common: Anywhere, job: Job, now: int) -> None:
-    if common.json:
-        output.print_json(job_to_dict(job, now=now))
-    else:
-        output.print_line(f"{job.id}: {job.status}, due {wire.when(job.run_at)[:19]}Z, priority {job.priority}")
+    line = f"{job.id}: {job.status}, due {output.time(job.run_at)}, priority {job.priority}"
+    common.show(job_to_dict(job, now=now), line)
 
 
 @app.command
-def why(job_id: str, *, common: Anywhere = NOTHING) -> None:
+def why(job_id: str, *, common: Anywhere = ANYWHERE) -> None:
     """Explain why a job is not running."""
 
-    async def command(engine: Engine, who: Principal) -> Why:
-        return await engine.why.of(who.tenant, await ids.job(engine, who, job_id))
+    async def command(client: Client) -> Why:
+        return await client.jobs.why(await short.job(client, job_id))
 
     explanation = run(common, command)
     if common.json:
@@ -314,3 +306,284 @@ def payload_bytes(given: str) -> bytes:
         except OSError as error:
             raise Invalid(f"cannot read the payload file: {error}", pointer="/payload") from error
     return given.encode("utf-8", "surrogateescape")
+
+
+@app.command
+def tail(
+    job_id: str | None = None,
+    *,
+    after: Annotated[int, Parameter(help="only events of the job after this seq")] = 0,
+    common: Anywhere = ANYWHERE,
+) -> None:
+    """Print events as they arrive: of one job until it is terminal, or of all jobs. JSON lines with --json.
+
+    Parameters
+    ----------
+    job_id
+        The job, by ID or its last 8 or more characters; default: all jobs.
+    """
+
+    async def command(client: Client) -> None:
+        if job_id is not None:
+            async for row in client.jobs.tail(await short.job(client, job_id), after=after):
+                _print(row, common, with_job=False)
+            return
+        async for row in client.jobs.follow():
+            _print(row, common, with_job=True)
+
+    run(common, command)
+
+
+@app.command
+def wait(
+    job_id: str,
+    *,
+    timeout: Annotated[
+        float | None, Parameter(help="maximum seconds to wait; default: until the job is terminal")
+    ] = None,
+    common: Anywhere = ANYWHERE,
+) -> None:
+    """Wait until a job is terminal and print its result. Exit code 6 if it did not succeed in time."""
+
+    async def command(client: Client) -> Job:
+        id = await short.job(client, job_id)
+        left = wire.seconds(timeout, "timeout", 0, wire.MAX_DELAY_SECONDS)
+        with output.progress("waited", unit="s") as report:
+            waited = 0.0
+            while True:
+                turn = MAX_WAIT_SECONDS if left is None else min(MAX_WAIT_SECONDS, left - waited)
+                job = await client.jobs.wait(id, seconds=turn)
+                waited += turn
+                if job.status in TERMINAL or (left is not None and waited >= left):
+                    return job
+                report(round(waited))
+
+    job, now = timed(common, command)
+    if common.json:
+        output.print_json(job_to_dict(job, now=now))
+    elif job.status is Status.SUCCEEDED:
+        output.print_line(job.result if job.result is not None else "null")
+    else:
+        print(f"interlock: {output.escape_control(_ending(job))}", file=sys.stderr)
+    if job.status is not Status.SUCCEEDED:
+        sys.exit(UNSUCCESSFUL)
+
+
+def _ending(job: Job) -> str:
+    if job.status not in TERMINAL:
+        return f"job {job.id} is not terminal yet: it is {job.status}"
+    why = job.cancel_reason
+    if job.error is not None:
+        why = str(json_text.loads(job.error).get("message", ""))
+    return f"job {job.id} is {job.status}" + (f": {why}" if why else "")
+
+
+def _print(row: EventRow, common: Anywhere, *, with_job: bool) -> None:
+    if common.json:
+        sys.stdout.write(output.json_line(event_to_dict(row)))
+    else:
+        parts = [wire.when(row.at), *([row.job_id] if with_job else []), f"{row.level:<5}", row.message]
+        output.print_line(" ".join([*parts, *([row.payload] if row.payload else [])]))
+    sys.stdout.flush()
+
+
+@app.command
+def cancel(
+    *ids: str,
+    reason: Reason = None,
+    force: Annotated[bool, Parameter(negative=(), help="revoke the lease immediately")] = False,
+    cascade: Annotated[bool, Parameter(negative=(), help="also cancel all descendants")] = False,
+    which: Which = ANY,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    common: Anywhere = ANYWHERE,
+) -> None:
+    """Cancel jobs. A running job stops when its worker acknowledges, or immediately with --force.
+
+    Parameters
+    ----------
+    ids
+        The jobs, by ID or its last 8 or more characters; without any, those that match the filters.
+    """
+    if len(ids) != 1 or dry_run:
+        if cascade:
+            _refuse(common, "--cascade requires exactly one job")
+        _many(common, Action.CANCEL, ids, which, dry_run=dry_run, yes=yes, reason=reason, force=force)
+        return
+    if which != ANY:
+        _refuse(common, NOT_BOTH)
+
+    async def command(client: Client) -> tuple[Receipt, int]:
+        id = await short.job(client, ids[0])
+        if not cascade:
+            return await client.jobs.cancel(id, reason=reason, force=force), 0
+        return await client.jobs.cancel_tree(id, reason=reason, force=force)
+
+    receipt, below = run(common, command)
+    given = "cancel requested" if receipt.status is Status.RUNNING else str(receipt.status)
+    common.show(
+        {"id": receipt.id, "status": receipt.status, "version": receipt.version, "descendants": below},
+        f"{receipt.id}: {given}" + (f", and {below} descendants" if cascade else ""),
+    )
+
+
+@app.command
+def revoke(job_id: str, *, reason: Reason = None, common: Anywhere = ANYWHERE) -> None:
+    """End a lease now, as if it had expired: the job is retried if attempts are left."""
+
+    async def command(client: Client) -> Receipt:
+        return await client.jobs.revoke(await short.job(client, job_id), reason=reason)
+
+    receipt = run(common, command)
+    document = {"id": receipt.id, "status": receipt.status, "version": receipt.version}
+    common.show(document, f"{receipt.id}: {receipt.status}")
+
+
+@app.command
+def redrive(
+    *ids: str,
+    origin: Annotated[str, Parameter(name="--from", help="start, checkpoint, or the step to continue after")] = START,
+    priority: int | None = None,
+    delay: Delay = None,
+    run_at: datetime | None = None,
+    max_attempts: int | None = None,
+    retag: Annotated[
+        tuple[str, ...] | None, Parameter(help="tags of the new job, instead of the old ones; may be repeated")
+    ] = None,
+    payload: Annotated[str | None, Parameter(help="payload of the new job: JSON text, @FILE or -")] = None,
+    key: Key = None,
+    which: Which = ANY,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    common: Anywhere = ANYWHERE,
+) -> None:
+    """Create a new job from each terminal job. In bulk, jobs that were redriven before are skipped.
+
+    Parameters
+    ----------
+    ids
+        The jobs, by ID or its last 8 or more characters; without any, those that match the filters. Options
+        that change the new job require exactly one.
+    """
+    changes: Changes = {
+        "priority": priority, "delay_seconds": delay, "run_at": run_at, "max_attempts": max_attempts, "tags": retag,
+    }  # fmt: skip
+    if len(ids) != 1 or dry_run:
+        if origin != START or any(value is not None for value in (*changes.values(), key, payload)):
+            _refuse(common, "--from and options that change the new job require exactly one job")
+        _many(common, Action.REDRIVE, ids, which, dry_run=dry_run, yes=yes)
+        return
+    if which != ANY:
+        _refuse(common, NOT_BOTH)
+
+    async def command(client: Client) -> Enqueued:
+        if payload is not None:
+            changes["payload"] = payload_bytes(payload)
+        id = await short.job(client, ids[0])
+        return await client.jobs.redrive(id, start_from=origin, idempotency_key=key, **changes)
+
+    _create(common, command)
+
+
+def prune(
+    *,
+    days: Annotated[float, Parameter(help="delete jobs that finished more than this many days ago")],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    common: Anywhere = ANYWHERE,
+) -> None:
+    """Delete terminal jobs with their history, steps, events, approvals and artifacts. This is irreversible."""
+
+    async def command(client: Client, dry_run: bool) -> Pruned:
+        deleted, after_seq = 0, 0
+        with output.progress("counted" if dry_run else "deleted") as report:
+            while True:
+                done = await client.jobs.prune(days, limit=1000, dry_run=dry_run, after_seq=after_seq)
+                cannot_go_on = dry_run and done.last_seq == after_seq  # a server always counts from the start
+                deleted, after_seq = deleted + done.deleted, done.last_seq
+                report(deleted)
+                if not done.more or cannot_go_on:
+                    return Pruned(deleted, done.more, after_seq)
+
+    if not dry_run and not yes:
+        found = run(common, lambda client: command(client, True)).deleted
+        whose = "on the server" if common.server is not None else f"of tenant {common.who.tenant}"
+        _confirm(common, f"delete {output.counted(found, 'job')} {whose} permanently")
+    done = run(common, lambda client: command(client, dry_run))
+    verb = "would be" if dry_run else "was" if done.deleted == 1 and not done.more else "were"
+    common.show(
+        {"deleted": 0 if dry_run else done.deleted, "matched": done.deleted, "more": done.more},
+        f"{output.counted(done.deleted, 'job')}{' or more' if done.more else ''} {verb} deleted",
+    )
+
+
+def _many(
+    common: Anywhere,
+    action: Action,
+    ids: tuple[str, ...],
+    which: Which,
+    *,
+    dry_run: bool,
+    yes: bool,
+    **options: Any,
+) -> None:
+    """Apply an action to all given or matching jobs, a thousand per call, and print each that was rejected."""
+
+    async def command(client: Client, dry_run: bool) -> Bulk:
+        if (which == ANY) == (not ids):
+            raise Invalid(NOT_BOTH)
+        if ids:
+            named = [await short.job(client, id) for id in ids]
+            return await client.jobs.bulk(action, ids=named, dry_run=dry_run, **options)
+        return await _all_that_fit(
+            await which.filter(client), lambda f: client.jobs.bulk(action, filter=f, dry_run=dry_run, **options)
+        )
+
+    if not dry_run and not yes:
+        found = run(common, lambda client: command(client, True)).matched
+        _confirm(common, f"{action} {output.counted(found, 'job')}")
+    results = run(common, lambda client: command(client, dry_run))
+    if common.json:
+        refused = [{"id": id, **wire.error_to_dict(error)} for id, error in results.refused]
+        output.print_json({"matched": results.matched, "done": results.done, "more": results.more, "refused": refused})
+    else:
+        for _, error in results.refused:
+            print(f"interlock: {output.escape_control(error)}", file=sys.stderr)
+        output.print_line(
+            f"{results.matched}{' or more' if results.more else ''} matched"
+            if dry_run
+            else f"{results.done} of {results.matched} done"
+        )
+    if results.refused:
+        sys.exit(REFUSED)
+
+
+async def _all_that_fit(filter: Filter, act: Callable[[Filter], Awaitable[Bulk]]) -> Bulk:
+    """Repeat the call, each time from where the last one ended; without a position, repeat the same call."""
+    total = Bulk(0, 0, False)
+    with output.progress("done with") as report:
+        while True:
+            results = await act(filter)
+            total = Bulk(
+                total.matched + results.matched,
+                total.done + results.done,
+                results.more,
+                None,
+                total.refused + results.refused,
+            )
+            report(total.matched)
+            if not results.more or (results.before_seq is None and not results.done):
+                return total
+            filter = filter._replace(before_seq=results.before_seq)
+
+
+def _confirm(common: Anywhere, what: str) -> None:
+    """Ask for confirmation; without a terminal, require --yes."""
+    if not sys.stdin.isatty() or common.json:
+        _refuse(common, f"this would {what}: use --yes to confirm, or --dry-run to count the jobs")
+    if input(f"{what}? [y/N] ").strip().lower() not in ("y", "yes"):
+        _refuse(common, "cancelled, nothing was changed")
+
+
+def _refuse(common: Anywhere, why: str) -> NoReturn:
+    give_up(Invalid(why), json=common.json)

@@ -13,30 +13,25 @@ import cyclopts
 from cyclopts import App, Parameter
 
 import interlock
-from interlock import assemble
 from interlock.cli import (
-    after_restore,
     agents,
     approvals,
     artifacts,
     audit,
     bench,
     config,
+    database,
     doctor,
-    events,
-    history,
-    job_operations,
     jobs,
     output,
     queues,
-    shards,
     subscriptions,
     tokens,
     types,
     worker,
     workers,
 )
-from interlock.cli.runner import BROKEN_PIPE, FAILED, USAGE, Common, give_up, guard
+from interlock.cli.runner import BROKEN_PIPE, FAILED, USAGE, give_up
 from interlock.errors import Error
 
 ELSEWHERE = "this command works on a database only: use --database instead of --server"
@@ -63,8 +58,6 @@ app = App(
     default_parameter=Parameter(negative_iterable=()),
 )
 app.command(jobs.app)
-jobs.app.command(events.tail)
-jobs.app.command(events.wait)
 app.command(approvals.app)
 app.command(agents.app)
 app.command(types.app)
@@ -74,10 +67,11 @@ app.command(artifacts.app)
 app.command(subscriptions.app)
 app.command(tokens.app)
 app.command(audit.app)
-app.command(job_operations.prune)
-app.command(after_restore.restored)
-app.command(shards.app)
-app.command(history.app)
+app.command(jobs.prune)
+app.command(database.migrate)
+app.command(database.restored)
+app.command(database.shards)
+app.command(database.history)
 app.command(config.app)
 app.command(doctor.doctor)
 app.command(bench.bench)
@@ -86,21 +80,6 @@ app.command("interlock.cli.serve:app", name="serve", help="Serve the HTTP API un
 app.command("interlock.cli.up:app", name="up", help="Run server, worker and a demo in one process on SQLite.")
 app.command("interlock.cli.mcp:app", name="mcp", help="Serve tools for agents (MCP) on standard input and output.")
 app.command(worker.app)
-NOTHING = Common()
-
-
-@app.command
-def migrate(*, common: Common = NOTHING) -> None:
-    """Apply missing schema migrations. On PostgreSQL, connect as the owner of the schema."""
-
-    async def command() -> list[str]:
-        return await assemble.migrate_all(common.settings)
-
-    applied = guard(common, command)
-    if common.json:
-        output.print_json({"applied": applied})
-    else:
-        output.print_line("applied " + ", ".join(applied) if applied else "nothing to apply, the schema is up to date")
 
 
 def main() -> None:

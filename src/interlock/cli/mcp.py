@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import quote
 
@@ -17,15 +16,14 @@ from interlock.api.options import Options
 from interlock.api.routes import JSON
 from interlock.api.service import Service
 from interlock.cli import logs
-from interlock.cli.runner import Common, guard, token_of
-from interlock.client.http.transport import Calls, HttpRequest, HttpResponse
+from interlock.cli.runner import COMMON, Common, TokenFile, guard, token_of
+from interlock.client.transport import Calls, HttpRequest, HttpResponse
 from interlock.domain.principal import ROLES
 from interlock.errors import Error, Invalid, Unavailable
 from interlock.faces.mcp.adapter import need_mcp
 from interlock.faces.mcp.api_client import Api, ApiRequest, ApiResponse, InProcessApi, refused
 
 app = App(name="mcp")
-NOTHING = Common()
 RETRY_SECONDS: Final = 20.0  # less than clients wait for a tool
 
 
@@ -34,8 +32,8 @@ def mcp(
     *,
     role: Annotated[tuple[str, ...], Parameter(help="offer only the tools of this role; may be repeated")] = (),
     server: Annotated[str | None, Parameter(help="use this server instead of a database")] = None,
-    token_file: Annotated[Path | None, Parameter(help="file that contains the token; default: INTERLOCK_TOKEN")] = None,
-    common: Common = NOTHING,
+    token_file: TokenFile = None,
+    common: Common = COMMON,
 ) -> None:
     """Serve tools for agents (MCP) on standard input and output, until the input ends or SIGTERM."""
 

@@ -1,17 +1,26 @@
-"""What the command line prints: tables for people, JSON for programs, and never a raw control character."""
+"""What the command line prints and writes: tables for people, JSON for programs, never a raw control character."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Final
 
 import msgspec
+from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from interlock.errors import Invalid
+from interlock.wire import when
+
+To = Annotated[
+    Path | None, Parameter(name=["--output", "-o"], help="write to FILE (atomically) instead of standard output")
+]
 WIDE: Final = 240
 CELL: Final = 100
 
@@ -85,6 +94,11 @@ def print_line(message: str) -> None:
     console().print(Text(escape_control(message)))
 
 
+def time(at: int | None) -> str | None:
+    """A time to the second, for a table."""
+    return None if at is None else when(at)[:19] + "Z"
+
+
 def shortened(text: str | None) -> str | None:
     """The start of a long text, for a table."""
     return text if text is None or len(text) <= CELL else f"{text[: CELL - 1]}…"
@@ -112,3 +126,34 @@ def progress(what: str, *, unit: str = "jobs") -> Iterator[Callable[[int], None]
             print(f"{what} {number} {unit} …", file=sys.stderr, flush=True)
 
     yield report
+
+
+@contextmanager
+def destination(path: Path | None) -> Iterator[BinaryIO]:
+    """Standard output, or a file, readable only by its owner, that is complete or absent."""
+    if path is None:
+        yield sys.stdout.buffer
+    else:
+        with _atomic_write(path) as file:
+            yield file
+
+
+@contextmanager
+def _atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes its name, and the place of one that has it, when everything is on disk."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        try:
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as error:
+            raise Invalid(f"{path} cannot be written: {error.strerror}", pointer="/output") from error
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            part.replace(path)
+        except OSError as error:
+            raise Invalid(f"{path} cannot be written: {error.strerror}", pointer="/output") from error
+    finally:
+        part.unlink(missing_ok=True)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, NoReturn, TypeVar
+from typing import Annotated, Any, Final, NoReturn, TypeVar
 
 from cyclopts import Parameter
 
 from interlock import assemble, config, wire
 from interlock.cli import output
+from interlock.client.local import LocalClient
+from interlock.client.port import Client
 from interlock.config import Settings
 from interlock.domain import principal
 from interlock.domain.principal import Principal
@@ -33,6 +35,13 @@ BAD_AUDIT: Final = 7
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 TOKEN: Final = "INTERLOCK_TOKEN"
+RETRY_SECONDS: Final = 10.0  # a person is waiting at the terminal
+
+
+Limit = Annotated[int, Parameter(help="1 to 200")]
+ExpiresIn = Annotated[float | None, Parameter(help="seconds until it expires; default: never")]
+TokenFile = Annotated[Path | None, Parameter(help="file that contains the token; default: INTERLOCK_TOKEN")]
+Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="skip the confirmation prompt")]
 
 
 @Parameter(name="*")
@@ -53,6 +62,36 @@ class Common:
         """The local principal; access to the database is full access."""
         return principal.local(self.settings.tenant)
 
+    def show(self, document: object, line: str) -> None:
+        """Print a result: JSON for programs, a line for people."""
+        if self.json:
+            output.print_json(document)
+        else:
+            output.print_line(line)
+
+    def show_facts(self, document: Mapping[str, Any], **more: Any) -> None:
+        """Print a record; people also see what is in `more`."""
+        if self.json:
+            output.print_json(document)
+        else:
+            output.facts({**document, **more})
+
+    def show_list(
+        self,
+        what: str,
+        found: Sequence[T],
+        encode: Callable[[T], object],
+        columns: Sequence[str],
+        row: Callable[[T], Sequence[object]],
+    ) -> None:
+        """Print a page of a list; `what` names the items."""
+        if self.json:
+            output.print_json({"items": [encode(one) for one in found]})
+        elif not found:
+            output.print_line(f"no {what}")
+        else:
+            output.table(columns, map(row, found))
+
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
@@ -60,46 +99,65 @@ class Anywhere(Common):
     """The same, for commands that also work with a server."""
 
     server: Annotated[str | None, Parameter(help="use this server, https://HOST, instead of a database")] = None
-    token_file: Annotated[Path | None, Parameter(help="file that contains the token; default: INTERLOCK_TOKEN")] = None
+    token_file: TokenFile = None
 
 
-Action = Callable[[Engine, Principal], Awaitable[T]]
+COMMON: Final = Common()
+ANYWHERE: Final = Anywhere()
 
 
-def run(common: Common, command: Action[T]) -> T:
-    """Run a command on the named server, else on the engine of the settings; errors become exit codes.
+def run(common: Anywhere, command: Callable[[Client], Awaitable[T]]) -> T:
+    """Run a command on the named server, else on the database of the settings; errors become exit codes.
 
     A missing SQLite file is an error.
     """
 
     async def act() -> T:
-        if isinstance(common, Anywhere) and _is_remote(common):
-            return await _remotely(common, command)
+        server = server_of(common)
+        if server is None:
+            async with assemble.engine_of(common.settings, create=False) as engine:
+                return await command(LocalClient(engine, common.who))
+        from interlock.client.http import HttpClient  # it takes its time to be loaded
+
+        client = HttpClient(server, token=token_of(common.token_file), retry_seconds=RETRY_SECONDS)
+        try:
+            return await command(client)
+        finally:
+            await client.close()
+
+    return guard(common, act)
+
+
+def timed(common: Anywhere, command: Callable[[Client], Awaitable[T]]) -> tuple[T, int]:
+    """Like `run`, and also the time by which jobs are due."""
+
+    async def both(client: Client) -> tuple[T, int]:
+        return await command(client), await client.now()
+
+    return run(common, both)
+
+
+def on_database(common: Common, command: Callable[[Engine, Principal], Awaitable[T]]) -> T:
+    """Run a command that needs the database itself."""
+
+    async def act() -> T:
         async with assemble.engine_of(common.settings, create=False) as engine:
             return await command(engine, common.who)
 
     return guard(common, act)
 
 
-def _is_remote(common: Anywhere) -> bool:
-    """Whether a server is named; options that exclude each other are rejected."""
+def server_of(common: Anywhere) -> str | None:
+    """The server, if one is named; options that exclude each other are rejected."""
     if common.server is None:
         if common.token_file is not None:
             raise Invalid("--token-file requires --server", pointer="/token")
-        return False
+        return None
     if common.database is not None:
         raise Invalid("--server and --database are mutually exclusive", pointer="/server")
     if common.tenant is not None:
         raise Invalid("tenant is determined by the token: omit --tenant", pointer="/tenant")
-    return True
-
-
-async def _remotely(common: Anywhere, command: Action[T]) -> T:
-    from interlock.cli.remote import engine as remote_engine  # an HTTP client takes its time to be loaded
-
-    assert common.server is not None
-    async with remote_engine.opened(common.server, token_of(common.token_file)) as (engine, who):
-        return await command(engine, who)
+    return common.server
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

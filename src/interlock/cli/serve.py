@@ -20,7 +20,7 @@ from interlock.api.middleware import Middleware
 from interlock.api.options import Options
 from interlock.api.server import Server, check_address, listen, url_of
 from interlock.cli import doctor, logs, output
-from interlock.cli.runner import Common, guard, loop_factory
+from interlock.cli.runner import COMMON, Common, guard, loop_factory
 from interlock.config import Settings
 from interlock.dashboard.app import Dashboard
 from interlock.dashboard.sessions import Sessions
@@ -31,7 +31,6 @@ from interlock.errors import Invalid
 
 log = logging.getLogger(__name__)
 app = App(name="serve")
-NOTHING = Common()
 
 
 @app.default
@@ -40,7 +39,7 @@ def serve(
     host: Annotated[str | None, Parameter(help="address to listen on (INTERLOCK_HOST)")] = None,
     port: Annotated[int | None, Parameter(help="port to listen on; 0 for a free one (INTERLOCK_PORT)")] = None,
     auth: Annotated[str | None, Parameter(help="off, tokens, jwt, or tokens,jwt (INTERLOCK_AUTH)")] = None,
-    common: Common = NOTHING,
+    common: Common = COMMON,
 ) -> None:
     """Serve the HTTP API until SIGTERM or SIGINT; requests in flight are completed first."""
     flags = {"database": common.database, "tenant": common.tenant, "host": host, "port": port, "auth": auth}

@@ -6,18 +6,14 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from interlock import wire
 from interlock.cli import ids, output
-from interlock.cli.runner import Anywhere, run
-from interlock.domain.principal import Principal
+from interlock.cli.runner import ANYWHERE, Anywhere, ExpiresIn, Limit, run, timed
+from interlock.client.port import Client
 from interlock.domain.webhook import Delivery, DeliveryFilter, DeliveryStatus, Mode, Subscription
-from interlock.engine.engine import Engine
-from interlock.engine.webhooks import Created, SubscriptionRequest, delivery_to_dict, subscription_to_dict
+from interlock.wire import SubscriptionRequest
+from interlock.wire.encode import delivery_to_dict, subscription_to_dict
 
 app = App(name="subscriptions", help="Manage webhook subscriptions and inspect deliveries.")
-NOTHING = Anywhere()
-ExpiresIn = Annotated[float | None, Parameter(help="seconds until it expires; default: never")]
-Limit = Annotated[int, Parameter(help="1 to 200")]
 
 
 @app.command
@@ -32,7 +28,7 @@ def create(
     min_interval: Annotated[float, Parameter(help="minimum seconds between deliveries; bursts are coalesced")] = 0.0,
     expires_in: ExpiresIn = None,
     key: Annotated[str | None, Parameter(help="idempotency key: a repeated call returns the same subscription")] = None,
-    common: Anywhere = NOTHING,
+    common: Anywhere = ANYWHERE,
 ) -> None:
     """Create a subscription and print its signing secret (shown only once)."""
     request = SubscriptionRequest(
@@ -45,16 +41,9 @@ def create(
         expires_in_seconds=expires_in,
         key=key,
     )
-
-    async def command(engine: Engine, who: Principal) -> tuple[Created, int]:
-        return await engine.webhooks.subscribe(who, request), await engine.queries.now()
-
-    made, now = run(common, command)
-    if common.json:
-        encoded = subscription_to_dict(made.subscription, now=now)
-        output.print_json(encoded | {"secret": made.secret, "replayed": made.replayed})
-    else:
-        output.print_line(f"{made.subscription.id} {made.secret or '(replayed)'}")
+    made, now = timed(common, lambda client: client.subscriptions.create(request))
+    encoded = subscription_to_dict(made.subscription, now=now) | {"secret": made.secret, "replayed": made.replayed}
+    common.show(encoded, f"{made.subscription.id} {made.secret or '(replayed)'}")
 
 
 @app.default
@@ -63,82 +52,72 @@ def list_(
     *,
     limit: Limit = 50,
     before: Annotated[str | None, Parameter(help="only subscriptions older than this ID, to page on")] = None,
-    common: Anywhere = NOTHING,
+    common: Anywhere = ANYWHERE,
 ) -> None:
     """List subscriptions, newest first, without their secrets."""
 
-    async def command(engine: Engine, who: Principal) -> tuple[list[Subscription], int]:
-        last = None if before is None else await ids.subscription(engine, who, before)
-        return await engine.webhooks.subscriptions(who, before=last, limit=limit), await engine.queries.now()
+    async def command(client: Client) -> list[Subscription]:
+        last = None if before is None else await ids.subscription(client, before)
+        return await client.subscriptions.list(before=last, limit=limit)
 
-    found, now = run(common, command)
-    if common.json:
-        output.print_json({"items": [subscription_to_dict(one, now=now) for one in found]})
-    elif not found:
-        output.print_line("no subscriptions")
-    else:
-        output.table(
-            ("id", "url", "events", "types", "group", "active", "expires"),
-            (
-                (s.id, s.url, " ".join(s.events), " ".join(s.types or ()), s.group_id,
-                 "yes" if subscription_to_dict(s, now=now)["active"] else f"no: {s.ended_reason or 'expired'}",
-                 None if s.expires_at is None else wire.when(s.expires_at)[:19] + "Z")
-                for s in found
-            ),
-        )  # fmt: skip
+    found, now = timed(common, command)
+    common.show_list(
+        "subscriptions",
+        found,
+        lambda one: subscription_to_dict(one, now=now),
+        ("id", "url", "events", "types", "group", "active", "expires"),
+        lambda s: (
+            s.id, s.url, " ".join(s.events), " ".join(s.types or ()), s.group_id,
+            "yes" if s.is_active(now) else f"no: {s.ended_reason or 'expired'}", output.time(s.expires_at),
+        ),
+    )  # fmt: skip
 
 
 @app.command
-def show(subscription_id: str, *, common: Anywhere = NOTHING) -> None:
+def show(subscription_id: str, *, common: Anywhere = ANYWHERE) -> None:
     """Show one subscription, without its secret."""
 
-    async def command(engine: Engine, who: Principal) -> tuple[Subscription, int]:
-        id = await ids.subscription(engine, who, subscription_id)
-        return await engine.webhooks.subscription(who, id), await engine.queries.now()
+    async def command(client: Client) -> Subscription:
+        return await client.subscriptions.get(await ids.subscription(client, subscription_id))
 
-    _print_result(common, *run(common, command))
+    found, now = timed(common, command)
+    common.show_facts(subscription_to_dict(found, now=now))
 
 
 @app.command
-def delete(subscription_id: str, *, common: Anywhere = NOTHING) -> None:
+def delete(subscription_id: str, *, common: Anywhere = ANYWHERE) -> None:
     """Delete a subscription and its pending deliveries."""
 
-    async def command(engine: Engine, who: Principal) -> str:
-        id = await ids.subscription(engine, who, subscription_id)
-        await engine.webhooks.unsubscribe(who, id)
+    async def command(client: Client) -> str:
+        id = await ids.subscription(client, subscription_id)
+        await client.subscriptions.delete(id)
         return id
 
     id = run(common, command)
-    if common.json:
-        output.print_json({"deleted": id})
-    else:
-        output.print_line(f"{id}: deleted")
+    common.show({"deleted": id}, f"{id}: deleted")
 
 
 @app.command
-def renew(subscription_id: str, *, expires_in: ExpiresIn = None, common: Anywhere = NOTHING) -> None:
+def renew(subscription_id: str, *, expires_in: ExpiresIn = None, common: Anywhere = ANYWHERE) -> None:
     """Extend a subscription, or re-enable a disabled one."""
 
-    async def command(engine: Engine, who: Principal) -> tuple[Subscription, int]:
-        id = await ids.subscription(engine, who, subscription_id)
-        renewed = await engine.webhooks.renew(who, id, expires_in_seconds=expires_in)
-        return renewed, await engine.queries.now()
+    async def command(client: Client) -> Subscription:
+        id = await ids.subscription(client, subscription_id)
+        return await client.subscriptions.renew(id, expires_in_seconds=expires_in)
 
-    _print_result(common, *run(common, command))
+    renewed, now = timed(common, command)
+    common.show_facts(subscription_to_dict(renewed, now=now))
 
 
 @app.command
-def rotate(subscription_id: str, *, common: Anywhere = NOTHING) -> None:
+def rotate(subscription_id: str, *, common: Anywhere = ANYWHERE) -> None:
     """Create a new signing secret and print it (shown only once). For a day the old one signs too."""
 
-    async def command(engine: Engine, who: Principal) -> str:
-        return await engine.webhooks.rotate(who, await ids.subscription(engine, who, subscription_id))
+    async def command(client: Client) -> str:
+        return await client.subscriptions.rotate(await ids.subscription(client, subscription_id))
 
     secret = run(common, command)
-    if common.json:
-        output.print_json({"secret": secret})
-    else:
-        output.print_line(secret)
+    common.show({"secret": secret}, secret)
 
 
 @app.command
@@ -149,47 +128,33 @@ def deliveries(
     status: Annotated[DeliveryStatus | None, Parameter(help="filter by status (default: any)")] = None,
     limit: Limit = 50,
     before: Annotated[str | None, Parameter(help="only deliveries older than this ID, to page on")] = None,
-    common: Anywhere = NOTHING,
+    common: Anywhere = ANYWHERE,
 ) -> None:
     """List deliveries, newest first: of one subscription, or of all."""
 
-    async def command(engine: Engine, who: Principal) -> list[Delivery]:
-        to = None if subscription_id is None else await ids.subscription(engine, who, subscription_id)
-        about = None if job is None else await ids.job(engine, who, job, "job")
+    async def command(client: Client) -> list[Delivery]:
+        to = None if subscription_id is None else await ids.subscription(client, subscription_id)
+        about = None if job is None else await ids.job(client, job, "job")
         if about is not None:
-            await engine.queries.job(who.tenant, about)  # an unknown job is an error, not an empty list
-        last = None if before is None else await ids.delivery(engine, who, before)
-        return await engine.webhooks.deliveries(who, DeliveryFilter(to, about, status, last, limit))
+            await client.jobs.get(about)  # an unknown job is an error, not an empty list
+        last = None if before is None else await ids.delivery(client, before)
+        return await client.subscriptions.deliveries(DeliveryFilter(to, about, status, last, limit))
 
-    found = run(common, command)
-    if common.json:
-        output.print_json({"items": [delivery_to_dict(one) for one in found]})
-    elif not found:
-        output.print_line("no deliveries")
-    else:
-        output.table(
-            ("id", "event", "job", "status", "attempts", "response", "error"),
-            ((d.id, d.event, d.job_id, d.status, d.attempts, d.last_status_code, d.last_error) for d in found),
-        )
+    common.show_list(
+        "deliveries",
+        run(common, command),
+        delivery_to_dict,
+        ("id", "event", "job", "status", "attempts", "response", "error"),
+        lambda d: (d.id, d.event, d.job_id, d.status, d.attempts, d.last_status_code, d.last_error),
+    )
 
 
 @app.command
-def redeliver(delivery_id: str, *, common: Anywhere = NOTHING) -> None:
+def redeliver(delivery_id: str, *, common: Anywhere = ANYWHERE) -> None:
     """Redeliver with the same ID and body. A running server sends it."""
 
-    async def command(engine: Engine, who: Principal) -> Delivery:
-        return await engine.webhooks.redeliver(who, await ids.delivery(engine, who, delivery_id))
+    async def command(client: Client) -> Delivery:
+        return await client.subscriptions.redeliver(await ids.delivery(client, delivery_id))
 
     sent = run(common, command)
-    if common.json:
-        output.print_json(delivery_to_dict(sent))
-    else:
-        output.print_line(f"{sent.id}: {sent.status}")
-
-
-def _print_result(common: Anywhere, found: Subscription, now: int) -> None:
-    encoded = subscription_to_dict(found, now=now)
-    if common.json:
-        output.print_json(encoded)
-    else:
-        output.facts(encoded)
+    common.show(delivery_to_dict(sent), f"{sent.id}: {sent.status}")

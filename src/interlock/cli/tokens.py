@@ -8,15 +8,12 @@ from cyclopts import App, Parameter
 
 from interlock import wire
 from interlock.cli import ids, output
-from interlock.cli.runner import Anywhere, run
-from interlock.domain.principal import Principal
+from interlock.cli.runner import ANYWHERE, Anywhere, ExpiresIn, Limit, run, timed
+from interlock.client.port import Client
 from interlock.domain.token import Token
-from interlock.engine.engine import Engine
-from interlock.engine.tokens import CreatedToken
-from interlock.wire import encode
+from interlock.wire.encode import token_to_dict
 
 app = App(name="tokens", help="Create, list and revoke bearer tokens.")
-NOTHING = Anywhere()
 
 
 @app.command
@@ -34,9 +31,9 @@ def create(
     capability: Annotated[
         tuple[str, ...], Parameter(help="capability of the worker; may be repeated; default: none")
     ] = (),
-    expires_in: Annotated[float | None, Parameter(help="seconds until it expires; default: never")] = None,
+    expires_in: ExpiresIn = None,
     key: Annotated[str | None, Parameter(help="idempotency key: a repeated call creates no second token")] = None,
-    common: Anywhere = NOTHING,
+    common: Anywhere = ANYWHERE,
 ) -> None:
     """Create a token for the tenant and print it (shown only once)."""
     request = wire.TokenRequest(
@@ -50,66 +47,49 @@ def create(
         key=key,
     )
 
-    async def command(engine: Engine, who: Principal) -> CreatedToken:
-        return await engine.tokens.create(who, request)
-
-    # The first token of a server that requires one is created before its first start.
-    minted = run(common, command)
-    if common.json:
-        output.print_json({"token": minted.text, **encode.token_to_dict(minted.token)})
-    else:
-        output.print_line(minted.text)
+    minted = run(common, lambda client: client.tokens.create(request))
+    common.show({"token": minted.text, **token_to_dict(minted.token)}, minted.text)
 
 
 @app.default
 @app.command(name="list")
 def list_(
     *,
-    limit: Annotated[int, Parameter(help="1 to 200")] = 50,
+    limit: Limit = 50,
     before: Annotated[str | None, Parameter(help="only tokens older than this ID, to page on")] = None,
-    common: Anywhere = NOTHING,
+    common: Anywhere = ANYWHERE,
 ) -> None:
     """List the tokens of the tenant, newest first, without their secrets."""
 
-    async def command(engine: Engine, who: Principal) -> tuple[list[Token], int]:
-        last = None if before is None else await ids.token(engine, who, before)
-        return await engine.tokens.list(who, before=last, limit=limit), await engine.queries.now()
+    async def command(client: Client) -> list[Token]:
+        last = None if before is None else await ids.token(client, before)
+        return await client.tokens.list(before=last, limit=limit)
 
-    tokens, now = run(common, command)
-    if common.json:
-        output.print_json({"items": [encode.token_to_dict(token) for token in tokens]})
-    elif not tokens:
-        output.print_line("no tokens")
-    else:
-        output.table(
-            ("id", "roles", "worker", "state", "expires", "last used", "description"),
-            (
-                (t.id, " ".join(t.roles), t.worker_id, _state(t, now), _day(t.expires_at), _day(t.last_used_at),
-                 t.description)
-                for t in tokens
-            ),
-        )  # fmt: skip
+    tokens, now = timed(common, command)
+    common.show_list(
+        "tokens",
+        tokens,
+        token_to_dict,
+        ("id", "roles", "worker", "state", "expires", "last used", "description"),
+        lambda t: (
+            t.id, " ".join(t.roles), t.worker_id, _state(t, now), output.time(t.expires_at),
+            output.time(t.last_used_at), t.description,
+        ),
+    )  # fmt: skip
 
 
 @app.command
-def revoke(token_id: str, *, common: Anywhere = NOTHING) -> None:
+def revoke(token_id: str, *, common: Anywhere = ANYWHERE) -> None:
     """Revoke a token; all servers reject it within a second."""
 
-    async def command(engine: Engine, who: Principal) -> Token:
-        return await engine.tokens.revoke(who, await ids.token(engine, who, token_id))
+    async def command(client: Client) -> Token:
+        return await client.tokens.revoke(await ids.token(client, token_id))
 
     token = run(common, command)
-    if common.json:
-        output.print_json(encode.token_to_dict(token))
-    else:
-        output.print_line(f"revoked {token.id}")
+    common.show(token_to_dict(token), f"revoked {token.id}")
 
 
 def _state(token: Token, now: int) -> str:
     if token.revoked_at is not None:
         return "revoked"
     return "active" if token.lives(now) else "expired"
-
-
-def _day(micros: int | None) -> str | None:
-    return None if micros is None else wire.when(micros)[:19] + "Z"

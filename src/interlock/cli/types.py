@@ -9,58 +9,32 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from interlock import wire
-from interlock.cli import output
-from interlock.cli.runner import Anywhere, run
-from interlock.domain.principal import Principal
+from interlock.cli.runner import ANYWHERE, Anywhere, run
+from interlock.client.port import Client
 from interlock.domain.registry import JobType
-from interlock.engine.engine import Engine
 from interlock.errors import Invalid
-from interlock.wire import encode
+from interlock.wire.encode import defaults_to_dict, type_to_dict
 
 app = App(name="types", help="Manage registered types: payload schema, required capabilities, defaults.")
-NOTHING = Anywhere()
 
 
 @app.default
 @app.command(name="list")
-def list_(*, common: Anywhere = NOTHING) -> None:
+def list_(*, common: Anywhere = ANYWHERE) -> None:
     """List registered types."""
-
-    async def command(engine: Engine, who: Principal) -> list[JobType]:
-        return await engine.registry.types(who.tenant)
-
-    types = run(common, command)
-    if common.json:
-        output.print_json({"items": [encode.type_to_dict(type) for type in types]})
-    elif not types:
-        output.print_line("no types")
-    else:
-        output.table(
-            ("type", "schema", "requires", "defaults"),
-            [
-                (
-                    t.name,
-                    "yes" if t.schema else "",
-                    ", ".join(t.requires),
-                    ", ".join(encode.defaults_to_dict(t.defaults)),
-                )
-                for t in types
-            ],
-        )
+    common.show_list(
+        "types",
+        run(common, lambda client: client.types.list()),
+        type_to_dict,
+        ("type", "schema", "requires", "defaults"),
+        lambda t: (t.name, "yes" if t.schema else "", ", ".join(t.requires), ", ".join(defaults_to_dict(t.defaults))),
+    )
 
 
 @app.command
-def show(name: str, *, common: Anywhere = NOTHING) -> None:
+def show(name: str, *, common: Anywhere = ANYWHERE) -> None:
     """Show one registered type."""
-
-    async def command(engine: Engine, who: Principal) -> JobType:
-        return await engine.registry.type(who.tenant, name)
-
-    found = encode.type_to_dict(run(common, command))
-    if common.json:
-        output.print_json(found)
-    else:
-        output.facts(found)
+    common.show_facts(type_to_dict(run(common, lambda client: client.types.get(name))))
 
 
 @app.command(name="set")
@@ -70,34 +44,24 @@ def set_(
     schema: Annotated[str | None, Parameter(help="JSON text, @FILE, or - for standard input")] = None,
     requires: Annotated[tuple[str, ...], Parameter(help="capability a worker must have; may be repeated")] = (),
     defaults: Annotated[str | None, Parameter(help="JSON: max_attempts, priority, timeout_seconds, backoff …")] = None,
-    common: Anywhere = NOTHING,
+    common: Anywhere = ANYWHERE,
 ) -> None:
     """Create or update a type. New payloads must be valid against its schema."""
 
-    async def command(engine: Engine, who: Principal) -> JobType:
+    async def command(client: Client) -> JobType:
         values: dict[str, Any] = {} if defaults is None else wire.json_object(defaults, what="defaults")
         text = None if schema is None else _text(schema)
-        return await engine.registry.set_type(who, name, schema=text, requires=requires, defaults=values)
+        return await client.types.set(name, schema=text, requires=requires, defaults=values)
 
     type = run(common, command)
-    if common.json:
-        output.print_json(encode.type_to_dict(type))
-    else:
-        output.print_line(f"{type.name}: registered")
+    common.show(type_to_dict(type), f"{type.name}: registered")
 
 
 @app.command
-def delete(name: str, *, common: Anywhere = NOTHING) -> None:
+def delete(name: str, *, common: Anywhere = ANYWHERE) -> None:
     """Delete a registered type. Its jobs stay; payloads are no longer validated."""
-
-    async def command(engine: Engine, who: Principal) -> None:
-        await engine.registry.delete_type(who, name)
-
-    run(common, command)
-    if common.json:
-        output.print_json({"deleted": name})
-    else:
-        output.print_line(f"{name}: deleted")
+    run(common, lambda client: client.types.delete(name))
+    common.show({"deleted": name}, f"{name}: deleted")
 
 
 def _text(value: str) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import shlex
 import shutil
 import sys
+import time
 from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -18,22 +20,25 @@ from cyclopts import App, Parameter
 from interlock import assemble, config, tracing
 from interlock.api.server import Server, listen, url_of
 from interlock.cli import logs, output, serve
-from interlock.cli.runner import Common, guard, loop_factory
-from interlock.cli.transition_printer import TransitionPrinter
+from interlock.cli.runner import COMMON, Common, guard, loop_factory
 from interlock.cli.worker import find
 from interlock.client.local import LocalClient
+from interlock.client.port import Jobs
 from interlock.config import Settings
 from interlock.demo import seed
 from interlock.demo.tasks import app as demo
+from interlock.domain import json_text
+from interlock.domain.job import Filter, HistoryRow, Job
+from interlock.domain.lifecycle import Status
 from interlock.domain.principal import local
-from interlock.errors import Invalid
+from interlock.domain.retry import SECOND
+from interlock.errors import Invalid, NotFound, Unavailable
 from interlock.faces import installed_faces, load_face
 from interlock.sdk.app import App as Tasks
 from interlock.worker.loop import Worker
 
 log = logging.getLogger(__name__)
 app = App(name="up")
-NOTHING = Common()
 LOOPBACK: Final = "127.0.0.1"
 GRACE_SECONDS: Final = 5.0
 INTRODUCTION: Final = """
@@ -45,6 +50,8 @@ The dashboard is at {url}/ in a browser. In another terminal, try:
 
 Ctrl-C stops it.
 """
+LOOK_SECONDS: Final = 0.25
+NEWEST: Final = Filter(limit=200)
 TO_TRY: Final = ("jobs list", "jobs show ID", "jobs why ID", "approvals list")
 
 
@@ -53,7 +60,7 @@ def up(
     target: Annotated[str | None, Parameter(help="app to run instead of the demo, as MODULE:APP")] = None,
     *,
     port: Annotated[int | None, Parameter(help="port to listen on; 0 for a free one (INTERLOCK_PORT)")] = None,
-    common: Common = NOTHING,
+    common: Common = COMMON,
 ) -> None:
     """Serve the HTTP API and run a worker, in one process on a SQLite file, until SIGTERM or SIGINT."""
     flags = {
@@ -96,17 +103,17 @@ async def _up(settings: Settings, tasks: Tasks) -> None:
         engine.maintenance.start()
         engine.sender.start()
 
-        async def client() -> LocalClient:
-            return LocalClient(engine, local(settings.tenant))
+        client = LocalClient(engine, local(settings.tenant))
 
-        tasks.connect_by(client)
+        async def connect() -> LocalClient:
+            return client
+
+        tasks.connect_by(connect)
         command = Command(settings.database)
         with listen(settings.host, settings.port) as listening:
             server = Server(await serve.application(engine, settings, adapters), listening)
             _introduce(url_of(listening), settings, command)
-            await _serve_beside(
-                server, TransitionPrinter(engine.queries, settings.tenant, command).report(), _work(tasks, settings)
-            )
+            await _serve_beside(server, TransitionPrinter(client.jobs, command).report(), _work(tasks, settings))
     output.print_line("stopped; unfinished jobs resume at the next start")
 
 
@@ -160,3 +167,62 @@ class Command:
 
     def __call__(self, words: str) -> str:
         return output.escape_control(f"{self._name} {words}{self._where}")
+
+
+class TransitionPrinter:
+    """Prints every transition of the newest jobs; `command` writes what it advises as it can be copied."""
+
+    def __init__(self, jobs: Jobs, command: Command) -> None:
+        self._jobs, self._command = jobs, command
+        self._printed: dict[str, int] = {}  # versions by job
+
+    async def report(self) -> None:
+        """Until cancelled; of what was there before, only what changes."""
+        for job in await self._jobs.list(NEWEST):
+            self._printed[job.id] = job.version
+            self._advise(job)
+        while True:
+            with contextlib.suppress(Unavailable):  # the worker logs it
+                await self._print_new()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _print_new(self) -> None:
+        newest = await self._jobs.list(NEWEST)
+        self._printed = {job.id: self._printed.get(job.id, 0) for job in newest}
+        moves = [move for job in newest if job.version > self._printed[job.id] for move in await self._moves(job.id)]
+        for row, job in sorted(moves, key=lambda move: (move[0].at, move[0].job_id, move[0].version)):
+            output.print_line(line(row, job))
+            if row.version == job.version:
+                self._advise(job)
+
+    async def _moves(self, job_id: str) -> list[tuple[HistoryRow, Job]]:
+        """Return the transitions of a job that were not printed yet, with the job as of the last of them or later."""
+        printed = self._printed[job_id]
+        try:
+            rows = [row for row in await self._jobs.history(job_id) if row.version > printed]
+            job = await self._jobs.get(job_id)
+        except NotFound:  # pruned a moment ago
+            return []
+        self._printed[job_id] = max((row.version for row in rows), default=printed)
+        return [(row, job) for row in rows]
+
+    def _advise(self, job: Job) -> None:
+        if job.status is Status.WAITING_FOR_APPROVAL:
+            output.print_line(f"          {self._command(f'approvals approve {job.approval_id}')}")
+        elif job.status is Status.DEAD_LETTER:
+            output.print_line(f"          {self._command(f'jobs why {job.id}')}")
+
+
+def line(row: HistoryRow, job: Job) -> str:
+    """`14:03:22  report       running → retry                    lease_expired`."""
+    clock = time.strftime("%H:%M:%S", time.localtime(row.at // SECOND))
+    move = f"{row.from_status or 'new'} → {row.to_status}"
+    return f"{clock}  {job.type:<12} {move:<33}  {_detail(row, job)}".rstrip()
+
+
+def _detail(row: HistoryRow, job: Job) -> str:
+    if row.to_status is Status.RUNNING:
+        return row.actor
+    if row.reason is None and row.version == job.version and job.error is not None:
+        return str(json_text.loads(job.error)["message"])
+    return row.reason or ""

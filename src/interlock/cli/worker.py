@@ -6,16 +6,27 @@ import asyncio
 import importlib
 import signal
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 from cyclopts import App, Parameter
 
-from interlock import assemble, config, tracing
+from interlock import assemble, tracing
 from interlock.cli import logs
 from interlock.cli.output import escape_control
-from interlock.cli.runner import NOT_REACHABLE, REFUSED, USAGE, Anywhere, exit_code, loop_factory, token_of
+from interlock.cli.runner import (
+    ANYWHERE,
+    NOT_REACHABLE,
+    REFUSED,
+    USAGE,
+    Anywhere,
+    exit_code,
+    loop_factory,
+    server_of,
+    token_of,
+)
 from interlock.errors import Error, Invalid
 from interlock.sdk.app import App as Tasks
 from interlock.worker.log import logger
@@ -23,7 +34,6 @@ from interlock.worker.loop import Worker
 from interlock.worker.supervisor import Supervisor
 
 app = App(name="worker", help="Run the tasks of an app.")
-NOTHING = Anywhere()
 
 
 @dataclass(frozen=True)
@@ -31,21 +41,11 @@ class WorkerOptions:
     """Options of one worker process."""
 
     target: str
-    concurrency: int
-    prefetch: int
-    lease_seconds: float
-    grace_seconds: float
-    name: str | None
-    types: tuple[str, ...]
-    capabilities: tuple[str, ...]
-    affinity_keys: tuple[str, ...]
+    worker: Mapping[str, Any]  # arguments of the worker
     drain: bool
     once: bool
-    is_member: bool = False
-    server: str | None = None
-    token_file: Path | None = None
-    database: str | None = None
-    tenant: str | None = None
+    is_member: bool
+    common: Anywhere
 
 
 @app.default
@@ -63,16 +63,17 @@ def worker(
     affinity: Annotated[tuple[str, ...], Parameter(help="affinity key to accept, * for any; may be repeated")] = (),
     drain: Annotated[bool, Parameter(negative=(), help="stop when no job is due")] = False,
     once: Annotated[bool, Parameter(negative=(), help="run one job and stop")] = False,
-    common: Anywhere = NOTHING,
+    common: Anywhere = ANYWHERE,
 ) -> None:
     """Run the tasks of an app. SIGTERM waits for running jobs, a second one releases them immediately.
 
     The worker uses the database or server of the app unless one is given. Its log is JSON lines on standard error.
     """
-    order = WorkerOptions(
-        target, concurrency, prefetch, lease, grace, name, type, capability, affinity, drain, once, processes > 1,
-        common.server, common.token_file, common.database, common.tenant,
-    )  # fmt: skip
+    options = {
+        "concurrency": concurrency, "prefetch": prefetch, "lease": lease, "shutdown_grace": grace, "name": name,
+        "types": type or None, "capabilities": capability, "affinity_keys": affinity,
+    }  # fmt: skip
+    order = WorkerOptions(target, options, drain, once, processes > 1, common)
     if processes < 1:
         refuse(f"processes is {processes}: expected at least 1")
     if processes > 1:
@@ -94,18 +95,8 @@ def serve(order: WorkerOptions) -> None:
         refuse(str(error))
     tasks = find(order.target)
     try:
-        work_for(tasks, order)
-        one = Worker(
-            tasks,
-            concurrency=order.concurrency,
-            prefetch=order.prefetch,
-            lease=order.lease_seconds,
-            shutdown_grace=order.grace_seconds,
-            name=order.name,
-            types=order.types or None,
-            capabilities=order.capabilities,
-            affinity_keys=order.affinity_keys,
-        )
+        work_for(tasks, order.common)
+        one = Worker(tasks, **order.worker)
     except (ValueError, Error) as error:
         refuse(str(error))
     try:
@@ -116,22 +107,15 @@ def serve(order: WorkerOptions) -> None:
         sys.exit(exit_code(error))
 
 
-def work_for(tasks: Tasks, order: WorkerOptions) -> None:
+def work_for(tasks: Tasks, common: Anywhere) -> None:
     """Let the app find its jobs on the server or in the database that was named, if one was."""
-    if order.server is None:
-        if order.token_file is not None:
-            raise Invalid("--token-file requires --server", pointer="/token")
-        if order.database is not None or order.tenant is not None:
-            settings = config.load({"database": order.database, "tenant": order.tenant})
-            tasks.connect_by(lambda: assemble.client_of(settings))
-        return
-    if order.database is not None:
-        raise Invalid("--server and --database are mutually exclusive", pointer="/server")
-    if order.tenant is not None:
-        raise Invalid("tenant is determined by the token: omit --tenant", pointer="/tenant")
-    server, token = order.server, token_of(order.token_file)
-    assemble.check_server(server, token=token)
-    tasks.connect_by(lambda: assemble.open_client(server, token=token))
+    if (server := server_of(common)) is not None:
+        token = token_of(common.token_file)
+        assemble.check_server(server, token=token)
+        tasks.connect_by(lambda: assemble.open_client(server, token=token))
+    elif common.database is not None or common.tenant is not None:
+        settings = common.settings
+        tasks.connect_by(lambda: assemble.client_of(settings))
 
 
 async def _run(one: Worker, tasks: Tasks, order: WorkerOptions) -> None:

@@ -1,73 +1,75 @@
-"""The port over an engine in the same process: embedded on SQLite, or straight to PostgreSQL."""
+"""The client over an engine in the same process: the engine's verbs with the tenant and caller filled in."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from interlock import wire
-from interlock.client.protocol import LeasedJob
+from interlock.client.port import LeasedJob
 from interlock.client.tracing import claiming, enqueueing
-from interlock.domain.approval import RequestApproval
+from interlock.domain.approval import Approval, RequestApproval
 from interlock.domain.artifact import File, Holder, Link
-from interlock.domain.decide import Finish
-from interlock.domain.job import (
-    Checkpoint,
-    Enqueued,
-    Filter,
-    Heartbeat,
-    HeartbeatReply,
-    HistoryRow,
-    Job,
-    Receipt,
-    Rejected,
-)
+from interlock.domain.job import Enqueued, Filter, HistoryRow, Job, Receipt
 from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal
-from interlock.domain.progress import EventRow, Report, Step, StepRow
+from interlock.domain.progress import EventRow, StepRow
 from interlock.domain.registry import QueueStats
 from interlock.engine.engine import Engine
 from interlock.wire import JobRequest
 
+P = ParamSpec("P")
+A = TypeVar("A")
+R = TypeVar("R")
 SHORTEST_LOOK_SECONDS: Final = 0.01
 MAX_LOOK_SECONDS: Final = 0.5
 MAX_CHILDREN: Final = 200
 MAX_PER_CLAIM: Final = 500  # more than over HTTP: a commit of this many costs as much as one of a hundred
 
 
-class LocalClient:
-    """A client for producers, observers and workers that calls an engine in this process."""
+def bound(verb: Callable[Concatenate[A, P], R], first: A) -> Callable[P, R]:
+    """A verb of the engine without its first argument, the tenant or the caller."""
+    return partial(verb, first)
 
-    most_per_claim = MAX_PER_CLAIM
 
+class LocalJobs:
     def __init__(self, engine: Engine, who: Principal) -> None:
-        self.engine = engine
-        self._who = who
-        self._tenant = who.tenant
+        self._engine, self._who, self._tenant = engine, who, who.tenant
+        self.some = bound(engine.queries.some, who.tenant)
+        self.search = bound(engine.queries.search, who.tenant)
+        self.edit = bound(engine.jobs.edit, who)
+        self.run_now = bound(engine.jobs.run_now, who)
+        self.cancel = bound(engine.jobs.cancel, who)
+        self.cancel_tree = bound(engine.operations.cancel_tree, who)
+        self.revoke = bound(engine.jobs.revoke, who)
+        self.redrive = bound(engine.operations.redrive, who)
+        self.bulk = bound(engine.operations.bulk, who)
+        self.prune = bound(engine.retention.prune, who)
+        self.why = bound(engine.why.of, who.tenant)
+        self.events = bound(engine.progress.events, who.tenant)
+        self.list = bound(engine.queries.jobs, who.tenant)
 
     async def enqueue(self, requests: Sequence[JobRequest], *, within: object = None) -> list[Enqueued]:
-        jobs = self.engine.jobs
+        jobs = self._engine.jobs
         with enqueueing(requests) as trace:
             if within is None and len(requests) == 1:
                 return [await jobs.enqueue(self._who, requests[0], traceparent=trace)]
             return await jobs.enqueue_batch(self._who, requests, within=within, traceparent=trace)
 
     async def get(self, job_id: str) -> Job:
-        return await self.engine.queries.job(self._tenant, wire.job_id(job_id))
-
-    async def find(self, filter: Filter) -> list[Job]:
-        return await self.engine.queries.jobs(self._tenant, filter)
+        return await self._engine.queries.job(self._tenant, wire.job_id(job_id))
 
     async def wait(self, job_id: str, *, seconds: float) -> Job:
         """Looks when something has changed, yet ever less often, so that many who wait cost little."""
         deadline = time.monotonic() + seconds
         pause = SHORTEST_LOOK_SECONDS
         while True:
-            changed = self.engine.store.watch(self._tenant)
+            changed = self._engine.store.watch(self._tenant)
             job = await self.get(job_id)
             left = deadline - time.monotonic()
             if job.status in TERMINAL or left <= 0:
@@ -78,50 +80,50 @@ class LocalClient:
                     await changed.wait()
             pause = min(pause * 1.5, MAX_LOOK_SECONDS)
 
-    async def cancel(
-        self, job_id: str, *, reason: str | None = None, force: bool = False, cascade: bool = False
-    ) -> Receipt:
-        if cascade:
-            return (await self.engine.operations.cancel_tree(self._who, job_id, reason=reason, force=force)).receipt
-        return await self.engine.jobs.cancel(self._who, job_id, reason=reason, force=force)
-
-    async def redrive(self, job_id: str, *, start_from: str = "start", idempotency_key: str | None = None) -> Enqueued:
-        return await self.engine.operations.redrive(
-            self._who, job_id, start_from=start_from, idempotency_key=idempotency_key
-        )
-
-    async def revoke(self, job_id: str, *, reason: str | None = None) -> Receipt:
-        return await self.engine.jobs.revoke(self._who, job_id, reason=reason)
-
-    async def queue(self, type: str) -> QueueStats:
-        return await self.engine.queries.queue(self._tenant, wire.name(type, "type"))
-
     async def history(self, job_id: str) -> list[HistoryRow]:
-        return await self.engine.queries.history(self._tenant, wire.job_id(job_id))
+        return await self._engine.queries.history(self._tenant, wire.job_id(job_id))
 
     async def children(self, job_id: str) -> list[Job]:
         found: list[Job] = []
         filter = Filter(parent_id=wire.job_id(job_id), limit=MAX_CHILDREN)
-        while page := await self.find(filter):
+        while page := await self.list(filter):
             found += page
             filter = filter._replace(before_seq=page[-1].seq)
         return found[::-1]
 
-    async def events(self, job_id: str, *, after: int = 0, limit: int = 200) -> list[EventRow]:
-        return await self.engine.progress.events(self._tenant, job_id, after=after, limit=limit)
+    async def steps(self, job_id: str, *, after: int = 0, limit: int | None = None) -> list[StepRow]:
+        if limit is not None:
+            return await self._engine.progress.steps(self._tenant, job_id, after=after, limit=limit)
+        (steps,) = await self._engine.progress.steps_of(self._tenant, [wire.job_id(job_id)])
+        return [step for step in steps if step.seq > after]
 
     async def tail(self, job_id: str, *, after: int = 0) -> AsyncGenerator[EventRow, None]:
-        async for page in self.engine.progress.tail(self._tenant, job_id, after=after):
+        async for page in self._engine.progress.tail(self._tenant, job_id, after=after):
             for row in page:
                 yield row
 
-    async def steps(self, job_id: str) -> list[StepRow]:
-        (steps,) = await self.engine.progress.steps_of(self._tenant, [wire.job_id(job_id)])
-        return steps
+    async def follow(self) -> AsyncIterator[EventRow]:
+        start = await self._engine.progress.feed_end(self._tenant)
+        async for page in self._engine.progress.follow(self._tenant, start):
+            for one in page:
+                yield one.event
+
+
+class LocalWork:
+    most_per_claim = MAX_PER_CLAIM
+
+    def __init__(self, engine: Engine, who: Principal) -> None:
+        self._engine, self._who, self._tenant = engine, who, who.tenant
+        self.heartbeats = bound(engine.leases.heartbeats, who.tenant)
+        self.interrupted = bound(engine.leases.interrupted, who.tenant)
+        self.finishes = bound(engine.leases.finishes, who.tenant)
+        self.checkpoint = bound(engine.leases.checkpoint, who.tenant)
+        self.save_step = bound(engine.progress.save_step, who.tenant)
+        self.add_events = bound(engine.progress.reports, who.tenant)
 
     async def claim(self, ask: ClaimFilter, *, wait_seconds: float = 0.0) -> list[LeasedJob]:
         with claiming() as leased:
-            jobs = await self.engine.leases.claim(
+            jobs = await self._engine.leases.claim(
                 self._tenant, ask, wait_seconds=wait_seconds, most=self.most_per_claim
             )
             leased(len(jobs))
@@ -129,46 +131,132 @@ class LocalClient:
         again = [job.id for job in jobs if job.version > 2 or job.redrive_of is not None]
         if not again:
             return [LeasedJob(job) for job in jobs]
-        steps = dict(zip(again, await self.engine.progress.steps_of(self._tenant, again), strict=True))
-        approvals = await self.engine.store.approvals.decisions(self._tenant, again)
+        steps = dict(zip(again, await self._engine.progress.steps_of(self._tenant, again), strict=True))
+        approvals = await self._engine.store.approvals.decisions(self._tenant, again)
         return [LeasedJob(job, steps.get(job.id, ()), approvals.get(job.id, ())) for job in jobs]
 
-    async def heartbeats(self, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply | Rejected]:
-        return await self.engine.leases.heartbeats(self._tenant, heartbeats)
-
-    async def interrupted(self, leases: Sequence[tuple[str, int]], *, wait_seconds: float = 0.0) -> list[str]:
-        return await self.engine.leases.interrupted(self._tenant, leases, wait_seconds=wait_seconds)
-
-    async def roles(self) -> frozenset[str] | None:
-        return None
-
-    async def finishes(self, orders: Sequence[Finish]) -> list[Receipt | Rejected]:
-        return await self.engine.leases.finishes(self._tenant, orders)
-
-    async def checkpoint(self, checkpoint: Checkpoint) -> int:
-        return await self.engine.leases.checkpoint(self._tenant, checkpoint)
-
-    async def save_step(self, step: Step) -> StepRow:
-        return await self.engine.progress.save_step(self._tenant, step)
-
-    async def add_events(self, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
-        return await self.engine.progress.reports(self._tenant, reports)
-
     async def request_approval(self, approval: RequestApproval) -> Receipt:
-        return (await self.engine.approvals.open(self._who, approval)).receipt
+        return (await self._engine.approvals.open(self._who, approval)).receipt
 
     async def attach(self, holder: Holder, thing: File | Link) -> str:
-        return (await self.engine.artifacts.add(self._tenant, holder, thing)).id
+        return (await self._engine.artifacts.add(self._tenant, holder, thing)).id
 
-    async def register_type(self, name: str, definition: Mapping[str, Any]) -> None:
-        schema = definition.get("schema")
-        await self.engine.registry.set_type(
-            self._who,
-            name,
-            schema=None if schema is None else wire.encode_json(schema, what="schema").decode(),
-            requires=definition.get("requires", ()),
-            defaults=definition.get("defaults"),
-        )
+
+class LocalApprovals:
+    def __init__(self, engine: Engine, who: Principal) -> None:
+        self.get = bound(engine.approvals.get, who.tenant)
+        self.decide = bound(engine.approvals.decide, who)
+        self.of_token = engine.approvals.of_token
+        self.decide_by_token = engine.approvals.decide_by_token
+        self.create_link = bound(engine.approvals.create_link, who)
+        self.list = bound(engine.approvals.list, who.tenant)
+        self._queries = engine.queries
+
+    async def job_of(self, approval: Approval) -> Job:
+        """The job of an approval, for the bearer of its link, who has no tenant."""
+        return await self._queries.job(approval.tenant, approval.job_id)
+
+
+class LocalQueues:
+    def __init__(self, engine: Engine, who: Principal) -> None:
+        self._queries, self._tenant = engine.queries, who.tenant
+        self.pause = bound(engine.jobs.pause, who)
+        self.resume = bound(engine.jobs.resume, who)
+        self.list = bound(engine.queries.queues, who.tenant)
+
+    async def get(self, type: str) -> QueueStats:
+        return await self._queries.queue(self._tenant, wire.name(type, "type"))
+
+
+class LocalAgents:
+    def __init__(self, engine: Engine, who: Principal) -> None:
+        self.get = bound(engine.registry.agent, who.tenant)
+        self.set = bound(engine.registry.set_agent, who)
+        self.delete = bound(engine.registry.delete_agent, who)
+        self.list = bound(engine.registry.agents, who.tenant)
+
+
+class LocalTypes:
+    def __init__(self, engine: Engine, who: Principal) -> None:
+        self.get = bound(engine.registry.type, who.tenant)
+        self.set = bound(engine.registry.set_type, who)
+        self.delete = bound(engine.registry.delete_type, who)
+        self.list = bound(engine.registry.types, who.tenant)
+
+
+class LocalTokens:
+    def __init__(self, engine: Engine, who: Principal) -> None:
+        self.create = bound(engine.tokens.create, who)
+        self.revoke = bound(engine.tokens.revoke, who)
+        self.list = bound(engine.tokens.list, who)
+
+
+class LocalSubscriptions:
+    def __init__(self, engine: Engine, who: Principal) -> None:
+        self.create = bound(engine.webhooks.subscribe, who)
+        self.get = bound(engine.webhooks.subscription, who)
+        self.delete = bound(engine.webhooks.unsubscribe, who)
+        self.renew = bound(engine.webhooks.renew, who)
+        self.rotate = bound(engine.webhooks.rotate, who)
+        self.rotate_job_secret = bound(engine.webhooks.rotate_job_secret, who)
+        self.deliveries = bound(engine.webhooks.deliveries, who)
+        self.redeliver = bound(engine.webhooks.redeliver, who)
+        self.list = bound(engine.webhooks.subscriptions, who)
+
+
+class LocalArtifacts:
+    def __init__(self, engine: Engine, who: Principal) -> None:
+        self.get = bound(engine.artifacts.get, who.tenant)
+        self.read = bound(engine.artifacts.read, who.tenant)
+        self.list = bound(engine.artifacts.list, who.tenant)
+
+
+class LocalWorkers:
+    def __init__(self, engine: Engine, who: Principal) -> None:
+        self.list = bound(engine.workers.seen, who.tenant)
+
+
+class LocalAudit:
+    def __init__(self, engine: Engine, who: Principal) -> None:
+        self.verify = bound(engine.audit.verify_part, who.tenant)
+        self.head = bound(engine.queries.head, who.tenant)
+        self.log = bound(engine.audit.log, who.tenant)
+        self.export = bound(engine.audit.export, who.tenant)
+
+
+class LocalOverview:
+    """Reads for the dashboard that no server offers."""
+
+    def __init__(self, engine: Engine, who: Principal) -> None:
+        self.minutes = bound(engine.queries.minutes, who.tenant)
+        self.dead_letters = bound(engine.queries.dead_letters, who.tenant)
+        self.redriven = bound(engine.queries.redriven, who.tenant)
+        self.mismatched = bound(engine.queries.mismatched, who.tenant)
+        self.stalled_agents = bound(engine.registry.stalled_agents, who.tenant)
+        self.unreachable = engine.queries.unreachable
+
+
+class LocalClient:
+    """A client of one tenant that calls an engine in this process."""
+
+    def __init__(self, engine: Engine, who: Principal) -> None:
+        self.engine, self._who = engine, who
+        self.now = engine.queries.now
+        self.jobs = LocalJobs(engine, who)
+        self.work = LocalWork(engine, who)
+        self.approvals = LocalApprovals(engine, who)
+        self.queues = LocalQueues(engine, who)
+        self.agents = LocalAgents(engine, who)
+        self.types = LocalTypes(engine, who)
+        self.tokens = LocalTokens(engine, who)
+        self.subscriptions = LocalSubscriptions(engine, who)
+        self.artifacts = LocalArtifacts(engine, who)
+        self.workers = LocalWorkers(engine, who)
+        self.audit = LocalAudit(engine, who)
+        self.overview = LocalOverview(engine, who)
+
+    async def me(self) -> Principal:
+        return self._who
 
     def start_maintenance(self) -> None:
         self.engine.maintenance.start()

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+from interlock.client.local import LocalClient
 from interlock.dashboard.http import Fields, Page, PageRequest, PageResponse, RejectedForm, View, field_errors
 from interlock.dashboard.navigation import navigation_for
 from interlock.dashboard.pages import (
@@ -157,8 +158,9 @@ class _RequestHandler:
                 form = await self._form()
                 if not self._board._sessions.is_form_token(form.raw("form_token"), self._session):
                     raise Forbidden("this form has expired: reload the page and submit it again")
-            now = await self._board._engine.queries.now()
-            request = PageRequest(self._board._engine, self._who, now, parameters, self._query, form)
+            client = LocalClient(self._board._engine, self._who)
+            now = await client.now()
+            request = PageRequest(client, self._who, now, parameters, self._query, form)
             result = await self._handle(page, request, path)
             response = self._view(result, now) if isinstance(result, View) else self._with_session(page, result)
             if response.stream is not None and self._session is not None:

@@ -11,11 +11,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 from interlock import wire
+from interlock.client.local import LocalClient
 from interlock.dashboard.navigation import READ_ROLES
 from interlock.domain.principal import Principal
-from interlock.engine.engine import Engine
-from interlock.errors import FieldError, Invalid, TooLarge
+from interlock.errors import FieldError, Invalid, NotFound, TooLarge
 
+T = TypeVar("T")
 MAX_FIELDS: Final = 2_000
 MAX_INTEGER: Final = 2**63 - 1
 DAY: Final = 86_400.0
@@ -108,6 +109,27 @@ class Fields:
             back = self._page_query(names, position, visited[:-1])
         return Paging(back, following)
 
+    def page(self, found: Sequence[T], size: int, **position: Callable[[T], object]) -> tuple[Sequence[T], Paging]:
+        """Return the first `size` items of a list that was read one item further, and the links around them.
+
+        `position` gets from an item the fields that continue the list after it.
+        """
+        last = found[size - 1] if len(found) > size else None
+        next = None if last is None else {name: value(last) for name, value in position.items()}
+        return found[:size], self.paging(*position, next=next)
+
+    def job_id(self, name: str) -> str | None:
+        value = self.one(name)
+        try:
+            return None if value is None else wire.job_id(value)
+        except NotFound:
+            raise Invalid("expected a job id", pointer=f"/{name}") from None
+
+    @property
+    def here(self) -> str:
+        """The query without the notice of the last action."""
+        return self.encoded(without=("notice", "n"))
+
     def _page_query(self, names: Sequence[str], position: Iterable[tuple[str, object]], visited: Sequence[str]) -> str:
         rest = self.encoded(without=(*names, "back", "notice", "n"))
         moved = urlencode([*position, *(("back", one) for one in visited)])
@@ -131,7 +153,7 @@ class RejectedForm(NamedTuple):
 class PageRequest:
     """One authorized request for a page."""
 
-    engine: Engine
+    client: LocalClient
     who: Principal
     now: int
     path: Mapping[str, str]
@@ -141,6 +163,9 @@ class PageRequest:
     @property
     def tenant(self) -> str:
         return self.who.tenant
+
+    async def authenticate(self, credential: str) -> Principal:
+        return await self.client.engine.tokens.authenticate(credential)
 
 
 @dataclass(frozen=True)

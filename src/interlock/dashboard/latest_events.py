@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from interlock.client.port import Jobs
 from interlock.domain import json_text
 from interlock.domain.progress import EventRow
-from interlock.engine.progress import MAX_PAGE_SIZE, Progress
 
+MAX_PAGE_SIZE: Final = 200
 MAX_EVENTS: Final = MAX_PAGE_SIZE // 2
 
 
@@ -19,13 +20,13 @@ class JobProgress(NamedTuple):
     message: str
 
 
-async def latest_events(progress: Progress, tenant: str, job_id: str, first: Sequence[EventRow]) -> Sequence[EventRow]:
+async def latest_events(jobs: Jobs, job_id: str, first: Sequence[EventRow]) -> Sequence[EventRow]:
     """Return the last events, found by binary search over their numbers from the first page on."""
     if len(first) < MAX_PAGE_SIZE:
         return first[-MAX_EVENTS:]
 
     async def next_after(seq: int) -> int | None:
-        found = await progress.events(tenant, job_id, after=seq, limit=1)
+        found = await jobs.events(job_id, after=seq, limit=1)
         return found[0].seq if found else None
 
     last_known, step = first[-1].seq, MAX_PAGE_SIZE
@@ -36,7 +37,7 @@ async def latest_events(progress: Progress, tenant: str, job_id: str, first: Seq
         middle = (last_known + end) // 2
         further = await next_after(middle)
         last_known, end = (further, end) if further is not None else (last_known, middle)
-    last = await progress.events(tenant, job_id, after=max(last_known - MAX_EVENTS, 0), limit=MAX_PAGE_SIZE)
+    last = await jobs.events(job_id, after=max(last_known - MAX_EVENTS, 0), limit=MAX_PAGE_SIZE)
     return last[-MAX_EVENTS:]
 
 

@@ -150,6 +150,13 @@ class ApprovalFilter(NamedTuple):
         return (approval.expires_at if self.urgent else approval.opened_at), approval.id
 
 
+class ApprovalLink(NamedTuple):
+    """A new approval link; its token is shown only once."""
+
+    approval: Approval
+    token: str
+
+
 class VoteOutcome(NamedTuple):
     """The result of a vote: the updated approval, the vote and the transition of the job to write, if any.
 

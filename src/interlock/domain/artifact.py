@@ -7,7 +7,7 @@ that publishes the artifact removes the key from the orphans. Readers never see 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -92,6 +92,33 @@ class Artifact(NamedTuple):
     key: str | None
     url: str | None
     created_at: int
+
+
+class Stream(AsyncIterator[bytes]):
+    """A byte stream whose first chunk is already read; close it if you do not read it to the end."""
+
+    def __init__(self, first: bytes | None, rest: AsyncGenerator[bytes, None]) -> None:
+        self._first, self._rest = first, rest
+
+    async def __anext__(self) -> bytes:
+        if self._first is None:
+            return await anext(self._rest)
+        first, self._first = self._first, None
+        return first
+
+    async def aclose(self) -> None:
+        self._first = None
+        await self._rest.aclose()
+
+
+class Download(NamedTuple):
+    """An artifact and its bytes from start to end; `partial` if a range was requested."""
+
+    artifact: Artifact
+    start: int
+    end: int
+    chunks: Stream
+    partial: bool = False
 
 
 class Opening(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from interlock.domain.job import REDRIVEN, Job, NewJob
+from interlock.domain.job import REDRIVEN, Job, NewJob, Receipt
 from interlock.domain.lifecycle import TERMINAL
 from interlock.errors import Error, Invalid, NotTerminal
 
@@ -140,3 +140,32 @@ def redriven(order: Redrive, past: Past, *, under_parent: bool) -> NewJob | Erro
         id=order.new_id, redrive_of=old.id, created_by=order.actor, idempotency_key=order.key,
         body_sha256=order.body_sha256, **values,
     )  # fmt: skip
+
+
+class Cascade(NamedTuple):
+    """The result of cancelling a job, and how many descendants were cancelled or have a pending cancel request."""
+
+    receipt: Receipt
+    descendants: int
+
+
+class Bulk(NamedTuple):
+    """The result of a bulk action: how many jobs matched, how many were changed, and whether there are more.
+
+    `before_seq` is where a filter resumes; `refused` lists rejected jobs and why; `ids` are the jobs that matched.
+    """
+
+    matched: int
+    done: int
+    more: bool
+    before_seq: int | None = None
+    refused: tuple[tuple[str, Error], ...] = ()
+    ids: tuple[str, ...] = ()
+
+
+class Pruned(NamedTuple):
+    """How many jobs were deleted, and whether more may be left; they come after `last_seq`."""
+
+    deleted: int
+    more: bool
+    last_seq: int

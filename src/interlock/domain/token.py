@@ -75,6 +75,16 @@ class Token(NamedTuple):
         return Principal(self.tenant, actor, frozenset(self.roles), worker, allowed)
 
 
+class CreatedToken(NamedTuple):
+    """A new token and its secret, which is shown only once."""
+
+    token: Token
+    text: str
+
+    def __repr__(self) -> str:
+        return f"Minted({self.token.id})"
+
+
 class TokenUse(NamedTuple):
     """A stored token that a caller presented, its stored hash, and the time of the database."""
 

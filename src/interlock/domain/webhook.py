@@ -92,6 +92,14 @@ class Subscription(NamedTuple):
         return self.ended_at is None and (self.expires_at is None or self.expires_at > now)
 
 
+class CreatedSubscription(NamedTuple):
+    """A subscription with its secret, which is shown only once; None if the call was replayed."""
+
+    subscription: Subscription
+    secret: str | None
+    replayed: bool
+
+
 class Subscribed(NamedTuple):
     """The result of a subscribe: the subscription, and whether it already existed."""
 

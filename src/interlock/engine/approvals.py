@@ -15,6 +15,7 @@ from interlock.domain.approval import (
     MAX_VOTES,
     Approval,
     ApprovalFilter,
+    ApprovalLink,
     ApprovalStatus,
     CastVote,
     CreateApprovalLink,
@@ -47,13 +48,6 @@ class RequestedApproval(NamedTuple):
     receipt: Receipt
     approval: Approval
     token: str | None = None  # only with auth off; otherwise an approver creates the link
-
-
-class ApprovalLink(NamedTuple):
-    """A new approval link; its token is shown only once."""
-
-    approval: Approval
-    token: str
 
 
 class Approvals:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from interlock import wire
 from interlock.domain import artifact as rules
-from interlock.domain.artifact import Artifact, File, Holder, Link, NewArtifact, Opening
+from interlock.domain.artifact import Artifact, Download, File, Holder, Link, NewArtifact, Opening, Stream
 from interlock.domain.json_text import is_visible_name
 from interlock.engine.results import answered
 from interlock.engine.upload import UploadReader
@@ -31,33 +31,6 @@ COLLECT_EVERY_SECONDS: Final = 60.0
 MAX_NAME_LENGTH: Final = 200
 MAX_NAME_BYTES: Final = 1800  # fits into a PostgreSQL index entry next to the longest tenant name
 LARGEST_FENCE: Final = 2**63 - 1
-
-
-class Stream(AsyncIterator[bytes]):
-    """A byte stream whose first chunk is already read; close it if you do not read it to the end."""
-
-    def __init__(self, first: bytes | None, rest: AsyncGenerator[bytes, None]) -> None:
-        self._first, self._rest = first, rest
-
-    async def __anext__(self) -> bytes:
-        if self._first is None:
-            return await anext(self._rest)
-        first, self._first = self._first, None
-        return first
-
-    async def aclose(self) -> None:
-        self._first = None
-        await self._rest.aclose()
-
-
-class Download(NamedTuple):
-    """An artifact and its bytes from start to end; `partial` if a range was requested."""
-
-    artifact: Artifact
-    start: int
-    end: int
-    chunks: Stream
-    partial: bool = False
 
 
 class _Incoming(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -14,7 +14,7 @@ from interlock.domain import policy
 from interlock.domain.decide import CancelJob, receipt_of
 from interlock.domain.job import Enqueued, Filter, Job, Receipt, Rejected
 from interlock.domain.lifecycle import TERMINAL, Status
-from interlock.domain.operations import START, Action, Child, Needs, Overrides, Redrive
+from interlock.domain.operations import START, Action, Bulk, Cascade, Child, Needs, Overrides, Redrive
 from interlock.domain.principal import Principal
 from interlock.domain.registry import JobType
 from interlock.engine import schemas
@@ -29,27 +29,6 @@ FAMILY_BATCH_SIZE: Final = 500
 TRIES: Final = 20
 LIVE: Final = tuple(status for status in Status if status not in TERMINAL)
 ENDED: Final = tuple(status for status in Status if status in TERMINAL)
-
-
-class Cascade(NamedTuple):
-    """The result of cancelling a job, and how many descendants were cancelled or have a pending cancel request."""
-
-    receipt: Receipt
-    descendants: int
-
-
-class Bulk(NamedTuple):
-    """The result of a bulk action: how many jobs matched, how many were changed, and whether there are more.
-
-    `before_seq` is where a filter resumes; `refused` lists rejected jobs and why; `ids` are the jobs that matched.
-    """
-
-    matched: int
-    done: int
-    more: bool
-    before_seq: int | None = None
-    refused: tuple[tuple[str, Error], ...] = ()
-    ids: tuple[str, ...] = ()
 
 
 class Operations:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final, NamedTuple
+from typing import Final
 
 from interlock import wire
 from interlock.domain import principal
-from interlock.domain.operations import Prune, PruneCommand
+from interlock.domain.operations import Prune, PruneCommand, Pruned
 from interlock.domain.principal import Principal
 from interlock.domain.retry import SECOND
 from interlock.engine.maintenance import repeat_until_empty
@@ -23,14 +23,6 @@ STEP: Final = 500
 BATCH_SIZE: Final = 10_000
 RETAIN_EVERY_SECONDS: Final = 3600.0
 EXTEND_EVERY_SECONDS: Final = 600.0
-
-
-class Pruned(NamedTuple):
-    """How many jobs were deleted, and whether more may be left; they come after `last_seq`."""
-
-    deleted: int
-    more: bool
-    last_seq: int
 
 
 class Retention:

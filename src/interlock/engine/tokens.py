@@ -13,7 +13,7 @@ from interlock import wire
 from interlock.domain import token as shape
 from interlock.domain.principal import Principal
 from interlock.domain.retry import SECOND
-from interlock.domain.token import NewToken, Token, TokenUse
+from interlock.domain.token import CreatedToken, NewToken, Token, TokenUse
 from interlock.engine.results import answered
 from interlock.engine.ttl_cache import FRESH_SECONDS, MAX_REMEMBERED, TtlCache
 from interlock.errors import Error, NotFound, Unauthenticated
@@ -28,16 +28,6 @@ log = logging.getLogger(__name__)
 MAX_REFUSALS_REMEMBERED: Final = 1_000
 NOTE_USE_EVERY_SECONDS: Final = 60.0
 MAX_PAGE_SIZE: Final = 200
-
-
-class CreatedToken(NamedTuple):
-    """A new token and its secret, which is shown only once."""
-
-    token: Token
-    text: str
-
-    def __repr__(self) -> str:
-        return f"Minted({self.token.id})"
 
 
 class Trust(NamedTuple):

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from interlock import wire
 from interlock.domain import token, webhook
 from interlock.domain.principal import Principal
-from interlock.domain.webhook import Delivery, DeliveryFilter, Mode, NewSubscription, Subscription
+from interlock.domain.webhook import CreatedSubscription, Delivery, DeliveryFilter, Mode, NewSubscription, Subscription
 from interlock.domain.webhook_format import address, format_of
 from interlock.engine.maintenance import repeat_until_empty
 from interlock.engine.outbound_http import OutboundClient
 from interlock.errors import Invalid, NotFound
 from interlock.storage.contract import Store
+from interlock.wire import SubscriptionRequest
 
 MAX_PAGE_SIZE: Final = 200
 MAX_INTERVAL_SECONDS: Final = 86_400.0
@@ -29,35 +29,6 @@ BATCH_SIZE: Final = 500
 SWEEP_EVERY_SECONDS: Final = 60.0
 
 
-class SubscriptionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A requested subscription; absent types, or a star, mean all."""
-
-    url: str
-    events: list[str]
-    types: list[str] | None = None
-    mode: str = Mode.BROADCAST
-    group_id: str | None = None
-    min_interval_seconds: float = 0.0
-    expires_in_seconds: float | None = None
-    key: str | None = None
-
-
-class Created(NamedTuple):
-    """A subscription with its secret, which is shown only once; None if the call was replayed."""
-
-    subscription: Subscription
-    secret: str | None
-    replayed: bool
-
-
-def subscription_request(values: Mapping[str, Any]) -> SubscriptionRequest:
-    """Build a request from Python values."""
-    try:
-        return msgspec.convert(dict(values), SubscriptionRequest)
-    except msgspec.ValidationError as error:
-        raise wire.invalid(error) from None
-
-
 class Webhooks:
     """Subscriptions and deliveries of one tenant, for its operators."""
 
@@ -66,14 +37,14 @@ class Webhooks:
         self._now = store.now
         self._outside = outside
 
-    async def subscribe(self, who: Principal, request: SubscriptionRequest) -> Created:
+    async def subscribe(self, who: Principal, request: SubscriptionRequest) -> CreatedSubscription:
         """Create a subscription; the same idempotency key with the same request returns the existing one."""
         who.need("operate")
         secret = _new_secret()
         new = _checked(request, secret, who.actor)
         await self._outside.admit(request.url, owner=who.tenant)
         subscription, replayed = await self._outbox.subscribe(who.tenant, new)
-        return Created(subscription, None if replayed else secret, replayed)
+        return CreatedSubscription(subscription, None if replayed else secret, replayed)
 
     async def subscriptions(self, who: Principal, *, before: str | None = None, limit: int = 50) -> list[Subscription]:
         """List subscriptions, newest first."""
@@ -173,25 +144,6 @@ class Webhooks:
         return expired + await repeat_until_empty(
             lambda: self._outbox.forget_deliveries(DELIVERIES_KEPT_SECONDS, BATCH_SIZE)
         )
-
-
-def subscription_to_dict(subscription: Subscription, *, now: int) -> dict[str, Any]:
-    """Encode a subscription for the API, without its secret."""
-    encoded = subscription._asdict()
-    for field in ("expires_at", "ended_at", "created_at"):
-        if encoded[field] is not None:
-            encoded[field] = wire.when(encoded[field])
-    encoded["active"] = subscription.is_active(now)
-    return encoded
-
-
-def delivery_to_dict(delivery: Delivery) -> dict[str, Any]:
-    """Encode a delivery for the API."""
-    encoded = delivery._asdict()
-    for field in ("created_at", "next_try_at", "last_tried_at", "settled_at"):
-        if encoded[field] is not None:
-            encoded[field] = wire.when(encoded[field])
-    return encoded
 
 
 def _new_secret() -> str:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
-from interlock.client.protocol import Client
+from interlock.client.port import Client
 from interlock.domain.json_text import NAME_RULE, is_visible_name
 from interlock.sdk.context import Context
 from interlock.sdk.handle import JobHandle
@@ -71,7 +71,7 @@ class App:
         """Register the types of all tasks, so that servers reject invalid payloads from any producer."""
         client = await self.client()
         for task in self.tasks.values():
-            await client.register_type(task.name, task.definition())
+            await client.types.set(task.name, **task.definition())
 
     async def close(self) -> None:
         """Close the client of the running event loop; the next call opens another."""

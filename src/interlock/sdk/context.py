@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar, overload
 
-from interlock.client.protocol import Client, JobRequest, LeasedJob
+from interlock.client.port import Client, JobRequest, LeasedJob
 from interlock.domain.approval import DEFAULT_EXPIRY_SECONDS, OnDeny, RequestApproval
 from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.job import Checkpoint, Enqueued, Job
@@ -104,7 +104,7 @@ class Context:
             result = serialization.encode(await self._call(function, args, kwargs))
             serialization.decode(result, _returned_by(function))  # what no run could read is not kept
             step = Step(*self._holder(), name, occurrence, result, identity_of(function))
-            kept = await self._insist(lambda: self._client.save_step(step))
+            kept = await self._insist(lambda: self._client.work.save_step(step))
             self._clock.observe(kept.at)
         return serialization.decode(kept.result, _returned_by(function))
 
@@ -114,7 +114,7 @@ class Context:
         await self.keep_patches()
         async with self._saving:  # one at a time: each seq must be higher than the last
             checkpoint = Checkpoint(*self._holder(), self._checkpoint_seq + 1, data)
-            await self._insist(lambda: self._client.checkpoint(checkpoint))
+            await self._insist(lambda: self._client.work.checkpoint(checkpoint))
             self._checkpoint_seq += 1
 
     def event(self, message: str, /, *, level: Literal["info", "warn", "error"] = "info", **payload: Any) -> None:
@@ -175,13 +175,13 @@ class Context:
                     *self._holder(), "", prompt, encoded, risk, form, required, OnDeny(on_deny), expiry,
                     name=name, occurrence=occurrence,
                 )  # fmt: skip
-                await self._insist(lambda: self._client.request_approval(approval))
+                await self._insist(lambda: self._client.work.request_approval(approval))
                 self._is_waiting_for_approval = True
             if answer is None:
                 raise AwaitsApproval(prompt)
             if not is_kept:  # among the steps, so that a job redriven from one of them has it too
                 step = Step(*self._holder(), key, occurrence, serialization.encode(answer), APPROVAL)
-                self._memory.check_decision(await self._insist(lambda: self._client.save_step(step)))
+                self._memory.check_decision(await self._insist(lambda: self._client.work.save_step(step)))
             return answer
 
     def patched(self, name: str) -> bool:
@@ -207,11 +207,13 @@ class Context:
         elif not isinstance(content, (bytes, bytearray, memoryview)):
             raise TypeError(f"content is {type(content).__name__}: expected bytes or str")
         file = File(name, content, content_type)
-        return await self._insist(lambda: self._client.attach(Holder(*self._holder()), file), most_unsure=MAX_UPLOADS)
+        return await self._insist(
+            lambda: self._client.work.attach(Holder(*self._holder()), file), most_unsure=MAX_UPLOADS
+        )
 
     async def link(self, name: str, url: str) -> str:
         """Store a link of the job and return its ID; it is never fetched."""
-        return await self._insist(lambda: self._client.attach(Holder(*self._holder()), Link(name, url)))
+        return await self._insist(lambda: self._client.work.attach(Holder(*self._holder()), Link(name, url)))
 
     @overload
     async def enqueue(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Child[R]: ...
@@ -240,7 +242,7 @@ class Context:
     async def results(self, children: Iterable[Child[R]], /) -> list[R]:
         """Return the results of the children; until all are terminal the job waits without a worker, then resumes."""
         wanted = list(children)
-        jobs = await asyncio.gather(*(self._insist(partial(self._client.get, child.id)) for child in wanted))
+        jobs = await asyncio.gather(*(self._insist(partial(self._client.jobs.get, child.id)) for child in wanted))
         if pending := [job.id for job in jobs if job.status not in TERMINAL]:
             raise AwaitsChildren(pending)
         return [outcome(job, child.returns) for job, child in zip(jobs, wanted, strict=True)]
@@ -278,7 +280,7 @@ class Context:
         whose = kept_by(self.id, is_repeated=self._memory.was_met or self._children > 0 or bool(self._named_children))
         used = serialization.encode(dict(self._usage))
         step = Step(*self._holder(), USAGE, len(self._usages) + 1, used, whose)
-        self._usages.append(await self._insist(lambda: self._client.save_step(step)))
+        self._usages.append(await self._insist(lambda: self._client.work.save_step(step)))
 
     async def _call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Asynchronous functions run on the loop, all others in a thread."""
@@ -300,7 +302,7 @@ class Context:
             while self._unsaved:
                 name = self._unsaved[0]
                 step = Step(*self._holder(), PATCHED + name, 1, serialization.encode(self._patches[name]))
-                await self._insist(partial(self._client.save_step, step))
+                await self._insist(partial(self._client.work.save_step, step))
                 self._unsaved.remove(name)
 
     def _child_request(
@@ -328,7 +330,7 @@ class Context:
     async def _enqueue(self, task: Task[..., R], requests: Sequence[JobRequest]) -> list[Child[R]]:
         await self.keep_patches()
         try:
-            created = await self._insist(lambda: self._client.enqueue(requests, within=task._within))
+            created = await self._insist(lambda: self._client.jobs.enqueue(requests, within=task._within))
         except IdempotencyKeyReuse as error:
             created = await self._found_again(task, requests, error)
         return [Child(one.id, self, task.signature.returns, replayed=one.replayed) for one in created]
@@ -337,7 +339,7 @@ class Context:
         self, task: Task[..., Any], requests: Sequence[JobRequest], error: IdempotencyKeyReuse
     ) -> list[Enqueued]:
         """Return the children of an earlier run, whose arguments may differ, and enqueue the missing ones."""
-        earlier = {job.idempotency_key: job for job in await self._insist(lambda: self._client.children(self.id))}
+        earlier = {job.idempotency_key: job for job in await self._insist(lambda: self._client.jobs.children(self.id))}
         if not any(child_request.idempotency_key in earlier for child_request in requests):
             raise error  # the key was set by the caller and belongs to a job that is not a child of this one
         for child_request in requests:
@@ -348,7 +350,7 @@ class Context:
                 place = int(occurrence) if occurrence.isdecimal() else 1
                 raise StepMismatch(self.id, name or "child", place, recorded, asked) from error
         new = [child_request for child_request in requests if child_request.idempotency_key not in earlier]
-        created = await self._insist(lambda: self._client.enqueue(new, within=task._within)) if new else []
+        created = await self._insist(lambda: self._client.jobs.enqueue(new, within=task._within)) if new else []
         made = iter(created)
         return [
             next(made) if known is None else Enqueued(known.id, known.seq, replayed=True)
@@ -358,7 +360,7 @@ class Context:
     async def _send_events(self) -> None:
         while events := self.take_events():
             report = Report(*self._holder(), events)
-            await self._insist(partial(self._client.add_events, [report]))
+            await self._insist(partial(self._client.work.add_events, [report]))
 
     async def _insist(self, call: Callable[[], Awaitable[R]], *, most_unsure: int | None = None) -> R:
         """Repeat the call until the queue is available; every call made this way is idempotent.

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from interlock.client.protocol import Client
+from interlock.client.port import Client
 from interlock.domain.job import HistoryRow, Job
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.progress import EventRow
@@ -46,7 +46,7 @@ class JobHandle(Generic[R]):
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
             left = MAX_POLL_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
-            job = await client.wait(self.id, seconds=min(left, MAX_POLL_SECONDS))
+            job = await client.jobs.wait(self.id, seconds=min(left, MAX_POLL_SECONDS))
             if job.status in TERMINAL:
                 result: R = outcome(job, self._returns)
                 return result
@@ -55,36 +55,40 @@ class JobHandle(Generic[R]):
 
     async def refresh(self) -> Job:
         """The job as it is now."""
-        return await (await self._client()).get(self.id)
+        return await (await self._client()).jobs.get(self.id)
 
     async def history(self) -> list[HistoryRow]:
         """Every transition so far, oldest first."""
-        return await (await self._client()).history(self.id)
+        return await (await self._client()).jobs.history(self.id)
 
     async def cancel(self, reason: str | None = None, *, force: bool = False, cascade: bool = False) -> Status:
         """Cancel the job and return its status: cancelled, or running until its worker acknowledges.
 
         With `force` it is not asked but taken from its worker, with `cascade` everything below it is stopped too.
         """
-        client = await self._client()
-        return (await client.cancel(self.id, reason=reason, force=force, cascade=cascade)).status
+        jobs = (await self._client()).jobs
+        if cascade:
+            return (await jobs.cancel_tree(self.id, reason=reason, force=force)).receipt.status
+        return (await jobs.cancel(self.id, reason=reason, force=force)).status
 
     async def redrive(self, start_from: str = "start", *, idempotency_key: str | None = None) -> JobHandle[R]:
         """The job that does this ended one again: from the start, from its checkpoint, or after a named step."""
-        enqueued = await (await self._client()).redrive(self.id, start_from=start_from, idempotency_key=idempotency_key)
+        enqueued = await (await self._client()).jobs.redrive(
+            self.id, start_from=start_from, idempotency_key=idempotency_key
+        )
         return JobHandle(enqueued.id, self._client, self._returns, replayed=enqueued.replayed)
 
     async def events(self, after: int = 0) -> list[EventRow]:
         """Return the events of the job, oldest first; only those with a seq above `after`."""
         client = await self._client()
         found: list[EventRow] = []
-        while page := await client.events(self.id, after=found[-1].seq if found else after, limit=PAGE):
+        while page := await client.jobs.events(self.id, after=found[-1].seq if found else after, limit=PAGE):
             found += page
         return found
 
     async def tail(self, after: int = 0) -> AsyncIterator[EventRow]:
         """Events as they come, until the job has ended."""
-        async with aclosing((await self._client()).tail(self.id, after=after)) as results:
+        async with aclosing((await self._client()).jobs.tail(self.id, after=after)) as results:
             async for event in results:
                 yield event
 

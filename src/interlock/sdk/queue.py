@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import msgspec
 
-from interlock.client.protocol import Client, JobRequest, LeasedJob, error_body
+from interlock.client.port import Client, JobRequest, LeasedJob, error_body
 from interlock.domain.decide import CompleteJob, FailJob, Finish, ReleaseJob
 from interlock.domain.job import Heartbeat, Job, Rejected
 from interlock.domain.policy import ClaimFilter
@@ -73,7 +73,7 @@ class Item:
     release_sync = sync_version(release)
 
     async def _settle(self, order: Finish) -> None:
-        (answer,) = await (await self._queue.client()).finishes([order])
+        (answer,) = await (await self._queue.client()).work.finishes([order])
         if isinstance(answer, Rejected):
             if isinstance(answer.error, (Conflict, NotFound)):
                 self.is_lost = self.is_lost or not self.is_settled
@@ -155,7 +155,7 @@ class Queue:
         requests = [JobRequest(type=self.type, payload=text, **fields) for text in texts]
         ids: list[str] = []
         for start in range(0, len(requests), BATCH_SIZE):
-            ids += [one.id for one in await client.enqueue(requests[start : start + BATCH_SIZE])]
+            ids += [one.id for one in await client.jobs.enqueue(requests[start : start + BATCH_SIZE])]
         return ids
 
     async def pop(self, *, wait: float | timedelta | None = 0.0) -> Item | None:
@@ -184,7 +184,7 @@ class Queue:
     async def size(self) -> int:
         """How many values wait, whether due or not; those that were popped are not among them."""
         try:
-            stats = await (await self.client()).queue(self.type)
+            stats = await (await self.client()).queues.get(self.type)
         except NotFound:
             return 0
         return stats.ready + stats.delayed + stats.blocked
@@ -204,7 +204,7 @@ class Queue:
             await self._give_back(client, self._unsure.pop())
         ask = self._ask._replace(limit=limit, claim_id=self._claims.name())
         try:
-            leases = await client.claim(ask, wait_seconds=wait_seconds)
+            leases = await client.work.claim(ask, wait_seconds=wait_seconds)
         except asyncio.CancelledError:
             with contextlib.suppress(Exception):  # the next pop releases it
                 await self._give_back(client, ask)
@@ -218,9 +218,9 @@ class Queue:
     async def _give_back(self, client: Client, ask: ClaimFilter) -> None:
         """Release the jobs of a claim whose response was lost. Repeating it without types leases nothing new."""
         try:
-            leases = await client.claim(ask._replace(types=frozenset(), limit=1))
+            leases = await client.work.claim(ask._replace(types=frozenset(), limit=1))
             if leases:
-                await client.finishes([_release(lease) for lease in leases])
+                await client.work.finishes([_release(lease) for lease in leases])
         except BaseException:
             self._unsure.append(ask)
             raise
@@ -269,7 +269,7 @@ class _Keeper:
         self._leased = WeakSet(items)
         for start in range(0, len(items), BATCH_SIZE):
             some = items[start : start + BATCH_SIZE]
-            answers = await self.client.heartbeats([Heartbeat(*item.holder) for item in some])
+            answers = await self.client.work.heartbeats([Heartbeat(*item.holder) for item in some])
             for item, answer in zip(some, answers, strict=True):
                 if not isinstance(answer, Rejected):
                     item.is_unwanted = answer.cancel_requested

@@ -6,6 +6,7 @@ import asyncio
 import dis
 import functools
 import inspect
+import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -14,7 +15,7 @@ from typing import Any, Final, Generic, ParamSpec, Protocol, TypedDict, TypeVar,
 
 import msgspec
 
-from interlock.client.protocol import Client, JobRequest
+from interlock.client.port import Client, JobRequest
 from interlock.domain.policy import MAX_LEASE_SECONDS
 from interlock.errors import Invalid
 from interlock.sdk.context import Context
@@ -155,12 +156,12 @@ class Task(Generic[P, R]):
         defaults: dict[str, Any] = {name: value for name, value in self._fields.items() if name in kept}
         if self.lease_seconds is not None:
             defaults["lease_seconds"] = self.lease_seconds
-        definition = {"schema": self.signature.schema(), "requires": list(self._fields.get("requires", ()))}
-        return definition | ({"defaults": defaults} if defaults else {})
+        schema = json.dumps(self.signature.schema(), ensure_ascii=False, separators=(",", ":"))
+        return {"schema": schema, "requires": self._fields.get("requires", ()), "defaults": defaults}
 
     async def _enqueue(self, requests: Sequence[JobRequest]) -> list[JobHandle[R]]:
         client = await self._app.client()
-        enqueued = await client.enqueue(requests, within=self._within)
+        enqueued = await client.jobs.enqueue(requests, within=self._within)
         return [self.handle(one.id, self._app.client, replayed=one.replayed) for one in enqueued]
 
     def _copy(self) -> Task[P, R]:

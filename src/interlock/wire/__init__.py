@@ -19,6 +19,7 @@ from interlock.domain.lifecycle import Status
 from interlock.domain.operator_log import LogRow
 from interlock.domain.registry import NO_DEFAULTS, Defaults
 from interlock.domain.retry import Backoff
+from interlock.domain.webhook import Mode
 from interlock.domain.webhook_url import Allowance, admitted
 from interlock.errors import Error, Invalid, NotFound, TooLarge
 
@@ -97,6 +98,27 @@ class TokenRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     capabilities: list[str] | None = None
     expires_in_seconds: float | None = None
     key: str | None = None
+
+
+class SubscriptionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A requested subscription; absent types, or a star, mean all."""
+
+    url: str
+    events: list[str]
+    types: list[str] | None = None
+    mode: str = Mode.BROADCAST
+    group_id: str | None = None
+    min_interval_seconds: float = 0.0
+    expires_in_seconds: float | None = None
+    key: str | None = None
+
+
+def subscription_request(values: Mapping[str, Any]) -> SubscriptionRequest:
+    """Build a request from Python values."""
+    try:
+        return msgspec.convert(dict(values), SubscriptionRequest)
+    except msgspec.ValidationError as error:
+        raise invalid(error) from None
 
 
 def job_request(values: Mapping[str, Any]) -> JobRequest:

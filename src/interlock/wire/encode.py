@@ -13,6 +13,7 @@ from interlock.domain.job import HeartbeatReply, Receipt
 from interlock.domain.progress import EventRow, StepRow
 from interlock.domain.registry import Agent, Defaults, JobType, QueueStats
 from interlock.domain.token import Token
+from interlock.domain.webhook import Delivery, Subscription
 from interlock.domain.worker_presence import Presence, filter_to_dict
 
 
@@ -176,3 +177,14 @@ def decision_to_dict(found: Approval) -> dict[str, Any]:
 
 def _vote(vote: Vote) -> dict[str, Any]:
     return {"by": vote.voter, "decision": vote.decision, "comment": vote.comment, "at": when(vote.at)}
+
+
+def subscription_to_dict(subscription: Subscription, *, now: int) -> dict[str, Any]:
+    """Serialize a subscription, without its secret."""
+    times = {name: when(getattr(subscription, name)) for name in ("expires_at", "ended_at", "created_at")}
+    return subscription._asdict() | times | {"active": subscription.is_active(now)}
+
+
+def delivery_to_dict(delivery: Delivery) -> dict[str, Any]:
+    names = ("created_at", "next_try_at", "last_tried_at", "settled_at")
+    return delivery._asdict() | {name: when(getattr(delivery, name)) for name in names}

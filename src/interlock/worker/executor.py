@@ -11,7 +11,7 @@ from inspect import isawaitable
 from typing import Any, Final
 
 from interlock import tracing
-from interlock.client.protocol import error_body
+from interlock.client.port import error_body
 from interlock.domain.decide import MAX_CHILDREN, AcknowledgeCancel, CompleteJob, Finish
 from interlock.domain.decide import FailJob as Failed
 from interlock.domain.decide import ReleaseJob as Released

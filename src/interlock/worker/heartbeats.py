@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from interlock.client.protocol import Client
+from interlock.client.port import Client
 from interlock.domain.job import Heartbeat, HeartbeatReply, Rejected
 from interlock.errors import Conflict, Fatal, NotFound
 from interlock.worker.reconnect import Reconnect
@@ -75,7 +75,7 @@ class HeartbeatLoop:
             run.sending_events = bool(heartbeat.events)
         try:
             async with self._heartbeat_body:
-                answers = await self._client.heartbeats(heartbeats)
+                answers = await self._client.work.heartbeats(heartbeats)
         except BaseException:
             for run, heartbeat in zip(runs, heartbeats, strict=True):
                 if run.context is not None:
@@ -90,7 +90,7 @@ class HeartbeatLoop:
                 odd.append(run)
         if odd:  # retry without events and lease duration: an error in them must not cost the lease
             for run, answer in zip(
-                odd, await self._client.heartbeats([Heartbeat(*run.holder) for run in odd]), strict=True
+                odd, await self._client.work.heartbeats([Heartbeat(*run.holder) for run in odd]), strict=True
             ):
                 self._took(run, answer)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from interlock.client.protocol import Client
+from interlock.client.port import Client
 from interlock.errors import Fatal
 from interlock.worker.heartbeats import BATCH_SIZE, HeartbeatLoop
 from interlock.worker.run import Run
@@ -47,7 +47,7 @@ class Interruptions:
         """Until one of the runs must stop, or others are to be watched too."""
         keys = {run.key for run in runs}
         polling = asyncio.create_task(
-            self._client.interrupted([run.key for run in runs], wait_seconds=WAIT_SECONDS)
+            self._client.work.interrupted([run.key for run in runs], wait_seconds=WAIT_SECONDS)
         )  # fmt: skip
         try:
             while not polling.done() and all(run.key in keys for run in self._watched()):

@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from interlock.client.protocol import Client
+from interlock.client.port import Client
 from interlock.domain import policy
 from interlock.domain.decide import ReleaseJob
 from interlock.domain.policy import ClaimFilter
@@ -131,9 +131,9 @@ class Worker:
 
     async def _check_roles(self) -> None:
         """Log at start which role the tasks need and the credential lacks, as far as their code shows it."""
-        self._asking = asking = asyncio.create_task(self._client.roles())
+        self._asking = asking = asyncio.create_task(self._client.me())
         try:
-            roles = await asking
+            roles = (await asking).roles
         except asyncio.CancelledError:
             if not self._stopping:
                 raise
@@ -142,8 +142,6 @@ class Worker:
             return  # the first claim raises the error, or waits until the server is back
         finally:
             self._asking = None
-        if roles is None:
-            return
         needs = {"work": sorted(self._tasks), "produce": sorted(n for n, t in self._tasks.items() if t.enqueues)}
         for role, tasks in needs.items():
             if tasks and role not in roles:
@@ -211,7 +209,7 @@ class Worker:
                 await self._reporter.flushed()
                 continue
             idle = not self._leased_runs and not self._reporter.backlog
-            limit = 1 if once else min(room, self._client.most_per_claim)
+            limit = 1 if once else min(room, self._client.work.most_per_claim)
             try:
                 claimed = await self._claim(limit, 0.0 if drain else POLL_SECONDS)
                 reconnect.rest()
@@ -243,7 +241,7 @@ class Worker:
         ask = self._unsure
         if ask is None:
             ask = self._unsure = self._ask._replace(limit=limit, claim_id=self._claims.name())
-        self._asking = claiming = asyncio.create_task(self._client.claim(ask, wait_seconds=wait_seconds))
+        self._asking = claiming = asyncio.create_task(self._client.work.claim(ask, wait_seconds=wait_seconds))
         try:
             leases = await claiming
         finally:
@@ -376,7 +374,7 @@ class Worker:
         if self._fault is None:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(SIGN_OFF_SECONDS):
-                    await self._client.claim(self._ask._replace(types=frozenset(), limit=1))
+                    await self._client.work.claim(self._ask._replace(types=frozenset(), limit=1))
 
     async def _recover(self) -> None:
         """Release the jobs of a claim that was interrupted."""
@@ -384,7 +382,7 @@ class Worker:
         while self._unsure is not None and self._fault is None:
             ask = self._unsure._replace(types=frozenset(), limit=1)  # leases nothing new
             try:
-                leases = await self._client.claim(ask)
+                leases = await self._client.work.claim(ask)
             except Fatal as error:
                 self._break(error)
                 return

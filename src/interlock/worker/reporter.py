@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any, Final, TypeVar
 
-from interlock.client.protocol import Client
+from interlock.client.port import Client
 from interlock.domain.artifact import File, Holder
 from interlock.domain.decide import CompleteJob, Finish, ReleaseJob
 from interlock.domain.job import Receipt, Rejected
@@ -100,7 +100,7 @@ class Reporter:
     async def _send(self, batch: Sequence[Ended]) -> None:
         await self._send_events([run for run, _ in batch])
         try:
-            answers = await self._insist(self._client.finishes, [order for _, order in batch])
+            answers = await self._insist(self._client.work.finishes, [order for _, order in batch])
         except Fatal:
             raise
         except Exception:
@@ -145,7 +145,7 @@ class Reporter:
         ]:
             reports = [Report(*run.holder, events) for run, events in results]
             try:
-                answers = await self._insist(self._client.add_events, reports)
+                answers = await self._insist(self._client.work.add_events, reports)
             except Fatal:
                 raise
             except Exception:  # the finish of a run matters more than its events
@@ -162,7 +162,7 @@ class Reporter:
 
         async def attach(file: File) -> str | Error:
             try:
-                return await self._client.attach(Holder(*run.holder), file)
+                return await self._client.work.attach(Holder(*run.holder), file)
             except (ArtifactsNotConfigured, TooLarge, Invalid, Malformed) as other:
                 return other
 

@@ -7,7 +7,7 @@ import time
 from enum import IntEnum
 from typing import Any
 
-from interlock.client.protocol import LeasedJob
+from interlock.client.port import LeasedJob
 from interlock.domain.job import Heartbeat, Job
 from interlock.sdk.claim_ids import ClaimId
 from interlock.sdk.context import Context

@@ -13,8 +13,7 @@ from interlock.api.native.lease_requests import LeaseRequest
 from interlock.api.native.leases import as_holder
 from interlock.api.native.pagination import Page, cursor_position, page
 from interlock.api.routes import Nothing, Request, RequestContext, Response, RouteTable, respond
-from interlock.domain.artifact import Artifact, Holder, served_as
-from interlock.engine.artifacts import Download
+from interlock.domain.artifact import Artifact, Download, Holder, served_as
 from interlock.wire import responses
 from interlock.wire.encode import artifact_to_dict
 

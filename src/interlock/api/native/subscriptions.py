@@ -9,8 +9,8 @@ import msgspec
 from interlock.api.native.pagination import Page, cursor_position, page
 from interlock.api.routes import Nothing, Request, RequestContext, Response, RouteTable, respond
 from interlock.domain.webhook import DeliveryFilter, DeliveryStatus, Mode
-from interlock.engine.webhooks import SubscriptionRequest, delivery_to_dict, subscription_to_dict
-from interlock.wire import responses
+from interlock.wire import SubscriptionRequest, responses
+from interlock.wire.encode import delivery_to_dict, subscription_to_dict
 
 routes = RouteTable()
 

@@ -34,42 +34,38 @@ class AgentRow(NamedTuple):
 async def agents(request: PageRequest) -> View | PageResponse:
     """List agents by kind and id."""
     after = (request.query.one("kind") or "", request.query.one("id") or "")
-    found = await request.engine.registry.agents(request.tenant, after=after, limit=PAGE_SIZE + 1)
-    listed = found[:PAGE_SIZE]
-    last = listed[-1] if len(found) > PAGE_SIZE else None
-    paging = request.query.paging("kind", "id", next=None if last is None else {"kind": last.kind, "id": last.id})
-    here = request.query.encoded(without=("notice", "n"))
+    found = await request.client.agents.list(after=after, limit=PAGE_SIZE + 1)
+    listed, paging = request.query.page(found, PAGE_SIZE, kind=lambda one: one.kind, id=lambda one: one.id)
     rows = await asyncio.gather(*(_row(request, agent) for agent in listed))
-    return show("agents.html", rows=rows, paging=paging, here_query=here)
+    return show("agents.html", rows=rows, paging=paging, here_query=request.query.here)
 
 
 @pages.post("/agents/{kind}/{id}/limit", roles=["admin"], form_page=agents)
 async def limit(request: PageRequest) -> View | PageResponse:
     """Set the concurrency limit of an agent; its other settings stay."""
-    agent = await request.engine.registry.agent(request.tenant, request.path["kind"], request.path["id"])
-    await request.engine.registry.set_agent(
-        request.who,
+    agent = await request.client.agents.get(request.path["kind"], request.path["id"])
+    await request.client.agents.set(
         agent.kind,
         agent.id,
         max_concurrency=request.form.integer("max_concurrency"),
         strict=request.form.one("strict") is not None,
         defaults=_defaults(agent),
     )
-    here = request.query.encoded(without=("notice", "n"))
+    here = request.query.here
     return redirect(f"/agents?{here}" if here else "/agents", notice="limited")
 
 
 async def _row(request: PageRequest, agent: Agent) -> AgentRow:
     of_agent = Filter(agent=(agent.kind, agent.id), limit=PREVIEW_SIZE)
-    reads = request.engine.queries
-    running = await reads.jobs(request.tenant, of_agent._replace(statuses=(Status.RUNNING,)))
+    jobs = request.client.jobs
+    running = await jobs.list(of_agent._replace(statuses=(Status.RUNNING,)))
     if agent.max_concurrency is None:
         return AgentRow(agent, running)
-    due = await reads.jobs(request.tenant, of_agent._replace(statuses=tuple(CLAIMABLE)))
+    due = await jobs.list(of_agent._replace(statuses=tuple(CLAIMABLE)))
     blocked = [job for job in due if job.location(request.now) is Location.BLOCKED]
     if not blocked:
         return AgentRow(agent, running)
-    busy = _busy(await request.engine.why.of(request.tenant, blocked[0].id))
+    busy = _busy(await request.client.jobs.why(blocked[0].id))
     blocked_by = await known_jobs(request, busy.get("busy_with", [])[:PREVIEW_SIZE])
     return AgentRow(agent, running, blocked, list(blocked_by.values()), busy.get("ahead", 0) + 1)
 

@@ -29,9 +29,8 @@ async def approvals(request: PageRequest) -> View | PageResponse:
     urgent = status is ApprovalStatus.OPEN
     position = _position(request.query.one("before"))
     filter = ApprovalFilter(status=status, before=position, limit=PAGE_SIZE + 1, urgent=urgent)
-    found = await request.engine.approvals.list(request.tenant, filter)
-    listed = found[:PAGE_SIZE]
-    next = {"before": "{}.{}".format(*filter.cursor_of(listed[-1]))} if len(found) > PAGE_SIZE else None
+    found = await request.client.approvals.list(filter)
+    listed, paging = request.query.page(found, PAGE_SIZE, before=lambda one: "{}.{}".format(*filter.cursor_of(one)))
     return show(
         "approvals.html",
         approvals=listed,
@@ -39,14 +38,14 @@ async def approvals(request: PageRequest) -> View | PageResponse:
         jobs=await known_jobs(request, [one.job_id for one in listed]),
         wanted=wanted,
         choices=[*ApprovalStatus, ALL],
-        paging=request.query.paging("before", next=next),
+        paging=paging,
     )
 
 
 @pages.get("/approvals/{approval_id}", roles=APPROVAL_ROLES)
 async def approval(request: PageRequest) -> View | PageResponse:
     """Show an approval; opening it decides nothing."""
-    return await _view(request, await request.engine.approvals.get(request.tenant, request.path["approval_id"]))
+    return await _view(request, await request.client.approvals.get(request.path["approval_id"]))
 
 
 @pages.post("/approvals/{approval_id}/decide", roles=["approve"])
@@ -56,30 +55,28 @@ async def decide(request: PageRequest) -> View | PageResponse:
     The next approval is never opened from here: its buttons would be where the last ones were, and a second click
     would decide it unseen.
     """
-    found = await request.engine.approvals.get(request.tenant, request.path["approval_id"])
+    found = await request.client.approvals.get(request.path["approval_id"])
     decision = decision_from(request)
     try:
         data = forms.data(found.schema, request.form, found.details) if decision is Decision.APPROVE else None
         comment, digest = request.form.one("comment"), request.form.one("digest")
-        after = await request.engine.approvals.decide(
-            request.who, found.id, decision, comment=comment, data=data, digest=digest
-        )
+        after = await request.client.approvals.decide(found.id, decision, comment=comment, data=data, digest=digest)
     except (Invalid, TooLarge, Conflict, Gone) as error:
-        return await _view(request, await request.engine.approvals.get(request.tenant, found.id), rejected=error)
+        return await _view(request, await request.client.approvals.get(found.id), rejected=error)
     return redirect("/approvals", notice="voted" if after.status is ApprovalStatus.OPEN else str(after.status))
 
 
 @pages.post("/approvals/{approval_id}/link", roles=["approve"])
 async def create_link(request: PageRequest) -> View | PageResponse:
     """Create a link for an approver without a token; it is displayed only in this response."""
-    created = await request.engine.approvals.create_link(request.who, request.path["approval_id"])
+    created = await request.client.approvals.create_link(request.path["approval_id"])
     return await _view(request, created.approval, link=created.token)
 
 
 async def _view(
     request: PageRequest, found: Approval, *, link: str | None = None, rejected: Error | None = None
 ) -> View:
-    job = await request.engine.queries.job(request.tenant, found.job_id)
+    job = await request.client.jobs.get(found.job_id)
     pending = [one.id for one in await _pending(request)]
     at = pending.index(found.id) if found.id in pending else None
     return show(
@@ -119,7 +116,7 @@ def approval_context(found: Approval, job: Job, form: Fields, rejected: Error | 
 async def _pending(request: PageRequest) -> list[Approval]:
     """Return the pending approvals without a vote of this caller, the most urgent first."""
     filter = ApprovalFilter(status=ApprovalStatus.OPEN, limit=PAGE_SIZE, urgent=True)
-    found = await request.engine.approvals.list(request.tenant, filter)
+    found = await request.client.approvals.list(filter)
     return [one for one in found if not any(vote.voter == request.who.actor for vote in one.votes)]
 
 

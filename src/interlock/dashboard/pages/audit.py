@@ -11,7 +11,7 @@ from interlock import wire
 from interlock.dashboard.http import Fields, PageRequest, PageResponse, Pages, View, download, field_errors, show
 from interlock.dashboard.render import local
 from interlock.domain.job import HistoryRow
-from interlock.errors import Invalid, NotFound
+from interlock.errors import Invalid
 
 pages = Pages()
 
@@ -44,7 +44,7 @@ async def audit(request: PageRequest) -> View | PageResponse:
 @pages.get("/audit/verify", roles=["admin"])
 async def verify(request: PageRequest) -> View | PageResponse:
     """Recompute the next chains."""
-    part = await request.engine.audit.verify_part(request.tenant, after=request.query.one("last"), jobs=MAX_JOBS)
+    part = await request.client.audit.verify(after=request.query.one("last"), jobs=MAX_JOBS)
     verified = (request.query.integer("verified") or 0) + part.jobs
     return _view(request, part=part, verified=verified)
 
@@ -52,14 +52,14 @@ async def verify(request: PageRequest) -> View | PageResponse:
 @pages.get("/audit/head", roles=["admin"])
 async def head(request: PageRequest) -> View | PageResponse:
     """Show the hash over all chain heads of the tenant."""
-    return _view(request, head=await request.engine.queries.head(request.tenant))
+    return _view(request, head=await request.client.audit.head())
 
 
 @pages.get("/audit/log", roles=["admin"])
 async def log(request: PageRequest) -> View | PageResponse:
     """List what operators did, oldest first."""
     after = request.query.integer("after") or 0
-    rows = await request.engine.audit.log(request.tenant, after=after, limit=MAX_ROWS)
+    rows = await request.client.audit.log(after=after, limit=MAX_ROWS)
     next = {"after": rows[-1].seq} if len(rows) == MAX_ROWS else None
     return show("audit_log.html", rows=rows, paging=request.query.paging("after", next=next))
 
@@ -86,12 +86,12 @@ def _time(query: Fields, name: str) -> str:
 
 async def _search(request: PageRequest) -> Finding:
     """Search one job, or a bounded number of jobs in order of creation."""
-    matches, job = _predicate(request.query), request.query.one("job")
+    matches, job = _predicate(request.query), request.query.job_id("job")
     if job is not None:
-        history = await request.engine.queries.history(request.tenant, _job_id(job, "job"))
+        history = await request.client.jobs.history(job)
         return Finding([row for row in history if matches(row)], 1, None)
     found, jobs = Finding([], 0, None), 0
-    async for page in request.engine.audit.export(request.tenant, after=request.query.integer("from_seq") or 0):
+    async for page in request.client.audit.export(after=request.query.integer("from_seq") or 0):
         for export in page:
             jobs += 1
             found.rows.extend(filter(matches, export.rows))
@@ -113,20 +113,13 @@ def _predicate(query: Fields) -> Callable[[HistoryRow], bool]:
     return matches
 
 
-def _job_id(value: str, name: str) -> str:
-    try:
-        return wire.job_id(value)
-    except NotFound:
-        raise Invalid("expected a job id", pointer=f"/{name}") from None
-
-
 async def _lines(request: PageRequest) -> AsyncIterator[bytes]:
-    async for page in request.engine.audit.export(request.tenant):
+    async for page in request.client.audit.export():
         for export in page:
             for row in export.rows:
                 yield msgspec.json.encode({"job_id": row.job_id, **wire.history_to_dict(row)}) + b"\n"
     after = 0
-    while rows := await request.engine.audit.log(request.tenant, after=after, limit=MAX_ROWS):
+    while rows := await request.client.audit.log(after=after, limit=MAX_ROWS):
         for entry in rows:
             yield msgspec.json.encode(wire.log_to_dict(entry)) + b"\n"
         after = rows[-1].seq

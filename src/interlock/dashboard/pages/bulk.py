@@ -15,14 +15,14 @@ pages = Pages()
 @pages.get("/jobs/bulk", roles=["operate"])
 async def confirm(request: PageRequest) -> View | PageResponse:
     """Show how many jobs match; this changes nothing."""
-    query, bulk = request.query, request.engine.operations.bulk
+    query, bulk = request.query, request.client.jobs.bulk
     action, everything, ids = _action(query), query.one("scope") == "filter", query.all("id")
     if not everything and not ids:
         return await list_jobs(replace(request, query=_list_query(query)), nothing_selected=True)
     if everything:
-        found = await bulk(request.who, action, filter=filter_from(query), dry_run=True)
+        found = await bulk(action, filter=filter_from(query), dry_run=True)
     else:
-        found = await bulk(request.who, action, ids=ids, dry_run=True)
+        found = await bulk(action, ids=ids, dry_run=True)
     return show(
         "bulk.html",
         action=action,
@@ -30,7 +30,7 @@ async def confirm(request: PageRequest) -> View | PageResponse:
         everything=everything,
         filter=_list_query(query).encoded(),
         labels=filter_labels(query),
-        here_query=query.encoded(without=("notice", "n")),
+        here_query=query.here,
     )
 
 
@@ -42,7 +42,7 @@ async def apply(request: PageRequest) -> View | PageResponse:
     """
     form = request.form
     action, filter = _action(form), form.one("filter")
-    done = await request.engine.operations.bulk(request.who, action, ids=form.all("id"), reason=form.one("reason"))
+    done = await request.client.jobs.bulk(action, ids=form.all("id"), reason=form.one("reason"))
     notice = f"{action}_more" if form.one("more") else str(action)
     return redirect(f"/jobs?{Fields(filter).encoded()}" if filter else "/jobs", notice=notice, n=done.done)
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from interlock import wire
 from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, download, redirect, show
 from interlock.dashboard.json_tree import tree
-from interlock.dashboard.latest_events import latest_events, latest_progress
+from interlock.dashboard.latest_events import MAX_PAGE_SIZE, latest_events, latest_progress
 from interlock.domain import json_text
 from interlock.domain.approval import Approval, ApprovalFilter
 from interlock.domain.job import Filter, HistoryRow, Job
@@ -19,7 +19,6 @@ from interlock.domain.operations import CHECKPOINT, START
 from interlock.domain.progress import EventRow, StepRow
 from interlock.domain.retry import SECOND
 from interlock.domain.usage import USAGE, summed
-from interlock.engine.progress import MAX_PAGE_SIZE
 from interlock.errors import Forbidden, Invalid, NotFound
 
 pages = Pages()
@@ -41,22 +40,20 @@ class TimelineEntry(NamedTuple):
 @pages.get("/jobs/{job_id}")
 async def job(request: PageRequest) -> View | PageResponse:
     """Show a job."""
-    id, tenant, engine = wire.job_id(request.path["job_id"]), request.tenant, request.engine
-    found = await engine.queries.job(tenant, id)
+    id, client = wire.job_id(request.path["job_id"]), request.client
+    found = await client.jobs.get(id)
     after = request.query.integer("events_after") or 0
     why, children = await asyncio.gather(
-        engine.why.of(tenant, id), engine.queries.jobs(tenant, Filter(parent_id=id, limit=MAX_CHILDREN))
+        client.jobs.why(id), client.jobs.list(Filter(parent_id=id, limit=MAX_CHILDREN))
     )
     history, steps, events, approvals, artifacts = await asyncio.gather(
-        engine.queries.history(tenant, id),
-        engine.progress.steps(tenant, id),
-        engine.progress.events(tenant, id, after=max(after, 0)),
-        engine.approvals.list(tenant, ApprovalFilter(job_id=id, limit=MAX_PAGE_SIZE)),
-        engine.artifacts.list(tenant, id, limit=MAX_PAGE_SIZE),
+        client.jobs.history(id),
+        client.jobs.steps(id, limit=MAX_PAGE_SIZE),
+        client.jobs.events(id, after=max(after, 0)),
+        client.approvals.list(ApprovalFilter(job_id=id, limit=MAX_PAGE_SIZE)),
+        client.artifacts.list(id, limit=MAX_PAGE_SIZE),
     )
-    log = await latest_events(
-        engine.progress, tenant, id, events if not after else await engine.progress.events(tenant, id)
-    )
+    log = await latest_events(client.jobs, id, events if not after else await client.jobs.events(id))
     values = [(name, tree(_text(name, found, steps))) for name in VALUES]
     return show(
         "job.html",
@@ -80,9 +77,9 @@ async def job(request: PageRequest) -> View | PageResponse:
 @pages.get("/jobs/{job_id}/values/{name}")
 async def value(request: PageRequest) -> View | PageResponse:
     """Download one value as its exact stored text."""
-    found = await request.engine.queries.job(request.tenant, wire.job_id(request.path["job_id"]))
+    found = await request.client.jobs.get(wire.job_id(request.path["job_id"]))
     name = request.path["name"]
-    steps = await request.engine.progress.steps(request.tenant, found.id) if name == "usage" else ()
+    steps = await request.client.jobs.steps(found.id, limit=MAX_PAGE_SIZE) if name == "usage" else ()
     json_text = _text(name, found, steps) if name in VALUES else None
     if json_text is None:
         raise NotFound(name, resource="value")
@@ -92,23 +89,23 @@ async def value(request: PageRequest) -> View | PageResponse:
 @pages.get("/jobs/{job_id}/artifacts/{artifact_id}")
 async def artifact(request: PageRequest) -> View | PageResponse:
     """Download an artifact."""
-    got = await request.engine.artifacts.read(request.tenant, request.path["job_id"], request.path["artifact_id"])
+    got = await request.client.artifacts.read(request.path["job_id"], request.path["artifact_id"])
     return download(got.artifact.name, stream=got.chunks)
 
 
 @pages.post("/jobs/{job_id}/cancel", roles=["operate", "produce"], form_page=job)
 async def cancel(request: PageRequest) -> View | PageResponse:
     """Cancel a job, and with `cascade` its descendants; a producer may cancel only its own jobs."""
-    found = await request.engine.queries.job(request.tenant, wire.job_id(request.path["job_id"]))
+    found = await request.client.jobs.get(wire.job_id(request.path["job_id"]))
     form = request.form
     cascade, force, reason = form.one("cascade") is not None, form.one("force") is not None, form.one("reason")
     if not _actions(request, found)["cancel"] and found.status not in TERMINAL:
         raise Forbidden("missing role: operate is required")
     if cascade:
         request.who.need("operate")
-        await request.engine.operations.cancel_tree(request.who, found.id, reason=reason, force=force)
+        await request.client.jobs.cancel_tree(found.id, reason=reason, force=force)
     else:
-        await request.engine.jobs.cancel(request.who, found.id, reason=reason, force=force)
+        await request.client.jobs.cancel(found.id, reason=reason, force=force)
     return redirect(f"/jobs/{found.id}", notice="cancelled")
 
 
@@ -116,15 +113,14 @@ async def cancel(request: PageRequest) -> View | PageResponse:
 async def revoke(request: PageRequest) -> View | PageResponse:
     """Revoke the lease of a job."""
     id = wire.job_id(request.path["job_id"])
-    await request.engine.jobs.revoke(request.who, id, reason=request.form.one("revoke_reason"))
+    await request.client.jobs.revoke(id, reason=request.form.one("revoke_reason"))
     return redirect(f"/jobs/{id}", notice="revoked")
 
 
 @pages.post("/jobs/{job_id}/redrive", roles=["operate"], form_page=job)
 async def redrive(request: PageRequest) -> View | PageResponse:
     """Redrive a job; submitting the same form twice creates one job, by its idempotency key."""
-    made = await request.engine.operations.redrive(
-        request.who,
+    made = await request.client.jobs.redrive(
         request.path["job_id"],
         start_from=request.form.one("from") or START,
         idempotency_key=request.form.one("key"),
@@ -138,7 +134,7 @@ async def priority(request: PageRequest) -> View | PageResponse:
     id = wire.job_id(request.path["job_id"])
     if (wanted := request.form.integer("priority")) is None:
         raise Invalid("required: enter a whole number", pointer="/priority")
-    await request.engine.jobs.edit(request.who, id, priority=wanted)
+    await request.client.jobs.edit(id, priority=wanted)
     return redirect(f"/jobs/{id}", notice="edited")
 
 

@@ -42,22 +42,21 @@ async def list_jobs(request: PageRequest, *, nothing_selected: bool = False) -> 
     query, found, errors = request.query, list[Job](), dict[str, str]()
     try:
         filter = filter_from(query)._replace(before_seq=query.integer("before"), limit=PAGE_SIZE + 1)
-        found = await request.engine.queries.jobs(request.tenant, filter)
+        found = await request.client.jobs.list(filter)
     except Invalid as error:
         errors = field_errors(error, {"before": "", "limit": ""})
-    types = [queue.type for queue in await request.engine.queries.queues(request.tenant, limit=MAX_SUGGESTED_TYPES)]
-    listed = found[:PAGE_SIZE]
+    types = [queue.type for queue in await request.client.queues.list(limit=MAX_SUGGESTED_TYPES)]
+    listed, paging = query.page(found, PAGE_SIZE, before=lambda job: job.seq)
     ended = [job.id for job in listed if job.status in TERMINAL and job.status is not Status.SUCCEEDED]
-    next = {"before": listed[-1].seq} if len(found) > PAGE_SIZE else None
     return show(
         "jobs.html",
         status=Invalid.status if errors or nothing_selected else 200,
         jobs=listed,
-        redriven=await request.engine.queries.redriven(request.tenant, ended),
+        redriven=await request.client.overview.redriven(ended),
         errors=errors,
         nothing_selected=nothing_selected,
         times={name: _time(query, name) for name in ("created_after", "created_before")},
-        paging=query.paging("before", next=next),
+        paging=paging,
         newest=query.encoded(without=tuple(TRANSIENT)),
         statuses=list(Status),
         types=types,

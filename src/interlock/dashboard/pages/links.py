@@ -27,28 +27,28 @@ async def decided(request: PageRequest) -> View | PageResponse:
 async def approval(request: PageRequest) -> View | PageResponse:
     """Show the approval of a link; this decides nothing."""
     token = request.form.one("token") or ""
-    return await _view(request, token, await request.engine.approvals.of_token(token))
+    return await _view(request, token, await request.client.approvals.of_token(token))
 
 
 @pages.post("/approve/decide", roles=(), open=True, checks_secret=True)
 async def decide(request: PageRequest) -> View | PageResponse:
     """Decide as the bearer of the link."""
     token, decision = request.form.one("token") or "", decision_from(request)
-    found = await request.engine.approvals.of_token(token)
+    found = await request.client.approvals.of_token(token)
     who = request.who if request.who.actor else None
     try:
         data = forms.data(found.schema, request.form, found.details) if decision is Decision.APPROVE else None
         comment, digest = request.form.one("comment"), request.form.one("digest")
-        after = await request.engine.approvals.decide_by_token(
+        after = await request.client.approvals.decide_by_token(
             token, decision, comment=comment, data=data, digest=digest, who=who
         )
     except (Invalid, TooLarge, Conflict, Gone) as error:
-        return await _view(request, token, await request.engine.approvals.of_token(token), rejected=error)
+        return await _view(request, token, await request.client.approvals.of_token(token), rejected=error)
     return redirect("/approve/decided", notice=str(after.status))
 
 
 async def _view(request: PageRequest, token: str, found: Approval, *, rejected: Error | None = None) -> View:
-    job = await request.engine.queries.job(found.tenant, found.job_id)
+    job = await request.client.approvals.job_of(found)
     status = 200 if rejected is None else rejected.status
     context = approval_context(found, job, request.form, rejected)
     return show("link.html", status=status, **context, token=token, decided=False)

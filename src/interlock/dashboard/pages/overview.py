@@ -16,7 +16,6 @@ from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.registry import Minute, QueueStats
 from interlock.domain.worker_presence import LATELY_SECONDS
-from interlock.engine.engine import Engine
 from interlock.errors import NotFound
 
 pages = Pages()
@@ -27,21 +26,21 @@ MAX_QUEUES: Final = 20
 MAX_DEAD_LETTERS: Final = 1_000
 STALE_SECONDS: Final = 300.0
 PRESENT_SECONDS: Final = 300.0  # how long a worker that neither polls nor runs a job stays on the overview
-_ages: WeakKeyDictionary[Engine, AgeSamples] = WeakKeyDictionary()
+_ages: WeakKeyDictionary[object, AgeSamples] = WeakKeyDictionary()
 
 
 @pages.get("/")
 async def overview(request: PageRequest) -> View | PageResponse:
     """Show what needs attention, then throughput, queues and workers."""
-    engine, reads, tenant = request.engine, request.engine.queries, request.tenant
+    client = request.client
     pending = ApprovalFilter(status=ApprovalStatus.OPEN, limit=PREVIEW_SIZE, urgent=True)
     queues, minutes, approvals, dead, stale, workers = await asyncio.gather(
-        reads.queues(tenant),
-        reads.minutes(tenant),
-        engine.approvals.list(tenant, pending),
-        reads.dead_letters(tenant, limit=MAX_DEAD_LETTERS + 1),
-        reads.jobs(tenant, Filter(statuses=(Status.RUNNING,), stale_seconds=STALE_SECONDS, limit=PREVIEW_SIZE)),
-        engine.workers.seen(tenant, limit=MAX_WORKERS, within_seconds=PRESENT_SECONDS),
+        client.queues.list(limit=None),
+        client.overview.minutes(),
+        client.approvals.list(pending),
+        client.overview.dead_letters(limit=MAX_DEAD_LETTERS + 1),
+        client.jobs.list(Filter(statuses=(Status.RUNNING,), stale_seconds=STALE_SECONDS, limit=PREVIEW_SIZE)),
+        client.workers.list(limit=MAX_WORKERS, within_seconds=PRESENT_SECONDS),
     )
     span = plotted_minutes(minutes, request.now)
     busy = await known_jobs(request, [id for worker in workers for id in worker.job_ids[:3]])
@@ -52,8 +51,8 @@ async def overview(request: PageRequest) -> View | PageResponse:
         dead_count=min(len(dead), MAX_DEAD_LETTERS),
         more_dead=len(dead) > MAX_DEAD_LETTERS,
         stale=stale,
-        mismatched=await reads.mismatched(tenant, limit=PREVIEW_SIZE),
-        stalled=await engine.registry.stalled_agents(tenant, limit=PREVIEW_SIZE),
+        mismatched=await client.overview.mismatched(limit=PREVIEW_SIZE),
+        stalled=await client.overview.stalled_agents(limit=PREVIEW_SIZE),
         stale_seconds=STALE_SECONDS,
         offline_seconds=LATELY_SECONDS,
         totals=_totals(queues),
@@ -64,7 +63,7 @@ async def overview(request: PageRequest) -> View | PageResponse:
         queue_count=len(queues),
         workers=workers,
         busy=busy,
-        unreachable=sorted(await reads.unreachable()),
+        unreachable=sorted(await client.overview.unreachable()),
     )
 
 
@@ -72,7 +71,7 @@ def with_plots(
     request: PageRequest, queues: Sequence[QueueStats], minutes: Sequence[Minute]
 ) -> list[tuple[QueueStats, list[plots.BarPart], plots.QueuePlots]]:
     """Return each queue with its bar and plots."""
-    ages = _ages.setdefault(request.engine, AgeSamples())
+    ages = _ages.setdefault(request.client.engine, AgeSamples())
     ages.record(request.tenant, queues, request.now)
     span = plotted_minutes(minutes, request.now)
     by_type: dict[str, list[Minute]] = defaultdict(list)
@@ -95,7 +94,7 @@ def _activity(queue: QueueStats) -> tuple[int, float]:
 async def known_jobs(request: PageRequest, ids: Sequence[str]) -> dict[str, Job]:
     """Return jobs by id; none if one of them was deleted meanwhile, since the next refresh corrects it."""
     try:
-        return {job.id: job for job in await request.engine.queries.some(request.tenant, ids)} if ids else {}
+        return {job.id: job for job in await request.client.jobs.some(ids)} if ids else {}
     except NotFound:
         return {}
 

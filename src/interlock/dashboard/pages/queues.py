@@ -17,39 +17,34 @@ PAGE_SIZE: Final = 25
 @pages.get("/queues")
 async def queues(request: PageRequest) -> View | PageResponse:
     """List queues by type."""
-    reads, after = request.engine.queries, request.query.one("after") or ""
+    client, after = request.client, request.query.one("after") or ""
     found, minutes = await asyncio.gather(
-        reads.queues(request.tenant, after=after, limit=PAGE_SIZE + 1), reads.minutes(request.tenant)
+        client.queues.list(after=after, limit=PAGE_SIZE + 1), client.overview.minutes()
     )
-    listed = found[:PAGE_SIZE]
-    paging = request.query.paging("after", next={"after": listed[-1].type} if len(found) > PAGE_SIZE else None)
+    listed, paging = request.query.page(found, PAGE_SIZE, after=lambda one: one.type)
     return show(
         "queues.html",
         queues=with_plots(request, listed, minutes),
         minutes=plotted_minutes(minutes, request.now),
         paging=paging,
-        here_query=_here(request),
+        here_query=request.query.here,
     )
 
 
 @pages.post("/queues/{type}/pause", roles=["operate"], form_page=queues)
 async def pause(request: PageRequest) -> View | PageResponse:
     """Stop leasing jobs of a type."""
-    await request.engine.jobs.pause(request.who, request.path["type"], reason=request.form.one("reason"))
+    await request.client.queues.pause(request.path["type"], reason=request.form.one("reason"))
     return redirect(_list_path(request), notice="paused")
 
 
 @pages.post("/queues/{type}/resume", roles=["operate"])
 async def resume(request: PageRequest) -> View | PageResponse:
     """Lease jobs of a type again."""
-    await request.engine.jobs.resume(request.who, request.path["type"])
+    await request.client.queues.resume(request.path["type"])
     return redirect(_list_path(request), notice="resumed")
 
 
-def _here(request: PageRequest) -> str:
-    return request.query.encoded(without=("notice", "n"))
-
-
 def _list_path(request: PageRequest) -> str:
-    here = _here(request)
+    here = request.query.here
     return f"/queues?{here}" if here else "/queues"

@@ -24,7 +24,7 @@ async def sign_in(request: PageRequest) -> View | PageResponse:
     """Start a session under a new cookie."""
     next, credential = local_path(request.form.one("next")), request.form.one("token") or ""
     try:
-        navigation = navigation_for(await request.engine.tokens.authenticate(credential))
+        navigation = navigation_for(await request.authenticate(credential))
     except Unauthenticated:
         return show(
             "sign_in.html", status=Unauthenticated.status, next=next, error="Invalid, expired or revoked token."

@@ -39,7 +39,7 @@ async def create(request: PageRequest) -> View | PageResponse:
         key=form.one("key"),
     )
     try:
-        created = await request.engine.tokens.create(request.who, wanted)
+        created = await request.client.tokens.create(wanted)
     except TokenExists:  # the browser submitted the same form again
         return redirect("/tokens", notice="token_exists")
     return show("tokens.html", **await _context(request), created=created)
@@ -48,7 +48,7 @@ async def create(request: PageRequest) -> View | PageResponse:
 @pages.post("/tokens/{id}/revoke", roles=["admin"])
 async def revoke(request: PageRequest) -> View | PageResponse:
     """Revoke a token."""
-    await request.engine.tokens.revoke(request.who, request.path["id"])
+    await request.client.tokens.revoke(request.path["id"])
     return redirect("/tokens", notice="token_revoked")
 
 
@@ -57,7 +57,6 @@ def _names(text: str | None) -> list[str] | None:
 
 
 async def _context(request: PageRequest) -> dict[str, Any]:
-    found = await request.engine.tokens.list(request.who, before=request.query.one("before"), limit=PAGE_SIZE + 1)
-    next = {"before": found[PAGE_SIZE - 1].id} if len(found) > PAGE_SIZE else None
-    paging = request.query.paging("before", next=next)
-    return {"tokens": found[:PAGE_SIZE], "paging": paging, "roles": sorted(ROLES), "key": wire.new_id()}
+    found = await request.client.tokens.list(before=request.query.one("before"), limit=PAGE_SIZE + 1)
+    listed, paging = request.query.page(found, PAGE_SIZE, before=lambda one: one.id)
+    return {"tokens": listed, "paging": paging, "roles": sorted(ROLES), "key": wire.new_id()}

@@ -7,7 +7,7 @@ from typing import Any, Final
 from interlock import wire
 from interlock.dashboard.http import DAY, PageRequest, PageResponse, Pages, View, one_of, redirect, show
 from interlock.domain.webhook import EVENTS, DeliveryFilter, DeliveryStatus, Mode, Subscription
-from interlock.engine.webhooks import subscription_request
+from interlock.wire import subscription_request
 
 pages = Pages()
 
@@ -36,14 +36,14 @@ async def subscribe(request: PageRequest) -> View | PageResponse:
         "expires_in_seconds": None if days is None else days * DAY,
         "key": form.one("key"),
     }
-    made = await request.engine.webhooks.subscribe(request.who, subscription_request(wanted))
+    made = await request.client.subscriptions.create(subscription_request(wanted))
     return show("webhooks.html", **await _context(request), secret=made.secret)
 
 
 @pages.post("/webhooks/job-secret", roles=["operate"])
 async def rotate_job_secret(request: PageRequest) -> View | PageResponse:
     """Rotate the signing secret of job webhooks."""
-    secret = await request.engine.webhooks.rotate_job_secret(request.who)
+    secret = await request.client.subscriptions.rotate_job_secret()
     return show("webhooks.html", **await _context(request), secret=secret)
 
 
@@ -56,21 +56,21 @@ async def all_deliveries(request: PageRequest) -> View | PageResponse:
 @pages.get("/webhooks/{id}", roles=["operate"])
 async def deliveries(request: PageRequest) -> View | PageResponse:
     """List the deliveries of a subscription."""
-    return await _deliveries(request, await request.engine.webhooks.subscription(request.who, request.path["id"]))
+    return await _deliveries(request, await request.client.subscriptions.get(request.path["id"]))
 
 
 @pages.post("/webhooks/{id}/deliveries/{delivery_id}/redeliver", roles=["operate"])
 async def redeliver(request: PageRequest) -> View | PageResponse:
     """Send a delivery again."""
-    subscription = await request.engine.webhooks.subscription(request.who, request.path["id"])
-    await request.engine.webhooks.redeliver(request.who, request.path["delivery_id"], subscription_id=subscription.id)
+    subscription = await request.client.subscriptions.get(request.path["id"])
+    await request.client.subscriptions.redeliver(request.path["delivery_id"], subscription_id=subscription.id)
     return redirect(f"/webhooks/{subscription.id}", notice="redelivered")
 
 
 @pages.post("/webhooks/deliveries/{delivery_id}/redeliver", roles=["operate"])
 async def redeliver_any(request: PageRequest) -> View | PageResponse:
     """Send a delivery again, also one of a job webhook."""
-    await request.engine.webhooks.redeliver(request.who, request.path["delivery_id"])
+    await request.client.subscriptions.redeliver(request.path["delivery_id"])
     return redirect("/webhooks/deliveries", notice="redelivered")
 
 
@@ -79,22 +79,22 @@ async def renew(request: PageRequest) -> View | PageResponse:
     """Extend a subscription, or re-enable a disabled one."""
     days = request.form.number("expires_in_days")
     life = None if days is None else days * DAY
-    renewed = await request.engine.webhooks.renew(request.who, request.path["id"], expires_in_seconds=life)
+    renewed = await request.client.subscriptions.renew(request.path["id"], expires_in_seconds=life)
     return redirect(f"/webhooks/{renewed.id}", notice="renewed")
 
 
 @pages.post("/webhooks/{id}/rotate", roles=["operate"])
 async def rotate(request: PageRequest) -> View | PageResponse:
     """Rotate the signing secret, displayed only in this response; the old one stays valid for a day."""
-    subscription = await request.engine.webhooks.subscription(request.who, request.path["id"])
-    secret = await request.engine.webhooks.rotate(request.who, subscription.id)
+    subscription = await request.client.subscriptions.get(request.path["id"])
+    secret = await request.client.subscriptions.rotate(subscription.id)
     return await _deliveries(request, subscription, secret=secret)
 
 
 @pages.post("/webhooks/{id}/unsubscribe", roles=["operate"])
 async def unsubscribe(request: PageRequest) -> View | PageResponse:
     """Delete a subscription."""
-    await request.engine.webhooks.unsubscribe(request.who, request.path["id"])
+    await request.client.subscriptions.delete(request.path["id"])
     return redirect("/webhooks", notice="unsubscribed")
 
 
@@ -106,14 +106,14 @@ async def _deliveries(request: PageRequest, subscription: Subscription | None, *
         before=request.query.one("before"),
         limit=PAGE_SIZE + 1,
     )
-    found = await request.engine.webhooks.deliveries(request.who, filter)
-    next = {"before": found[PAGE_SIZE - 1].id} if len(found) > PAGE_SIZE else None
+    found = await request.client.subscriptions.deliveries(filter)
+    listed, paging = request.query.page(found, PAGE_SIZE, before=lambda one: one.id)
     return show(
         "deliveries.html",
         subscription=subscription,
         list_path="/webhooks/deliveries" if subscription is None else f"/webhooks/{subscription.id}",
-        deliveries=found[:PAGE_SIZE],
-        paging=request.query.paging("before", next=next),
+        deliveries=listed,
+        paging=paging,
         wanted=wanted,
         choices=list(DeliveryStatus),
         secret=secret,
@@ -122,7 +122,6 @@ async def _deliveries(request: PageRequest, subscription: Subscription | None, *
 
 async def _context(request: PageRequest) -> dict[str, Any]:
     before = request.query.one("before")
-    found = await request.engine.webhooks.subscriptions(request.who, before=before, limit=PAGE_SIZE + 1)
-    next = {"before": found[PAGE_SIZE - 1].id} if len(found) > PAGE_SIZE else None
-    paging = request.query.paging("before", next=next)
-    return {"subscriptions": found[:PAGE_SIZE], "paging": paging, "events": EVENTS, "key": wire.new_id()}
+    found = await request.client.subscriptions.list(before=before, limit=PAGE_SIZE + 1)
+    listed, paging = request.query.page(found, PAGE_SIZE, before=lambda one: one.id)
+    return {"subscriptions": listed, "paging": paging, "events": EVENTS, "key": wire.new_id()}

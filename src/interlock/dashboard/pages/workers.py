@@ -15,10 +15,7 @@ PAGE_SIZE: Final = 50
 @pages.get("/workers")
 async def workers(request: PageRequest) -> View | PageResponse:
     """List workers by name."""
-    found = await request.engine.workers.seen(
-        request.tenant, after=request.query.one("after") or "", limit=PAGE_SIZE + 1
-    )
-    listed = found[:PAGE_SIZE]
-    paging = request.query.paging("after", next={"after": listed[-1].name} if len(found) > PAGE_SIZE else None)
+    found = await request.client.workers.list(after=request.query.one("after") or "", limit=PAGE_SIZE + 1)
+    listed, paging = request.query.page(found, PAGE_SIZE, after=lambda one: one.name)
     jobs = await known_jobs(request, [id for worker in listed for id in worker.job_ids[:5]])
     return show("workers.html", workers=listed, jobs=jobs, paging=paging)

@@ -18,10 +18,11 @@ from interlock.domain.policy import ANY
 from interlock.domain.retry import SECOND
 from interlock.domain.webhook import QUEUE_READY, Dispatch, Mode, Subscription
 from interlock.engine.webhook_messages import Message, Reads
-from interlock.engine.webhooks import MAX_INTERVAL_SECONDS, MAX_LIFE_SECONDS, SubscriptionRequest
+from interlock.engine.webhooks import MAX_INTERVAL_SECONDS, MAX_LIFE_SECONDS
 from interlock.errors import Invalid, NotFound
 from interlock.faces.codeq import commands, model
 from interlock.faces.codeq.model import BASE, NAME, reject
+from interlock.wire import SubscriptionRequest
 
 routes = RouteTable()
 

@@ -1,4 +1,4 @@
-"""Calls to one server, retried until it responds or the retry time is over."""
+"""Calls to one server, retried until it responds or the retry time is over; lists, batches, waits and streams of it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,26 @@ import asyncio
 import random
 import re
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import httpcore2
 import httpx2
+from msgspec import Raw
 
 from interlock import __version__
-from interlock.client.http import errors
-from interlock.errors import Error, Indeterminate, Invalid, TooLarge, Unauthenticated, Unavailable
+from interlock.client import codec
+from interlock.domain.job import Rejected
+from interlock.domain.progress import EventRow
+from interlock.errors import Error, Indeterminate, Invalid, Malformed, TooLarge, Unauthenticated, Unavailable
 from interlock.pauses import Pauses
+from interlock.wire import responses
 
 SCHEMES: Final = ("http://", "https://")
 CONNECT_SECONDS: Final = 5.0
@@ -33,6 +39,15 @@ IDLE_SECONDS: Final = 30.0  # less than any server or balancer keeps an idle con
 LARGE_BODY: Final = 1024 * 1024  # a server that rejects a smaller body reads it to its end
 ASKING_SECONDS: Final = 2.0  # for a rejection before the body is sent
 LARGEST_ANSWER: Final = 256 * 1024 * 1024
+QUIET_SECONDS: Final = 45.0  # three times the server's keep-alive interval
+BATCH_SIZE: Final = 10
+MAX_POLL_SECONDS: Final = 20.0  # shorter than what proxies let a silent connection live
+SHORTEST_POLL_SECONDS: Final = 0.1
+MAX_PAGE_SIZE: Final = 200
+MAX_LISTS: Final = 200
+MAX_ENDS: Final = 1000
+JSON: Final = {"content-type": "application/json"}
+T = TypeVar("T")
 
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 # Nothing of the request has reached the server.
@@ -115,7 +130,7 @@ class Calls:
                 if 200 <= answer.status < 300:
                     return answer
                 refused = self._with_advice(refusal(answer, call.about))
-                if not errors.is_passing(answer.status):
+                if not codec.is_passing(answer.status):
                     raise refused
                 why = str(refused)
                 budget.is_unsure |= isinstance(refused, Indeterminate) or answer.status in _GATEWAY
@@ -181,7 +196,7 @@ class Calls:
                 answer = HttpResponse(response.status_code, response.headers, await _whole(response))
         except httpx2.TransportError:
             return None
-        if answer.status < 400 or answer.status == NOT_ASKED_SO or errors.is_passing(answer.status):
+        if answer.status < 400 or answer.status == NOT_ASKED_SO or codec.is_passing(answer.status):
             return None
         return refusal(answer, call.about)
 
@@ -216,7 +231,7 @@ def refusal(answer: HttpResponse, about: Mapping[str, object]) -> Error:
         return Error(
             f"the server redirects (status {answer.status}): use the URL it redirects to, redirects are not followed"
         )
-    return errors.rebuilt(errors.problem(answer.body), answer.status, about)
+    return codec.rebuilt(codec.problem(answer.body), answer.status, about)
 
 
 async def _not_sent() -> AsyncIterator[bytes]:
@@ -279,3 +294,234 @@ def checked_token(token: str) -> str:
 
 def _message(error: BaseException) -> str:
     return str(error) or type(error).__name__
+
+
+class Server:
+    """One server and a credential for it: requests with JSON bodies, lists, and the name to work under."""
+
+    def __init__(self, url: str, token: str | None, retry_seconds: float) -> None:
+        self.calls = Calls(url, token=token, retry_seconds=retry_seconds)
+        self.pages = Pages(self._page)
+        self._works_as: str | None = None
+        self._is_known = token is None  # without a credential any name will do
+
+    async def get(self, path: str, query: Query = (), *, wait_seconds: float = 0.0, **about: object) -> HttpResponse:
+        return await self.calls.send(
+            HttpRequest(method="GET", path=path, query=query, wait_seconds=wait_seconds, about=about)
+        )
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"{}",
+        *,
+        headers: Mapping[str, str] | None = None,
+        wait_seconds: float = 0.0,
+        repeatable: bool = True,
+        about: Mapping[str, object] | None = None,
+    ) -> HttpResponse:
+        call = HttpRequest(
+            method=method, path=path, body=body, headers={**JSON, **(headers or {})}, wait_seconds=wait_seconds,
+            repeatable=repeatable, about=about or {},
+        )  # fmt: skip
+        return await self.calls.send(call)
+
+    async def post(self, path: str, body: bytes = b"{}", **more: Any) -> HttpResponse:
+        return await self.send("POST", path, body, **more)
+
+    async def put(self, path: str, body: bytes, **more: Any) -> HttpResponse:
+        return await self.send("PUT", path, body, **more)
+
+    async def delete(self, path: str, **about: object) -> None:
+        await self.calls.send(HttpRequest(method="DELETE", path=path, about=about))
+
+    async def me(self) -> responses.Me:
+        return codec.read((await self.get("/v1/me")).body, responses.Me)
+
+    async def worker(self, name: str) -> str:
+        """The name to work under: a credential of a worker takes its own, and any other as an instance of it."""
+        if not self._is_known:
+            self._works_as, self._is_known = (await self.me()).worker, True
+        own = self._works_as
+        if own is None or name == own or name.startswith(f"{own}/"):
+            return name
+        return f"{own}/{name}"
+
+    async def _page(self, path: str, query: Query) -> bytes:
+        job_id = path.split("/")[3] if path.startswith("/v1/jobs/") else ""
+        return (await self.get(path, query, job_id=job_id)).body
+
+
+class Pages:
+    """Reads lists of one server page by page."""
+
+    def __init__(self, fetch: Callable[[str, Query], Awaitable[bytes]]) -> None:
+        self._fetch = fetch
+        self._ends: OrderedDict[str, list[tuple[Any, str]]] = OrderedDict()
+
+    async def all(self, path: str, item: Callable[[Raw], T], query: Query = ()) -> list[T]:
+        """Every item, in the order of the list."""
+        found: list[T] = []
+        cursor: str | None = None
+        while True:
+            page = await self._page(path, [*query, ("limit", str(MAX_PAGE_SIZE))], cursor)
+            found += map(item, page.items)
+            cursor = page.next_cursor
+            if cursor is None:
+                return found
+
+    async def after(
+        self,
+        path: str,
+        item: Callable[[Raw], T],
+        at: Callable[[T], Any],
+        place: Any,
+        limit: int,
+        query: Query = (),
+        *,
+        keep: Callable[[T], bool] = lambda _: True,
+        size: int | None = None,
+    ) -> list[T]:
+        """Return up to `limit` items after a position; positions rise along the list, and None reads from the start.
+
+        Reading begins at the last known page end before the position.
+        """
+        what = f"{path}?{query}"
+        cursor = None if place is None else self._known(what, place)
+        found: list[T] = []
+        while True:
+            page = await self._page(path, [*query, ("limit", str(size or limit))], cursor)
+            items = [item(one) for one in page.items]
+            cursor = page.next_cursor
+            if items and cursor is not None:
+                self._remember(what, at(items[-1]), cursor)
+            found += [one for one in items if (place is None or at(one) > place) and keep(one)]
+            if len(found) >= limit or cursor is None:
+                return found[:limit]
+
+    async def _page(self, path: str, query: Query, cursor: str | None) -> codec.Page:
+        more = [] if cursor is None else [("cursor", cursor)]
+        return codec.read(await self._fetch(path, [*query, *more]), codec.Page)
+
+    def _known(self, what: str, place: Any) -> str | None:
+        ends = self._ends.get(what, [])
+        i = bisect_right(ends, place, key=lambda end: end[0])
+        return ends[i - 1][1] if i else None
+
+    def _remember(self, what: str, place: Any, cursor: str) -> None:
+        ends = self._ends.setdefault(what, [])
+        self._ends.move_to_end(what)
+        i = bisect_right(ends, place, key=lambda end: end[0])
+        if not i or ends[i - 1][0] != place:
+            ends.insert(i, (place, cursor))
+        if len(ends) > MAX_ENDS:
+            del ends[0]
+        while len(self._ends) > MAX_LISTS:
+            self._ends.popitem(last=False)
+
+
+async def each(
+    parts: Sequence[bytes | Rejected],
+    about: Sequence[Mapping[str, object]],
+    send: Callable[[bytes], Awaitable[HttpResponse]],
+    value: Callable[[Raw], T],
+) -> list[T | Rejected]:
+    """Send items and return a result for each. An item that fails the whole call is isolated by sending halves."""
+    answers: dict[int, T | Rejected] = {}
+    good: list[tuple[int, bytes]] = []
+    for i, part in enumerate(parts):
+        if isinstance(part, Rejected):
+            answers[i] = part
+        else:
+            good.append((i, part))
+
+    async def ask(some: Sequence[tuple[int, bytes]]) -> None:
+        try:
+            answer = await send(codec.joined("items", [part for _, part in some]))
+        except (Malformed, Invalid, TooLarge) as error:
+            if len(some) == 1:
+                answers[some[0][0]] = Rejected(error)
+                return
+            await ask(some[: len(some) // 2])
+            await ask(some[len(some) // 2 :])
+            return
+        items = codec.read(answer.body, codec.Page).items
+        for (i, _), item in zip(some, items, strict=True):
+            problem = codec.read(item, codec.ItemError).error
+            if problem is None:
+                answers[i] = value(item)
+            else:
+                answers[i] = Rejected(codec.rebuilt(problem, int(problem.get("status", 0)), about[i]))
+
+    for some in codec.gathered([part for _, part in good]):
+        await ask([good[i] for i in some])
+    return [answers[i] for i in range(len(parts))]
+
+
+async def together(calls: Sequence[Awaitable[T]]) -> list[T | Rejected]:
+    """Await all calls, a limited number at a time. Return rejections as results; raise if there is no response."""
+    turns = asyncio.Semaphore(BATCH_SIZE)
+
+    async def in_turn(call: Awaitable[T]) -> T | Rejected:
+        async with turns:
+            try:
+                return await call
+            except Unavailable:
+                raise
+            except Error as error:
+                return Rejected(error)
+
+    answers: list[T | Rejected] = []
+    for answer in await asyncio.gather(*map(in_turn, calls), return_exceptions=True):
+        if isinstance(answer, BaseException):
+            raise answer
+        answers.append(answer)
+    return answers
+
+
+async def polled(look: Callable[[float], Awaitable[T | None]], seconds: float) -> T | None:
+    """Return the result if it appears within that time, by several long polls."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + seconds
+    while True:
+        began = clock()
+        poll = max(min(deadline - began, MAX_POLL_SECONDS), 0.0)
+        found = await look(poll)
+        left = deadline - clock()
+        if found is not None or left <= 0:
+            return found
+        if clock() - began < min(poll, SHORTEST_POLL_SECONDS):  # a server that is stopping does not wait
+            await asyncio.sleep(min(left, SHORTEST_POLL_SECONDS * random.uniform(0.5, 1.0)))
+
+
+async def follow(calls: Calls, path: str, *, after: int, about: Mapping[str, object]) -> AsyncGenerator[EventRow, None]:
+    """Yield each event once, until the stream ends; raise `Unavailable` if nothing arrives for too long."""
+    clock = asyncio.get_running_loop().time
+    heard, pauses, why = clock(), Pauses(), "the stream broke"
+    while True:
+        hint = 0.0
+        try:
+            async with calls.stream(path, {"last-event-id": str(after)}, quiet_seconds=QUIET_SECONDS) as opened:
+                if isinstance(opened, HttpResponse):
+                    error = refusal(opened, about)
+                    if not codec.is_passing(opened.status):
+                        raise error
+                    why, hint = str(error), opened.retry_after
+                else:
+                    async for sent in opened:
+                        heard = clock()
+                        pauses.reset()
+                        if sent.event == "end":
+                            return
+                        if sent.event != "event":
+                            continue
+                        row = codec.event(sent.data.encode())
+                        if row.seq > after:
+                            after = row.seq
+                            yield row
+        except httpx2.TransportError as error:
+            why = f"the connection to the server broke: {str(error) or type(error).__name__}"
+        if clock() - heard > calls.retry_seconds:
+            raise Unavailable(why)
+        await pauses.wait(hint)

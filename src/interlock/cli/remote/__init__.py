@@ -1,1 +1,0 @@
-"""The engine operations that commands use, over HTTP."""

@@ -1,0 +1,403 @@
+"""Everything that can be done with Interlock, in groups: in process (`local`) or over HTTP (`http`)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
+
+from interlock.domain.approval import Approval, ApprovalFilter, ApprovalLink, Decision, RequestApproval
+from interlock.domain.artifact import Artifact, Download, File, Holder, Link
+from interlock.domain.audit import HistoryExport, VerifiedPart
+from interlock.domain.decide import Finish
+from interlock.domain.explain import Why
+from interlock.domain.job import (
+    Checkpoint,
+    Enqueued,
+    Filter,
+    Heartbeat,
+    HeartbeatReply,
+    HistoryRow,
+    Job,
+    Receipt,
+    Rejected,
+)
+from interlock.domain.operations import START, Action, Bulk, Cascade, Pruned
+from interlock.domain.operator_log import LogRow
+from interlock.domain.policy import ClaimFilter
+from interlock.domain.principal import Principal
+from interlock.domain.progress import EventRow, Report, Step, StepRow
+from interlock.domain.registry import Agent, JobType, QueueStats
+from interlock.domain.token import CreatedToken, Token
+from interlock.domain.webhook import CreatedSubscription, Delivery, DeliveryFilter, Subscription
+from interlock.domain.worker_presence import Presence
+from interlock.wire import AgentName, JobRequest, SubscriptionRequest, TokenRequest, error_body
+
+__all__ = ["AgentName", "Client", "JobRequest", "LeasedJob", "error_body"]
+
+
+class LeasedJob(NamedTuple):
+    """A leased job with the steps and decided approvals of its earlier runs."""
+
+    job: Job
+    steps: Sequence[StepRow] = ()
+    approvals: Sequence[Approval] = ()  # decided ones, oldest first
+
+
+class Edits(TypedDict, total=False):
+    """The fields of a waiting job that can be changed; None leaves one as it is."""
+
+    priority: int | None
+    run_at: datetime | None
+    deadline: datetime | None
+    drop_deadline: bool
+    max_attempts: int | None
+    tags: Sequence[str] | None
+
+
+class Changes(TypedDict, total=False):
+    """The fields in which a redriven job may differ from the original; None keeps one."""
+
+    priority: int | None
+    run_at: datetime | None
+    delay_seconds: float | None
+    max_attempts: int | None
+    tags: Sequence[str] | None
+    payload: bytes | None
+
+
+class Jobs(Protocol):
+    """Jobs from outside their runs."""
+
+    async def enqueue(self, requests: Sequence[JobRequest], *, within: object = None) -> list[Enqueued]:
+        """Add all jobs or none; with `within`, as part of the caller's own open PostgreSQL transaction."""
+        ...
+
+    async def get(self, job_id: str) -> Job: ...
+
+    async def search(self, text: str, *, limit: int = 50) -> list[Job]:
+        """By ID, by its last 8 or more characters, or by idempotency key, newest first."""
+        ...
+
+    async def wait(self, job_id: str, *, seconds: float) -> Job:
+        """The job as soon as it has ended, or as it is after that time."""
+        ...
+
+    async def edit(self, job_id: str, **edits: Unpack[Edits]) -> Receipt: ...
+
+    async def run_now(self, job_id: str) -> Receipt:
+        """Make a queued or retrying job due."""
+        ...
+
+    async def cancel(self, job_id: str, *, reason: str | None = None, force: bool = False) -> Receipt: ...
+
+    async def cancel_tree(self, job_id: str, *, reason: str | None = None, force: bool = False) -> Cascade:
+        """Cancel a job and everything below it."""
+        ...
+
+    async def revoke(self, job_id: str, *, reason: str | None = None) -> Receipt:
+        """End the current lease as if it had expired."""
+        ...
+
+    async def redrive(
+        self,
+        job_id: str,
+        *,
+        start_from: str = START,
+        idempotency_key: str | None = None,
+        **changes: Unpack[Changes],
+    ) -> Enqueued:
+        """Do an ended job again by a new one: from the start, from its checkpoint, or after a named step."""
+        ...
+
+    async def bulk(
+        self,
+        action: Action,
+        *,
+        ids: Sequence[str] | None = None,
+        filter: Filter | None = None,
+        dry_run: bool = False,
+        reason: str | None = None,
+        force: bool = False,
+    ) -> Bulk:
+        """Cancel or redrive many jobs. A filter goes on with the `before_seq` of the last result."""
+        ...
+
+    async def prune(self, days: float, *, limit: int = 1000, dry_run: bool = False, after_seq: int = 0) -> Pruned:
+        """Delete jobs that ended more than `days` ago, with everything they own."""
+        ...
+
+    async def why(self, job_id: str) -> Why:
+        """Why a job does not run."""
+        ...
+
+    async def history(self, job_id: str) -> list[HistoryRow]: ...
+
+    async def children(self, job_id: str) -> list[Job]:
+        """Oldest first, without payloads."""
+        ...
+
+    async def steps(self, job_id: str, *, after: int = 0, limit: int | None = None) -> list[StepRow]:
+        """Oldest first, only those with a number above `after`; all of them without a limit."""
+        ...
+
+    async def events(self, job_id: str, *, after: int = 0, limit: int = 200) -> list[EventRow]:
+        """Oldest first, only those with a number above `after`."""
+        ...
+
+    def tail(self, job_id: str, *, after: int = 0) -> AsyncGenerator[EventRow, None]:
+        """Follow the events of a job, each once, until it is terminal."""
+        ...
+
+    def follow(self) -> AsyncIterator[EventRow]:
+        """Follow the events of all jobs from now on, without an end."""
+        ...
+
+    async def list(self, filter: Filter) -> list[Job]:
+        """Newest first, without payloads."""
+        ...
+
+
+class Work(Protocol):
+    """Workers. In a batch, each item has its own result."""
+
+    most_per_claim: int
+    """How many jobs one claim may ask for."""
+
+    async def claim(self, ask: ClaimFilter, *, wait_seconds: float = 0.0) -> list[LeasedJob]:
+        """Lease up to ask.limit jobs, waiting that long for the first; a repeated claim_id leases nothing new."""
+        ...
+
+    async def heartbeats(self, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply | Rejected]: ...
+
+    async def interrupted(self, leases: Sequence[tuple[str, int]], *, wait_seconds: float = 0.0) -> list[str]:
+        """Return the IDs of those leased jobs (by ID and fence) that must stop, waiting that long for the first."""
+        ...
+
+    async def finishes(self, orders: Sequence[Finish]) -> list[Receipt | Rejected]: ...
+
+    async def checkpoint(self, checkpoint: Checkpoint) -> int: ...
+
+    async def save_step(self, step: Step) -> StepRow:
+        """The step as it is kept: the first one that was saved under its name and occurrence."""
+        ...
+
+    async def add_events(self, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
+        """The numbers that the events of each report have got."""
+        ...
+
+    async def request_approval(self, approval: RequestApproval) -> Receipt:
+        """Request an approval, which ends the lease and suspends the job. The engine assigns the approval ID."""
+        ...
+
+    async def attach(self, holder: Holder, thing: File | Link) -> str:
+        """Store a complete file or a link and return its ID; an artifact with the same name is replaced."""
+        ...
+
+
+class Approvals(Protocol):
+    """Decisions that jobs wait for."""
+
+    async def get(self, approval_id: str) -> Approval: ...
+
+    async def decide(
+        self,
+        approval_id: str,
+        decision: Decision,
+        *,
+        comment: str | None = None,
+        data: str | bytes | None = None,
+        digest: str | None = None,
+    ) -> Approval:
+        """Vote as the caller; with `digest`, only on the request that has it."""
+        ...
+
+    async def create_link(self, approval_id: str) -> ApprovalLink:
+        """Create a link that decides without any other credential; it replaces the previous one."""
+        ...
+
+    async def list(self, filter: ApprovalFilter) -> list[Approval]:
+        """Newest first."""
+        ...
+
+
+class Queues(Protocol):
+    """Job counts by type, and pausing a type."""
+
+    async def get(self, type: str) -> QueueStats: ...
+
+    async def pause(self, type: str, *, reason: str | None = None) -> None: ...
+
+    async def resume(self, type: str) -> None: ...
+
+    async def list(self, *, after: str = "", limit: int = 50) -> list[QueueStats]:
+        """By type."""
+        ...
+
+
+class Agents(Protocol):
+    """The entities that jobs run for."""
+
+    async def get(self, kind: str, id: str) -> Agent: ...
+
+    async def set(
+        self,
+        kind: str,
+        id: str,
+        *,
+        max_concurrency: int | None = None,
+        strict: bool = False,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> Agent:
+        """Register or update an agent; a lower limit takes effect as its jobs finish."""
+        ...
+
+    async def delete(self, kind: str, id: str) -> None: ...
+
+    async def list(self, *, after: tuple[str, str] = ("", ""), limit: int = 50) -> list[Agent]:
+        """By kind and ID."""
+        ...
+
+
+class Types(Protocol):
+    """Registered types."""
+
+    async def get(self, name: str) -> JobType: ...
+
+    async def set(
+        self,
+        name: str,
+        *,
+        schema: str | None = None,
+        requires: Sequence[str] = (),
+        defaults: Mapping[str, Any] | None = None,
+    ) -> JobType:
+        """Register or update a type; the schema is JSON text."""
+        ...
+
+    async def delete(self, name: str) -> None: ...
+
+    async def list(self) -> list[JobType]: ...
+
+
+class Tokens(Protocol):
+    """Credentials of the tenant."""
+
+    async def create(self, request: TokenRequest) -> CreatedToken: ...
+
+    async def revoke(self, token_id: str) -> Token: ...
+
+    async def list(self, *, before: str | None = None, limit: int = 50) -> list[Token]:
+        """Newest first."""
+        ...
+
+
+class Subscriptions(Protocol):
+    """Webhook subscriptions and their deliveries."""
+
+    async def create(self, request: SubscriptionRequest) -> CreatedSubscription: ...
+
+    async def get(self, id: str) -> Subscription: ...
+
+    async def delete(self, id: str) -> None: ...
+
+    async def renew(self, id: str, *, expires_in_seconds: float | None = None) -> Subscription: ...
+
+    async def rotate(self, id: str) -> str:
+        """Create a new signing secret, shown only once; the old one signs as well for a day."""
+        ...
+
+    async def deliveries(self, filter: DeliveryFilter) -> list[Delivery]:
+        """Newest first."""
+        ...
+
+    async def redeliver(self, id: str) -> Delivery:
+        """Send a delivery again with the same ID and body."""
+        ...
+
+    async def list(self, *, before: str | None = None, limit: int = 50) -> list[Subscription]:
+        """Newest first."""
+        ...
+
+
+class Artifacts(Protocol):
+    """Files and links of jobs."""
+
+    async def get(self, job_id: str, artifact_id: str) -> Artifact: ...
+
+    async def read(self, job_id: str, artifact_id: str) -> Download:
+        """The bytes of a file, verified against its hash."""
+        ...
+
+    async def list(self, job_id: str, *, before: tuple[int, str] | None = None, limit: int = 50) -> list[Artifact]:
+        """Newest first; `before` is the time and ID of the last one on the previous page."""
+        ...
+
+
+class Workers(Protocol):
+    """Workers that polled lately or hold leases."""
+
+    async def list(self, *, after: str = "", limit: int = 50) -> list[Presence]:
+        """By name."""
+        ...
+
+
+class Audit(Protocol):
+    """History of the tenant: its hash chains, and what operators did."""
+
+    async def verify(self, *, after: str | None = None, jobs: int | None = None) -> VerifiedPart:
+        """Verify the chains of up to `jobs` jobs, starting after the previous part."""
+        ...
+
+    async def head(self) -> str:
+        """One hash over all chain heads."""
+        ...
+
+    async def log(self, *, after: int = 0, limit: int = 50) -> list[LogRow]:
+        """What operators did, oldest first."""
+        ...
+
+    def export(self, *, after: int = 0) -> AsyncIterator[list[HistoryExport]]:
+        """Yield every history in order of arrival, a few jobs at a time."""
+        ...
+
+
+class Client(Protocol):
+    """All verbs, in groups, for one tenant and caller. Errors are raised, the same ones by every client."""
+
+    @property
+    def jobs(self) -> Jobs: ...
+    @property
+    def work(self) -> Work: ...
+    @property
+    def approvals(self) -> Approvals: ...
+    @property
+    def queues(self) -> Queues: ...
+    @property
+    def agents(self) -> Agents: ...
+    @property
+    def types(self) -> Types: ...
+    @property
+    def tokens(self) -> Tokens: ...
+    @property
+    def subscriptions(self) -> Subscriptions: ...
+    @property
+    def artifacts(self) -> Artifacts: ...
+    @property
+    def workers(self) -> Workers: ...
+    @property
+    def audit(self) -> Audit: ...
+
+    async def me(self) -> Principal:
+        """Who the caller is, as far as the caller may know."""
+        ...
+
+    async def now(self) -> int:
+        """The time by which jobs are due."""
+        ...
+
+    def start_maintenance(self) -> None:
+        """Do what the clock demands in the background, if no server does it for this client."""
+        ...
+
+    async def close(self) -> None: ...
