@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from interlock.storage.coalescer import Coalescer
-from interlock.storage.commit_window import MAX_PASSES, CommitWindow
+from interlock.storage.batching import Coalescer
 
 
 class Recorder:
@@ -96,53 +95,3 @@ async def test_a_batch_never_exceeds_its_limit() -> None:
     call = Coalescer(recorder, most=4)
     assert await asyncio.gather(*(call("a", n) for n in range(10))) == [n * 10 for n in range(10)]
     assert [len(items) for _, items in recorder.batches] == [4, 4, 2]
-
-
-async def test_operations_of_one_batch_are_sent_together_when_the_last_batch_is_done() -> None:
-    window = CommitWindow()
-    one, other = Recorder(), Recorder()
-    call_one, call_other = Coalescer(one, window=window), Coalescer(other, window=window)
-    first = asyncio.create_task(call_one("a", 1))
-    await started(one, 1)
-    others = [asyncio.create_task(call("a", n)) for n in (2, 3) for call in (call_one, call_other)]
-    for _ in range(2 * MAX_PASSES):
-        await asyncio.sleep(0)
-    assert other.batches == []  # although nothing of its own is under way
-    one.approval.set()
-    other.approval.set()
-    assert await first == 10
-    assert await asyncio.gather(*others) == [20, 20, 30, 30]
-    assert (one.batches, other.batches) == ([("a", [1]), ("a", [2, 3])], [("a", [2, 3])])
-
-
-async def test_successive_calls_share_a_batch_and_cannot_delay_it_forever() -> None:
-    recorder = Recorder()
-    call = Coalescer(recorder, window=CommitWindow())
-    calls: list[asyncio.Task[int]] = []
-    for n in range(3 * MAX_PASSES):
-        calls.append(asyncio.create_task(call("a", n)))
-        await asyncio.sleep(0)
-    recorder.approval.set()
-    assert await asyncio.gather(*calls) == [n * 10 for n in range(len(calls))]
-    assert 1 < len(recorder.batches[0][1]) < 2 * MAX_PASSES
-
-
-def test_a_batch_interrupted_with_its_loop_delays_none_on_the_next_loop() -> None:
-    window = CommitWindow()
-
-    async def left_behind() -> None:
-        recorder = Recorder()
-        task = asyncio.create_task(Coalescer(recorder, window=window)("a", 1))
-        await started(recorder, 1)
-        later = asyncio.create_task(Coalescer(recorder, window=window)("a", 2))
-        await asyncio.sleep(0)
-        assert not task.done()
-        assert not later.done()
-
-    async def next_loop() -> int:
-        recorder = Recorder()
-        recorder.approval.set()
-        return await Coalescer(recorder, window=window)("a", 3)
-
-    asyncio.run(left_behind())
-    assert asyncio.run(next_loop()) == 30

@@ -1,21 +1,82 @@
-"""A store wrapper that merges concurrent single calls of one operation and tenant into one commit."""
+"""A store wrapper that merges concurrent single calls of one operation and tenant into one commit.
+
+Calls that arrive while a batch is in flight form the next batch. There is no timer: when idle, a call is sent
+immediately; under load, it shares the next commit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from itertools import islice
-from typing import Any, Final, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from interlock.domain.decide import Command, Finish
 from interlock.domain.job import Checkpoint, Enqueued, Heartbeat, HeartbeatReply, Job, NewJob, Receipt, Rejected
 from interlock.domain.lifecycle import Verb
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.progress import Report, Step, StepRow
-from interlock.storage.coalescer import Coalescer
-from interlock.storage.commit_window import CommitWindow
 from interlock.storage.contract import NO_TERMS, Store, Terms
 
 MAX_ITEMS: Final = 1000
+
+K = TypeVar("K", bound=Hashable)
+I = TypeVar("I")  # noqa: E741 - an item
+A = TypeVar("A")
+
+
+class Coalescer(Generic[K, I, A]):
+    """Merges calls with an equal key. Each item gets its own result.
+
+    If a merged call fails, its items are retried one by one; a cancelled caller does not cancel the others.
+    """
+
+    def __init__(self, verb: Callable[[K, Sequence[I]], Awaitable[Sequence[A]]], *, most: int = MAX_ITEMS) -> None:
+        self._verb = verb
+        self._most = most
+        self._waiting: dict[K, list[tuple[I, asyncio.Future[A]]]] = {}
+        self._runners: dict[K, asyncio.Task[None]] = {}
+        self.batches = 0
+        self.items = 0
+
+    async def __call__(self, key: K, item: I) -> A:
+        answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, []).append((item, answer))
+        if key not in self._runners:
+            self._runners[key] = asyncio.create_task(self._run(key))
+        return await answer
+
+    async def _run(self, key: K) -> None:
+        try:
+            while key in self._waiting:
+                await self._flush(key, self._take(key))
+        finally:
+            del self._runners[key]
+            for _, answer in self._waiting.pop(key, []):
+                answer.cancel()
+
+    def _take(self, key: K) -> list[tuple[I, asyncio.Future[A]]]:
+        waiting = self._waiting.pop(key, [])
+        if len(waiting) > self._most:
+            self._waiting[key] = waiting[self._most :]
+        return waiting[: self._most]
+
+    async def _flush(self, key: K, batch: Sequence[tuple[I, asyncio.Future[A]]]) -> None:
+        self.batches += 1
+        self.items += len(batch)
+        try:
+            answers = await self._verb(key, [item for item, _ in batch])
+        except Exception as error:
+            if len(batch) == 1:
+                if not batch[0][1].done():
+                    batch[0][1].set_exception(error)
+                return
+            for one in batch:
+                await self._flush(key, [one])
+            return
+        for (_, future), answer in zip(batch, answers, strict=True):
+            if not future.done():
+                future.set_result(answer)
 
 
 def batched(store: Store) -> Store:
@@ -26,29 +87,18 @@ def batched(store: Store) -> Store:
 class _Batched:
     def __init__(self, store: Store) -> None:
         self._store = store
-        window = CommitWindow() if getattr(store, "has_one_writer", False) else None
         self._enqueue: Coalescer[tuple[str, Terms], NewJob, Enqueued | Rejected] = Coalescer(
-            lambda key, jobs: store.enqueue(key[0], jobs, terms=key[1]), most=MAX_ITEMS, window=window
+            lambda key, jobs: store.enqueue(key[0], jobs, terms=key[1])
         )
-        self._claim: Coalescer[tuple[str, ClaimFilter], ClaimFilter, list[Job]] = Coalescer(
-            self._claim_together, window=window
-        )
-        self._heartbeat: Coalescer[str, Heartbeat, HeartbeatReply | Rejected] = Coalescer(
-            store.heartbeat, most=MAX_ITEMS, window=window
-        )
-        self._save: Coalescer[str, Checkpoint, int | Rejected] = Coalescer(
-            store.checkpoint, most=MAX_ITEMS, window=window
-        )
+        self._claim: Coalescer[tuple[str, ClaimFilter], ClaimFilter, list[Job]] = Coalescer(self._claim_together)
+        self._heartbeat: Coalescer[str, Heartbeat, HeartbeatReply | Rejected] = Coalescer(store.heartbeat)
+        self._save: Coalescer[str, Checkpoint, int | Rejected] = Coalescer(store.checkpoint)
         self._finish: Coalescer[tuple[str, Verb], Command, Receipt | Rejected] = Coalescer(
-            lambda key, orders: store.carry_out(key[0], orders), most=MAX_ITEMS, window=window
+            lambda key, orders: store.carry_out(key[0], orders)
         )
-        self._get: Coalescer[str, str, Job | None] = Coalescer(store.get, most=MAX_ITEMS)
-        self._keep: Coalescer[str, Step, StepRow | Rejected] = Coalescer(
-            store.save_steps, most=MAX_ITEMS, window=window
-        )
-        self._emit: Coalescer[str, Report, tuple[int, ...] | Rejected] = Coalescer(
-            store.add_events, most=MAX_ITEMS, window=window
-        )
+        self._get: Coalescer[str, str, Job | None] = Coalescer(store.get)
+        self._keep: Coalescer[str, Step, StepRow | Rejected] = Coalescer(store.save_steps)
+        self._emit: Coalescer[str, Report, tuple[int, ...] | Rejected] = Coalescer(store.add_events)
 
     def shared(self) -> dict[str, tuple[int, int]]:
         """By operation: calls to the wrapped store, and how many single calls they contain."""

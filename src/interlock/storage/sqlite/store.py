@@ -79,8 +79,6 @@ class SQLiteStore(
 ):
     """A store in one file. Many processes can open it; each has one writer thread and a few reader threads."""
 
-    has_one_writer: Final = True  # every operation gains from batching
-
     def __init__(self, path: str, *, clock: Callable[[], int] = wall_clock) -> None:
         self.path = path
         self._clock = clock
