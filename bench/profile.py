@@ -119,7 +119,14 @@ class Meter:
         """What has been spent since the last time, the dearest first."""
         names = {
             text: f"{file}: {name}"
-            for file in ("enqueue.sql", "claim.sql", "change.sql", "moves.sql", "webhooks.sql", "read.sql")
+            for file in (
+                "enqueue.sql",
+                "claim.sql",
+                "transition.sql",
+                "transition_effects.sql",
+                "webhooks.sql",
+                "read.sql",
+            )
             for name, text in load("interlock.storage.sqlite", file).items()
         }
         named: dict[str, Spent] = {}

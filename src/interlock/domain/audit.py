@@ -55,6 +55,12 @@ def origin(tenant: str, job_id: str) -> bytes:
     return _tenant_field(tenant) + _field(job_id)
 
 
+def origins(tenant: str, job_ids: Iterable[str]) -> list[bytes]:
+    """Return `origin` of many jobs."""
+    start = _field(tenant)
+    return [b"%b%d:%b" % (start, len(id), id) for id in map(str.encode, job_ids)]
+
+
 def hash_batch(
     befores: Iterable[bytes], metadatas: Iterable[str | None] | None, at: int, *first: object
 ) -> list[bytes]:

@@ -51,13 +51,18 @@ def of_options(values: Sequence[Any]) -> str:
 
 def of_creation(job: NewJob, progress: Mapping[str, str | None] | None = None) -> str:
     """Return the metadata of the row that creates a job; a redriven job may start with progress of another."""
-    given = _options(job)
+    given = options_of(job)
     # Many jobs differ only in their payload.
     options = of_options(given) if job.idempotency_key or job.parent_id else _options_once(given)
-    payload = sha256(job.payload.encode()).hexdigest()
+    return metadata_of_creation(options, job.payload, progress)
+
+
+def metadata_of_creation(options: str, payload: str, progress: Mapping[str, str | None] | None) -> str:
+    """Return the same, given the digest of the options."""
+    digest = of_text(payload)
     if progress:
-        return str(merge(None, {"options": options, "payload": payload, **progress}))
-    return f'{{"digests":{{"options":"{options}","payload":"{payload}"}}}}'
+        return str(merge(None, {"options": options, "payload": digest, **progress}))
+    return f'{{"digests":{{"options":"{options}","payload":"{digest}"}}}}'
 
 
 def _micros(seconds: float) -> int:
@@ -72,7 +77,7 @@ def _hex(value: bytes) -> str:
     return bytes(value).hex()
 
 
-_options = itemgetter(*map(NewJob._fields.index, OPTIONS))
+options_of: Final = itemgetter(*map(NewJob._fields.index, OPTIONS))
 _options_once = lru_cache(1024)(of_options)
 # Durations are digested in microseconds, and lists as fields; storage.job_columns does the same in SQL.
 _BY_KIND: Final[Mapping[Kind, Callable[[Any], object]]] = {Kind.SECONDS: _micros, Kind.NAMES: _listed}

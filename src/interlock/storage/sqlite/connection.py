@@ -6,7 +6,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from functools import lru_cache, partial
 from itertools import chain, pairwise
 from pathlib import Path
@@ -19,8 +19,6 @@ from interlock.domain.digests import of_fields
 from interlock.errors import Error, Fatal, StorageBroken, Unavailable
 from interlock.storage import broken
 from interlock.storage.sqlite import digests
-from interlock.storage.sqlite.lease_cache import LeaseCache
-from interlock.storage.sqlite.pending_hashes import Hashes
 
 T = TypeVar("T")
 
@@ -32,6 +30,7 @@ WORTH_A_RANGE: Final = 8  # average jobs per range above which several range sta
 # SQLite scans its whole page cache at the end of a transaction that rebalanced a B-tree, as most do. Keep it small.
 WRITER_CACHE_KIB: Final = 8192
 READER_CACHE_KIB: Final = 65_536
+MAX_REMEMBERED_LEASES: Final = 20_000
 CHECKPOINT_PAGES: Final = 8000  # hot pages are written many times between checkpoints, but copied back once
 
 # Older versions can lose committed pages when a WAL file is reset while another connection writes.
@@ -47,6 +46,51 @@ def wall_clock() -> int:
     return time.time_ns() // 1000
 
 
+class Hashes(dict[int, bytes]):
+    """History hashes by job seq, which an operation has computed for the triggers of `job` to write.
+
+    Direct SQL (`strangers` is not empty) has none and reads None.
+    """
+
+    def __init__(self, strangers: Sized) -> None:
+        self._strangers = strangers
+
+    def __missing__(self, seq: int) -> None:
+        if not self._strangers:
+            raise LookupError(f"job {seq} is changed by an operation that has no hash for its history")
+
+
+# Plain tuples take half the time of named ones to build and unpack.
+# Status, attempt, fence, worker, version. Jobs leased together share one.
+Lease = tuple[str, int, int, str, int]
+# Job ID, seq, base eligibility key, agent number, chain head, lease.
+LeasedJob = tuple[str, int, int, int | None, bytes, Lease]
+
+
+class Leases:
+    """The jobs that this connection leased, so that their completion does not read again what the claim wrote.
+
+    An entry is valid while the job runs at the same version; a completion checks that, and reads missing entries.
+    """
+
+    def __init__(self) -> None:
+        self._rollbacks = 0
+        self._of: dict[tuple[str, str], LeasedJob] = {}
+
+    def remember(self, tenant: str, jobs: Iterable[LeasedJob], rollbacks: int) -> None:
+        """Add jobs. Forget all others after a rollback, which may have undone their leases."""
+        if rollbacks != self._rollbacks or len(self._of) > MAX_REMEMBERED_LEASES:
+            self._of.clear()
+            self._rollbacks = rollbacks
+        self._of.update(((tenant, job[0]), job) for job in jobs)
+
+    def take(self, tenant: str, ids: Iterable[str], rollbacks: int) -> list[LeasedJob]:
+        """Remove and return the jobs that are about to finish."""
+        if rollbacks != self._rollbacks:
+            return []
+        return [job for id in ids if (job := self._of.pop((tenant, id), None)) is not None]
+
+
 class Connection:
     """A connection to the file, with the SQL functions that triggers call and one timestamp per transaction."""
 
@@ -56,8 +100,8 @@ class Connection:
         self._strangers = [True]  # empty while an operation runs
         self.hashes = Hashes(self._strangers)
         self.metadatas: dict[int, str | None] = {}  # metadata of the history rows with those hashes
+        self.leased = Leases()
         self.rollbacks = 0  # transactions and savepoints rolled back
-        self.leased = LeaseCache()
         self._log_pages = 0
         self._clock = clock
         try:

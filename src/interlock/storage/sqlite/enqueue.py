@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from interlock.domain.audit import origin
-from interlock.domain.digests import of_creation
+from interlock.domain.audit import origins
+from interlock.domain.digests import metadata_of_creation, of_options, options_of
 from interlock.domain.job import Enqueued, NewJob, Rejected
 from interlock.domain.retry import SECOND
 from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentNotActive, UnknownAgent
@@ -19,17 +18,13 @@ from interlock.storage.job_columns import MORE
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import transition_effects
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
-from interlock.storage.sqlite.history_hash import hash_transitions
+from interlock.storage.sqlite.eligibility_keys import EligibilityKey, EligibilityKeys
+from interlock.storage.sqlite.history import hash_transitions
 
 _SQL: Final = load("interlock.storage.sqlite", "enqueue.sql")
 _more: Final = itemgetter(*map(NewJob._fields.index, MORE))
 _NO_MORE: Final = (None,) * len(MORE)  # omitting the columns that most jobs lack is faster than writing NULLs
-_COMMON: Final = (
-    "id", "type", "payload", "priority", "run_at", "delay_seconds", "deadline", "timeout_seconds", "max_attempts",
-    "tags", "agent_kind", "agent_id", "requires", "created_by",
-)  # fmt: skip
-_common: Final = itemgetter(*map(NewJob._fields.index, _COMMON))
+_own: Final = itemgetter(*map(NewJob._fields.index, ("id", "payload", "run_at", "delay_seconds")))
 
 Key = tuple[str, bool]  # an idempotency key, and whether it ends before its job is deleted
 Agents = dict[tuple[str, str], tuple[int, int]]
@@ -166,6 +161,18 @@ def _agent_fault(job: NewJob, agents: Mapping[tuple[str, str], tuple[int, int] |
     return UnknownAgent(job.agent_kind, str(job.agent_id))
 
 
+class _Alike(NamedTuple):
+    """What jobs with the same options share."""
+
+    job: tuple[Any, ...]
+    body: tuple[Any, ...]
+    more: tuple[Any, ...]
+    options: str  # digest
+    base: int
+    limited_agent: int | None
+    created_by: str
+
+
 def _insert(
     connection: Connection,
     eligibility_keys: EligibilityKeys,
@@ -175,58 +182,72 @@ def _insert(
     progress: Progress,
     generations: Mapping[str, int],
 ) -> int:
+    """Insert jobs with their first history rows and return the first seq.
+
+    The jobs of one call mostly differ in ID, payload and start only, so all else is worked out once per set of options.
+    """
     now = connection.now
     ((first,),) = connection.rows(_SQL["take_seqs"], {"tenant": tenant, "count": len(jobs)})
     found = eligibility_keys.of(connection, jobs)
-    rows, bodies, full_bodies = [], [], []
+    alike: dict[tuple[Any, ...], _Alike] = {}
+    kinds: list[_Alike] = []
+    rows, bodies, full_bodies, metadatas = [], [], [], []
     first_due: dict[int, int] = {}
-    new_jobs: defaultdict[str, list[tuple[int, bytes, str]]] = defaultdict(list)
     for seq, job, eligibility_key in zip(count(first), jobs, found):
-        # One call of an itemgetter: twenty attribute lookups take longer than the rest of the loop.
-        (
-            id, type, payload, priority, run_at, delay, deadline, timeout, max_attempts, tags, agent_kind, agent_id,
-            requires, created_by,
-        ) = _common(job)  # fmt: skip
+        if (kind := alike.get(options := options_of(job))) is None:
+            kind = alike[options] = _kind(job, eligibility_key, agents)
+        id, payload, run_at, delay = _own(job)
         due = now + round(delay * SECOND) if delay is not None else now if run_at is None else run_at
-        agent_no, limited = agents[agent_kind, str(agent_id)] if agent_kind is not None else (None, 0)
-        if agent_no is not None and limited:
+        if (agent_no := kind.limited_agent) is not None:
             first_due[agent_no] = min(due, first_due.get(agent_no, due))
-        rows.append(
-            (
-                seq,
-                id,
-                priority,
-                eligibility_key.no,
-                eligibility_key.base,
-                agent_no,
-                limited,
-                due,
-                deadline,
-                timeout,
-                max_attempts,
-                created_by,
-                json.dumps(tags) if tags else "[]",
-                eligibility_key.across_repositories,
-                eligibility_key.across_keys,
-            )
-        )
-        body = (seq, id, type, created_by, agent_kind, agent_id, json.dumps(requires) if requires else "[]", payload)
-        more = _more(job)
-        if more == _NO_MORE:
-            bodies.append(body)
+        kinds.append(kind)
+        rows.append((seq, id, due))
+        if kind.more == _NO_MORE:
+            bodies.append((seq, id, payload, *kind.body))
         else:
-            full_bodies.append((*body, *more, generations.get(id, 0)))
-        new_jobs[created_by].append((seq, origin(tenant, id), of_creation(job, progress.get(id))))
-    for created_by, created in new_jobs.items():
-        seqs, origins, metadatas = zip(*created, strict=True)
-        hash_transitions(connection, seqs, origins, 1, None, "queued", "enqueue", created_by, 1, 0, metadatas)
-    heads = map(connection.hashes.__getitem__, range(first, first + len(jobs)))
-    connection.insert(_SQL["insert_job"], (tenant, now), [row + (head,) for row, head in zip(rows, heads, strict=True)])  # noqa: RUF005
+            full_bodies.append((seq, id, payload, *kind.body, *kind.more, generations.get(id, 0)))
+        metadatas.append(metadata_of_creation(kind.options, payload, progress.get(id)))
+    heads = _hashes(connection, tenant, first, [job.id for job in jobs], [kind.created_by for kind in kinds], metadatas)
+    connection.insert(
+        _SQL["insert_job"],
+        (tenant, now),
+        [(*row, head, *kind.job) for row, head, kind in zip(rows, heads, kinds, strict=True)],
+    )
     connection.insert(_SQL["insert_body"], (tenant, now), bodies)
     connection.insert(_SQL["insert_full_body"], (tenant, now), full_bodies)
     overtaken = transition_effects.overtaken(connection, tenant, first_due)
-    transition_effects.record_enqueued(
-        connection, tenant, range(first, first + len(jobs)), [r.base for r in found], {*first_due}
-    )
+    seqs, bases = range(first, first + len(jobs)), [kind.base for kind in kinds]
+    transition_effects.record_enqueued(connection, tenant, seqs, bases, {*first_due})
     transition_effects.assign_slots(connection, tenant, [(agent_no, 0) for agent_no in overtaken])
     return int(first)
+
+
+def _kind(job: NewJob, key: EligibilityKey, agents: Agents) -> _Alike:
+    agent_no, limited = agents[job.agent_kind, str(job.agent_id)] if job.agent_kind is not None else (None, 0)
+    return _Alike(
+        (
+            job.priority, key.no, key.base, agent_no, limited, job.deadline, job.timeout_seconds, job.max_attempts,
+            job.created_by, json.dumps(job.tags) if job.tags else "[]", key.across_repositories, key.across_keys,
+        ),
+        (job.type, job.created_by, job.agent_kind, job.agent_id, json.dumps(job.requires) if job.requires else "[]"),
+        _more(job),
+        of_options(options_of(job)),
+        key.base,
+        agent_no if limited else None,
+        job.created_by,
+    )  # fmt: skip
+
+
+def _hashes(
+    connection: Connection, tenant: str, first: int, ids: list[str], creators: list[str], metadatas: list[str]
+) -> list[bytes]:
+    """Return the hash of the first history row of each job."""
+    seqs = range(first, first + len(ids))
+    new = (1, None, "queued", "enqueue")
+    if len({*creators}) == 1:
+        return hash_transitions(connection, seqs, origins(tenant, ids), *new, creators[0], 1, 0, metadatas)
+    each = zip(seqs, origins(tenant, ids), creators, metadatas, strict=True)
+    return [
+        hash_transitions(connection, [seq], [origin], *new, created_by, 1, 0, [metadata])[0]
+        for seq, origin, created_by, metadata in each
+    ]

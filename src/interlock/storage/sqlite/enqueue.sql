@@ -5,16 +5,16 @@ ON CONFLICT DO UPDATE SET next_seq = next_seq + :count
 RETURNING next_seq - :count;
 
 -- name: insert_job
-INSERT INTO job (tenant, updated_at, seq, id, status, priority, eligibility_key, base, agent_no, blocked, run_at, deadline, timeout_seconds,
-  attempt, max_attempts, fence, version, releases, verb, actor, tags, across_repositories, across_keys, head)
-VALUES (?1, ?2, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, 0, 1, 0, 'enqueue', ?, ?, ?, ?, ?);
+INSERT INTO job (tenant, updated_at, seq, id, run_at, head, status, attempt, fence, version, releases, verb,
+  priority, eligibility_key, base, agent_no, blocked, deadline, timeout_seconds, max_attempts, actor, tags, across_repositories, across_keys)
+VALUES (?1, ?2, ?, ?, ?, ?, 'queued', 1, 0, 1, 0, 'enqueue', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_body
-INSERT INTO job_body (tenant, created_at, seq, id, type, created_by, agent_kind, agent_id, requires, payload)
+INSERT INTO job_body (tenant, created_at, seq, id, payload, type, created_by, agent_kind, agent_id, requires)
 VALUES (?1, ?2, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_full_body
-INSERT INTO job_body (tenant, created_at, seq, id, type, created_by, agent_kind, agent_id, requires, payload, {more}, key_generation)
+INSERT INTO job_body (tenant, created_at, seq, id, payload, type, created_by, agent_kind, agent_id, requires, {more}, key_generation)
 VALUES (?1, ?2, ?, ?, ?, ?, ?, ?, ?, ?, {more_values}, ?);
 
 -- name: by_key

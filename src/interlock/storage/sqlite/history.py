@@ -1,9 +1,14 @@
-"""Reads of job history on SQLite."""
+"""Job history on SQLite: the hashes of the rows that a transition adds, and reads.
+
+The triggers of `job` write the rows (schema/05_history.sql), so no operation can change a job without history.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from interlock.domain.audit import hash_batch
 from interlock.domain.job import HistoryRow
 from interlock.domain.lifecycle import Status, Verb
 from interlock.storage.sql_files import load
@@ -11,6 +16,25 @@ from interlock.storage.sqlite.connection import Connection
 
 _LEASE_END: Final = load("interlock.storage.sqlite", "transition.sql")["lease_end"]
 _HISTORY: Final = load("interlock.storage.sqlite", "read.sql")["history"]
+
+
+def hash_transitions(
+    connection: Connection, seqs: Sequence[int], befores: Iterable[bytes], version: int, left: str | None, to: str,
+    verb: str, actor: str, attempt: int, fence: int, metadatas: Sequence[str | None] | None = None,
+) -> list[bytes]:  # fmt: skip
+    """Compute the hashes of the next history rows, and store them with their metadata for the triggers of `job`.
+
+    All jobs make the same transition, so the fields that they share are encoded once. Each hash covers the hash of the
+    job's last row, or the origin of its chain.
+    """
+    hashes = hash_batch(befores, metadatas, connection.now, version, left, to, verb, actor, attempt, fence)
+    connection.hashes.update(zip(seqs, hashes, strict=True))
+    if metadatas is not None:
+        connection.metadatas.update(zip(seqs, metadatas, strict=True))
+    elif connection.metadatas and verb != "claim":  # drop metadata of an earlier operation in this transaction
+        for seq in seqs:
+            connection.metadatas.pop(seq, None)
+    return hashes
 
 
 def of_job(connection: Connection, tenant: str, job_id: str) -> list[HistoryRow]:
@@ -24,6 +48,8 @@ def lease_end(connection: Connection, tenant: str, job_id: str, fence: int) -> H
     return to_row(rows[0]) if rows else None
 
 
-def to_row(r: tuple[Any, ...]) -> HistoryRow:
-    """Convert a selected row, which starts with the job ID."""
-    return HistoryRow(r[0], r[1], r[2] and Status(r[2]), Status(r[3]), Verb(r[4]), *r[5:])
+def to_row(selected: tuple[Any, ...]) -> HistoryRow:
+    """Convert a row whose columns are the fields of a HistoryRow."""
+    row = HistoryRow._make(selected)
+    left = None if row.from_status is None else Status(row.from_status)
+    return row._replace(from_status=left, to_status=Status(row.to_status), verb=Verb(row.verb))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Mapping, Sequence
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import chain
 from random import random
 from typing import Final, NamedTuple, TypeVar, cast
 
@@ -37,10 +36,8 @@ from interlock.storage.parts.approvals import open_approvals
 from interlock.storage.parts.workers import SQL as LOOKS
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import digests, driver, edit, heartbeats, history, transition_effects
-from interlock.storage.sqlite.connection import Connection, of_a_row
+from interlock.storage.sqlite.connection import Connection, Lease, LeasedJob, of_a_row
 from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
-from interlock.storage.sqlite.history_hash import hash_transitions
-from interlock.storage.sqlite.lease_cache import LeasedRow, LeaseRow
 
 T = TypeVar("T")
 _SQL: Final = load("interlock.storage.sqlite", "transition.sql")
@@ -97,31 +94,36 @@ def carry_out_apart(
 
 
 def _complete(connection: Connection, tenant: str, orders: Sequence[CompleteJob]) -> list[Receipt | Rejected]:
-    """Fast path for completions: check the lease, without a call to `decide()`."""
+    """Complete jobs without a call to `decide()`: a completion has one outcome, and most finishes are completions.
+
+    Check each lease, compute the history hashes of jobs that were leased together, then write all with one statement
+    per range of jobs.
+    """
     now = connection.now
-    leased = _leased_rows(connection, tenant, [*map(id_of, orders)])
+    leased = _leased_jobs(connection, tenant, [*map(id_of, orders)])
     answers: list[Receipt | Rejected] = []
     results: list[tuple[object, ...]] = []
     found: dict[int, digests.Digests] = {}
-    ended: dict[LeaseRow, list[LeasedRow]] = {}
-    same: list[LeasedRow] = []
-    last: LeaseRow | None = None
+    # Jobs that were leased together mostly finish together, and their history rows differ only in hash and metadata.
+    ended: dict[Lease, list[LeasedJob]] = {}
+    same: list[LeasedJob] = []
+    last: Lease | None = None
     for order in orders:
         id, given, by, result, summary, usage, sanitized, _ = order
-        job = leased.get(id)
-        if job is None:
+        if (job := leased.get(id)) is None:
             answers.append(Rejected(NotFound(id)))
             continue
-        status, attempt, fence, worker, version = lease = job[5]
+        _, seq, _, _, _, lease = job
+        status, attempt, fence, worker, version = lease
         if status != "running" or (given != fence and given != ANY_FENCE) or worker != by:
             answers.append(_repeated(connection, tenant, order))
             continue
-        if lease is not last:  # jobs leased together mostly finish together
+        if lease is not last:
             last, same = lease, ended.setdefault(lease, [])
         same.append(job)
         if result is not None or summary is not None or usage is not None:
-            results.append((job[1], result, summary, usage, sanitized))
-            found[job[1]] = of_result(result, summary, usage)
+            results.append((seq, result, summary, usage, sanitized))
+            found[seq] = of_result(result, summary, usage)
         answers.append(tuple.__new__(Receipt, (id, fence, _SUCCEEDED, attempt, version + 1, None, now)))
     if not ended:
         return answers
@@ -132,10 +134,10 @@ def _complete(connection: Connection, tenant: str, orders: Sequence[CompleteJob]
                 if saved := digests.of_progress(connection, tenant, id, fence):
                     found[seq] = found.get(seq, {}) | saved
     for (_, attempt, fence, worker, version), same in ended.items():
-        move = (version + 1, "running", "succeeded", "complete", principal.worker(str(worker)), attempt, fence)
+        move = (version + 1, "running", "succeeded", "complete", principal.worker(worker), attempt, fence)
         _, some, _, _, heads, _ = zip(*same, strict=True)
         metadatas = [merge(None, found[seq]) if seq in found else None for seq in some] if found else None
-        hash_transitions(connection, some, heads, *move, metadatas)
+        history.hash_transitions(connection, some, heads, *move, metadatas)
     connection.update(_SQL["complete"], {"tenant": tenant, "now": now}, seqs)
     connection.insert(_SQL["insert_result"], (tenant,), results)
     transition_effects.record_succeeded(connection, tenant, seqs, bases, agent_nos)
@@ -143,22 +145,26 @@ def _complete(connection: Connection, tenant: str, orders: Sequence[CompleteJob]
     return answers
 
 
-def _leased_rows(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, LeasedRow]:
-    """Return the leased rows: from the cache if still valid, otherwise read from the table."""
-    leased = connection.leased.take(tenant, ids, connection.rollbacks)
-    same: dict[LeaseRow, list[LeasedRow]] = {}
-    for lease, some in groupby(leased.values(), itemgetter(5)):
-        same.setdefault(lease, []).extend(some)
-    for (_, _, *lease), jobs in same.items():
+def _leased_jobs(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, LeasedJob]:
+    """Return the jobs that this process leased and that are unchanged, and read the others.
+
+    To count the unchanged jobs of a range takes a quarter of the time of reading them by ID.
+    """
+    by_lease: dict[Lease, list[LeasedJob]] = {}
+    for job in connection.leased.take(tenant, ids, connection.rollbacks):
+        by_lease.setdefault(job[5], []).append(job)
+    leased: dict[str, LeasedJob] = {}
+    for (_, _, fence, worker, version), jobs in by_lease.items():
         ranges = connection.ranges([job[1] for job in jobs])
-        still = (connection.rows(_SQL["still_leased"], (tenant, *range, *lease))[0][0] for range in ranges)
-        if not ranges or sum(still) != len(jobs):
-            for job in jobs:
-                del leased[job[0]]
-    others = [id for id in ids if id not in leased] if len(leased) < len(ids) else []
-    if others:
-        rows = connection.rows(_SQL["leased_to_complete"], {"tenant": tenant, "ids": json.dumps(others)})
-        leased |= {row[0]: (*row[:5], row[5:]) for row in rows}
+        unchanged = 0
+        for first, last in ranges:
+            ((count,),) = connection.rows(_SQL["still_leased"], (tenant, first, last, fence, worker, version))
+            unchanged += count
+        if unchanged == len(jobs):
+            leased |= {job[0]: job for job in jobs}
+    if others := [id for id in ids if id not in leased]:
+        rows = connection.rows(_SQL["leased"], {"tenant": tenant, "ids": json.dumps(others)})
+        leased |= {id: (id, seq, base, agent_no, head, tuple(lease)) for id, seq, base, agent_no, head, *lease in rows}
     return leased
 
 

@@ -1,5 +1,5 @@
 -- name: job_states
--- The job state that decide() reads, with the chain head.
+-- The job state that decide() reads, and the columns of Found.
 SELECT j.id, j.status, j.attempt, j.max_attempts, j.version, j.fence, j.worker, j.run_at, j.deadline, j.lease_expires_at,
   j.run_started_at, j.timeout_seconds,
   coalesce(b.backoff, (SELECT a.backoff FROM agent a WHERE a.tenant = j.tenant AND a.no = j.agent_no),
@@ -12,7 +12,8 @@ FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value
 CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
 LEFT JOIN approval g ON g.tenant = j.tenant AND g.id = j.approval_id;
 
--- name: leased_to_complete
+-- name: leased
+-- The columns of each job that a completion reads.
 SELECT j.id, j.seq, j.base, j.agent_no, j.head, j.status, j.attempt, j.fence, j.worker, j.version
 FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
 

@@ -2,6 +2,8 @@
 -- triggers of this schema call; in any other tool a change to a job fails with the function name as the error.
 
 -- Every transition of every job, by the job's seq; each hash covers the row, the job ID and the previous hash.
+-- A rowid table: new rows go to its end. Ordered by job they would go between those of other jobs, and a claim or finish
+-- of 100 jobs would write 60 pages instead of 48.
 CREATE TABLE job_history (
   tenant      TEXT NOT NULL,
   seq         INTEGER NOT NULL,
@@ -17,7 +19,7 @@ CREATE TABLE job_history (
   at          INTEGER NOT NULL,
   hash        BLOB NOT NULL,
   PRIMARY KEY (tenant, seq, version)
-) WITHOUT ROWID;
+);
 
 -- Operations compute history hashes in batches and write each as the head of its job;
 -- only_interlock_may_change_jobs(seq) returns the metadata of the history row. Direct SQL does not change the head, so
