@@ -16,6 +16,7 @@ import pytest
 from interlock import assemble
 from interlock.domain.job import Rejected
 from tests.contract.builders import new_job
+from tests.support.commands import run_command
 from tests.support.eventually import RETRY_SECONDS
 from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import APP_LOGIN, empty_database, migrated_file
@@ -28,15 +29,8 @@ class CLI:
         self.database, self.directory = database, directory
 
     def __call__(self, *arguments: str, stdin: str | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "interlock", *arguments],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=RETRY_SECONDS,
-            cwd=self.directory,
-            env=os.environ | {"INTERLOCK_DATABASE": self.database} | environ,
-        )
+        env = os.environ | {"INTERLOCK_DATABASE": self.database} | environ
+        return run_command(arguments, cwd=self.directory, env=env, stdin=stdin)
 
     def json(self, *arguments: str) -> dict[str, object]:
         done = self(*arguments, "--json")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,19 +12,12 @@ import pytest
 from interlock import config
 from interlock.cli.config import masked
 from interlock.errors import Invalid
-from tests.support.eventually import RETRY_SECONDS
+from tests.support.commands import run_command
 
 
 def encoded(directory: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("INTERLOCK_")}
-    return subprocess.run(
-        [sys.executable, "-m", "interlock", "config", "show", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=RETRY_SECONDS,
-        cwd=directory,
-        env=clean | environ,
-    )
+    return run_command(["config", "show", *arguments], cwd=directory, env=clean | environ)
 
 
 def test_every_setting_names_its_source_and_secrets_are_masked(tmp_path: Path) -> None:
