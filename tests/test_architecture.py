@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from interlock.domain.job import FIELDS
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "interlock"
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
@@ -262,6 +264,34 @@ def test_the_table_rejects_forbidden_imports(module: str, statement: str) -> Non
 )
 def test_the_table_allows_permitted_imports(module: str, statement: str) -> None:
     assert [why for target in imported(statement, module) if (why := rejection(module, target))] == []
+
+
+# The table of fields, and the columns of each engine. Every other list of fields is derived from the table.
+LISTS_OF_FIELDS = {"domain/job.py", "storage/postgres/schema/02_jobs.sql", "storage/sqlite/schema/04_jobs.sql"}
+# The files that name a field: besides those above, the request (wire/__init__.py) and the option in sdk/tasks.py; the
+# rest is what the field means. `requested_by` means nothing to Interlock, beyond a translation for MoonMind.
+# `redrive_of` is searched for (operations), and a redriven job may have a checkpoint without a run (job_view, claim).
+# `expiry_delay_seconds` is part of the job state (transition) and decides when a lost run is retried (decide).
+FILES_THAT_NAME = {"requested_by": 6, "redrive_of": 9, "expiry_delay_seconds": 11}
+
+
+def sources() -> dict[str, set[str]]:
+    """The words of every Python and SQL file of the package."""
+    found = [path for path in SOURCE.rglob("*") if path.suffix in (".py", ".sql")]
+    return {str(path.relative_to(SOURCE)): set(re.findall(r"\w+", path.read_text())) for path in found}
+
+
+def test_only_the_table_and_the_schemas_list_the_fields_of_a_job() -> None:
+    names = {name for name in FIELDS if "_" in name}  # the others are everyday words
+    counts = {file: len(names & words) for file, words in sources().items()}
+    assert {file for file, count in counts.items() if count > len(names) * 2 / 3} == LISTS_OF_FIELDS
+
+
+@pytest.mark.parametrize("field", FILES_THAT_NAME)
+def test_a_field_of_a_job_is_named_in_few_files(field: str) -> None:
+    files = sorted(file for file, words in sources().items() if field in words)
+    assert files
+    assert len(files) <= FILES_THAT_NAME[field], files
 
 
 def test_importing_interlock_loads_nothing_from_outside_the_standard_library() -> None:

@@ -127,8 +127,7 @@ class LocalWork:
                 self._tenant, ask, wait_seconds=wait_seconds, most=self.most_per_claim
             )
             leased(len(jobs))
-        # A job that was never run before has left nothing behind, unless it was redriven from another.
-        again = [job.id for job in jobs if job.version > 2 or job.redrive_of is not None]
+        again = [job.id for job in jobs if not job.runs_first]
         if not again:
             return [LeasedJob(job) for job in jobs]
         steps = dict(zip(again, await self._engine.progress.steps_of(self._tenant, again), strict=True))

@@ -1,4 +1,4 @@
-"""Column lists of jobs in SQL, derived from the table of fields.
+"""Column lists and constants in SQL, derived from the table of fields and the domain.
 
 `expand` replaces the marks of `MARKS` in SQLite statements and in the PostgreSQL functions. In them `v` is job_view,
 `j` the table job, `b` SQLite's job_body, and `r` a JSON object.
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from interlock.domain.job import FIELDS, OPTIONS, UNLISTED, Job, Kind, Stored, kind_of
+from interlock.domain.job import ANY_FENCE, FIELDS, OPTIONS, UNLISTED, Job, Kind, Stored, kind_of
 from interlock.domain.lifecycle import Status
+from interlock.domain.policy import DEFAULT_LEASE_SECONDS
 
 JOB: Final = ", ".join(Job._fields)
 AT: Final = {name: position for position, name in enumerate(Job._fields)}
@@ -108,6 +109,9 @@ MARKS: Final = {
     "{more_values}": ", ".join("?" * len(MORE)),
     "{plain_job}": _lacks(name for name in RARE if FIELDS[name].stored is Stored.JOB),
     "{plain_body}": _lacks(name for name in MORE if name in FIELDS and name not in ("repository", "affinity_key")),
+    # Constants of the domain.
+    "{any_fence}": str(ANY_FENCE),
+    "{default_lease}": f"{DEFAULT_LEASE_SECONDS:g}",
 }
 
 

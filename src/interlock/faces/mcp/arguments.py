@@ -8,22 +8,23 @@ from typing import Any, Final, NamedTuple
 
 from interlock.api.json_schema import Schemas
 from interlock.api.routes import Route
+from interlock.domain.job import FIELDS
 from interlock.domain.json_text import after_space, sanitize_text
 from interlock.domain.json_text import members as members_of
 from interlock.errors import Invalid, Malformed
+from interlock.wire import JobRequest
 
 REF: Final = "#/components/schemas/"
 
 # Shared by all tools: an argument has the same meaning in each.
 DESCRIPTIONS: Final[Mapping[str, str]] = {
-    "affinity_key": "only a worker that names this key gets the job",
+    **{name: FIELDS[name].about for name in JobRequest.__struct_fields__ if name in FIELDS},
     "affinity_keys": "affinity keys that this worker accepts; * for any",
     "after": "only events with a higher seq",
     "agent": "the agent that the job runs for; in a list, as kind/id",
     "approval_id": "the id of the approval",
     "artifact_id": "the id of one artifact",
     "artifacts": "small files (content_base64) or links (url) to keep with the job",
-    "backoff": "delay between attempts",
     "capabilities": "capabilities of this worker",
     "cascade": "also the jobs below it",
     "checkpoint": "progress to save along with this call",
@@ -34,7 +35,6 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
     "created_before": "RFC 3339 time with an offset",
     "cursor": "next_cursor of the page before",
     "data": "any JSON value",
-    "deadline": "RFC 3339 time after which no run starts",
     "decision": "approve or deny",
     "delay_seconds": "seconds until the earliest start",
     "details": "any JSON that helps people decide",
@@ -42,54 +42,38 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
     "error": "message, and perhaps kind and details",
     "events": "messages about progress for people",
     "expires_in_seconds": "seconds until the approval expires",
-    "expiry_delay_seconds": "pause before the next try after a lost lease",
     "fence": "lease.fence of the claim",
     "force": "do not wait for the worker",
     "from": "start, checkpoint, or the name of the step to continue after",
     "function": "the function that computed the result, for people",
-    "headers": "strings by name that go with the job",
-    "idempotency_key": "the same key and job again add nothing",
     "job": "the id of the job",
     "job_id": "the id of the job",
     "lease_seconds": "how long the job is kept without a heartbeat",
     "length": "how many bytes to read at most",
     "limit": "how many at most",
-    "max_attempts": "maximum number of attempts",
     "name": "the name of the artifact, step or approval",
     "occurrence": "which use of this name it is; an approval without it is the next",
     "offset": "from which byte on",
     "on_deny": "what a denial does: fail the job, or resume it with the decision",
     "overrides": "values that the new job has instead of the old ones",
     "parent": "the id of the job above",
-    "parent_id": "the id of the job above",
-    "payload": "any JSON value for the worker",
-    "priority": "higher first, -1000 to 1000",
     "prompt": "what people are asked",
     "reason": "why, for the history",
-    "repository": "only workers of this repository get the job",
-    "requested_by": "who wanted this, in free words",
     "required": "number of approvals required",
-    "requires": "capabilities that a worker must have",
     "result": "any JSON value",
     "result_summary": "the result in a sentence",
     "retry_after_seconds": "seconds until the next attempt, such as the reset of a provider",
     "retryable": "whether to retry",
     "risk": "how much is at stake, in a word",
-    "run_at": "RFC 3339 time before which no run starts",
     "schema": "JSON Schema of data that the approver may give",
     "search": "an ID, its last 8 or more characters, or an idempotency key",
     "seq": "number of this checkpoint, higher than the last",
     "stale_seconds": "only running jobs without a heartbeat for so long",
     "status": "only with this status",
     "tag": "only with all of these tags",
-    "tags": "words to find the job by",
-    "timeout_seconds": "longest time of one run",
-    "traceparent": "W3C trace context",
-    "type": "what kind of job; names its queue",
     "types": "only these types; any if absent",
     "usage": "numbers by name, as tokens or cost, summed over runs",
     "wait_seconds": "how long to wait, up to 60",
-    "webhook": "URL that receives the terminal event of the job",
     "worker": "the worker's name, where one credential has several",
 }
 

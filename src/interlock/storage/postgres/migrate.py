@@ -135,7 +135,7 @@ async def _migrate(connection: asyncpg.Connection[asyncpg.Record]) -> list[str]:
         if have != functions().checksum:
             todo.append(functions())
         for m in todo:
-            await connection.execute(m.text)
+            await connection.execute(expand(m.text))
             await connection.execute(
                 "insert into interlock.schema_migration (number, name, checksum) values ($1, $2, $3) "
                 "on conflict (number) do update set checksum = excluded.checksum, applied_at = now()",

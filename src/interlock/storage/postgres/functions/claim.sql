@@ -3,7 +3,7 @@ create or replace function interlock.lease_of(p_tenant text, p_type text, p_agen
 begin
   return coalesce(
     (select (a.defaults::json ->> 'lease_seconds')::double precision from interlock.agent a where a.tenant = p_tenant and a.no = p_agent_no),
-    (select y.lease_seconds from interlock.job_type y where y.tenant = p_tenant and y.name = p_type), 60);
+    (select y.lease_seconds from interlock.job_type y where y.tenant = p_tenant and y.name = p_type), {default_lease});
 end $$;
 
 -- Return the less common columns of a job that was just leased.
@@ -67,7 +67,7 @@ declare
   noted text := interlock.noted(null, null, t_micros);
   claimant_actor text := 'worker:' || p_worker;
   at_first bytea;  -- the hashed bytes of a first lease, if they are the same for all jobs
-  lease_end timestamptz := t + coalesce(p_seconds, 60) * interval '1 second';
+  lease_end timestamptz := t + coalesce(p_seconds, {default_lease}) * interval '1 second';
   floor bigint;
   overdue boolean;
   joining boolean;
@@ -124,7 +124,7 @@ begin
     perform interlock.fill_slots(p_tenant);
   end if;
   if usual then
-    p_seconds := coalesce(p_seconds, 60);
+    p_seconds := coalesce(p_seconds, {default_lease});
   end if;
   if eligibility_keys is null then
     return;

@@ -88,7 +88,7 @@ begin
   elsif p_rule = 'running_has_a_lease' then
     delete from lease l where l.tenant = p_tenant and l.job_id = j.id;
     insert into lease (tenant, job_id, fence, worker, seconds, expires_at, run_ends_at, agent_no)
-    values (p_tenant, j.id, j.fence, j.worker, coalesce(j.lease_seconds, 60), coalesce(j.lease_expires_at, clock()),
+    values (p_tenant, j.id, j.fence, j.worker, coalesce(j.lease_seconds, {default_lease}), coalesce(j.lease_expires_at, clock()),
       j.run_started_at + j.timeout_seconds * interval '1 second', j.agent_no);
   elsif p_rule = 'open_approval_has_a_waiting_job' then
     update approval a set status = 'void', closed_at = clock() where a.tenant = p_tenant and a.job_id = p_name::uuid and a.status = 'open'

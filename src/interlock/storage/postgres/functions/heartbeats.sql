@@ -16,7 +16,7 @@ begin
     update interlock.lease l set heartbeat_at = t,
       expires_at = least(t + coalesce(heartbeat.seconds[width_bucket(l.job_id, ids)], l.seconds) * interval '1 second', l.run_ends_at)
     where l.tenant = p_tenant and l.job_id = any(ids) and l.worker = workers[width_bucket(l.job_id, ids)]
-      and fences[width_bucket(l.job_id, ids)] in (l.fence, -4611686018427387904)
+      and fences[width_bucket(l.job_id, ids)] in (l.fence, {any_fence})
     returning l.job_id, l.expires_at
   )
   select b.job_id, b.expires_at, j.cancel_requested_at is not null, j.cancel_reason,

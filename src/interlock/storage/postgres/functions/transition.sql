@@ -35,7 +35,7 @@ begin
     metadatas := array(select interlock.metadata_of_completion(p_tenant, u.id, null, u.result, u.summary, u.usage)
       from unnest(ids, results, summaries, usages) with ordinality as u(id, result, summary, usage, ordinal) order by u.ordinal);
   end if;
-  if cardinality(ids) > 1 and same_actor is not null and same_fence <> -4611686018427387904 then
+  if cardinality(ids) > 1 and same_actor is not null and same_fence <> {any_fence} then
     at_first := interlock.history_bytes(3, 'running', interlock.became('succeeded', 'complete', same_actor), 1, same_fence,
       case when metadatas is null then noted else '-' end);
   end if;
@@ -54,7 +54,7 @@ begin
         || case when metadatas is null then ''::bytea else convert_to(interlock.field(metadatas[width_bucket(j.id, ids)]) || tail, 'UTF8') end)
     where j.tenant = p_tenant and j.id = any(ids) and j.status = 'running'
       and j.worker = coalesce(same_worker, workers[width_bucket(j.id, ids)])
-      and coalesce(same_fence, p_fences[width_bucket(j.id, ids)]) in (j.fence, -4611686018427387904)
+      and coalesce(same_fence, p_fences[width_bucket(j.id, ids)]) in (j.fence, {any_fence})
     returning width_bucket(j.id, ids) as position, j.fence, j.attempt, j.version)
   select array_agg(d.position), array_agg(d.fence), array_agg(d.attempt), array_agg(d.version)
   into positions, fences, attempts, versions from done d;

@@ -138,7 +138,7 @@ begin
         where n.status = 'running' and n.previous <= 'retry'));
     end if;
     insert into lease (tenant, job_id, fence, worker, seconds, expires_at, run_ends_at, agent_no)
-    select n.tenant, n.id, n.fence, n.worker, coalesce(n.lease_seconds, 60), n.lease_expires_at,
+    select n.tenant, n.id, n.fence, n.worker, coalesce(n.lease_seconds, {default_lease}), n.lease_expires_at,
       n.run_started_at + n.timeout_seconds * interval '1 second', n.agent_no
     from changed n where n.status = 'running' and n.previous <> 'running';
   end if;
