@@ -16,7 +16,7 @@ from interlock.domain.policy import ClaimFilter, Names
 from interlock.storage.expired import ExpiredCounts, count_expired
 from interlock.storage.job_columns import JOB, RARE, job_of
 from interlock.storage.postgres import transition
-from interlock.storage.postgres.column_arrays import filled, is_empty, maker, times
+from interlock.storage.postgres.column_arrays import filled, is_empty, times
 from interlock.storage.postgres.connection import Conn, call, of_a_row
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,6 @@ _RARE: Final = (
 )  # fmt: skip
 _SECONDS: Final = tuple(name for name in RARE if FIELDS[name].kind is Kind.SECONDS)
 _NONE: Final[dict[str, Iterable[Any]]] = dict.fromkeys(Job._fields, repeat(None))
-_new_job: Final = maker(Job)
 _since: Final = itemgetter(Job._fields.index("run_at"), Job._fields.index("seq"))
 _priority: Final = itemgetter(Job._fields.index("priority"))
 _CLAIM: Final = call("claim", 12)
@@ -116,7 +115,7 @@ def _leased(tenant: str, worker: str, at: int, expires_at: int, fence: int, *arr
         "updated_at": at, "started_at": at, "run_started_at": at, "blocked": False,
     }  # fmt: skip
     columns = _NONE | {name: repeat(value) for name, value in same.items()} | fields
-    jobs = list(map(_new_job, zip(*columns.values(), strict=False)))  # zip stops at the number of IDs
+    jobs = list(map(Job._make, zip(*columns.values(), strict=False)))  # zip stops at the number of IDs
     if not is_empty(rare):
         for i, facts in enumerate(rare):
             if facts is not None:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from struct import unpack
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 EPOCH_2000: Final = 946_684_800_000_000  # PostgreSQL counts microseconds from 2000
 
-N = TypeVar("N", bound=tuple[Any, ...])
 T = TypeVar("T")
-
-
-def maker(kind: type[N]) -> Callable[[Iterable[Any]], N]:
-    """Return a function that builds a named tuple from the values of all its fields."""
-    return partial(tuple.__new__, kind)
 
 
 def is_empty(values: Sequence[object]) -> bool:

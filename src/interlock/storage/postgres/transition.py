@@ -30,7 +30,7 @@ from interlock.storage import broken
 from interlock.storage.batch_split import are_distinct, id_of, split_by_job
 from interlock.storage.parts.approvals import open_approvals
 from interlock.storage.postgres import driver, edit, heartbeats, history
-from interlock.storage.postgres.column_arrays import array_literal, is_empty, maker, shared
+from interlock.storage.postgres.column_arrays import array_literal, is_empty, shared
 from interlock.storage.postgres.connection import Conn, call, of_a_row
 
 T = TypeVar("T")
@@ -40,7 +40,6 @@ _COMPLETE: Final = (
     "$6::text::text[], $7::text::text[], $8::text::boolean[])"
 )
 _ENDINGS: Final = (CompleteJob, FailJob, ReleaseJob, AcknowledgeCancel, RequestApproval)
-_new_receipt: Final = maker(Receipt)
 CommandResult = Receipt | Rejected
 
 
@@ -92,7 +91,7 @@ async def _complete(connection: Conn, tenant: str, orders: Sequence[CompleteJob]
     positions, fences, attempts, versions = (column or () for column in columns)
     named = [ids[position - 1] for position in positions]
     receipts = zip(named, fences, repeat(Status.SUCCEEDED), attempts, versions, repeat(None), repeat(at), strict=False)
-    done: dict[str, CommandResult] = dict(zip(named, map(_new_receipt, receipts), strict=True))
+    done: dict[str, CommandResult] = dict(zip(named, map(Receipt._make, receipts), strict=True))
     if len(done) < len(orders):
         done |= await _explain(connection, tenant, [o for o in orders if o.id not in done])
     return list(map(done.__getitem__, map(id_of, orders)))

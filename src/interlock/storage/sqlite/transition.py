@@ -124,7 +124,7 @@ def _complete(connection: Connection, tenant: str, orders: Sequence[CompleteJob]
         if result is not None or summary is not None or usage is not None:
             results.append((seq, result, summary, usage, sanitized))
             found[seq] = of_result(result, summary, usage)
-        answers.append(tuple.__new__(Receipt, (id, fence, _SUCCEEDED, attempt, version + 1, None, now)))
+        answers.append(Receipt._make((id, fence, _SUCCEEDED, attempt, version + 1, None, now)))
     if not ended:
         return answers
     ids, seqs, bases, agent_nos, _, _ = zip(*chain.from_iterable(ended.values()), strict=True)
