@@ -72,8 +72,8 @@ def test_a_login_with_excess_privileges_is_noted(cli: CLI, postgres: Postgres, l
 SPOILT = {
     "a right": ("revoke insert on interlock.job from interlock_app", "enqueue: permission denied for table job"),
     "a function": (
-        "revoke execute on function interlock.set_agent from interlock_app",
-        "a limited agent: permission denied for function set_agent",
+        "revoke execute on function interlock.ensure_agent from interlock_app",
+        "a limited agent: permission denied for function ensure_agent",
     ),
     "a policy": (
         "create policy lock_only on interlock.ready as restrictive for update to interlock_app "

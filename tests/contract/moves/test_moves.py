@@ -183,7 +183,12 @@ async def test_rows_written_after_a_tenant_left_do_not_prevent_its_return(
     await move(owners, queue, "b")
     old = await asyncpg.connect(owners["a"])
     try:
-        await old.execute("select interlock.note_workers($1, '{w1}', '{[]}')", queue.tenant)
+        await old.execute("select set_config('interlock.tenant', $1, false)", queue.tenant)
+        await old.execute(
+            "insert into interlock.worker (tenant, name, asks, first_seen_at, last_seen_at) "
+            "values ($1, 'w1', '[]', now(), now())",
+            queue.tenant,
+        )
     finally:
         await old.close()
     await move(owners, queue, "a")
