@@ -34,7 +34,7 @@ def log() -> Iterator[io.StringIO]:
     yield stream
     structlog.reset_defaults()
     root.handlers, root.level = handlers, level
-    for name in ("httpx2", "httpcore2", "uvicorn.access"):
+    for name in ("httpx2", "httpcore2"):
         logging.getLogger(name).setLevel(logging.NOTSET)
 
 

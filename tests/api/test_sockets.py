@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import re
 import resource
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -18,6 +19,7 @@ from interlock.domain.job import Job
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import local
 from interlock.storage.contract import Store
+from interlock.storage.object_store.s3 import S3Objects
 from interlock.wire import JobRequest
 from tests.api.rig import Api, problem, serving
 from tests.api.test_http import parsed
@@ -39,7 +41,7 @@ async def quick(store: Store, clock: ManualClock) -> AsyncIterator[Api]:
     """A service that loses patience soon, so that on a busy machine no request is sure to be answered."""
     soon = 0.5
     options = Options(head_seconds=soon, body_seconds=soon, idle_seconds=soon, stalled_seconds=soon)
-    async with serving(store, clock, options) as api:
+    async with serving(store, clock, options, objects=S3Objects.in_memory()) as api:
         yield api
 
 
@@ -109,7 +111,8 @@ async def test_a_slow_upload_is_cut_off(quick: Api) -> None:
     job = await job_of(quick)
     head = f"PUT /v1/jobs/{job.id}/artifacts?name=a&worker=w HTTP/1.1\r\nhost: localhost\r\ninterlock-fence: {job.fence}\r\n"
     given = await trickle(quick, head.encode() + b"content-length: 100000\r\n\r\n", b"")
-    assert parsed(given).status_code in (408, 501)
+    problem(parsed(given), 408, "request_timeout")
+    assert b"connection: close" in given
 
 
 async def test_a_silent_connection_is_closed(quick: Api) -> None:
@@ -178,7 +181,7 @@ async def test_a_thousand_slow_callers_do_not_block_others(many_files: None, sto
             writer.write(b"GET /healthz HTTP/1.1\r\nx: ")
         for _ in range(20):
             assert (await api.get("/v1/me")).status_code == 200
-        assert len(api.server.server_state.connections) > 1000
+        assert len(api.server.connections) > 1000
         for _, writer in slow:
             writer.close()
 
@@ -276,7 +279,7 @@ async def test_a_caller_that_expects_100_continue_is_rejected_before_it_sends(ca
 async def test_too_many_connections_are_rejected(store: Store, clock: ManualClock) -> None:
     async with serving(store, clock, Options(most_connections=2)) as api:
         held = [await asyncio.open_connection("127.0.0.1", api.port) for _ in range(2)]
-        await eventually(lambda: _is(len(api.server.server_state.connections) == 2))
+        await eventually(lambda: _is(len(api.server.connections) == 2))
         problem(parsed(await exchange(api)), 503, "overloaded")
         for _, writer in held:
             writer.close()
@@ -334,3 +337,147 @@ async def test_a_trailer_is_not_a_header(store: Store, clock: ManualClock, at_on
         assert await reported(credential, b"idempotency-key: a\r\n") == b"201"
         (one, other) = (await known.get("/v1/jobs")).json()["items"]
         assert (one["idempotency_key"], other["idempotency_key"]) == (None, None)
+
+
+HEALTH = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+LAST = b"GET /v1/me HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+
+
+async def test_a_request_before_broken_data_is_answered_first(calm: Api) -> None:
+    given = await exchange(calm, POST + b"content-length: 12\r\n\r\n" + BODY + b"what is this\r\n\r\n")
+    first, _, second = given.partition(b"}HTTP/1.1 ")
+    assert first.startswith(b"HTTP/1.1 201 ")
+    assert second.startswith(b"400 ")
+    assert len((await calm.get("/v1/jobs")).json()["items"]) == 1
+
+
+async def test_a_request_whose_body_is_broken_is_answered_once(calm: Api) -> None:
+    pieces = [POST + b"transfer-encoding: chunked\r\n\r\n", b"5\r\nhello", b"no chunk"]
+    given = await exchange(calm, *pieces)
+    problem(parsed(given), 400, "bad_request")
+    assert given.count(b"HTTP/1.1 ") == 1
+    assert (await calm.get("/v1/jobs")).json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: ",
+        b"GET /healthz?",
+        POST + b"transfer-encoding: chunked\r\n\r\n5;x=",
+        POST + b"transfer-encoding: chunked\r\n\r\nc\r\n" + BODY + b"\r\n0\r\nx: ",
+    ],
+    ids=["header", "target", "chunk extension", "trailer"],
+)
+async def test_a_line_without_end_is_not_kept_in_memory(calm: Api, start: bytes) -> None:
+    problem(parsed(await exchange(calm, start, *[b"x" * 4096] * 400)), 431, "head_too_large")
+
+
+@pytest.mark.parametrize("version", [b"0.9", b"1.2", b"2.0"])
+async def test_another_version_of_http_is_rejected(calm: Api, version: bytes) -> None:
+    given = await exchange(calm, b"GET /healthz HTTP/%b\r\nhost: localhost\r\n\r\n" % version)
+    problem(parsed(given), 400, "bad_request")
+
+
+async def test_data_after_the_last_request_is_ignored(calm: Api) -> None:
+    for last in (LAST, LAST.replace(b"connection: close", b"x: y").replace(b"/1.1", b"/1.0")):
+        given = await exchange(calm, last + HEALTH + b"rubbish")
+        assert given.startswith(b"HTTP/1.1 200 OK")
+        assert given.count(b"HTTP/1.1 ") == 1
+        assert b"connection: close" in given
+
+
+async def test_a_client_that_asks_first_is_told_to_continue(calm: Api) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", calm.port)
+    async with asyncio.timeout(RETRY_SECONDS):
+        for _ in range(2):
+            writer.write(POST + b"expect: 100-continue\r\ncontent-length: 12\r\n\r\n")
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(BODY)
+            assert (await reader.readuntil(b'"finished_at":null}')).startswith(b"HTTP/1.1 201 ")
+    writer.close()
+
+
+async def test_a_body_that_comes_with_the_question_needs_no_answer(calm: Api) -> None:
+    head = POST + b"expect: 100-continue\r\nconnection: close\r\ncontent-length: 12\r\n\r\n"
+    assert (await exchange(calm, head + BODY)).startswith(b"HTTP/1.1 201 ")
+
+
+async def test_the_rest_of_a_small_rejected_body_is_no_request(calm: Api) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", calm.port)
+    async with asyncio.timeout(RETRY_SECONDS):
+        writer.write(b"POST /v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\n")
+        writer.write(b"content-length: %d\r\n\r\n" % len(HEALTH))
+        assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 415 ")
+        writer.write(HEALTH + LAST)
+        rest = await reader.read()
+    assert rest.count(b"HTTP/1.1 ") == 1
+    assert b'"tenant"' in rest
+    writer.close()
+
+
+@pytest.mark.parametrize("framing", [b"content-length: 9000000", b"transfer-encoding: chunked"])
+async def test_a_client_that_still_sends_can_read_why_it_was_rejected(calm: Api, framing: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", calm.port)
+    async with asyncio.timeout(RETRY_SECONDS):
+        writer.write(POST.replace(b"application/json", b"text/plain") + framing + b"\r\n\r\n")
+        for _ in range(90):
+            writer.write(b"186a0\r\n" + b"x" * 100_000 + b"\r\n")
+            await writer.drain()
+        given = await reader.read()
+    problem(parsed(given), 415, "unsupported_media_type")
+    assert b"connection: close" in given
+    writer.close()
+
+
+async def test_a_stream_for_http_1_0_ends_with_the_connection(calm: Api) -> None:
+    job = await job_of(calm)
+    await calm.engine.jobs.cancel(local(calm.tenant), job.id, force=True)
+    path = f"/v1/jobs/{job.id}/events/stream"
+    given = await exchange(calm, f"GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n".encode())
+    assert b"transfer-encoding" not in given
+    assert given.endswith(b"event: end\ndata: {}\n\n")
+    given = await exchange(calm, f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
+    assert b"transfer-encoding: chunked\r\n" in given
+    assert given.endswith(b"0\r\n\r\n")
+
+
+async def test_the_answer_to_head_has_no_body(calm: Api) -> None:
+    given = await exchange(calm, HEALTH.replace(b"GET", b"HEAD") + LAST)
+    head, _, rest = given.partition(b"\r\n\r\n")
+    assert b"content-length: 15" in head
+    assert rest.startswith(b"HTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        ("http://localhost", "localhost", 404),
+        ("http://[::1]:80/healthz", "[::1]:80", 200),
+        ("http://localhost?x", "localhost", 404),
+        ("http://somebody@localhost/healthz", "localhost", 400),
+        ("*", "localhost", 404),
+        ("//localhost/healthz", "localhost", 404),
+    ],
+)
+async def test_a_target_is_a_path_or_an_address_of_this_host(calm: Api, target: str, host: str, status: int) -> None:
+    given = await exchange(calm, f"GET {target} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
+    assert parsed(given).status_code == status
+
+
+async def test_many_requests_sent_together_are_answered_in_order(calm: Api) -> None:
+    asked = [POST + b"content-length: %d\r\n\r\n" % (14 + len(b"%d" % n)) + b'{"type":"job%d"}' % n for n in range(300)]
+    given = await exchange(calm, b"".join(asked) + LAST)
+    order = re.findall(rb'"type":"job(\d+)"', given)
+    assert [int(one) for one in order] == [*range(300)]
+    assert given.count(b"HTTP/1.1 201 ") == 300
+
+
+async def test_a_client_that_leaves_during_a_long_poll_frees_its_place(calm: Api) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", calm.port)
+    body = b'{"wait_seconds":60}'
+    head = POST.replace(b"/v1/jobs", b"/v1/claims") + b"content-length: %d\r\n\r\n" % len(body)
+    writer.write(head + body + HEALTH)
+    await eventually(lambda: _is(calm.service.admission.waiting == 1))
+    writer.close()
+    await eventually(lambda: _is(calm.service.admission.waiting == 0))

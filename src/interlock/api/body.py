@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import datetime
 from functools import cache
 from typing import Any, Final, TypeVar, cast, get_args, get_origin
@@ -34,15 +34,12 @@ class Disconnected(Exception):
 
 def check_media_type(headers: Headers) -> None:
     """Accept only uncompressed JSON: a compressed body could expand to any size."""
-    if headers.judged.is_json:
-        return
     refuse_encoded(headers)
     media_type = (headers.get("content-type") or "").strip().lower()
     if media_type not in _JSON_TYPES:
         raise Refusal(
             "unsupported_media_type", "the body must be application/json", headers={"accept": "application/json"}
         )
-    headers.judged.is_json = True
 
 
 def refuse_encoded(headers: Headers) -> None:
@@ -59,11 +56,11 @@ async def read(
     limit: int,
     within: float,
     seat: Seat,
-    arrived: Callable[[], bytes | None] = lambda: None,
+    whole: bytes | None = None,
 ) -> bytes:
-    """Read the body. Reject it as soon as it proves too large or, unless it has already arrived, too slow."""
+    """Return the body if it is here; else read it, and reject it as soon as it proves too large or too slow."""
     reserve(headers, limit, seat)
-    if (whole := arrived()) is not None:
+    if whole is not None:
         if len(whole) > limit:
             raise TooLarge("body", len(whole), limit)
         return whole

@@ -45,7 +45,7 @@ class Endpoint:
                 self._service.give_up(error)
             answer = self._refusal(error, trail)
         if answer.stream is None:
-            await send_answer(answer, send, trail)
+            await send_answer(answer, send)
         else:
             await self._stream(answer, answer.stream, send, trail)
 
@@ -56,7 +56,9 @@ class Endpoint:
             with trail.seat.parked():
                 await _send_stream(answer, pieces, send, trail)
         except Refusal as refused:
-            await send_answer(self._refusal(refused, trail), send, trail)
+            await send_answer(self._refusal(refused, trail), send)
+        except Disconnected:
+            pass
         finally:
             await pieces.aclose()  # type: ignore[attr-defined]  # an iterator need not have it, ours all do
 
@@ -110,7 +112,7 @@ class Endpoint:
     def _bytes(self, headers: Headers, receive: Receive, trail: Trail, *, limit: int) -> Awaitable[bytes]:
         """The body as it was sent."""
         within = self._service.options.body_seconds
-        return body.read(receive, headers, limit=limit, within=within, seat=trail.seat, arrived=trail.take_body)
+        return body.read(receive, headers, limit=limit, within=within, seat=trail.seat, whole=trail.body)
 
     def _largest(self, route: Route) -> int:
         """How many bytes a body may have."""
@@ -153,10 +155,8 @@ def refusal(error: Exception, trail: Trail) -> Response:
     return Response(status, problems.encoded(error), media_type=problems.MEDIA_TYPE, headers=headers)
 
 
-async def send_answer(answer: Response, send: Any, trail: Trail) -> None:
+async def send_answer(answer: Response, send: Any) -> None:
     """Send a complete response."""
-    if trail.answer_at_once(answer):
-        return
     headers = _headers(answer)
     if answer.status != 204:
         headers.append((b"content-length", str(len(answer.body)).encode()))
@@ -165,12 +165,10 @@ async def send_answer(answer: Response, send: Any, trail: Trail) -> None:
 
 
 async def _send_stream(answer: Response, pieces: AsyncIterator[bytes], send: Any, trail: Trail) -> None:
-    """Send pieces as they are produced, until the caller disconnects."""
+    """Send pieces as they are produced."""
     await send({"type": "http.response.start", "status": answer.status, "headers": _headers(answer)})
     if trail.method != "HEAD":
         async for piece in pieces:
-            if trail.has_gone():
-                return
             await send({"type": "http.response.body", "body": piece, "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 

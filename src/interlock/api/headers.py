@@ -20,19 +20,10 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _ETAG: Final = re.compile(r'"(0|[1-9][0-9]{0,17})"')
 
 
-class Judged:
-    """Results of checks that depend only on the headers; every request with the same headers shares them."""
-
-    def __init__(self) -> None:
-        self.passed: object = None  # the middleware that accepted these headers
-        self.is_json = False
-
-
 class Headers:
     """The headers of one request."""
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
-        self.judged = Judged()
         self._values: dict[str, str] = {}
         for name_bytes, value_bytes in raw:
             name, value = name_bytes.decode("latin-1"), value_bytes.decode("latin-1")
@@ -41,13 +32,6 @@ class Headers:
                     raise Refusal("bad_request", f"the header {name} came twice", close=True)
                 value = f"{self._values[name]}, {value}"
             self._values[name] = value
-
-    def with_length(self, length: str) -> Headers:
-        """The same for a body of another length."""
-        other = Headers.__new__(Headers)
-        other.judged = self.judged
-        other._values = {**self._values, "content-length": length}
-        return other
 
     def get(self, name: str) -> str | None:
         return self._values.get(name)

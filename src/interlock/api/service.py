@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from interlock.api.admission import Admission, Seat
 from interlock.api.cursors import Cursors
@@ -17,9 +16,6 @@ from interlock.api.rate_limit import RateLimiter
 from interlock.domain.principal import Principal, local
 from interlock.engine.engine import Engine
 from interlock.errors import Fatal, Unavailable
-
-if TYPE_CHECKING:
-    from interlock.api.routes import Response
 
 WRONG_LINKS_A_MINUTE: Final = 5
 
@@ -68,18 +64,6 @@ class Service:
         self.stopping.set()
 
 
-def nothing_arrived() -> bytes | None:
-    return None
-
-
-def not_at_once(answer: Response) -> bool:
-    return False
-
-
-def still_here() -> bool:
-    return False
-
-
 @dataclass(slots=True)
 class Trail:
     """What is logged of one request: the caller and the route, never the address or a secret."""
@@ -88,9 +72,7 @@ class Trail:
     method: str
     seat: Seat
     headers: Headers = NO_HEADERS
-    take_body: Callable[[], bytes | None] = nothing_arrived  # returns the body if it has already arrived
-    answer_at_once: Callable[[Response], bool] = not_at_once  # returns whether the response has been written
-    has_gone: Callable[[], bool] = still_here  # whether the caller is known to have disconnected
+    body: bytes | None = None  # if all of it had arrived with the head
     trace_id: str | None = None
     route: str = "-"
     tenant: str | None = None

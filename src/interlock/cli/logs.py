@@ -29,7 +29,7 @@ def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[structlog.stdlib.ExtraAdder(), _without_colour, *shared],
+            foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *shared],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 _as_json,
@@ -39,7 +39,7 @@ def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
-    for name in ("httpx2", "httpcore2", "uvicorn.access"):
+    for name in ("httpx2", "httpcore2"):
         logging.getLogger(name).setLevel(logging.WARNING)  # they log URLs, which can contain secrets
     logging.getLogger("mcp").setLevel(logging.WARNING)  # it logs every message
 
@@ -106,12 +106,6 @@ def _stamped(logger: Any, name: str, record: MutableMapping[str, Any]) -> Mutabl
     """Add the level and the time."""
     record["level"] = "warning" if name == "warn" else "error" if name == "exception" else name
     record["at"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-    return record
-
-
-def _without_colour(logger: Any, name: str, record: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Remove the copy of the message that uvicorn adds for terminals."""
-    record.pop("color_message", None)
     return record
 
 

@@ -57,7 +57,7 @@ class McpEndpoint(Endpoint):
                 self._service.give_up(error)
             answer = refusal(error, trail)
             if not sending.has_begun:
-                await send_answer(answer, send, trail)
+                await send_answer(answer, send)
 
     async def _caller(self, scope: Any, headers: Headers, trail: Trail) -> Principal:
         who = await auth.authenticate(self._service, headers)
