@@ -122,6 +122,21 @@ async def test_a_change_without_a_new_version_is_rejected_even_if_the_status_sta
         assert await queue.trace(job.id) == before
 
 
+@pytest.mark.parametrize("connection_name", ["owner", "app"])
+@pytest.mark.parametrize("target", [Status.RUNNING, Status.CANCELLED])
+async def test_on_postgresql_no_setting_makes_the_database_trust_a_hash(
+    queue: TenantQueue, sql: SqlConnection, master: SqlConnection, target: Status
+) -> None:
+    job = await job_in(queue, master, Status.QUEUED)
+    for setting, value in {"verb": "on", "leasing": "claim", "leaving": "no"}.items():
+        await sql.run("select set_config('interlock.' || $1, $2, false)", setting, value)
+    await sql.run(*update(job, moved(sql, job, target, queue.clock.now) | {"head": b"forged" * 5}))
+    row = (await queue.history(job.id))[-1]
+    assert (row.version, row.to_status, row.hash != b"forged" * 5) == (job.version + 1, target, True)
+    assert await queue.claim(limit=10) == []
+    await queue.verify()
+
+
 @pytest.mark.parametrize("connection_name", ["functions"])
 @pytest.mark.parametrize("limit", [None, 1])
 async def test_on_sqlite_an_edit_cannot_hide_in_a_change_of_slots(

@@ -252,9 +252,11 @@ async def test_on_postgresql_another_owner_of_the_same_server_gets_the_missing_r
             dsn = empty.postgres.dsn(empty.name, user=owner)
             older = (await sql.run("select current_setting('server_version_num')::integer < 160000"))[0][0]
             if not (older and may == "createrole"):  # before version 16 whoever may create roles may grant them
-                with pytest.raises(SchemaMismatch, match=f"run: grant interlock_app, interlock_sweep to {owner}"):
+                with pytest.raises(
+                    SchemaMismatch, match=f"run: grant interlock_app, interlock_sweep, interlock_verbs to {owner}"
+                ):
                     await migrate(dsn)
-                await sql.run(f"grant interlock_app, interlock_sweep to {owner}")
+                await sql.run(f"grant interlock_app, interlock_sweep, interlock_verbs to {owner}")
             assert len(await migrate(dsn)) == len(migrations(PACKAGES["postgres"])) + 1
             clock = ManualClock()
             store = await PostgresStore.open(dsn, size=1, clock=clock)

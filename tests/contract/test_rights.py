@@ -141,6 +141,7 @@ FORBIDDEN = [
     "SET session_replication_role = replica",
     "SET ROLE pg_write_all_data",
     "SET ROLE interlock_sweep",
+    "SET ROLE interlock_verbs",
 ]
 
 
@@ -164,13 +165,14 @@ async def test_the_app_role_owns_nothing_and_has_no_special_attributes(sql: SqlC
     )
     assert owned == []
     special = await sql.run(
-        """select rolname from pg_roles where rolname in ('interlock_app', 'interlock_sweep', $1)
+        """select rolname from pg_roles where rolname in ('interlock_app', 'interlock_sweep', 'interlock_verbs', $1)
            and (rolsuper or rolbypassrls or rolcreaterole or rolcreatedb or rolreplication)""",
         APP_LOGIN,
     )
     assert special == []
     logins = await sql.run(
-        "select rolname from pg_roles where rolname in ('interlock_app', 'interlock_sweep') and rolcanlogin"
+        """select rolname from pg_roles where rolname in ('interlock_app', 'interlock_sweep', 'interlock_verbs')
+           and rolcanlogin"""
     )
     assert logins == []
 
@@ -221,7 +223,7 @@ async def test_security_definer_functions_have_a_fixed_search_path(sql: SqlConne
         """select p.proname, coalesce(array_to_string(p.proconfig, ','), '') from pg_proc p
            join pg_namespace n on n.oid = p.pronamespace where n.nspname = 'interlock' and p.prosecdef"""
     )
-    assert {"after_insert", "after_update", "tenants"} <= {name for name, _ in rows}
+    assert {"settle_row", "claim", "tenants"} <= {name for name, _ in rows}
     for name, settings in rows:
         assert "search_path=interlock, pg_temp" in settings, name
 

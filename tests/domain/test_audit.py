@@ -69,8 +69,8 @@ class Server:
 
     async def _call(self, row: Row) -> Any:
         return await self._connection.fetchval(
-            "select interlock.history_hash(coalesce($1, interlock.origin(interlock.field($2), $3)), $4, $5::text::interlock.status, "
-            "interlock.became($6::text::interlock.status, $7, $8), $9, $10, interlock.noted($11, $12, $13))",
+            "select interlock.history_hash(coalesce($1, interlock.origin($2, $3)), $4, $5::text::interlock.status, "
+            "$6::text::interlock.status, $7, $8, $9, $10, $11, $12, $13)",
             *row,
         )
 

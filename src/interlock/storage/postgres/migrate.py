@@ -26,6 +26,7 @@ FUNCTIONS: Final = (
     "digests",
     "job_blocks",
     "concurrency",
+    "effects",
     "registry",
     "enqueue",
     "claim",
@@ -63,10 +64,23 @@ select set_config(name, '0', false) from pg_settings where name in
   ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout', 'idle_session_timeout')
 """
 
+# Functions that run as interlock_verbs; to own a function, a role needs the right to create one. Replacing a function
+# keeps its owner.
 _RIGHTS: Final = """
+do $$
+declare
+  verb regprocedure;
+begin
+  grant create on schema interlock to interlock_verbs;
+  for verb in select p.oid from pg_proc p where p.pronamespace = 'interlock'::regnamespace
+      and p.proname in ('enqueue', 'claim', 'complete', 'change', 'edit', 'hold', 'fill_slots') loop
+    execute format('alter function %s owner to interlock_verbs', verb);
+  end loop;
+  revoke create on schema interlock from interlock_verbs;
+end $$;
 grant select on interlock.schema_migration to interlock_app;
 revoke execute on all functions in schema interlock from public;
-grant execute on all functions in schema interlock to interlock_app, interlock_sweep;
+grant execute on all functions in schema interlock to interlock_app, interlock_sweep, interlock_verbs;
 """
 
 

@@ -29,7 +29,6 @@ end $$;
 create or replace function interlock.can_be_leased(p_tenant text, p_id uuid) returns boolean
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 begin
-  perform set_config('interlock.leasing', 'claim', true);
   update job j set status = 'running', previous = j.status, version = j.version + 1, fence = j.fence + 1, worker = '', lease_seconds = 1,
     lease_expires_at = clock(), started_at = coalesce(j.started_at, clock()), run_started_at = clock(), updated_at = clock(), verb = 'claim',
     actor = '', reason = null, metadata = null
@@ -45,13 +44,8 @@ end $$;
 -- `first` is set when nothing was leased because another call must come first: `sweep` expired leases or deadlines, or
 -- `repeat` the result of this claim ID.
 --
--- Columns are returned as arrays because decoding one value per job is expensive for the client; times are packed into
--- one bytea for the same reason. `rare` holds the less common columns, null for a job that has none.
---
 -- p_claimants: for several workers that claim as one, the worker of the first job, the second, and so on. p_careful:
 -- set after a failed claim, to skip jobs that cannot be leased.
---
--- Security definer, because only the owner may delete from ready: no waiting job can lose its row there.
 create or replace function interlock.claim(
   p_tenant text, p_worker text, p_limit integer, p_seconds double precision, p_types text[], p_capabilities text[],
   p_repositories text[], p_affinity_keys text[], p_claim_id text, p_claimants text[], p_sweep boolean, p_careful boolean,
@@ -62,208 +56,264 @@ create or replace function interlock.claim(
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
   set enable_hashjoin = off set jit = off as $$
 declare
-  t timestamptz := interlock.clock();
-  t_micros bigint := interlock.micros(t);
-  noted text := interlock.noted(null, null, t_micros);
-  claimant_actor text := 'worker:' || p_worker;
-  at_first bytea;  -- the hashed bytes of a first lease, if they are the same for all jobs
-  lease_end timestamptz := t + coalesce(p_seconds, {default_lease}) * interval '1 second';
-  floor bigint;
-  overdue boolean;
-  joining boolean;
-  usual boolean;  -- no agent and no type sets a lease duration
-  bound boolean;  -- the tenant has jobs bound to a repository or an affinity key
-  leasing text;
-  any_repository boolean := p_repositories is null;
-  any_key boolean := p_affinity_keys is null;
-  eligibility_keys bigint[];  -- keys this worker can claim, and the priority of each
-  ranks integer[];
-  got uuid[] := '{}';
-  more uuid[];
-  row_ids tid[];  -- of the best candidates in ready
-  candidates uuid[];
-  their_keys bigint[];
-  seen integer;
-  want integer := p_limit;
-  share integer;  -- how many candidates to read per eligibility key
-  uneven boolean := false;
-  leased integer;
-  seen_by pg_snapshot;
-  busy xid[];  -- transactions in progress: skip the rows they are deleting from ready
+  terms record;
+  got uuid[];
 begin
   p_tenant := set_config('interlock.tenant', p_tenant, true);  -- an assignment is cheaper than PERFORM
   if p_claim_id is not null then
     perform pg_advisory_xact_lock(hashtextextended(p_tenant || '/' || p_worker || '/' || p_claim_id, 0));
-    if exists (select from interlock.claim_result c cross join lateral unnest(c.job_ids, c.fences) as g(id, fence)
-        join interlock.job j on j.tenant = p_tenant and j.id = g.id and j.status = 'running' and j.fence = g.fence and j.worker = p_worker
+    if exists (select from claim_result c cross join lateral unnest(c.job_ids, c.fences) as g(id, fence)
+        join job j on j.tenant = p_tenant and j.id = g.id and j.status = 'running' and j.fence = g.fence and j.worker = p_worker
         where c.tenant = p_tenant and c.worker = p_worker and c.claim_id = p_claim_id) then
       first := 'repeat';
       return;
     end if;
   end if;
-  select p_sweep and (exists (select from interlock.lease l where l.tenant = p_tenant and l.expires_at <= t)
-      or exists (select from interlock.ready q where q.tenant = p_tenant and q.deadline <= t)),
-    exists (select from interlock.agent a where a.tenant = p_tenant and a.next_due <= t),
-    not exists (select from interlock.job_type y where y.tenant = p_tenant and y.lease_seconds is not null)
-      and not exists (select from interlock.agent a where a.tenant = p_tenant and a.defaults like '%"lease_seconds"%'),
-    exists (select from interlock.eligibility_key a where a.tenant = p_tenant and a.no <> a.base), e.value::bigint << 32, r.nos, r.priorities
-  into overdue, joining, usual, bound, floor, eligibility_keys, ranks from interlock.epoch e cross join lateral (
-    select array_agg(r.no) as nos, array_agg(r.priority) as priorities
-    from unnest(array_append(p_affinity_keys, '')) k(name) cross join unnest(coalesce(p_repositories, '{""}')) s(name)
-    cross join unnest(array_append(p_capabilities, '')) c(name) cross join lateral (
-      -- One index probe per combination, so that the keys, repositories and capabilities of other workers cost nothing.
-      select * from interlock.eligibility_key a where a.tenant = p_tenant and a.found_by_key = k.name
-        and a.found_by_repository = s.name and a.found_by_need = c.name offset 0) r
-    where (p_types is null or r.type = any(p_types)) and r.requires <@ p_capabilities
-      and not exists (select from interlock.queue k where k.tenant = p_tenant and k.type = r.type and k.paused_at is not null)) r;
-  if overdue then
+  terms := terms_of_claim(p_tenant, p_types, p_capabilities, p_repositories, p_affinity_keys, p_sweep);
+  if terms.overdue then
     first := 'sweep';
     return;
   end if;
-  if joining then
-    perform interlock.fill_slots(p_tenant);
+  if terms.slots_due then
+    perform fill_slots(p_tenant);
   end if;
-  if usual then
-    p_seconds := coalesce(p_seconds, {default_lease});
-  end if;
-  if eligibility_keys is null then
+  if terms.keys is null then
     return;
   end if;
+  got := take_ready(p_tenant, terms.keys, terms.ranks, terms.bound, p_repositories is null, p_affinity_keys is null, p_limit, p_careful);
+  if got = '{}' then
+    return;
+  end if;
+  if p_claimants is not null then  -- width_bucket needs sorted ids
+    select array_agg(x.id order by x.id), array_agg(x.claimant order by x.id) into got, p_claimants
+    from unnest(got, p_claimants[1:cardinality(got)]) as x(id, claimant);
+  end if;
+  if not terms.lease_set then
+    p_seconds := coalesce(p_seconds, {default_lease});
+  end if;
+  select s.* into at, expires_at, fence, job_ids, seqs, types, priorities, payloads, agent_kinds, agent_ids, idempotency_keys, created_bys,
+    created_ats, run_ats, max_attempts, workers, rare
+  from start_runs(p_tenant, got, p_worker, p_claimants, p_seconds, terms.floor, p_claim_id) s;
+end $$;
 
+-- Return what a claim must know: whether it must first expire leases or deadlines, whether slots are due, whether any
+-- agent or type sets a lease duration, whether any job is bound to a repository or an affinity key, and the eligibility
+-- keys of the worker with their priorities. One index probe per combination, so that the keys, repositories and
+-- capabilities of other workers cost nothing.
+create or replace function interlock.terms_of_claim(
+  p_tenant text, p_types text[], p_capabilities text[], p_repositories text[], p_affinity_keys text[], p_sweep boolean,
+  out overdue boolean, out slots_due boolean, out lease_set boolean, out bound boolean, out floor bigint, out keys bigint[], out ranks integer[]
+) language plpgsql stable as $$
+declare
+  t timestamptz := clock();
+begin
+  select p_sweep and (exists (select from lease l where l.tenant = p_tenant and l.expires_at <= t)
+      or exists (select from ready q where q.tenant = p_tenant and q.deadline <= t)),
+    exists (select from agent a where a.tenant = p_tenant and a.next_due <= t),
+    exists (select from job_type y where y.tenant = p_tenant and y.lease_seconds is not null)
+      or exists (select from agent a where a.tenant = p_tenant and a.defaults like '%"lease_seconds"%'),
+    exists (select from eligibility_key a where a.tenant = p_tenant and a.no <> a.base), e.value::bigint << 32, r.nos, r.priorities
+  into overdue, slots_due, lease_set, bound, floor, keys, ranks from epoch e cross join lateral (
+    select array_agg(r.no) as nos, array_agg(r.priority) as priorities
+    from unnest(array_append(p_affinity_keys, '')) k(name) cross join unnest(coalesce(p_repositories, '{""}')) s(name)
+    cross join unnest(array_append(p_capabilities, '')) c(name) cross join lateral (
+      select * from eligibility_key a where a.tenant = p_tenant and a.found_by_key = k.name
+        and a.found_by_repository = s.name and a.found_by_need = c.name offset 0) r
+    where (p_types is null or r.type = any(p_types)) and r.requires <@ p_capabilities
+      and not exists (select from queue k where k.tenant = p_tenant and k.type = r.type and k.paused_at is not null)) r;
+end $$;
+
+-- Take the best jobs out of ready and return them, best first, with their rows of job locked. Jobs that other
+-- transactions hold are passed over. p_careful: also pass over jobs that cannot be leased.
+create or replace function interlock.take_ready(
+  p_tenant text, p_keys bigint[], p_ranks integer[], p_bound boolean, p_any_repository boolean, p_any_key boolean, p_limit integer, p_careful boolean
+) returns uuid[] language plpgsql as $$
+declare
+  got uuid[] := '{}';
+  ats tid[]; ids uuid[]; keys bigint[];  -- of the best rows of ready
+  want integer := p_limit; seen integer;
+  share integer;  -- how many rows to read per key
+begin
   for attempt in 1..8 loop
-    -- The snapshot lists transactions in progress below its xmax; every transaction from xmax on is in progress too.
-    seen_by := pg_current_snapshot();
-    busy := '{}';
-    if pg_snapshot_xmin(seen_by) < pg_snapshot_xmax(seen_by) or age(pg_snapshot_xmax(seen_by)::xid) > 0 then
-      busy := array(
-        select pg_snapshot_xip(seen_by)::xid
-        union all
-        select n::text::xid8::xid from pg_snapshot_xmax(seen_by) m cross join lateral
-          generate_series(m::text::bigint, m::text::bigint + least(age(m::xid), 1000) - 1) n);
+    -- Keys often have similar numbers of jobs, so do not read the full count from each at first. A key all of whose rows
+    -- are among the best may have more that rank before others: then do.
+    share := case when want > p_limit or want < 20 or cardinality(p_keys) < 3 then want else want * 5 / 4 / cardinality(p_keys) + 8 end;
+    select b.* into ats, ids, keys from best_ready(p_tenant, p_keys, p_ranks, p_bound, p_any_repository, p_any_key, share, want) b;
+    if share < want and exists (select from unnest(keys) k group by k having count(*) >= share) then
+      select b.* into ats, ids, keys from best_ready(p_tenant, p_keys, p_ranks, p_bound, p_any_repository, p_any_key, want, want) b;
     end if;
-    -- Eligibility keys often have similar numbers of jobs, so the first pass does not read the full count from each.
-    share := case when uneven or want > p_limit or want < 20 or cardinality(eligibility_keys) < 3 then want
-      else want * 5 / 4 / cardinality(eligibility_keys) + 8 end;
-    if bound then
-      select array_agg(b.at), array_agg(b.job_id), array_agg(b.eligibility_key), count(*) into row_ids, candidates, their_keys, seen from (
-        select x.at, x.job_id, index_range.eligibility_key from unnest(eligibility_keys, ranks) as index_range(eligibility_key, priority) cross join lateral (
-          (select q.ctid as at, q.job_id, q.run_at, q.seq from interlock.ready q
-           where q.tenant = p_tenant and q.eligibility_key = index_range.eligibility_key and q.run_at <= t
-             and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
-           order by q.run_at, q.seq limit share)
-          union all
-          (select q.ctid, q.job_id, q.run_at, q.seq from interlock.ready q
-           where any_repository and any_key and q.tenant = p_tenant and q.base = index_range.eligibility_key and q.eligibility_key <> q.base and q.run_at <= t
-             and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
-           order by q.run_at, q.seq limit share)
-          union all
-          (select q.ctid, q.job_id, q.run_at, q.seq from interlock.ready q
-           where any_repository and not any_key and q.tenant = p_tenant and q.across_repositories = index_range.eligibility_key and q.run_at <= t
-             and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
-           order by q.run_at, q.seq limit share)
-          union all
-          (select q.ctid, q.job_id, q.run_at, q.seq from interlock.ready q
-           where any_key and not any_repository and q.tenant = p_tenant and q.across_keys = index_range.eligibility_key and q.run_at <= t
-             and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
-           order by q.run_at, q.seq limit share)) x
-        order by index_range.priority desc, x.run_at, x.seq limit want) b;
-    else  -- the same without the ranges for jobs bound to a repository or an affinity key
-      select array_agg(b.at), array_agg(b.job_id), array_agg(b.eligibility_key), count(*) into row_ids, candidates, their_keys, seen from (
-        select x.at, x.job_id, index_range.eligibility_key from unnest(eligibility_keys, ranks) as index_range(eligibility_key, priority) cross join lateral (
-          select q.ctid as at, q.job_id, q.run_at, q.seq from interlock.ready q
-          where q.tenant = p_tenant and q.eligibility_key = index_range.eligibility_key and q.run_at <= t
-            and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
-          order by q.run_at, q.seq limit share) x
-        order by index_range.priority desc, x.run_at, x.seq limit want) b;
-    end if;
-    exit when seen = 0;
-    uneven := false;
-    if share < want then  -- a key all of whose candidates are among the best may have more that rank before others
-      uneven := exists (select from unnest(their_keys) r group by r having count(*) >= share);
-      continue when uneven;
-    end if;
-    -- Lock the row of ready first: if another claim has just taken it, the row is gone and its job stays untouched. A
-    -- subquery that locks runs once per candidate, regardless of the planner's estimate of the table size.
-    if seen < 20 or want > p_limit then
-      select array_agg(f.at), array_agg(f.job_id) into row_ids, more from (
-        select x.at, u.job_id from unnest(row_ids, candidates) as u(at, job_id) cross join lateral (
-          select q.ctid as at from interlock.ready q cross join interlock.job j
-          where q.ctid = u.at and q.job_id = u.job_id and not q.blocked
-            and j.tenant = p_tenant and j.id = u.job_id and j.status <= 'retry' and j.run_at <= t
-          for update of q, j skip locked) x
-        limit case when not p_careful then p_limit - cardinality(got) end) f;
-    else  -- look up many jobs in one statement
-      select array_agg(x.at), array_agg(u.job_id) into row_ids, candidates
-      from unnest(row_ids, candidates) as u(at, job_id) cross join lateral (
-        select q.ctid as at from interlock.ready q where q.ctid = u.at and q.job_id = u.job_id and not q.blocked for update skip locked) x;
-      select array_agg(f.id) into more from (
-        select j.id from interlock.job j where j.tenant = p_tenant and j.id = any(candidates) and j.status <= 'retry' and j.run_at <= t
-        for update skip locked) f;
-      if cardinality(more) = cardinality(candidates) then
-        more := candidates;  -- the same jobs, best first
-      else  -- other transactions have locked the rest
-        select array_agg(u.at), array_agg(u.job_id) into row_ids, more
-        from unnest(row_ids, candidates) as u(at, job_id) where u.job_id = any(more);
-      end if;
-    end if;
+    exit when ats is null;
+    seen := cardinality(ats);
+    select l.* into ats, ids from lock_ready(p_tenant, ats, ids, case when not p_careful then p_limit - cardinality(got) end) l;
     if p_careful then
-      select coalesce(array_agg(g.at), '{}'), coalesce(array_agg(g.job_id), '{}') into row_ids, more from (
-        select u.at, u.job_id from unnest(row_ids, more) as u(at, job_id) where interlock.can_be_leased(p_tenant, u.job_id)
-        limit p_limit - cardinality(got)) g;
+      select array_agg(f.at), array_agg(f.id) into ats, ids from (
+        select u.at, u.id from unnest(ats, ids) as u(at, id) where can_be_leased(p_tenant, u.id) limit p_limit - cardinality(got)) f;
     end if;
-    leasing := set_config('interlock.verb', 'on', true);
-    delete from interlock.ready q where q.ctid = any(row_ids);
-    leasing := set_config('interlock.verb', '', true);
-    got := got || more;
+    delete from ready q where q.ctid = any(ats);
+    got := got || ids;
     -- Fewer jobs than requested although there were candidates: other transactions hold them, so read further.
     exit when cardinality(got) >= p_limit or seen < want;
     want := case want when p_limit then want + p_limit - cardinality(got) else want * 4 end;
   end loop;
+  return got;
+end $$;
 
-  if got = '{}' then  -- an UPDATE of no rows would still run every statement trigger
+-- Lock rows of ready and their jobs, up to p_limit, and return those that no other transaction holds and that may still
+-- be leased. The row of ready comes first: if another claim has just taken it, it is gone and its job stays untouched. A
+-- subquery that locks runs once per row, regardless of the planner's estimate of the table size.
+create or replace function interlock.lock_ready(p_tenant text, p_ats tid[], p_ids uuid[], p_limit integer, out ats tid[], out ids uuid[])
+language plpgsql as $$
+declare
+  t timestamptz := clock();
+  free uuid[];
+begin
+  if cardinality(p_ids) < 20 or p_limit < cardinality(p_ids) then
+    select array_agg(f.at), array_agg(f.id) into ats, ids from (
+      select x.at, u.id from unnest(p_ats, p_ids) as u(at, id) cross join lateral (
+        select q.ctid as at from ready q cross join job j where q.ctid = u.at and q.job_id = u.id and not q.blocked
+          and j.tenant = p_tenant and j.id = u.id and j.status <= 'retry' and j.run_at <= t
+        for update of q, j skip locked) x
+      limit p_limit) f;
     return;
   end if;
-  if p_claimants is not null then
-    -- width_bucket needs sorted ids.
-    select array_agg(x.id order by x.id), array_agg(x.claimant order by x.id) into got, p_claimants
-    from unnest(got, p_claimants[1:cardinality(got)]) as x(id, claimant);
-  elsif cardinality(got) > 1 then
-    at_first := interlock.history_bytes(2, 'queued', interlock.became('running', 'claim', claimant_actor), 1, floor + 1, noted);
+  select array_agg(x.at), array_agg(u.id) into ats, ids from unnest(p_ats, p_ids) as u(at, id) cross join lateral (
+    select q.ctid as at from ready q where q.ctid = u.at and q.job_id = u.id and not q.blocked for update skip locked) x;
+  -- Look up many jobs in one statement.
+  free := array(select j.id from job j where j.tenant = p_tenant and j.id = any(ids) and j.status <= 'retry' and j.run_at <= t
+    for update skip locked);
+  if cardinality(free) < cardinality(ids) then
+    select array_agg(u.at), array_agg(u.id) into ats, ids from unnest(ats, ids) as u(at, id) where u.id = any(free);
   end if;
-  leasing := set_config('interlock.leasing', 'claim', true) || set_config('interlock.verb', 'on', true);
-  with started as (
-    update interlock.job j set status = 'running', previous = j.status, version = j.version + 1, fence = greatest(j.fence, floor) + 1,
-      worker = coalesce(p_claimants[width_bucket(j.id, got)], p_worker),
-      lease_seconds = coalesce(p_seconds, interlock.lease_of(p_tenant, j.type, j.agent_no)),
-      lease_expires_at = t + least(coalesce(p_seconds, interlock.lease_of(p_tenant, j.type, j.agent_no)), j.timeout_seconds) * interval '1 second',
+end $$;
+
+-- Return the best p_limit rows of ready under these eligibility keys, best first, read from up to four index ranges per
+-- key: its own, and those of jobs bound to a repository or an affinity key, if the worker accepts any of these (p_bound:
+-- the tenant has such jobs). Rows that another transaction is deleting are passed over, so that concurrent claims do not
+-- all compete for the same rows.
+create or replace function interlock.best_ready(
+  p_tenant text, p_keys bigint[], p_ranks integer[], p_bound boolean, p_any_repository boolean, p_any_key boolean, p_share integer, p_limit integer,
+  out ats tid[], out ids uuid[], out keys bigint[]
+) language plpgsql as $$
+declare
+  t timestamptz := clock();
+  busy xid[] := transactions_in_progress();
+begin
+  if not p_bound then
+    select array_agg(b.at), array_agg(b.job_id), array_agg(b.key) into ats, ids, keys from (
+      select x.at, x.job_id, k.key from unnest(p_keys, p_ranks) as k(key, priority) cross join lateral (
+        select q.ctid as at, q.job_id, q.run_at, q.seq from ready q
+        where q.tenant = p_tenant and q.eligibility_key = k.key and q.run_at <= t
+          and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
+        order by q.run_at, q.seq limit p_share) x
+      order by k.priority desc, x.run_at, x.seq limit p_limit) b;
+    return;
+  end if;
+  select array_agg(b.at), array_agg(b.job_id), array_agg(b.key) into ats, ids, keys from (
+    select x.at, x.job_id, k.key from unnest(p_keys, p_ranks) as k(key, priority) cross join lateral (
+      (select q.ctid as at, q.job_id, q.run_at, q.seq from ready q
+       where q.tenant = p_tenant and q.eligibility_key = k.key and q.run_at <= t
+         and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
+       order by q.run_at, q.seq limit p_share)
+      union all
+      (select q.ctid, q.job_id, q.run_at, q.seq from ready q
+       where p_any_repository and p_any_key and q.tenant = p_tenant and q.base = k.key and q.eligibility_key <> q.base and q.run_at <= t
+         and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
+       order by q.run_at, q.seq limit p_share)
+      union all
+      (select q.ctid, q.job_id, q.run_at, q.seq from ready q
+       where p_any_repository and not p_any_key and q.tenant = p_tenant and q.across_repositories = k.key and q.run_at <= t
+         and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
+       order by q.run_at, q.seq limit p_share)
+      union all
+      (select q.ctid, q.job_id, q.run_at, q.seq from ready q
+       where p_any_key and not p_any_repository and q.tenant = p_tenant and q.across_keys = k.key and q.run_at <= t
+         and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
+       order by q.run_at, q.seq limit p_share)) x
+    order by k.priority desc, x.run_at, x.seq limit p_limit) b;
+end $$;
+
+-- Return the transactions in progress. The snapshot lists those below its xmax; every one from xmax on is in progress too.
+create or replace function interlock.transactions_in_progress() returns xid[] language plpgsql as $$
+declare
+  seen pg_snapshot := pg_current_snapshot();
+begin
+  if pg_snapshot_xmin(seen) = pg_snapshot_xmax(seen) and age(pg_snapshot_xmax(seen)::xid) <= 0 then
+    return '{}';
+  end if;
+  return array(
+    select pg_snapshot_xip(seen)::xid
+    union all
+    select n::text::xid8::xid from pg_snapshot_xmax(seen) m cross join lateral
+      generate_series(m::text::bigint, m::text::bigint + least(age(m::xid), 1000) - 1) n);
+end $$;
+
+-- Start a run of jobs that a claim has taken, and return what it tells the worker. History, counters and leases are
+-- written in the statement that changes the jobs.
+--
+-- Columns are returned as arrays because decoding one value per job is expensive for the client; times are packed into
+-- one bytea for the same reason. `rare` holds the less common columns, null for a job that has none.
+create or replace function interlock.start_runs(
+  p_tenant text, p_ids uuid[], p_worker text, p_claimants text[], p_seconds double precision, p_floor bigint, p_claim_id text,
+  out at timestamptz, out expires_at timestamptz, out fence bigint, out job_ids text, out seqs bigint[], out types text[],
+  out priorities integer[], out payloads text[], out agent_kinds text[], out agent_ids text[], out idempotency_keys text[],
+  out created_bys text[], out created_ats bytea, out run_ats bytea, out max_attempts integer[], out workers text[], out rare text[]
+) language plpgsql as $$
+#variable_conflict use_column
+declare
+  t timestamptz := clock();
+  lease_end timestamptz := t + coalesce(p_seconds, {default_lease}) * interval '1 second';
+  at_first bytea;  -- the hashed bytes of a first lease, if they are the same for all jobs
+  started uuid[]; fences bigint[]; retried bigint[]; listened boolean;
+begin
+  if p_claimants is null and cardinality(p_ids) > 1 then
+    at_first := history_bytes(2, 'queued', 'running', 'claim', 'worker:' || p_worker, 1, p_floor + 1, null, null, micros(t));
+  end if;
+  with leased as (
+    update job j set status = 'running', previous = j.status, version = j.version + 1, fence = greatest(j.fence, p_floor) + 1,
+      worker = coalesce(p_claimants[width_bucket(j.id, p_ids)], p_worker),
+      lease_seconds = coalesce(p_seconds, lease_of(p_tenant, j.type, j.agent_no)),
+      lease_expires_at = t + least(coalesce(p_seconds, lease_of(p_tenant, j.type, j.agent_no)), j.timeout_seconds) * interval '1 second',
       started_at = coalesce(j.started_at, t), run_started_at = t, updated_at = t, verb = 'claim',
-      actor = coalesce('worker:' || p_claimants[width_bucket(j.id, got)], claimant_actor), reason = null, metadata = null,
-      head = sha256(j.head || case when j.version = 1 and at_first is not null then at_first else interlock.history_bytes(j.version + 1, j.status,
-        interlock.became('running', 'claim', coalesce('worker:' || p_claimants[width_bucket(j.id, got)], claimant_actor)),
-        j.attempt, greatest(j.fence, floor) + 1, noted) end)
-    where j.tenant = p_tenant and j.id = any(got)
-    returning j.id, j.seq, j.type, j.priority, j.payload, j.agent_kind, j.agent_id, j.idempotency_key, j.created_by,
-      j.created_at, j.run_at, j.max_attempts, p_claimants[width_bucket(j.id, got)] as claimant,
-      case when j.version > 2 or j.lease_expires_at <> lease_end or j.sanitized or {has_rare}
-      then interlock.rare_facts(j) end as rare)
-  select count(*), array_agg(s.id)::text, array_agg(s.seq), array_agg(s.type), array_agg(s.priority), array_agg(s.payload),
-    array_agg(s.agent_kind), array_agg(s.agent_id), array_agg(s.idempotency_key), array_agg(s.created_by), string_agg(timestamptz_send(s.created_at), ''),
-    string_agg(timestamptz_send(s.run_at), ''), array_agg(s.max_attempts), array_agg(s.claimant), array_agg(s.rare)
-  into leased, job_ids, seqs, types, priorities, payloads, agent_kinds, agent_ids, idempotency_keys, created_bys, created_ats,
-    run_ats, max_attempts, workers, rare from started s;
+      actor = 'worker:' || coalesce(p_claimants[width_bucket(j.id, p_ids)], p_worker), reason = null, metadata = null,
+      head = sha256(j.head || case when j.version = 1 and at_first is not null then at_first else history_bytes(j.version + 1, j.status,
+        'running', 'claim', 'worker:' || coalesce(p_claimants[width_bucket(j.id, p_ids)], p_worker), j.attempt, greatest(j.fence, p_floor) + 1,
+        null, null, micros(t)) end)
+    where j.tenant = p_tenant and j.id = any(p_ids)
+    returning j.id, j.seq, j.type, j.priority, j.payload, j.agent_kind, j.agent_id, j.idempotency_key, j.created_by, j.created_at, j.run_at,
+      j.max_attempts, j.version, j.previous, j.attempt, j.fence, j.actor, j.head, j.worker, j.lease_seconds, j.lease_expires_at,
+      j.timeout_seconds, j.agent_no, case when j.version > 2 or j.lease_expires_at <> lease_end or j.sanitized or {has_rare} then rare_facts(j) end as rare),
+  recorded as (
+    insert into job_history (tenant, job_id, version, from_status, to_status, verb, actor, attempt, fence, at, hash)
+    select p_tenant, s.id, s.version, s.previous, 'running', 'claim', s.actor, s.attempt, s.fence, t, s.head from leased s),
+  counted as (
+    insert into queue_counter (tenant, type, minute, from_status, to_status, count, last_seq)
+    select p_tenant, s.type, date_trunc('minute', t), s.previous, 'running', count(*), max(s.seq) from leased s group by s.type, s.previous),
+  held as (
+    insert into lease (tenant, job_id, fence, worker, seconds, expires_at, run_ends_at, agent_no)
+    select p_tenant, s.id, s.fence, s.worker, s.lease_seconds, s.lease_expires_at, t + s.timeout_seconds * interval '1 second', s.agent_no from leased s)
+  select array_agg(s.id), array_agg(s.fence), array_agg(s.seq) filter (where s.previous = 'retry'), array_agg(s.id)::text, array_agg(s.seq),
+    array_agg(s.type), array_agg(s.priority), array_agg(s.payload), array_agg(s.agent_kind), array_agg(s.agent_id), array_agg(s.idempotency_key),
+    array_agg(s.created_by), string_agg(timestamptz_send(s.created_at), ''), string_agg(timestamptz_send(s.run_at), ''),
+    array_agg(s.max_attempts), array_agg(p_claimants[width_bucket(s.id, p_ids)]), array_agg(s.rare),
+    exists (select from subscription s where s.tenant = p_tenant and s.ended_at is null)
+  into started, fences, retried, job_ids, seqs, types, priorities, payloads, agent_kinds, agent_ids, idempotency_keys, created_bys, created_ats,
+    run_ats, max_attempts, workers, rare, listened from leased s;
   at := t;
   expires_at := lease_end;
-  fence := floor + 1;
-  leasing := set_config('interlock.leasing', '', true) || set_config('interlock.verb', '', true);
-  if leased <> cardinality(got) and leased <> (select count(distinct x) from unnest(got) x) then
-    raise exception 'interlock: % jobs were locked and % granted', cardinality(got), leased using errcode = 'serialization_failure';
-  end if;
-
+  fence := p_floor + 1;
   if p_claim_id is not null then
-    insert into interlock.claim_result (tenant, worker, claim_id, job_ids, fences, at)
-    select p_tenant, p_worker, p_claim_id, array_agg(j.id), array_agg(j.fence), t from interlock.job j
-    where j.tenant = p_tenant and j.id = any(got)
+    insert into claim_result (tenant, worker, claim_id, job_ids, fences, at) values (p_tenant, p_worker, p_claim_id, started, fences, t)
     on conflict (tenant, worker, claim_id) do update set job_ids = excluded.job_ids, fences = excluded.fences, at = excluded.at;
+  end if;
+  if retried is not null then
+    delete from unsuccessful_job s where s.tenant = p_tenant and s.status = 'retry' and s.seq = any(retried);
+  end if;
+  if listened or current_setting('interlock.leaving', true) = 'yes' then
+    perform announce(p_tenant, started);
+    perform note_move_deltas(p_tenant, started);
+  end if;
+  if cardinality(started) < (select count(distinct x) from unnest(p_ids) x) then
+    raise exception 'interlock: % jobs were locked and % granted', cardinality(p_ids), cardinality(started) using errcode = 'serialization_failure';
   end if;
 end $$;
 

@@ -107,9 +107,7 @@ begin
     select a.no from agent a where a.tenant = p_tenant and a.next_due <= interlock.clock() and a.max_concurrency is not null
     order by a.no for update skip locked) x;
   if agent_nos is not null then
-    perform set_config('interlock.verb', 'on', true);
     perform release_slots(agent_nos, '{}');
-    perform set_config('interlock.verb', '', true);
   end if;
 end $$;
 

@@ -81,7 +81,7 @@ create or replace function interlock.metadata_of_change(o interlock.job, n inter
 declare
   stopped boolean := o.status = 'running' and n.status <> 'running';
 begin
-  if current_setting('interlock.verb', true) is distinct from 'change' then  -- PostgreSQL may reject JSON of operations
+  if current_user <> 'interlock_verbs' then  -- PostgreSQL may reject JSON of operations
     perform interlock.refuse_metadata(n.metadata);
   end if;
   return interlock.with_digests(n.metadata, concat_ws(',',
@@ -101,14 +101,25 @@ begin
     case when n.usage is distinct from o.usage then coalesce(interlock.named_digest('usage', interlock.digest(n.usage)), '"usage":null') end));
 end $$;
 
--- The same for a completion. p_fence: the lease whose steps to cover, if any may have been saved.
-create or replace function interlock.metadata_of_completion(
-  p_tenant text, p_id uuid, p_fence bigint, p_result text, p_summary text, p_usage text
-) returns text language sql stable return interlock.with_digests(null, concat_ws(',',
-  case when p_fence is not null then interlock.named_digest('checkpoint', interlock.checkpoint_digest(p_tenant, p_id)) end,
-  interlock.named_digest('result', interlock.digest(p_result)),
-  case when p_fence is not null then interlock.named_digest('steps', interlock.steps_digest(p_tenant, p_id, p_fence)) end,
-  interlock.named_digest('summary', interlock.digest(p_summary)), interlock.named_digest('usage', interlock.digest(p_usage))));
+-- The same for completions (sorted ids), in their order; null if no job has anything to cover. Ids of one batch are mostly
+-- adjacent, so one range probe usually shows that none of them has saved progress.
+create or replace function interlock.metadatas_of_completions(
+  p_tenant text, p_ids uuid[], p_results text[], p_summaries text[], p_usages text[]
+) returns text[] language plpgsql stable as $$
+declare
+  saved boolean := exists (select from job_checkpoint c where c.tenant = p_tenant and c.job_id between p_ids[1] and p_ids[cardinality(p_ids)])
+    or exists (select from job_step s where s.tenant = p_tenant and s.job_id between p_ids[1] and p_ids[cardinality(p_ids)]);
+begin
+  if not saved and p_results is null and p_summaries is null and p_usages is null then
+    return null;
+  end if;
+  return array(select with_digests(null, concat_ws(',',
+      case when saved then named_digest('checkpoint', checkpoint_digest(p_tenant, u.id)) end, named_digest('result', digest(u.result)),
+      case when saved then named_digest('steps', steps_digest(p_tenant, u.id,
+        (select l.fence from lease l where l.tenant = p_tenant and l.job_id = u.id))) end,
+      named_digest('summary', digest(u.summary)), named_digest('usage', digest(u.usage))))
+    from unnest(p_ids, p_results, p_summaries, p_usages) with ordinality as u(id, result, summary, usage, ordinal) order by u.ordinal);
+end $$;
 
 -- Return whether the metadata of a history row has the digests of all progress saved in the run it ended.
 create or replace function interlock.covers_progress(p_tenant text, p_id uuid, p_fence bigint, p_metadata text) returns boolean language plpgsql stable as $$

@@ -141,7 +141,7 @@ begin
     worker = null, lease_expires_at = null, approval_id = null, finished_at = clock(), updated_at = clock(),
     verb = 'cancel', actor = p_actor, reason = p_reason, metadata = ended.metadata,
     cancel_requested_at = coalesce(x.cancel_requested_at, clock()), cancel_reason = coalesce(x.cancel_reason, p_reason),
-    head = history_hash(j.head, j.version, j.status, became('cancelled', 'cancel', p_actor), j.attempt, j.fence, noted(p_reason, ended.metadata, micros(clock())))
+    head = history_hash(j.head, j.version, j.status, 'cancelled', 'cancel', p_actor, j.attempt, j.fence, p_reason, ended.metadata, micros(clock()))
   where x.tenant = p_tenant and x.id = p_id;
   alter table job enable trigger guard_move;
   perform set_config('interlock.verb', 'on', true);

@@ -9,11 +9,12 @@ end $$;
 create or replace function interlock.edit(
   p_tenant text, p_id uuid, p_version integer, p_actor text, p_metadata text, p_priority integer, p_run_at timestamptz,
   p_deadline timestamptz, p_max_attempts integer, p_tags text[]
-) returns integer language plpgsql as $$
+) returns integer language plpgsql security definer set search_path = interlock, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off set jit = off as $$
 declare
   changed integer;
 begin
-  perform set_config('interlock.tenant', p_tenant, true), set_config('interlock.verb', 'change', true);
+  perform set_config('interlock.tenant', p_tenant, true);
   update interlock.job j set priority = p_priority, eligibility_key = r.no, base = r.base, run_at = p_run_at, deadline = p_deadline,
     max_attempts = p_max_attempts, tags = p_tags, previous = j.status, version = j.version + 1, verb = 'edit', actor = p_actor,
     reason = null, metadata = p_metadata, updated_at = interlock.clock()
@@ -21,6 +22,8 @@ begin
     interlock.ensure_eligibility_key(p_tenant, k.type, k.requires, p_priority, k.repository, k.affinity_key) r
   where k.tenant = p_tenant and k.id = p_id and j.tenant = p_tenant and j.id = p_id and j.version = p_version;
   get diagnostics changed = row_count;
-  perform set_config('interlock.verb', '', true);
+  if changed = 1 then
+    perform interlock.settle(p_tenant, array[p_id]);
+  end if;
   return changed;
 end $$;

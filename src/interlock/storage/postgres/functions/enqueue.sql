@@ -83,61 +83,113 @@ create or replace function interlock.moment(p_micros bigint) returns timestamptz
 
 -- Insert jobs. The caller has validated them against the registry version p_registry.
 --
--- `rests` holds the less common options as one JSON object per job, or null. priorities, max_attempts and creators may
--- have one element that applies to all jobs.
+-- `rests` holds the less common options as one JSON object per job. types, priorities, eligibility_keys, bases,
+-- max_attempts and creators may have one element that applies to all jobs; agent_nos, keys, bodies, agent_kinds,
+-- agent_ids and rests are null if no job has any.
 --
 -- An item whose idempotency key or id already exists inserts nothing. Jobs with keys arrive sorted by key, so that two
 -- batches with the same keys cannot deadlock; `ordinals` holds their original positions.
 --
 -- Returns the sequence numbers, which rise in input order, and the ids only if some jobs were not inserted: one row per
--- job is expensive for the client.
+-- job is expensive for the client. History, counters and ready are written in the statement that inserts the jobs.
 create or replace function interlock.enqueue(
   p_tenant text, p_registry integer, ids uuid[], types text[], payloads text[], priorities integer[], eligibility_keys bigint[], bases bigint[],
   agent_nos bigint[], max_attempts integer[], creators text[], keys text[], bodies bytea[], agent_kinds text[], agent_ids text[], rests text[],
   metadatas text[], ordinals integer[], out seqs bigint[], out added text, out at timestamptz
-) language plpgsql
-  set plan_cache_mode = force_generic_plan set jit = off as $$
+) language plpgsql security definer set search_path = interlock, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
+  set enable_hashjoin = off set jit = off as $$
+#variable_conflict use_column
 declare
-  tenant_field text := interlock.field(p_tenant);
-  tail bytea;  -- the hashed bytes of each job after its metadata
-  same bytea;  -- the hashed bytes before the metadata, without the id, if all jobs have one creator
+  t timestamptz := clock();
+  origin text := field(p_tenant) || '36:';  -- the hashed text is origin, id, creation, metadata, ending
+  creation text := '1:1-6:queued7:enqueue';
+  ending text := field(micros(t));
+  limited bigint[] := '{}';
+  listened boolean;
   numbers bigint[];
+  created uuid[];
 begin
-  at := interlock.clock();
-  tail := convert_to(interlock.field(interlock.micros(at)), 'UTF8');
-  if cardinality(ids) > 1 and cardinality(creators) = 1 then
-    same := interlock.history_bytes(1, null, interlock.became('queued', 'enqueue', creators[1]), 1, 0, '-');
-  end if;
-  perform set_config('interlock.tenant', p_tenant, true), set_config('interlock.verb', 'on', true);
-  if p_registry <> coalesce((select x.registry from interlock.tenant x where x.tenant = p_tenant), 0) then
-    raise exception 'interlock: the registry of this tenant has changed' using errcode = 'IL001';
+  at := t;
+  p_tenant := set_config('interlock.tenant', p_tenant, true);  -- an assignment is cheaper than PERFORM
+  listened := refuse_stale_terms(p_tenant, p_registry, eligibility_keys);
+  if agent_nos is not null then
+    limited := lock_agents(array(select distinct n from unnest(agent_nos) n where n is not null order by n));
   end if;
   if ordinals is not null then
-    numbers := array(select nextval('interlock.job_seq_seq') from generate_series(1, cardinality(ordinals)));
+    numbers := array(select nextval('job_seq_seq') from generate_series(1, cardinality(ordinals)));
   end if;
   with created as (
-    insert into interlock.job (tenant, id, seq, type, status, priority, eligibility_key, base, agent_no, run_at, attempt, max_attempts,
-      fence, version, releases, created_at, updated_at, verb, actor, agent_kind, agent_id, idempotency_key, key_generation,
-      body_sha256, created_by, payload, metadata, {rare}, head)
+    insert into job (tenant, id, seq, type, status, priority, eligibility_key, base, agent_no, run_at, attempt, max_attempts, fence, version,
+      releases, created_at, updated_at, verb, actor, agent_kind, agent_id, idempotency_key, key_generation, body_sha256, created_by, payload,
+      metadata, {rare}, head)
     overriding system value
-    select p_tenant, n.id, n.seq, n.type, 'queued', coalesce(n.priority, priorities[1]), n.eligibility_key, n.base, n.agent_no,
-      coalesce(interlock.moment((r ->> 'run_at')::bigint), at + (r ->> 'delay_seconds')::double precision * interval '1 second', at),
-      1, coalesce(n.max_attempts, enqueue.max_attempts[1]), 0, 1, 0, at, at, 'enqueue', coalesce(n.creator, creators[1]), n.agent_kind,
-      n.agent_id, n.key, coalesce((r ->> 'key_generation')::integer, 0), n.body, coalesce(n.creator, creators[1]), n.payload, n.metadata, {rare_values},
-      sha256(interlock.origin(tenant_field, n.id) || case when same is not null then same
-        else interlock.history_bytes(1, null, interlock.became('queued', 'enqueue', coalesce(n.creator, creators[1])), 1, 0, '-') end
-        || convert_to(interlock.field(n.metadata), 'UTF8') || tail)
+    select p_tenant, n.id, coalesce(numbers[n.ordinal], nextval('job_seq_seq')), coalesce(n.type, types[1]), 'queued', coalesce(n.priority, priorities[1]),
+      coalesce(n.eligibility_key, eligibility_keys[1]), coalesce(n.base, bases[1]), n.agent_no,
+      coalesce(moment((r ->> 'run_at')::bigint), t + (r ->> 'delay_seconds')::double precision * interval '1 second', t), 1,
+      coalesce(n.max_attempts, enqueue.max_attempts[1]), 0, 1, 0, t, t, 'enqueue', n.creator, n.agent_kind, n.agent_id, n.key,
+      coalesce((r ->> 'key_generation')::integer, 0), n.body, n.creator, n.payload, n.metadata, {rare_values},
+      sha256(convert_to(origin || n.id::text || creation || octet_length(n.creator) || ':' || n.creator || '1:11:0-'
+        || octet_length(n.metadata) || ':' || n.metadata || ending, 'UTF8'))
     from (
-      select u.*, u.rest::json as r, coalesce(numbers[u.ordinal], nextval('interlock.job_seq_seq')) as seq
-      from unnest(ids, types, payloads, priorities, eligibility_keys, bases, agent_nos, max_attempts, creators, keys, bodies, agent_kinds, agent_ids, rests,
-        metadatas, ordinals) as u(id, type, payload, priority, eligibility_key, base, agent_no, max_attempts, creator, key, body, agent_kind, agent_id, rest,
-        metadata, ordinal)
+      select u.*, coalesce(u.given_creator, creators[1]) as creator, u.rest::json as r
+      from unnest(ids, types, payloads, priorities, eligibility_keys, bases, agent_nos, max_attempts, creators, keys, bodies, agent_kinds, agent_ids,
+        rests, metadatas, ordinals) as u(id, type, payload, priority, eligibility_key, base, agent_no, max_attempts, given_creator, key, body,
+        agent_kind, agent_id, rest, metadata, ordinal)
       offset 0
     ) n
-    on conflict do nothing returning id, seq)
-  select coalesce(array_agg(b.seq), '{}'), case when count(*) < cardinality(ids) then coalesce(string_agg(b.id::text, ' '), '') end
-  into seqs, added from created b;
-  perform set_config('interlock.verb', '', true);
+    on conflict do nothing
+    returning id, seq, type, eligibility_key, base, agent_no, run_at, deadline, actor, metadata, head),
+  recorded as (
+    insert into job_history (tenant, job_id, version, from_status, to_status, verb, actor, attempt, fence, metadata, at, hash)
+    select p_tenant, c.id, 1, null, 'queued', 'enqueue', c.actor, 1, 0, c.metadata, t, c.head from created c),
+  counted as (
+    insert into queue_counter (tenant, type, minute, to_status, count)
+    select p_tenant, c.type, date_trunc('minute', t), 'queued', count(*) from created c group by c.type),
+  waiting as (
+    insert into ready (tenant, eligibility_key, base, run_at, seq, job_id, deadline, agent_no, blocked)
+    select p_tenant, c.eligibility_key, c.base, c.run_at, c.seq, c.id, c.deadline, c.agent_no, coalesce(c.agent_no = any(limited), false) from created c)
+  select coalesce(array_agg(c.seq), '{}'), case when count(*) < cardinality(ids) then coalesce(string_agg(c.id::text, ' '), '') end, array_agg(c.id)
+  into seqs, added, created from created c;
+  if created is not null and (listened or limited <> '{}' or current_setting('interlock.leaving', true) = 'yes') then
+    perform after_enqueue(p_tenant, created, limited);
+  end if;
+end $$;
+
+-- Reject an enqueue whose caller relied on something that has changed, and return whether the tenant has subscriptions.
+-- A foreign key would be checked once per job.
+create or replace function interlock.refuse_stale_terms(p_tenant text, p_registry integer, p_keys bigint[]) returns boolean language plpgsql
+  stable as $$
+declare
+  registry integer; unknown boolean; listened boolean;
+begin
+  select (select x.registry from tenant x where x.tenant = p_tenant),
+    exists (select from (select distinct k from unnest(p_keys) k) u(no)
+      where not exists (select from eligibility_key r where r.tenant = p_tenant and r.no = u.no)),
+    exists (select from subscription s where s.tenant = p_tenant and s.ended_at is null) into registry, unknown, listened;
+  if p_registry <> coalesce(registry, 0) then
+    raise exception 'interlock: the registry of this tenant has changed' using errcode = 'IL001';
+  end if;
+  if unknown then
+    raise exception 'interlock: a job names a route that does not exist' using errcode = 'foreign_key_violation';
+  end if;
+  return listened;
+end $$;
+
+-- The rest of an enqueue, if jobs have agents with a limit, the tenant has subscriptions, or is leaving.
+create or replace function interlock.after_enqueue(p_tenant text, p_ids uuid[], p_limited bigint[]) returns void language plpgsql as $$
+begin
+  if p_limited <> '{}' then
+    if exists (select from (select j.agent_no, min(j.run_at) as first from job j where j.tenant = p_tenant and j.id = any(p_ids)
+                 and j.agent_no = any(p_limited) group by j.agent_no) b
+               cross join lateral (select from ready q where q.tenant = p_tenant and q.agent_no = b.agent_no and q.blocked <= false
+                                   and q.run_at > b.first limit 1) later) then
+      perform take_back_slots(p_limited);  -- a new job precedes one that has a slot and may not have started
+    end if;
+    perform release_slots(p_limited, '{}');
+  end if;
+  perform announce(p_tenant, p_ids);
+  perform note_move_deltas(p_tenant, p_ids);
 end $$;
 
 -- Return the jobs that already have these idempotency keys or ids, the newest of a key that ends last.

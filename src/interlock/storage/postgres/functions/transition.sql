@@ -3,62 +3,84 @@
 --
 -- Columns are passed as arrays, null if no job has a value, because encoding one value per job is expensive for the
 -- client. p_fences, workers and sanitizeds may have one element that applies to all jobs.
+--
+-- History and counters are written in the statement that changes the jobs. width_bucket finds the index of an id by
+-- binary search: without a join, the planner cannot choose a wrong join order.
 create or replace function interlock.complete(
   p_tenant text, ids uuid[], p_fences bigint[], workers text[], results text[], summaries text[], usages text[], sanitizeds boolean[],
   out positions integer[], out fences bigint[], out attempts integer[], out versions integer[], out at timestamptz
-) language plpgsql
+) language plpgsql security definer set search_path = interlock, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
   set enable_hashjoin = off set jit = off as $$
+#variable_conflict use_column
 declare
-  noted text;
-  tail text;
+  t timestamptz := clock();
   metadatas text[];
-  saved boolean;
   same_fence bigint := case when cardinality(p_fences) = 1 then p_fences[1] end;
   same_worker text := case when cardinality(workers) = 1 then workers[1] end;
-  same_actor text := 'worker:' || same_worker;
   same_sanitized boolean := case when cardinality(sanitizeds) = 1 then sanitizeds[1] end;
   at_first bytea;  -- the hashed bytes of a job completed in its first run, if they are the same for all
+  done uuid[]; involved boolean;
 begin
-  at := interlock.clock();
-  tail := interlock.field(interlock.micros(at));
-  noted := '--' || tail;
-  p_tenant := set_config('interlock.tenant', p_tenant, true);
-  -- Ids of one batch are mostly adjacent, so one range probe usually shows that none of them has saved progress.
-  saved := exists (select from interlock.job_checkpoint c where c.tenant = p_tenant and c.job_id between ids[1] and ids[cardinality(ids)])
-    or exists (select from interlock.job_step s where s.tenant = p_tenant and s.job_id between ids[1] and ids[cardinality(ids)]);
-  if saved then
-    metadatas := array(select interlock.metadata_of_completion(p_tenant, u.id, l.fence, u.result, u.summary, u.usage)
-      from unnest(ids, results, summaries, usages) with ordinality as u(id, result, summary, usage, ordinal)
-      left join lateral (select l.fence from interlock.lease l where l.tenant = p_tenant and l.job_id = u.id offset 0) l on true order by u.ordinal);
-  elsif results is not null or summaries is not null or usages is not null then
-    metadatas := array(select interlock.metadata_of_completion(p_tenant, u.id, null, u.result, u.summary, u.usage)
-      from unnest(ids, results, summaries, usages) with ordinality as u(id, result, summary, usage, ordinal) order by u.ordinal);
+  at := t;
+  p_tenant := set_config('interlock.tenant', p_tenant, true);  -- an assignment is cheaper than PERFORM
+  metadatas := metadatas_of_completions(p_tenant, ids, results, summaries, usages);
+  if cardinality(ids) > 1 and metadatas is null and same_fence <> {any_fence} then
+    at_first := history_bytes(3, 'running', 'succeeded', 'complete', 'worker:' || same_worker, 1, same_fence, null, null, micros(t));
   end if;
-  if cardinality(ids) > 1 and same_actor is not null and same_fence <> {any_fence} then
-    at_first := interlock.history_bytes(3, 'running', interlock.became('succeeded', 'complete', same_actor), 1, same_fence,
-      case when metadatas is null then noted else '-' end);
-  end if;
-  perform set_config('interlock.verb', 'on', true);
-  with done as (
-    -- width_bucket finds the index of an id by binary search: without a join, the planner cannot choose a wrong join
-    -- order.
-    update interlock.job j set status = 'succeeded', previous = j.status, version = j.version + 1, worker = null, lease_expires_at = null,
-      finished_at = at, updated_at = at, verb = 'complete', actor = coalesce(same_actor, 'worker:' || j.worker),
-      reason = null, metadata = metadatas[width_bucket(j.id, ids)], error = null, result = results[width_bucket(j.id, ids)], result_summary = summaries[width_bucket(j.id, ids)],
-      usage = coalesce(usages[width_bucket(j.id, ids)], j.usage),
+  with ended as (
+    update job j set status = 'succeeded', previous = j.status, version = j.version + 1, worker = null, lease_expires_at = null,
+      finished_at = t, updated_at = t, verb = 'complete', actor = 'worker:' || j.worker, reason = null,
+      metadata = metadatas[width_bucket(j.id, ids)], error = null, result = results[width_bucket(j.id, ids)],
+      result_summary = summaries[width_bucket(j.id, ids)], usage = coalesce(usages[width_bucket(j.id, ids)], j.usage),
       sanitized = j.sanitized or coalesce(same_sanitized, sanitizeds[width_bucket(j.id, ids)]),
-      head = sha256(j.head || case when j.version = 2 and at_first is not null then at_first else interlock.history_bytes(
-          j.version + 1, j.status, interlock.became('succeeded', 'complete', 'worker:' || j.worker), j.attempt, j.fence,
-          case when metadatas is null then noted else '-' end) end
-        || case when metadatas is null then ''::bytea else convert_to(interlock.field(metadatas[width_bucket(j.id, ids)]) || tail, 'UTF8') end)
+      head = sha256(j.head || case when j.version = 2 and at_first is not null then at_first else history_bytes(j.version + 1, 'running',
+        'succeeded', 'complete', 'worker:' || j.worker, j.attempt, j.fence, null, metadatas[width_bucket(j.id, ids)], micros(t)) end)
     where j.tenant = p_tenant and j.id = any(ids) and j.status = 'running'
       and j.worker = coalesce(same_worker, workers[width_bucket(j.id, ids)])
       and coalesce(same_fence, p_fences[width_bucket(j.id, ids)]) in (j.fence, {any_fence})
-    returning width_bucket(j.id, ids) as position, j.fence, j.attempt, j.version)
-  select array_agg(d.position), array_agg(d.fence), array_agg(d.attempt), array_agg(d.version)
-  into positions, fences, attempts, versions from done d;
-  perform set_config('interlock.verb', '', true);
+    returning j.id, j.seq, j.type, j.actor, j.fence, j.attempt, j.version, j.metadata, j.head,
+      num_nonnulls(j.agent_no, j.parent_id, j.webhook) > 0 as involved),
+  recorded as (
+    insert into job_history (tenant, job_id, version, from_status, to_status, verb, actor, attempt, fence, metadata, at, hash)
+    select p_tenant, e.id, e.version, 'running', 'succeeded', 'complete', e.actor, e.attempt, e.fence, e.metadata, t, e.head from ended e),
+  counted as (
+    insert into queue_counter (tenant, type, minute, from_status, to_status, count, last_seq)
+    select p_tenant, e.type, date_trunc('minute', t), 'running', 'succeeded', count(*), max(e.seq) from ended e group by e.type)
+  select array_agg(width_bucket(e.id, ids)), array_agg(e.fence), array_agg(e.attempt), array_agg(e.version), array_agg(e.id order by e.id),
+    bool_or(e.involved) or exists (select from subscription s where s.tenant = p_tenant and s.ended_at is null)
+  into positions, fences, attempts, versions, done, involved from ended e;
+  if involved or current_setting('interlock.leaving', true) = 'yes' then
+    perform after_completion(p_tenant, done);
+  elsif done is not null then
+    perform end_leases(p_tenant, done);
+  end if;
+end $$;
+
+-- The rest of a completion, if the jobs have agents, parents or webhooks, the tenant has subscriptions, or is leaving.
+create or replace function interlock.after_completion(p_tenant text, p_ids uuid[]) returns void language plpgsql as $$
+declare
+  parents uuid[] := wake_parents(p_tenant, p_ids);
+  touched uuid[] := p_ids || parents;  -- no index is searched by an expression under row-level security
+  nos bigint[] := array(select distinct j.agent_no from job j where j.tenant = p_tenant and j.id = any(touched)
+    and j.agent_no is not null order by 1);
+  limited bigint[] := '{}';
+begin
+  if nos <> '{}' then  -- agents are locked before any index table is changed
+    limited := lock_agents(nos);
+  end if;
+  perform end_leases(p_tenant, p_ids);
+  if parents is not null then
+    perform enter_ready(p_tenant, '{}', parents);
+  end if;
+  if limited <> '{}' then
+    if parents is not null then
+      perform take_back_slots(limited);
+    end if;
+    perform release_slots(limited, slots_freed(p_tenant, p_ids));
+  end if;
+  perform announce(p_tenant, p_ids);
+  perform note_move_deltas(p_tenant, p_ids);
 end $$;
 
 -- Return the backoff of a job: its own, else that of its agent, else that of its type.
@@ -89,7 +111,8 @@ end $$;
 
 -- Lock jobs and then their agents, each in one order, for a caller that changes them in several statements. Otherwise
 -- each statement would lock its agents after those of the previous one, which can deadlock.
-create or replace function interlock.hold(p_tenant text, p_ids uuid[]) returns void language plpgsql as $$
+create or replace function interlock.hold(p_tenant text, p_ids uuid[]) returns void language plpgsql
+  security definer set search_path = interlock, pg_temp as $$
 declare
   nos bigint[];
 begin
@@ -102,19 +125,19 @@ begin
   end if;
 end $$;
 
--- Write decided transitions; a null leaves its column unchanged.
+-- Write decided transitions, by sorted ids; a null leaves its column unchanged.
 create or replace function interlock.change(
   p_tenant text, ids uuid[], versions integer[], statuses interlock.status[], verbs text[], actors text[], attempts integer[],
   release_counts integer[], reasons text[], metadatas text[], run_ats timestamptz[], errors text[], cancel_requests timestamptz[],
   cancel_reasons text[], sanitizeds boolean[], approval_ids uuid[], results text[]
-) returns integer language plpgsql
+) returns integer language plpgsql security definer set search_path = interlock, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
   set enable_hashjoin = off set jit = off as $$
 declare
   t timestamptz := interlock.clock();
   changed integer;
 begin
-  perform set_config('interlock.tenant', p_tenant, true), set_config('interlock.verb', 'change', true);
+  perform set_config('interlock.tenant', p_tenant, true);
   update interlock.job j set status = u.status, previous = j.status, version = j.version + 1, verb = u.verb, actor = u.actor,
     attempt = u.attempt, releases = u.releases, reason = u.reason, metadata = u.metadata, run_at = coalesce(u.run_at, j.run_at),
     error = coalesce(u.error, j.error), cancel_requested_at = coalesce(u.cancel_requested_at, j.cancel_requested_at),
@@ -135,7 +158,9 @@ begin
     limit cardinality(ids)) u
   where j.ctid = u.at and j.version = u.version;
   get diagnostics changed = row_count;
-  perform set_config('interlock.verb', '', true);
+  if changed = cardinality(ids) then  -- else the caller rolls back
+    perform interlock.settle(p_tenant, ids);
+  end if;
   return changed;
 end $$;
 

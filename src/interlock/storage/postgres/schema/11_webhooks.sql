@@ -154,85 +154,6 @@ create function interlock.delivery_id() returns uuid language sql volatile
     placing substring(int8send(floor(extract(epoch from interlock.clock()) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid;
 comment on function interlock.delivery_id() is 'A new UUIDv7.';
 
--- Jobs of one type that become claimable in one statement make one event, due when they are.
-create function interlock.deliver_ready(p_tenant text, p_ids uuid[]) returns void
-  language plpgsql security definer set search_path = interlock, pg_temp as $$
-declare
-  t timestamptz := clock();
-begin
-  insert into outbox (tenant, id, channel, event, at, next_try_at, job_id, type, job_status, previous_status, attempt, version, agent_kind,
-    agent_id, tags)
-  select distinct on (s.channel, j.type, greatest(q.run_at, t)) j.tenant, delivery_id(), s.channel, 'queue.ready', t, greatest(q.run_at, t),
-    j.id, j.type, j.status, j.previous, j.attempt, j.version, j.agent_kind, j.agent_id, j.tags
-  from job j
-  join ready q on q.tenant = j.tenant and q.eligibility_key = j.eligibility_key and q.run_at = j.run_at and q.seq = j.seq and not q.blocked
-  join subscription s on s.tenant = j.tenant and s.ended_at is null and (s.expires_at is null or s.expires_at > t)
-    and 'queue.ready' = any(s.events) and (s.types is null or j.type = any(s.types))
-  where j.tenant = p_tenant and j.id = any(p_ids)
-    and not exists (select from outbox o where o.tenant = j.tenant and o.channel = s.channel and o.next_try_at = greatest(q.run_at, t)
-      and o.event = 'queue.ready' and o.type = j.type and o.grabs = 0)
-  order by s.channel, j.type, greatest(q.run_at, t), j.seq;
-end $$;
-
--- Its name sorts after the triggers that maintain ready, so it runs after them. It must be nearly free without
--- subscriptions.
-create function interlock.announce() returns trigger
-  language plpgsql security definer set search_path = interlock, pg_temp as $$
-declare
-  t timestamptz := clock();
-  whose text;
-  own boolean;  -- a finished job has its own webhook
-  listened text;
-  ended text;
-  ids uuid[];
-begin
-  if tg_op = 'UPDATE' then
-    listened := current_setting('interlock.listened', true);  -- set by after_update in this statement
-    ended := set_config('interlock.listened', '', true);
-    if listened = 'false' then
-      return null;
-    end if;
-  end if;
-  select n.tenant, exists (select from moved m where m.webhook is not null and m.status >= 'succeeded') into whose, own from moved n limit 1;
-  if own and tg_op = 'UPDATE' then
-    insert into outbox (tenant, id, channel, event, at, next_try_at, job_id, type, job_status, previous_status, attempt, version, agent_kind,
-      agent_id, tags, url)
-    select n.tenant, delivery_id(), 'host:' || substring(n.webhook from '://([^/]+)'), 'job.' || n.status, t, t, n.id, n.type, n.status,
-      n.previous, n.attempt, n.version, n.agent_kind, n.agent_id, n.tags, n.webhook
-    from moved n where n.webhook is not null and n.status >= 'succeeded' and n.status is distinct from n.previous;
-  end if;
-  if not exists (select from subscription s where s.tenant = whose and s.ended_at is null) then
-    return null;
-  end if;
-
-  with heard as materialized (
-    select s.channel, e.event, s.types from subscription s cross join unnest(s.events) as e(event)
-    where s.tenant = whose and s.ended_at is null and (s.expires_at is null or s.expires_at > t)
-  )
-  insert into outbox (tenant, id, channel, event, at, next_try_at, job_id, type, job_status, previous_status, attempt, version, agent_kind,
-    agent_id, tags, approval_id)
-  select distinct on (n.seq, h.channel, h.event) n.tenant, delivery_id(), h.channel, h.event, t, t, n.id, n.type, n.status, n.previous,
-    n.attempt, n.version, n.agent_kind, n.agent_id, n.tags,
-    case when h.event like 'approval.%' then coalesce(n.approval_id::text, n.metadata::json ->> 'approval_id') end
-  from moved n join heard h on (h.types is null or n.type = any(h.types)) and (h.event = 'job.' || n.status
-    or (h.event = 'approval.requested' and n.status = 'waiting_for_approval')
-    or (h.event = 'approval.decided' and n.previous = 'waiting_for_approval' and n.verb = 'decide'))
-  where n.tenant = whose and n.status is distinct from n.previous;
-
-  if exists (select from subscription s where s.tenant = whose and s.ended_at is null and 'queue.ready' = any(s.events)) then
-    -- Jobs that entered ready, and the parents of finished jobs.
-    select array_agg(n.id) into ids from (
-      select m.id from moved m where m.status <= 'retry' and (m.previous is null or m.previous > 'retry')
-      union select m.parent_id from moved m where m.parent_id is not null and m.status >= 'succeeded') n;
-    perform deliver_ready(whose, ids);
-  end if;
-  return null;
-end $$;
-create trigger announce_insert after insert on interlock.job referencing new table as moved
-  for each statement execute function interlock.announce();
-create trigger announce_update after update on interlock.job referencing new table as moved
-  for each statement execute function interlock.announce();
-
 -- A job may become claimable without a transition: it gets a concurrency slot, or an edit changes its run_at.
 create function interlock.announce_slot() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp as $$
@@ -248,7 +169,7 @@ begin
   return null;
 end $$;
 create trigger announce_slot after update on interlock.ready referencing new table as slotted
-  for each statement when (current_setting('interlock.listened', true) is distinct from 'false') execute function interlock.announce_slot();
+  for each statement execute function interlock.announce_slot();
 
 -- Return channels with due deliveries, round-robin over tenants: the oldest of each tenant, then the second of each,
 -- and so on.

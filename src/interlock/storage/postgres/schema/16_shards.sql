@@ -93,21 +93,7 @@ begin
   end loop;
 end $$;
 
--- Record every job that is written while its tenant is leaving. Also record the parent of a finished child: it may
--- become ready without being written itself.
-create function interlock.note_move_deltas() returns trigger
-  language plpgsql security definer set search_path = interlock, pg_temp as $$
-begin
-  insert into move_delta (tenant, job_id)
-  select n.tenant, n.id from written n
-  union select n.tenant, n.parent_id from written n where n.parent_id is not null and n.status >= 'succeeded';
-  return null;
-end $$;
-create trigger note_move_deltas_new after insert on interlock.job referencing new table as written for each statement
-  when (current_setting('interlock.leaving', true) = 'yes') execute function interlock.note_move_deltas();
-create trigger note_move_deltas after update on interlock.job referencing new table as written for each statement
-  when (current_setting('interlock.leaving', true) = 'yes') execute function interlock.note_move_deltas();
-
+-- The effects of transitions record changed jobs (note_move_deltas); these are the other parts of a job.
 create function interlock.note_move_delta() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 begin

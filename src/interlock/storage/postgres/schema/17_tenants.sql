@@ -112,3 +112,13 @@ begin
   end loop;
   revoke create on schema interlock from interlock_sweep;
 end $$;
+
+-- No one logs in as interlock_verbs; row-level security applies to it as to every other role.
+grant select on interlock.epoch, interlock.queue, interlock.job_type, interlock.job_step, interlock.job_checkpoint, interlock.approval_vote,
+  interlock.subscription, interlock.shard to interlock_verbs;
+grant select, insert on interlock.job_history, interlock.queue_counter, interlock.eligibility_key, interlock.move_delta, interlock.outbox to interlock_verbs;
+grant select, insert, update on interlock.job, interlock.tenant, interlock.agent to interlock_verbs;
+grant select, insert, update, delete on interlock.ready, interlock.lease, interlock.claim_result, interlock.job_await, interlock.unsuccessful_job
+  to interlock_verbs;
+grant select, update on interlock.approval to interlock_verbs;
+grant usage on all sequences in schema interlock to interlock_verbs;
