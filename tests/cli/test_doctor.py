@@ -70,7 +70,7 @@ def test_a_login_with_excess_privileges_is_noted(cli: CLI, postgres: Postgres, l
 
 # What is changed by hand, and what the rehearsal meets.
 SPOILT = {
-    "a right": ("revoke insert on interlock.job from interlock_app", "enqueue: permission denied for table job"),
+    "a right": ("revoke insert on interlock.job from interlock_verbs", "enqueue: permission denied for table job"),
     "a function": (
         "revoke execute on function interlock.ensure_agent from interlock_app",
         "a limited agent: permission denied for function ensure_agent",
