@@ -144,6 +144,20 @@ def test_a_request_slot_is_released_once() -> None:
     assert (admission.active, admission.body_bytes, dict(admission.by_tenant)) == (0, 0, {})
 
 
+def test_bodies_of_all_tenants_together_stay_within_the_budget() -> None:
+    admission = Admission(Options(auth=True, body_budget=1000))
+    seats = [admission.enter() for _ in range(3)]
+    for seat, tenant in zip(seats, "abc", strict=True):
+        seat.belongs_to(tenant)
+    seats[0].hold(400)
+    seats[1].hold(400)
+    with pytest.raises(Refusal, match="too many bodies are being read"):
+        seats[2].hold(400)
+    seats[0].leave()
+    seats[2].hold(400)
+    assert admission.body_bytes == 800
+
+
 def test_similar_tenant_names_are_counted_separately() -> None:
     admission = Admission(Options(auth=True, most_waiting=2))
     seat, other = admission.enter(), admission.enter()

@@ -81,6 +81,16 @@ async def test_a_revoke_with_an_unknown_outcome_is_not_repeated() -> None:
     assert len(server.heads) == 1
 
 
+@pytest.mark.parametrize("status", [502, 504])
+async def test_a_revoke_that_a_gateway_may_have_delivered_is_not_repeated(status: int) -> None:
+    async with scripted([answer(status, "bad gateway"), answer(200, RECEIPT)]) as server:
+        client = HttpClient(server.url)
+        with pytest.raises(Indeterminate, match="check before you repeat it"):
+            await client.jobs.revoke(NEVER)
+        await client.close()
+    assert len(server.heads) == 1
+
+
 async def test_a_revoke_that_was_certainly_not_applied_is_repeated() -> None:
     busy = answer(503, problem(503, "overloaded"), retry_after="0")
     async with scripted([busy, answer(200, RECEIPT)]) as server:
