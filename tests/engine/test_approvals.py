@@ -136,6 +136,7 @@ async def test_a_checkpoint_is_saved_with_the_request_under_its_lease(interlock_
     [
         ({"prompt": ""}, "/prompt"),
         ({"prompt": " \n "}, "/prompt"),
+        ({"prompt": "\u200b"}, "/prompt"),
         ({"required": 0}, "/required"),
         ({"required": 101}, "/required"),
         ({"expires_in_seconds": 0.5}, "/expires_in_seconds"),

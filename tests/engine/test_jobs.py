@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from interlock import wire
+from interlock.domain.decide import ReleaseJob
 from interlock.domain.job import Enqueued, Filter, NewJob, Rejected
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimFilter
@@ -42,6 +43,22 @@ async def test_the_same_key_with_another_body_is_rejected(interlock_engine: Engi
     await interlock_engine.jobs.enqueue(who, job_request({"type": "t", "payload": 1, "idempotency_key": "k"}))
     with pytest.raises(IdempotencyKeyReuse):
         await interlock_engine.jobs.enqueue(who, job_request({"type": "t", "payload": 2, "idempotency_key": "k"}))
+
+
+@pytest.mark.parametrize("blank", ["", "  ", "\u200b\n"])
+async def test_a_blank_reason_is_none(interlock_engine: Engine, who: Principal, blank: str) -> None:
+    engine = interlock_engine
+    ids = [(await engine.jobs.enqueue(who, JobRequest(type="t"))).id for _ in range(3)]
+    await engine.jobs.pause(who, "t", reason=blank)
+    assert (await engine.queries.queue(who.tenant, "t")).pause_reason is None
+    await engine.jobs.resume(who, "t")
+    leases = await engine.leases.claim(who.tenant, ClaimFilter("w1", limit=2))
+    await engine.jobs.revoke(who, leases[0].id, reason=blank)
+    await engine.leases.release(who.tenant, ReleaseJob(leases[1].id, leases[1].fence, "w1", reason=blank))
+    await engine.jobs.cancel(who, ids[2], reason=blank)
+    assert (await engine.queries.job(who.tenant, ids[2])).cancel_reason is None
+    for id in ids:
+        assert [row.reason for row in await engine.queries.history(who.tenant, id)][-1] is None
 
 
 async def test_a_revoke_repeated_by_the_store_ends_no_later_lease(store: Store, who: Principal) -> None:

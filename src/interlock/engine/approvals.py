@@ -142,7 +142,7 @@ class Approvals:
         kept = None if data is None else json_text.check(data, what="data", limit=self._limits.payload)
         if kept is not None and approval.schema is not None:
             await schemas.check(approval.schema, kept, what="data")
-        vote = command._replace(comment=wire.remark(command.comment, "comment"), data=kept)
+        vote = command._replace(comment=wire.reason(command.comment, "comment"), data=kept)
         (answer,) = await self._store.approvals.decide(approval.tenant, [vote])
         return answered(answer)
 
@@ -150,7 +150,7 @@ class Approvals:
         """Check the command against all limits; sanitize invalid Unicode instead of rejecting it."""
         id, worker = wire.job_id(order.id), wire.name(order.worker, "worker")
         prompt = wire.remark(order.prompt, "prompt")
-        if prompt is None or not prompt.strip():
+        if prompt is None or json_text.is_blank(order.prompt):
             raise Invalid("prompt must not be empty", pointer="/prompt")
         if order.required > 1 and order.schema is not None:
             raise Invalid("with several votes there is no data, and so no schema", pointer="/schema")

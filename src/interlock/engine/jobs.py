@@ -150,7 +150,7 @@ class Jobs:
 
     async def cancel(self, who: Principal, job_id: str, *, reason: str | None = None, force: bool = False) -> Receipt:
         """Cancel a job: immediately unless it is running; a running one by request, or immediately with `force`."""
-        order = CancelJob(wire.job_id(job_id), who.actor, wire.remark(reason, "reason"), force)
+        order = CancelJob(wire.job_id(job_id), who.actor, wire.reason(reason), force)
         return await self._order(who, order)
 
     async def revoke(self, who: Principal, job_id: str, *, reason: str | None = None) -> Receipt:
@@ -158,13 +158,11 @@ class Jobs:
         (job,) = await self._store.get(who.tenant, [wire.job_id(job_id)])
         if job is None:
             raise NotFound(job_id)
-        return await self._order(
-            who, RevokeLease(job.id, who.actor, wire.remark(reason, "reason"), below=job.fence + 1)
-        )
+        return await self._order(who, RevokeLease(job.id, who.actor, wire.reason(reason), below=job.fence + 1))
 
     async def pause(self, who: Principal, type: str, *, reason: str | None = None) -> None:
         """Stop leasing jobs of this type."""
-        remark = wire.remark(reason, "reason")
+        remark = wire.reason(reason)
         await self._store.registry.pause(
             who.tenant, await self._known_type(who.tenant, type), actor=who.actor, reason=remark
         )

@@ -226,9 +226,7 @@ class Leases:
                 if len(order.children) > MAX_CHILDREN:
                     raise Invalid(f"a job waits for at most {MAX_CHILDREN} children at a time", pointer="/children")
                 children = tuple(wire.job_id(child, "children") for child in order.children)
-                return order._replace(
-                    id=id, worker=worker, reason=wire.remark(order.reason, "reason"), children=children
-                )
+                return order._replace(id=id, worker=worker, reason=wire.reason(order.reason), children=children)
             case AcknowledgeCancel():
                 return order._replace(id=id, worker=worker)
 

@@ -99,7 +99,7 @@ class Operations:
         A job accepts no more children once it is cancelled or its cancellation is requested, so each level is closed
         before it is read.
         """
-        id, remark = wire.job_id(job_id), wire.remark(reason, "reason")
+        id, remark = wire.job_id(job_id), wire.reason(reason)
         (answer,) = await self._store.carry_out(who.tenant, [CancelJob(id, who.actor, remark, force)])
         if isinstance(answer, Rejected) and not isinstance(answer.error, AlreadyFinished):
             raise answer.error
@@ -137,7 +137,7 @@ class Operations:
         """
         who.need("operate")
         wire.whole(limit, "limit", 1, BATCH_SIZE)
-        remark = wire.remark(reason, "reason")
+        remark = wire.reason(reason)
         if (ids is None) == (filter is None):
             raise Invalid("give ids or a filter, and not both", pointer="/ids")
         found, refused, before_seq = (

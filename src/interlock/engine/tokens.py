@@ -172,7 +172,7 @@ def _new(request: TokenRequest, text: str, created_by: str) -> NewToken:
         hash=shape.fingerprint(text),
         roles=shape.roles(request.roles, worker_id=worker_id),
         created_by=created_by,
-        description=wire.remark(request.description, "description"),
+        description=wire.reason(request.description, "description"),
         worker_id=worker_id,
         types=shape.types(request.types),
         repositories=shape.repositories(request.repositories),

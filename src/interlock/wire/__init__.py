@@ -349,6 +349,11 @@ def remark(value: str | None, field: str) -> str | None:
     return sanitized
 
 
+def reason(value: str | None, field: str = "reason") -> str | None:
+    """Sanitize an optional text of a person: a blank one is none."""
+    return None if value is None or json_text.is_blank(value) else remark(value, field)
+
+
 def name(value: str, field: str) -> str:
     if not json_text.is_visible_name(value):
         raise Invalid(f"{field} must be {json_text.NAME_RULE}", pointer=f"/{field}")

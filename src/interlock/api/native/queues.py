@@ -80,7 +80,7 @@ async def pause_queue(call: RequestContext[Reason, Nothing]) -> Response:
 )  # fmt: skip
 async def resume_queue(call: RequestContext[Reason, Nothing]) -> Response:
     """Lease jobs of a type again; the reason is logged only."""
-    reason = wire.remark(call.body.reason, "reason")
+    reason = wire.reason(call.body.reason)
     await call.engine.jobs.resume(call.who, call.path["type"])
     log.info("resumed", tenant=call.who.tenant, type=call.path["type"], actor=call.who.actor, reason=reason)
     return Response(204, media_type="")
