@@ -28,25 +28,34 @@ def _url(webhook: str) -> str:
     return format_of(webhook)[1]
 
 
-def _encoder(body: Any) -> Callable[..., tuple[Any, ...]]:
-    """Return a function from a job and its derived members to the values of a body.
+# Members that the response has instead of fields of the job, in terms of those fields.
+_FORMS: Final = {
+    "location": "location",
+    "retry_count": "attempt - 1",
+    "agent": "None if agent_kind is None else {'kind': agent_kind, 'id': agent_id}",
+    "lease": "{'worker': worker, 'fence': fence, 'expires_at': when(lease_expires_at)}"
+    " if status is RUNNING and lease_expires_at is not None else None",
+    "webhook": "None if webhook is None else url(webhook)",
+}
+_BY_KIND: Final = {Kind.JSON: "Raw({0}.encode())", Kind.TIME: "when({0})"}
+
+
+def _encoder(body: Any) -> Callable[[Job, Location], tuple[Any, ...]]:
+    """Return a function from a job and its location to the values of a body.
 
     It is compiled, as namedtuple does it: a loop over the fields would add a sixth to the time of encoding a job.
     """
-    forms = {Kind.JSON: "Raw({0}.encode())", Kind.TIME: "when({0})"}
     parts = []
     for name in body.__struct_fields__:
-        form = "url({0})" if name == "webhook" else forms.get(FIELDS[name].kind) if name in FIELDS else None
-        part = name if form is None else form.format(name)
-        parts.append(f"None if {name} is None else {part}" if form and FIELDS[name].nullable else part)
-    scope: dict[str, Any] = {"Raw": Raw, "when": when, "url": _url}
+        form = _FORMS.get(name) or _BY_KIND.get(FIELDS[name].kind, "{0}").format(name)
+        bare = name in _FORMS or not FIELDS[name].nullable or form == name
+        parts.append(form if bare else f"None if {name} is None else {form}")
+    scope: dict[str, Any] = {"Raw": Raw, "when": when, "url": _url, "RUNNING": Status.RUNNING}
     exec(
-        "def encode(job, location, retry_count, agent, lease):\n"
-        f"  {', '.join(Job._fields)} = job\n"
-        f"  return {', '.join(parts)}",
+        f"def encode(job, location):\n  {', '.join(Job._fields)} = job\n  return {', '.join(parts)}",
         scope,
     )
-    found: Callable[..., tuple[Any, ...]] = scope["encode"]
+    found: Callable[[Job, Location], tuple[Any, ...]] = scope["encode"]
     return found
 
 
@@ -56,11 +65,7 @@ _encode_listed: Final = _encoder(responses.ListedJob)
 
 def job_fields(job: Job, *, now: int, listed: bool = False) -> tuple[Any, ...]:
     """Return the values of a response body of a job. The time matters only for a job that waits."""
-    agent = None if job.agent_kind is None else {"kind": job.agent_kind, "id": job.agent_id}
-    lease = None
-    if job.status is Status.RUNNING and job.lease_expires_at is not None:
-        lease = {"worker": job.worker, "fence": job.fence, "expires_at": when(job.lease_expires_at)}
-    return (_encode_listed if listed else _encode)(job, job.location(now), job.attempt - 1, agent, lease)
+    return (_encode_listed if listed else _encode)(job, job.location(now))
 
 
 def job_to_dict(job: Job, *, now: int) -> dict[str, Any]:

@@ -16,9 +16,11 @@ _BOOLEANS: Final = tuple(AT[name] for name, field in FIELDS.items() if field.kin
 
 def to_job(row: Sequence[Any]) -> Job:
     values = list(row)
+    if len(values) != len(AT):
+        raise TypeError(f"{len(values)} columns for {len(AT)} fields of a job")
     values[_STATUS] = STATUSES[values[_STATUS]]
     for i in _LISTS:
         values[i] = () if values[i] == "[]" else tuple(json.loads(values[i]))
     for i in _BOOLEANS:
-        values[i] = bool(values[i])
-    return Job._make(values)
+        values[i] = values[i] != 0
+    return tuple.__new__(Job, values)
