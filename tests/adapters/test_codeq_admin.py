@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from interlock.api.admission import RateLimiter
 from interlock.api.options import Options
-from interlock.api.rate_limit import RateLimiter
 from interlock.storage.contract import Store
 from tests.adapters.responses import NEVER, assert_response, json_of
 from tests.api.rig import Api, serving

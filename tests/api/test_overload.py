@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from interlock.api.admission import Admission
+from interlock.api.admission import MAX_BUCKETS, Admission, RateLimiter
 from interlock.api.options import Options
 from interlock.api.problems import Refusal
-from interlock.api.rate_limit import MAX_BUCKETS, RateLimiter
 from interlock.storage.contract import Store
 from tests.api.rig import Api, problem, serving
 from tests.support.eventually import eventually

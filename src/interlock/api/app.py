@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from interlock.api import openapi, system_routes
-from interlock.api.endpoint import Endpoint
+from interlock.api import native, openapi, system_routes
+from interlock.api.endpoint import Endpoint, PathRouter
 from interlock.api.middleware import Middleware
-from interlock.api.native import route_table as native
 from interlock.api.options import Options
-from interlock.api.router import PathRouter
 from interlock.api.routes import Route
 from interlock.api.service import Service
 from interlock.engine.engine import Engine

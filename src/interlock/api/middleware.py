@@ -11,11 +11,10 @@ from typing import Any, Final
 import structlog
 
 from interlock import tracing
-from interlock.api.endpoint import TRAIL, refusal, send_answer
+from interlock.api.endpoint import TRAIL, PathRouter, refusal, send_answer
 from interlock.api.headers import Headers
 from interlock.api.options import LOOPBACK_NAMES
 from interlock.api.problems import Refusal
-from interlock.api.router import PathRouter
 from interlock.api.routes import Response
 from interlock.api.service import Service, Trail
 

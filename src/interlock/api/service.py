@@ -7,12 +7,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from interlock.api.admission import Admission, Seat
+from interlock.api.admission import Admission, RateLimiter, Seat
 from interlock.api.cursors import Cursors
 from interlock.api.headers import NO_HEADERS, Headers
 from interlock.api.metrics import Metrics
 from interlock.api.options import Options
-from interlock.api.rate_limit import RateLimiter
 from interlock.domain.principal import Principal, local
 from interlock.engine.engine import Engine
 from interlock.errors import Fatal, Unavailable

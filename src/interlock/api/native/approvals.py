@@ -11,8 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from interlock import wire
 from interlock.api import auth
 from interlock.api.native import encode
-from interlock.api.native.lease_requests import CheckpointPart, LeaseRequest
-from interlock.api.native.leases import as_holder
+from interlock.api.native.leases import CheckpointPart, LeaseRequest, as_holder
 from interlock.api.native.pagination import Page, cursor_position, page
 from interlock.api.routes import ABSENT, Nothing, Request, RequestContext, Response, RouteTable, respond
 from interlock.domain.approval import (

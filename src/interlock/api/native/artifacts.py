@@ -9,8 +9,7 @@ from urllib.parse import quote
 from interlock.api import auth
 from interlock.api.body import pieces_of
 from interlock.api.long_poll import upload_in_time
-from interlock.api.native.lease_requests import LeaseRequest
-from interlock.api.native.leases import as_holder
+from interlock.api.native.leases import LeaseRequest, as_holder
 from interlock.api.native.pagination import Page, cursor_position, page
 from interlock.api.routes import Nothing, Request, RequestContext, Response, RouteTable, respond
 from interlock.domain.artifact import Artifact, Download, Holder, served_as

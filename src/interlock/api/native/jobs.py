@@ -1,4 +1,4 @@
-"""Jobs: enqueue, read, cancel, revoke."""
+"""Jobs: enqueue, read, list, edit and cancel them, and wait for their results."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from msgspec import UNSET, Meta, UnsetType
 
 from interlock import wire
 from interlock.api import auth
+from interlock.api.long_poll import waiting
 from interlock.api.native import encode
 from interlock.api.native.pagination import Limit, Page, cursor_position, page
 from interlock.api.routes import Nothing, Request, RequestContext, Response, RouteTable, respond
 from interlock.domain.job import Filter
-from interlock.domain.lifecycle import Status
+from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.errors import Invalid
 from interlock.wire import JobRequest, responses
 from interlock.wire.encode import receipt_to_dict
@@ -242,3 +243,27 @@ async def cancel(call: RequestContext[CancelRequest, Nothing]) -> Response:
 async def revoke(call: RequestContext[Reason, Nothing]) -> Response:
     """End the lease of a job now, as if it had expired."""
     return respond(receipt_to_dict(await call.engine.jobs.revoke(call.who, call.job_id, reason=call.body.reason)))
+
+
+class Wait(Request, frozen=True, kw_only=True):
+    """How long to wait."""
+
+    wait_seconds: Annotated[float, Meta(ge=0, le=60)] = 0.0
+
+
+@routes.add(
+    "GET", "/v1/jobs/{job_id}/result", roles=["read"], on_condition=["work"], query=Wait,
+    answers={200: responses.Job, 202: responses.JobStatus},
+)  # fmt: skip
+async def wait_for_result(call: RequestContext[None, Wait]) -> Response:
+    """Wait until a job has ended: 200 with the job, or 202 with its status when the time is up."""
+    job = await auth.readable(call)
+    if job.status not in TERMINAL and call.query.wait_seconds:
+        async with waiting(call) as enough:
+            job = await call.engine.waits.ended(
+                call.who.tenant, job.id, wait_seconds=call.query.wait_seconds, enough=enough
+            )
+    seen = await encode.job(call, job)
+    if job.status in TERMINAL:
+        return respond(seen, headers=encode.etag(job))
+    return respond({"id": job.id, "status": job.status, "location": seen.location}, 202)

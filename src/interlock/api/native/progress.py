@@ -8,8 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from interlock.api import auth, stream
-from interlock.api.native.lease_requests import EventPart, LeaseRequest, Seq, events_of
-from interlock.api.native.leases import as_holder
+from interlock.api.native.leases import EventPart, LeaseRequest, Seq, as_holder, events_of
 from interlock.api.native.pagination import Page, cursor_position, page
 from interlock.api.routes import Nothing, RequestContext, Response, RouteTable, respond
 from interlock.domain.job import Checkpoint

@@ -1,4 +1,4 @@
-"""Tokens: created, listed and revoked by admins; a token's secret is shown once."""
+"""Tokens, and who the service takes the caller for."""
 
 from __future__ import annotations
 
@@ -42,3 +42,18 @@ async def list_tokens(call: RequestContext[None, Page]) -> Response:
 async def revoke_token(call: RequestContext[Nothing, Nothing]) -> Response:
     """Revoke a token; every server rejects it within a second."""
     return respond(encode.token_to_dict(await call.engine.tokens.revoke(call.who, call.path["token_id"])))
+
+
+@routes.add("GET", "/v1/me", answers={200: responses.Me})
+async def me(call: RequestContext[None, Nothing]) -> Response:
+    """Return the caller, its tenant and its roles."""
+    who = call.who
+    return respond(
+        {
+            "tenant": who.tenant,
+            "actor": who.actor,
+            "roles": sorted(who.roles),
+            "worker": who.worker,
+            "auth": call.service.options.auth,
+        }
+    )

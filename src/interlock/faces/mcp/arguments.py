@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from interlock.api.json_schema import Schemas
+from interlock.api.openapi import Schemas
 from interlock.api.routes import Route
 from interlock.domain.job import FIELDS
 from interlock.domain.json_text import after_space, sanitize_text

@@ -10,19 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.api.native import (
-    approvals,
-    artifacts,
-    claims,
-    finishes,
-    heartbeats,
-    jobs,
-    operations,
-    progress,
-    queues,
-    results,
-)
-from interlock.api.native.route_table import routes
+from interlock.api.native import approvals, artifacts, jobs, operations, progress, queues, routes, work
 from interlock.api.routes import Handler, Route
 from interlock.errors import Forbidden, Invalid, NotFound
 from interlock.faces.mcp.api_client import Api, ApiRequest, ApiResponse
@@ -238,7 +226,7 @@ TOOLS: Final[Sequence[Tool]] = (
         "List jobs, newest first, without payloads. Continue with next_cursor while there is one.",
     ),
     _tool(
-        "wait_for_job", results.wait_for_result, "Wait for a job",
+        "wait_for_job", jobs.wait_for_result, "Wait for a job",
         "Wait up to 60 seconds until a job is terminal (succeeded, failed, dead_letter or cancelled). Returns the "
         "whole job then, else only its id, status and location: call again.",
     ),
@@ -284,15 +272,15 @@ TOOLS: Final[Sequence[Tool]] = (
         act=_get_artifact, schema=_ARTIFACT_SCHEMA,
     ),
     _tool(
-        "claim_job", claims.claim, "Claim a job",
+        "claim_job", work.claim, "Claim a job",
         "Lease the best job that is due and that this worker may have, waiting for one up to wait_seconds; jobs is "
         "empty if there is none. Keep lease.fence: every later call about the job needs it. Then work, call "
         "heartbeat_job before lease.expires_at, and end with complete_job, fail_job or request_approval. steps, "
         "checkpoint and approval are those of earlier runs.",
-        act=_plain(claims.claim, key="claim_id"), may_be_repeated=False,
+        act=_plain(work.claim, key="claim_id"), may_be_repeated=False,
     ),
     _tool(
-        "heartbeat_job", heartbeats.heartbeat, "Extend a lease",
+        "heartbeat_job", work.heartbeat, "Extend a lease",
         "Extend the lease of a claimed job, with events about progress. If cancel_requested is true, stop and call "
         "fail_job; on lease_lost another worker may have the job: stop.",
     ),
@@ -307,16 +295,16 @@ TOOLS: Final[Sequence[Tool]] = (
         "and every later claim of the job carries it in steps, so that the part is not repeated.",
     ),
     _tool(
-        "release_job", finishes.release, "Release a job",
+        "release_job", work.release, "Release a job",
         "Return a claimed job to its queue without using an attempt: now, after delay_seconds, at run_at, or when the "
         "named children are terminal. The same release again gets the same receipt.",
     ),
     _tool(
-        "complete_job", finishes.complete, "Report success",
+        "complete_job", work.complete, "Report success",
         "Report that a claimed job is done, with its result. The same report again gets the same receipt.",
     ),
     _tool(
-        "fail_job", finishes.fail, "Report failure",
+        "fail_job", work.fail, "Report failure",
         "Report that a claimed job failed. It is retried while attempts are left, unless retryable is "
         "false. The same report again gets the same receipt.",
     ),

@@ -1,27 +1,223 @@
-"""Finishes: complete, fail, release, acknowledge a cancel. Each ends a lease at most once."""
+"""Work: claim jobs, extend their leases, and finish them."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from interlock import wire
-from interlock.api import problems
+from interlock.api import auth, problems
+from interlock.api.long_poll import claim_with_wait, waiting
 from interlock.api.native import encode
-from interlock.api.native.lease_requests import LeaseRequest, LeaseRequestItem, count, odd_items
-from interlock.api.native.leases import as_holder, as_holders
+from interlock.api.native.leases import (
+    CheckpointPart,
+    EventPart,
+    LeaseRequest,
+    LeaseRequestItem,
+    as_holder,
+    as_holders,
+    count,
+    events_of,
+    odd_items,
+)
 from interlock.api.routes import ABSENT, Nothing, Request, RequestContext, Response, RouteTable, respond
+from interlock.domain import policy
+from interlock.domain.approval import Approval
 from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.decide import AcknowledgeCancel, CompleteJob, FailJob, Finish, ReleaseJob
-from interlock.domain.job import Rejected
+from interlock.domain.job import Heartbeat, Job, Rejected
+from interlock.domain.policy import ClaimFilter
+from interlock.domain.progress import StepRow
 from interlock.errors import Conflict, Error, Invalid
 from interlock.wire import responses
-from interlock.wire.encode import receipt_to_dict
+from interlock.wire.encode import decision_to_dict, heartbeat_reply_to_dict, receipt_to_dict, step_to_dict
+from interlock.wire.job import job_fields
 
 routes = RouteTable()
+
+
+class ClaimRequest(Request, frozen=True, kw_only=True):
+    """What a worker accepts; absent types mean any, absent capabilities all that the credential has.
+
+    Without `lease_seconds` the lease is that of the job's agent, else of its type, else 60 s.
+    """
+
+    types: list[str] | None = None
+    worker: str | None = None
+    capabilities: list[str] | None = None
+    affinity_keys: list[str] | None = None
+    limit: Annotated[int, Meta(ge=1, le=wire.LIMITS.claim)] = 1
+    lease_seconds: Annotated[float, Meta(ge=1, le=wire.LIMITS.lease_seconds)] | None = None
+    wait_seconds: Annotated[float, Meta(ge=0, le=60)] = 0.0
+    claim_id: str | None = None
+
+
+@routes.add("POST", "/v1/claims", roles=["work"], body=ClaimRequest, answers={200: responses.Claimed})
+async def claim(call: RequestContext[ClaimRequest, Nothing]) -> Response:
+    """Lease jobs, the best first; with `wait_seconds`, wait for the first. The same `claim_id` again gets the same."""
+    ask = _ask(call)
+    if call.body.wait_seconds:
+        jobs = await claim_with_wait(call, ask, call.body.wait_seconds)
+    else:
+        jobs = await call.engine.leases.claim(call.who.tenant, ask)
+    return respond({"jobs": await _leased(call, jobs)})
+
+
+def _ask(call: RequestContext[ClaimRequest, Nothing]) -> ClaimFilter:
+    body, who = call.body, call.who
+    allowed = who.policy.capabilities if who.policy is not None else frozenset()
+    keys = policy.any_or(body.affinity_keys, what="affinity_keys") if body.affinity_keys is not None else frozenset()
+    ask = ClaimFilter(
+        worker=auth.worker_name(who, body.worker),
+        types=policy.any_or(body.types, what="types"),
+        capabilities=allowed
+        if body.capabilities is None
+        else frozenset(policy.names(body.capabilities, what="capabilities")),
+        affinity_keys=keys,
+        limit=body.limit,
+        lease_seconds=body.lease_seconds,
+        claim_id=body.claim_id,
+    )
+    return who.narrowed(ask)
+
+
+async def _leased(call: RequestContext[ClaimRequest, Nothing], jobs: list[Job]) -> list[Any]:
+    """Add to each job what its worker needs from earlier runs; a first run needs nothing."""
+    past = jobs if call.body.claim_id is not None else [job for job in jobs if not job.runs_first]
+    steps: dict[str, list[StepRow]] = {}
+    decided: dict[str, list[Approval]] = {}
+    if past:
+        ids = [job.id for job in past]
+        steps = dict(zip(ids, await call.engine.progress.steps_of(call.who.tenant, ids), strict=True))
+        decided = await call.engine.approvals.decisions(call.who.tenant, past)
+    return [
+        responses.ClaimedJob(
+            *job_fields(job, now=0),
+            [step_to_dict(row) for row in steps.get(job.id, ())],
+            decision_to_dict(decided[job.id][-1]) if job.id in decided else None,
+            [decision_to_dict(one) for one in decided.get(job.id, ())],
+        )
+        for job in jobs
+    ]
+
+
+LeaseSeconds = Annotated[float, Meta(ge=1, le=wire.LIMITS.lease_seconds)]
+
+
+class HeartbeatRequest(LeaseRequest, frozen=True, kw_only=True):
+    """A heartbeat; without `lease_seconds` the lease is extended by its own length."""
+
+    lease_seconds: LeaseSeconds | None = None
+    events: tuple[EventPart, ...] = ()
+    checkpoint: CheckpointPart | None = None
+
+
+class HeartbeatRequestItem(LeaseRequestItem, frozen=True, kw_only=True):
+    """A heartbeat of one job in a batch."""
+
+    lease_seconds: LeaseSeconds | None = None
+    events: tuple[EventPart, ...] = ()
+    checkpoint: CheckpointPart | None = None
+
+
+class Heartbeats(Request, frozen=True, kw_only=True):
+    """Heartbeats of many jobs."""
+
+    items: list[HeartbeatRequestItem]
+
+
+@routes.add(
+    "POST", "/v1/jobs/{job_id}/heartbeat", roles=["work"], body=HeartbeatRequest, sanitizes=True,
+    has_checkpoint=True, answers={200: responses.HeartbeatReply},
+)  # fmt: skip
+async def heartbeat(call: RequestContext[HeartbeatRequest, Nothing]) -> Response:
+    """Extend a lease, and save the events and the checkpoint that came along."""
+
+    async def act(job_id: str, worker: str) -> Any:
+        return await call.engine.leases.heartbeat(
+            call.who.tenant, _heartbeat(call, call.body, job_id, worker, call.sanitized)
+        )
+
+    return respond(heartbeat_reply_to_dict(await as_holder(call, call.body, act)))
+
+
+@routes.add(
+    "POST", "/v1/heartbeats", roles=["work"], body=Heartbeats, sanitizes=True, has_checkpoint=True,
+    answers={200: responses.HeartbeatReplies},
+)  # fmt: skip
+async def heartbeats(call: RequestContext[Heartbeats, Nothing]) -> Response:
+    """Extend many leases; each item has its own result."""
+    items = call.body.items
+    wire.check_batch(items, call.engine.limits)
+    odd = odd_items(call)
+
+    def order(i: int, worker: str) -> Heartbeat:
+        return _heartbeat(call, items[i], items[i].id, worker, bool(odd) and odd[i])
+
+    answers = await as_holders(call, items, order, call.engine.leases.heartbeats)
+    return respond(
+        {
+            "items": [
+                problems.item(item.id, given.error) if isinstance(given, Rejected) else heartbeat_reply_to_dict(given)
+                for item, given in zip(items, answers, strict=True)
+            ]
+        }
+    )
+
+
+class Leases(Request, frozen=True, kw_only=True):
+    """Leases of one worker, and how long to wait until one of them must stop."""
+
+    items: list[LeaseRequestItem]
+    wait_seconds: Annotated[float, Meta(ge=0, le=60)] = 0.0
+
+
+class Interrupted(responses.Shape, frozen=True, kw_only=True):
+    """Jobs that their worker must stop; the heartbeat reply carries the reason."""
+
+    ids: list[str]
+
+
+@routes.add("POST", "/v1/leases/watch", roles=["work"], body=Leases, answers={200: Interrupted})
+async def watch_leases(call: RequestContext[Leases, Nothing]) -> Response:
+    """Name leased jobs that must stop: cancelled, or no longer leased to the caller. Waits for the first."""
+
+    def is_own(worker: str) -> bool:
+        return call.who.unchecked or auth.is_own_worker(call.who, worker)
+
+    async def look(enough: asyncio.Event | None = None) -> list[str]:
+        return await call.engine.leases.interrupted(
+            call.who.tenant, [(item.id, item.fence) for item in call.body.items], is_own=is_own,
+            wait_seconds=0.0 if enough is None else call.body.wait_seconds, enough=enough,
+        )  # fmt: skip
+
+    if not call.body.wait_seconds:
+        return respond({"ids": await look()})
+    async with waiting(call) as enough:
+        return respond({"ids": await look(enough)})
+
+
+def _heartbeat(
+    call: RequestContext[Any, Nothing],
+    body: HeartbeatRequest | HeartbeatRequestItem,
+    job_id: str,
+    worker: str,
+    sanitized: bool,
+) -> Heartbeat:
+    part = body.checkpoint
+    return Heartbeat(
+        job_id,
+        body.fence,
+        worker,
+        body.lease_seconds,
+        None if part is None else part.of(job_id, body.fence, worker, sanitized=sanitized),
+        events_of(call, body.events, sanitized=sanitized),
+    )
 
 
 class ErrorPart(Request, frozen=True, kw_only=True):
