@@ -29,11 +29,13 @@ async def lease(engine: Engine, who: Principal) -> tuple[str, int]:
 
 
 async def test_a_waiting_claim_is_woken_by_an_enqueue(interlock_engine: Engine, who: Principal) -> None:
-    waiting = asyncio.create_task(interlock_engine.leases.claim("acme", ClaimFilter("w"), wait_seconds=30))
+    deadline = asyncio.get_running_loop().time() + 60
+    waiting = asyncio.create_task(interlock_engine.leases.claim("acme", ClaimFilter("w"), wait_seconds=60))
     await asyncio.sleep(0)
     enqueued = await interlock_engine.jobs.enqueue(who, job_request({"type": "t"}))
     (job,) = await asyncio.wait_for(waiting, RETRY_SECONDS)
     assert job.id == enqueued.id
+    assert asyncio.get_running_loop().time() < deadline, "the claim found the job only when its time was over"
 
 
 async def test_wakeups_without_work_are_followed_less_and_less_often(
