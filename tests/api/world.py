@@ -13,6 +13,7 @@ from interlock.domain.artifact import File, Holder
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.wire import AgentName, JobRequest, SubscriptionRequest, TokenRequest
+from interlock.wire.schedule import ScheduleRequest
 from tests.api.rig import NEVER, Api
 
 WORKER: Final = "w1"
@@ -77,6 +78,7 @@ class World:
             "bulk": {"action": "cancel", "ids": []},
             "prune": {"days": 1},
             "put_type": {},
+            "set_schedule": {"every_seconds": 60, "job": {"type": "work"}},
             "put_agent": {},
             "subscribe": {"url": "https://example.com/hook", "events": ["job.succeeded"]},
             "create_token": {"roles": ["read"]},
@@ -127,6 +129,7 @@ async def make_world(api: Api, tenant: str) -> World:
     assert opened.approval is not None
     (artifact,) = await engine.artifacts.attach(tenant, Holder(held.id, held.fence, WORKER), [File("a.txt", b"hello")])
     await engine.registry.set_type(who, "known")
+    await engine.schedules.set(who, "known", ScheduleRequest(every_seconds=3600, job=JobRequest(type="work")))
     await engine.registry.set_agent(who, "planner", "one")
     queued = await engine.jobs.enqueue(who, JobRequest(type="work", agent=AgentName(kind="planner", id="two")))
     wanted = SubscriptionRequest(url="https://example.com/hook", events=["job.failed"])

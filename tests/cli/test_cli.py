@@ -182,7 +182,7 @@ def test_an_empty_list_prints_so(tmp_path: Path, noun: str) -> None:
         ("subscriptions",), ("audit", "head"), ("audit", "verify"), ("doctor",), ("prune", "--days", "1", "--yes"),
         ("restored",), ("jobs", "tail"), ("mcp",), ("tokens", "create", "--role", "admin"), ("jobs", "why", "12345678"),
         ("jobs", "edit", "12345678", "--priority", "1"), ("audit", "log"), ("audit", "export"), ("agents",),
-        ("bench",),
+
     ],
 )  # fmt: skip
 def test_a_missing_file_is_reported_and_not_created(tmp_path: Path, arguments: tuple[str, ...]) -> None:
@@ -361,3 +361,29 @@ async def test_migrate_upgrades_an_empty_postgres_and_prints_so(postgres: Postgr
     finally:
         await admin.execute(f"drop database {name} with (force)")
         await admin.close()
+
+
+def test_a_schedule_is_set_listed_run_and_deleted(cli: CLI) -> None:
+    options = ("--cron", "0 7 * * *", "--timezone", "Europe/Berlin", "--job", '{"type": "report"}')
+    made = cli.json("schedules", "set", "daily", *options)
+    assert (made["name"], made["cron"], made["paused"], made["job"]) == (
+        "daily",
+        "0 7 * * *",
+        False,
+        {"type": "report"},
+    )
+    assert "0 7 * * * Europe/Berlin" in cli("schedules").stdout
+    assert cli("schedules", "preview", "daily", "--n", "3").stdout.count("T0") == 3
+    assert cli("schedules", "pause", "daily").stdout == "daily: paused\n"
+    assert cli.json("schedules", "show", "daily")["next_at"] is None
+    job = cli.json("schedules", "run", "daily")
+    assert "daily" in str(job["headers"])
+    assert "next tick" in cli("schedules", "resume", "daily").stdout
+    assert cli("schedules", "delete", "daily").stdout == "daily: deleted\n"
+    assert cli("schedules", "show", "daily").returncode == 3
+
+
+def test_a_wrong_cron_expression_is_explained(cli: CLI) -> None:
+    done = cli("schedules", "set", "x", "--cron", "every day", "--job", '{"type": "t"}')
+    assert done.returncode == 4
+    assert "has 2 fields: expected 5" in done.stderr

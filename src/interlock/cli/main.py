@@ -25,6 +25,7 @@ from interlock.cli import (
     jobs,
     output,
     queues,
+    schedules,
     subscriptions,
     tokens,
     types,
@@ -62,6 +63,7 @@ app.command(approvals.app)
 app.command(agents.app)
 app.command(types.app)
 app.command(queues.app)
+app.command(schedules.app)
 app.command(workers.app)
 app.command(artifacts.app)
 app.command(subscriptions.app)

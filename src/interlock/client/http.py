@@ -54,11 +54,13 @@ from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal
 from interlock.domain.progress import LARGEST_NUMBER, EventRow, Report, Step, StepRow
 from interlock.domain.registry import Agent, JobType, QueueStats
+from interlock.domain.schedule import Schedule
 from interlock.domain.token import CreatedToken, Token
 from interlock.domain.webhook import CreatedSubscription, Delivery, DeliveryFilter, Subscription
 from interlock.domain.worker_presence import Presence
 from interlock.errors import ArtifactLost, Error, IdempotencyKeyReuse, Invalid, NotFound, Unavailable
 from interlock.wire import JobRequest, SubscriptionRequest, TokenRequest
+from interlock.wire.schedule import ScheduleRequest, Ticks, schedule_of
 
 MAX_WAIT_SECONDS: Final = 60.0
 SLOWEST_UPLOAD: Final = 32 * 1024  # bytes a second
@@ -409,6 +411,35 @@ class HttpQueues(Group):
         return await self._server.pages.after("/v1/queues", codec.queue, lambda one: one.type, after or None, limit)
 
 
+class HttpSchedules(Group):
+    async def get(self, name: str) -> Schedule:
+        return schedule_of((await self._server.get(_path("schedules", name))).body)
+
+    async def set(self, name: str, request: ScheduleRequest) -> Schedule:
+        body = msgspec.json.encode(request)
+        return schedule_of((await self._server.put(_path("schedules", wire.name(name, "name")), body)).body)
+
+    async def delete(self, name: str) -> None:
+        await self._server.delete(_path("schedules", name))
+
+    async def pause(self, name: str) -> Schedule:
+        return schedule_of((await self._server.post(_path("schedules", name, "pause"))).body)
+
+    async def resume(self, name: str) -> Schedule:
+        return schedule_of((await self._server.post(_path("schedules", name, "resume"))).body)
+
+    async def run(self, name: str) -> Job:
+        """Sent once: a repeated call would enqueue another job."""
+        return codec.job((await self._server.post(_path("schedules", name, "run"), repeatable=False)).body)
+
+    async def preview(self, name: str, n: int = 10) -> list[int]:
+        answer = await self._server.get(_path("schedules", name, "preview"), [("n", str(n))])
+        return [ticks for one in read(answer.body, Ticks).items if (ticks := wire.instant(one, "items")) is not None]
+
+    async def list(self, *, after: str = "", limit: int = 50) -> list[Schedule]:
+        return await self._server.pages.after("/v1/schedules", schedule_of, lambda one: one.name, after or None, limit)
+
+
 class HttpAgents(Group):
     async def get(self, kind: str, id: str) -> Agent:
         return codec.agent((await self._server.get(_path("agents", kind, id), kind=kind, id=id)).body)
@@ -595,6 +626,7 @@ class HttpClient:
         self.approvals = HttpApprovals(server)
         self.queues = HttpQueues(server)
         self.agents = HttpAgents(server)
+        self.schedules = HttpSchedules(server)
         self.types = HttpTypes(server)
         self.tokens = HttpTokens(server)
         self.subscriptions = HttpSubscriptions(server)

@@ -167,6 +167,21 @@ class LocalQueues:
         return await self._queries.queue(self._tenant, wire.name(type, "type"))
 
 
+class LocalSchedules:
+    def __init__(self, engine: Engine, who: Principal) -> None:
+        self._engine, self._who = engine, who
+        self.get = bound(engine.schedules.get, who.tenant)
+        self.set = bound(engine.schedules.set, who)
+        self.delete = bound(engine.schedules.delete, who)
+        self.pause = bound(engine.schedules.pause, who)
+        self.resume = bound(engine.schedules.resume, who)
+        self.preview = bound(engine.schedules.preview, who.tenant)
+        self.list = bound(engine.schedules.page, who.tenant)
+
+    async def run(self, name: str) -> Job:
+        return (await self._engine.schedules.run(self._who, name)).job
+
+
 class LocalAgents:
     def __init__(self, engine: Engine, who: Principal) -> None:
         self.get = bound(engine.registry.agent, who.tenant)
@@ -246,6 +261,7 @@ class LocalClient:
         self.approvals = LocalApprovals(engine, who)
         self.queues = LocalQueues(engine, who)
         self.agents = LocalAgents(engine, who)
+        self.schedules = LocalSchedules(engine, who)
         self.types = LocalTypes(engine, who)
         self.tokens = LocalTokens(engine, who)
         self.subscriptions = LocalSubscriptions(engine, who)

@@ -28,10 +28,12 @@ from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal
 from interlock.domain.progress import EventRow, Report, Step, StepRow
 from interlock.domain.registry import Agent, JobType, QueueStats
+from interlock.domain.schedule import Schedule
 from interlock.domain.token import CreatedToken, Token
 from interlock.domain.webhook import CreatedSubscription, Delivery, DeliveryFilter, Subscription
 from interlock.domain.worker_presence import Presence
 from interlock.wire import AgentName, JobRequest, SubscriptionRequest, TokenRequest, error_body
+from interlock.wire.schedule import ScheduleRequest
 
 __all__ = ["AgentName", "Client", "JobRequest", "LeasedJob", "error_body"]
 
@@ -235,6 +237,34 @@ class Queues(Protocol):
         ...
 
 
+class Schedules(Protocol):
+    """Jobs at times."""
+
+    async def get(self, name: str) -> Schedule: ...
+
+    async def set(self, name: str, request: ScheduleRequest) -> Schedule:
+        """Create or update a schedule; an update keeps what the schedule did so far."""
+        ...
+
+    async def delete(self, name: str) -> None: ...
+
+    async def pause(self, name: str) -> Schedule: ...
+
+    async def resume(self, name: str) -> Schedule: ...
+
+    async def run(self, name: str) -> Job:
+        """Enqueue the job of a schedule now; its ticks do not change."""
+        ...
+
+    async def preview(self, name: str, n: int = 10) -> list[int]:
+        """Return the next ticks."""
+        ...
+
+    async def list(self, *, after: str = "", limit: int = 50) -> list[Schedule]:
+        """List schedules by name."""
+        ...
+
+
 class Agents(Protocol):
     """The entities that jobs run for."""
 
@@ -375,6 +405,8 @@ class Client(Protocol):
     def queues(self) -> Queues: ...
     @property
     def agents(self) -> Agents: ...
+    @property
+    def schedules(self) -> Schedules: ...
     @property
     def types(self) -> Types: ...
     @property

@@ -24,6 +24,7 @@ from interlock.dashboard.pages import (
     links,
     overview,
     queues,
+    schedules,
     session,
     tokens,
     webhooks,
@@ -60,6 +61,9 @@ NOTICES: Final = {
     "denied": "Denied.",
     "paused": "Paused. Workers get no more jobs of this type.",
     "resumed": "Resumed.",
+    "schedule_paused": "Paused. The schedule enqueues no more jobs.",
+    "schedule_resumed": "Resumed.",
+    "schedule_run": "Enqueued by hand. The ticks of the schedule do not change.",
     "redelivered": "Delivery scheduled.",
     "renewed": "Subscription renewed.",
     "limited": "Limit updated. A lower limit takes effect as running jobs finish.",
@@ -77,7 +81,8 @@ NOTICES: Final = {
 def pages() -> list[Page]:
     """Return all pages and actions."""
     modules = (
-        overview, jobs, bulk, job, approvals, links, queues, agents, workers, webhooks, tokens, audit, session,
+        overview, jobs, bulk, job, approvals, links, queues, schedules, agents, workers, webhooks, tokens, audit,
+        session,
     )  # fmt: skip
     return [page for module in modules for page in module.pages]
 

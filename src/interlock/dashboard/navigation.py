@@ -23,6 +23,7 @@ NAVIGATION: Final = (
     NavigationItem("/jobs", "Jobs", READ_ROLES, "j"),
     NavigationItem("/approvals", "Approvals", APPROVAL_ROLES, "a"),
     NavigationItem("/queues", "Queues", READ_ROLES, "q"),
+    NavigationItem("/schedules", "Schedules", READ_ROLES, "s"),
     NavigationItem("/agents", "Agents", READ_ROLES, "g"),
     NavigationItem("/workers", "Workers", READ_ROLES, "w"),
     NavigationItem("/webhooks", "Webhooks", frozenset({"operate"}), "h"),

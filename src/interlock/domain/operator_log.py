@@ -12,6 +12,7 @@ from interlock.domain.audit import fields
 from interlock.domain.digests import of_text
 from interlock.domain.operations import PruneCommand
 from interlock.domain.registry import Agent, JobType
+from interlock.domain.schedule import Schedule
 from interlock.domain.timestamps import when
 from interlock.domain.token import NewToken
 from interlock.domain.webhook import NewSubscription
@@ -118,6 +119,31 @@ def renew(actor: str, id: str, expires_in_seconds: float | None) -> Entry:
 def rotate(actor: str, id: str | None, keep_seconds: float) -> Entry:
     """Record a new secret of a subscription, or of the webhooks of jobs if `id` is None."""
     return _entry(actor, "secret.rotate", "jobs" if id is None else id, keep_seconds=keep_seconds)
+
+
+def set_schedule(actor: str, schedule: Schedule) -> Entry:
+    """Record the digest of the job, whose payload may be long."""
+    return _entry(
+        actor, "schedule.set", schedule.name, cron=schedule.cron, every_seconds=schedule.every_seconds,
+        timezone=schedule.timezone, overlap=str(schedule.overlap), catch_up=str(schedule.catch_up),
+        jitter_seconds=schedule.jitter_seconds, job_sha256=of_text(schedule.job),
+    )  # fmt: skip
+
+
+def delete_schedule(actor: str, name: str) -> Entry:
+    return _entry(actor, "schedule.delete", name)
+
+
+def pause_schedule(actor: str, name: str) -> Entry:
+    return _entry(actor, "schedule.pause", name)
+
+
+def resume_schedule(actor: str, name: str) -> Entry:
+    return _entry(actor, "schedule.resume", name)
+
+
+def run_schedule(actor: str, name: str, job_id: str) -> Entry:
+    return _entry(actor, "schedule.run", name, job_id=job_id)
 
 
 def prune(order: PruneCommand, jobs: int, cutoff: int) -> Entry:

@@ -19,6 +19,7 @@ from interlock.engine.queries import Queries
 from interlock.engine.registry import TypeRegistry
 from interlock.engine.restore import Restore
 from interlock.engine.retention import EXTEND_EVERY_SECONDS, RETAIN_EVERY_SECONDS, Retention
+from interlock.engine.schedules import LOOK_EVERY_SECONDS, Schedules
 from interlock.engine.tokens import OWN, Tokens, Trust
 from interlock.engine.webhook_messages import FindFormat, no_format
 from interlock.engine.webhook_sender import Sender
@@ -51,6 +52,7 @@ class Engine:
         self.artifacts = Artifacts(store, objects, limits)
         self.registry = TypeRegistry(store, limits, strict_types=strict_types, implicit_agents=implicit_agents)
         self.jobs = Jobs(store, limits, self.registry)
+        self.schedules = Schedules(store, self.registry, self.jobs)
         self.operations = Operations(store, limits, strict_types=strict_types, implicit_agents=implicit_agents)
         self.retention = Retention(store, retention_days)
         self.workers = Workers(store.workers)
@@ -68,6 +70,7 @@ class Engine:
         self.maintenance = Maintenance(
             store,
             [
+                MaintenanceTask("schedules", LOOK_EVERY_SECONDS, self.schedules.fire_due),
                 MaintenanceTask("artifacts", COLLECT_EVERY_SECONDS, self.artifacts.collect_aside),
                 MaintenanceTask("subscriptions", SWEEP_EVERY_SECONDS, self.webhooks.sweep_subscriptions),
                 MaintenanceTask("workers", FORGET_EVERY_SECONDS, self.workers.forget),

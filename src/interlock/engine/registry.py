@@ -102,6 +102,14 @@ class TypeRegistry:
             return [Rejected(job) if isinstance(job, Error) else _accepted(job, next(answers)) for job in jobs]
         raise Invalid("the registry of types changes faster than a job can be checked against it; try again")
 
+    async def check(self, who: Principal, request: JobRequest) -> None:
+        """Raise the error that an enqueue of this request would meet now."""
+        known = await self._learn(who.tenant)
+        await known.meet_agents(self._store, who.tenant, [request])
+        checked = await self._checked(known, request, who, await self._store.now(), None, STANDARD, judged=False)
+        if isinstance(checked, Error):
+            raise checked
+
     async def set_type(
         self,
         who: Principal,

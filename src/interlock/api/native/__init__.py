@@ -10,6 +10,7 @@ from interlock.api.native import (
     progress,
     queues,
     registry,
+    schedules,
     subscriptions,
     tokens,
     work,
@@ -19,5 +20,7 @@ from interlock.api.routes import Route
 
 def routes() -> list[Route]:
     """Return every route of the native API, in the order of the documentation."""
-    modules = (jobs, operations, work, progress, artifacts, approvals, queues, registry, subscriptions, tokens)
+    modules = (
+        jobs, operations, work, progress, artifacts, approvals, queues, registry, schedules, subscriptions, tokens,
+    )  # fmt: skip
     return [route for module in modules for route in module.routes]

@@ -34,6 +34,7 @@ from interlock.storage.contract.due import Due as Due
 from interlock.storage.contract.operations import OperationStore
 from interlock.storage.contract.outbox import Outbox as Outbox
 from interlock.storage.contract.registry import RegistryStore
+from interlock.storage.contract.schedules import ScheduleStore
 from interlock.storage.contract.tokens import TokenStore
 from interlock.storage.contract.workers import WorkerStore
 from interlock.storage.expired import ExpiredCounts
@@ -141,6 +142,8 @@ class Store(
 
     @property
     def workers(self) -> WorkerStore: ...
+    @property
+    def schedules(self) -> ScheduleStore: ...
 
     @property
     def outbox(self) -> Outbox: ...

@@ -21,6 +21,7 @@ from interlock.storage.shards.jobs import ShardedJobs
 from interlock.storage.shards.operations import ShardedAudit, ShardedMaintenance, ShardedOperations
 from interlock.storage.shards.outbox import ShardedOutbox
 from interlock.storage.shards.registry import ShardedRegistry
+from interlock.storage.shards.schedules import ShardedSchedules
 from interlock.storage.shards.shard import Shard
 from interlock.storage.shards.tokens import ShardedTokens
 from interlock.storage.shards.workers import ShardedWorkers
@@ -47,6 +48,7 @@ class ShardedStore(
         self.approvals = ShardedApprovals(self)
         self.artifacts = ShardedArtifacts(self)
         self.registry = ShardedRegistry(self)
+        self.schedules = ShardedSchedules(self)
         self.tokens = ShardedTokens(self)
         self.workers = ShardedWorkers(self)
         self._ready = Wakeup()

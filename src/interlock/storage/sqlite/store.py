@@ -37,6 +37,7 @@ from interlock.storage.parts.approvals import Approvals
 from interlock.storage.parts.artifacts import Artifacts
 from interlock.storage.parts.outbox import StoredOutbox
 from interlock.storage.parts.registry import TypesAndAgents
+from interlock.storage.parts.schedules import Schedules
 from interlock.storage.parts.tokens import Tokens
 from interlock.storage.parts.workers import Workers
 from interlock.storage.sql_files import load
@@ -90,6 +91,7 @@ class SQLiteStore(
         self.approvals = Approvals(database)
         self.artifacts = Artifacts(database)
         self.registry = TypesAndAgents(database)
+        self.schedules = Schedules(database)
         self.tokens = Tokens(database)
         self.workers = Workers(database)
         self.outbox = StoredOutbox(database)

@@ -107,7 +107,7 @@ begin
       'due_approvals(timestamptz, integer)', 'due_waits(timestamptz, integer)', 'token_owner(bytea)', 'old_tokens(timestamptz, integer)',
       'due_orphans(timestamptz, integer)', 'due_channels(timestamptz, integer)', 'old_subscriptions(timestamptz, integer)',
       'old_deliveries(timestamptz, integer)', 'population()', 'moves()', 'long_tails(integer, integer)', 'last_job_seq()',
-      'any_job(uuid, uuid)'] loop
+      'any_job(uuid, uuid)', 'due_schedules(timestamptz, integer)'] loop
     execute format('alter function interlock.%s owner to interlock_sweep', f);
   end loop;
   revoke create on schema interlock from interlock_sweep;

@@ -1,0 +1,2 @@
+-- name: due
+select tenant, name from interlock.due_schedules(:now, :limit);

@@ -1,0 +1,103 @@
+"""Schedules in JSON: the request, the response body, and back."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from interlock.domain.schedule import CatchUp, Overlap, Schedule
+from interlock.domain.timestamps import when
+from interlock.wire import JobRequest, instant, responses
+
+
+class ScheduleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A schedule: when it ticks, and the job that each tick enqueues."""
+
+    job: JobRequest
+    cron: str | None = None
+    every_seconds: float | None = None
+    timezone: str = "UTC"
+    overlap: Overlap = Overlap.ALLOW
+    catch_up: CatchUp = CatchUp.NONE
+    jitter_seconds: float = 0
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+
+
+class ScheduleShape(responses.Shape, frozen=True, kw_only=True):
+    """A schedule, its next tick and what its last tick did."""
+
+    name: str
+    cron: str | None
+    every_seconds: float | None
+    timezone: str
+    starts_at: datetime | None
+    ends_at: datetime | None
+    job: dict[str, Any]
+    overlap: Overlap
+    catch_up: CatchUp
+    jitter_seconds: float
+    next_at: datetime | None
+    last_at: datetime | None
+    last_job_id: str | None
+    last_error: str | None
+    paused: bool
+    paused_at: datetime | None
+    paused_by: str | None
+    version: int
+    created_at: datetime
+    created_by: str
+    updated_at: datetime
+
+
+class Ticks(responses.Shape, frozen=True, kw_only=True):
+    """Times of ticks, earliest first."""
+
+    items: list[datetime]
+
+
+def schedule_to_dict(kept: Schedule) -> dict[str, Any]:
+    """Serialize a schedule."""
+
+    def time(at: int | None) -> str | None:
+        return None if at is None else when(at)
+
+    return {
+        "name": kept.name,
+        "cron": kept.cron,
+        "every_seconds": kept.every_seconds,
+        "timezone": kept.timezone,
+        "starts_at": time(kept.starts_at),
+        "ends_at": time(kept.ends_at),
+        "job": msgspec.Raw(kept.job.encode()),
+        "overlap": str(kept.overlap),
+        "catch_up": str(kept.catch_up),
+        "jitter_seconds": kept.jitter_seconds,
+        "next_at": None if kept.paused_at is not None else time(kept.next_at),
+        "last_at": time(kept.last_at),
+        "last_job_id": kept.last_job_id,
+        "last_error": kept.last_error,
+        "paused": kept.paused_at is not None,
+        "paused_at": time(kept.paused_at),
+        "paused_by": kept.paused_by,
+        "version": kept.version,
+        "created_at": when(kept.created_at),
+        "created_by": kept.created_by,
+        "updated_at": when(kept.updated_at),
+    }
+
+
+class _Body(ScheduleShape, frozen=True, kw_only=True):
+    job: msgspec.Raw  # type: ignore[assignment]
+
+
+def schedule_of(body: bytes | msgspec.Raw) -> Schedule:
+    """Decode a response body; the job keeps its exact bytes."""
+    given = msgspec.json.decode(body, type=_Body)
+    values: dict[str, Any] = {name: getattr(given, name) for name in Schedule._fields}
+    for name, value in values.items():
+        if isinstance(value, datetime):
+            values[name] = instant(value, name)
+    return Schedule(**(values | {"job": bytes(given.job).decode()}))
