@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from interlock.domain.operations import PruneCommand
 from interlock.domain.registry import JobType
+from interlock.domain.schedule import CatchUp, Overlap, Schedule
 from interlock.domain.token import NewToken
 from interlock.domain.worker_presence import WorkerSeen
 from interlock.storage.contract import Store
@@ -51,6 +52,13 @@ async def tables(sql: SqlConnection, *, with_tenant: bool) -> list[str]:
     return [table for (table,) in rows]
 
 
+def schedule() -> Schedule:
+    return Schedule(
+        "nightly", "0 3 * * *", None, "UTC", None, None, '{"type":"report"}', Overlap.ALLOW, CatchUp.NONE, 0,
+        None, None, None, None, None, None, 1, 0, OPERATOR, 0,
+    )  # fmt: skip
+
+
 async def furnish(queue: TenantQueue) -> None:
     """At least one row in every table that has a tenant."""
     job = await queue.running(type="held")
@@ -77,6 +85,7 @@ async def furnish(queue: TenantQueue) -> None:
     hash = hashlib.sha256(queue.tenant.encode()).digest()
     await queue.store.tokens.create(queue.tenant, [NewToken(new_id(), hash, ("read",), OPERATOR)])
     await queue.store.workers.note(queue.tenant, [WorkerSeen("w1", (ask(),))])
+    await queue.store.schedules.set(queue.tenant, schedule(), actor=OPERATOR)
     await queue.store.index_job_blocks(1, 1000)
     assert isinstance(queue.store, PostgresStore)
     await queue.store.assign_shard(queue.tenant, "a")
@@ -200,6 +209,7 @@ async def test_the_sweeper_owns_only_functions_that_return_tenant_and_id(sql: Sq
         "old_subscriptions": "TABLE(tenant text, id uuid)",
         "due_deadlines": "TABLE(tenant text, job_id uuid)",
         "due_approvals": "TABLE(tenant text, job_id uuid)",
+        "due_schedules": "TABLE(tenant text, name text)",
         "due_waits": "TABLE(tenant text, job_id uuid)",
         "approval_of_token": "TABLE(tenant text, approval_id uuid)",
         "due_leases": "TABLE(tenant text, job_id uuid)",

@@ -289,7 +289,7 @@ class Context:
         result = await self._threads.run(partial(function, *args, **kwargs))
         return await result if isinstance(result, Awaitable) else result
 
-    async def use_patches(self, names: Iterable[str]) -> None:
+    async def _use_patches(self, names: Iterable[str]) -> None:
         """Record patches that the code of the task names, if this is the first run, before the task begins."""
         if self._is_new:
             for name in names:

@@ -67,7 +67,7 @@ async def _ended(run: Run, threads: Threads) -> Finish | None:
         arguments[run.task.signature.context or ""] = run.context
     try:
         if run.context is not None and run.task.patches:
-            await run.context.use_patches(run.task.patches)
+            await run.context._use_patches(run.task.patches)
         if run.task.is_async:
             result = await run.task.function(**arguments)
         else:
