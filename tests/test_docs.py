@@ -108,6 +108,32 @@ def test_every_decision_is_listed() -> None:
     assert [p.name for p in (DOCS / "contributing" / "decisions").glob("0*.md") if p.name not in index] == []
 
 
+def test_the_change_guide_names_files_that_exist() -> None:
+    text = (DOCS / "contributing" / "change-guide.md").read_text()
+    cells = "".join(line for line in text.splitlines() if line.startswith("|"))
+    named = {name for name in re.findall(r"`([\w./*-]+)`", cells) if "/" in name or name.endswith(".py")}
+    assert len(named) > 40
+    roots = (ROOT, ROOT / "src" / "interlock")
+    assert sorted(name for name in named if not any(any(root.glob(name)) for root in roots)) == []
+
+
+def test_the_map_of_the_architecture_names_modules_that_exist() -> None:
+    text = (DOCS / "contributing" / "architecture.md").read_text()
+    (plan,) = blocks(text.partition("## Map")[2].partition("##")[0], "")
+    package, named = "", list[str]()
+    for line in plan.splitlines():
+        first, modules = line[:14].strip(), re.sub(r"\(.*?\)", "", line[14:]).split()
+        package = first or package
+        named += [first] if first else []
+        named += [] if package.endswith(".py") else [package + name for name in modules]
+    assert len(named) > 60
+    source = ROOT / "src" / "interlock"
+    exists = {name: (source / name).exists() or (source / f"{name}.py").exists() for name in named}
+    assert [name for name in named if not exists[name]] == []
+    packages = {f"{part.parent.name}/" for part in source.glob("*/__init__.py")}
+    assert packages <= set(named), "add the package to the map"
+
+
 def test_the_readme_names_the_two_commands() -> None:
     readme = (ROOT / "README.md").read_text()
     assert "make up" in readme

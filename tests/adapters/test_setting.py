@@ -67,7 +67,9 @@ async def test_adapters_are_named_in_a_list_or_separated_by_commas(tmp_path: Pat
 
 @pytest.mark.parametrize("value", ["unknown", "codeq,unknown"])
 def test_an_adapter_that_is_not_installed_is_rejected(tmp_path: Path, value: str) -> None:
-    with pytest.raises(Invalid, match="unknown face 'unknown': installed are codeq, mcp, moonmind") as rejection:
+    with pytest.raises(
+        Invalid, match="unknown protocol adapter 'unknown': installed are codeq, mcp, moonmind"
+    ) as rejection:
         config.load({}, environ={"INTERLOCK_FACES": value}, directory=tmp_path)
     assert rejection.value.pointer == "/faces"
 

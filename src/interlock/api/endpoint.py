@@ -198,7 +198,8 @@ class PathRouter:
                 node = _below(node, segment, endpoint.path)
             if node.endpoint is not None:
                 raise Invalid(
-                    f"the path {endpoint.path} is served twice: remove one of the faces that serve it", pointer="/faces"
+                    f"the path {endpoint.path} is served twice: remove one of the protocol adapters that serve it",
+                    pointer="/faces",
                 )
             node.endpoint = endpoint
 

@@ -1,4 +1,4 @@
-"""Schedules: named objects that enqueue a job at each tick, exactly once however many processes look.
+"""Schedules: named objects that enqueue a job at each tick, exactly once for any number of processes.
 
 A due schedule is fired by any process that runs maintenance. It enqueues the job under an idempotency key that names
 the tick, then records the outcome. A process that dies in between leaves the tick due: the next one enqueues the same

@@ -38,7 +38,8 @@ def check_face(name: str) -> None:
     if name not in installed_faces():
         known = ", ".join(installed_faces()) or "none: Interlock itself is not installed, only its source"
         raise Invalid(
-            f"unknown face {name!r}: installed are {known}; install its package or remove it", pointer="/faces"
+            f"unknown protocol adapter {name!r}: installed are {known}; install its package or remove it",
+            pointer="/faces",
         )
 
 
@@ -51,16 +52,18 @@ def load_face(name: str) -> type[Adapter]:
     package = first.dist.name if first.dist is not None else first.value
     if others:
         both = " and ".join(sorted(one.dist.name if one.dist is not None else one.value for one in (first, *others)))
-        raise Invalid(f"face {name!r} is provided by {both}: uninstall all but one", pointer="/faces")
+        raise Invalid(f"protocol adapter {name!r} is provided by {both}: uninstall all but one", pointer="/faces")
     try:
         found = first.load()
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         raise Invalid(
-            f"face {name!r} of the package {package} cannot be imported ({why}): repair or remove it", pointer="/faces"
+            f"protocol adapter {name!r} of the package {package} cannot be imported ({why}): repair or remove it",
+            pointer="/faces",
         ) from error
     if not isinstance(found, type) or not issubclass(found, Adapter):
         raise Invalid(
-            f"face {name!r} of the package {package} is not a subclass of Adapter: {first.value}", pointer="/faces"
+            f"protocol adapter {name!r} of the package {package} is not a subclass of Adapter: {first.value}",
+            pointer="/faces",
         )
     return found
