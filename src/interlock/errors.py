@@ -48,7 +48,7 @@ from typing import NamedTuple, Self
 
 
 class Error(Exception):
-    """The base of everything Interlock raises on purpose."""
+    """Base class of all Interlock errors."""
 
     code = "error"
     status = 500
@@ -73,7 +73,7 @@ class Unauthenticated(Error):
     status = 401
 
     def __init__(self) -> None:
-        super().__init__("a valid credential is needed, sent as Authorization: Bearer …")
+        super().__init__("a valid credential is required: send it as Authorization: Bearer …")
 
 
 class Forbidden(Error):
@@ -109,7 +109,7 @@ class LeaseLost(Conflict):
 
     def __init__(self, job_id: str, fence: int) -> None:
         self.job_id, self.fence = job_id, fence
-        super().__init__(f"job {job_id}: fence {fence} no longer holds the lease; stop working on it")
+        super().__init__(f"job {job_id}: lease lost, fence {fence} is stale; stop this run")
 
 
 class BrokenJob(Conflict):
@@ -120,8 +120,8 @@ class BrokenJob(Conflict):
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
         super().__init__(
-            f"job {job_id}: its row breaks a rule of the database: it was changed with the rules switched off; "
-            "run interlock doctor, which names the rule, and interlock doctor --repair, which ends the job"
+            f"job {job_id}: its row violates a database constraint, because it was changed with constraints disabled; "
+            "run interlock doctor to see the constraint, and interlock doctor --repair to end the job"
         )
 
 
@@ -142,7 +142,7 @@ class NotRunning(Conflict):
 
     def __init__(self, job_id: str, fence: int) -> None:
         self.job_id, self.fence = job_id, fence
-        super().__init__(f"job {job_id}: the run under fence {fence} has been finished")
+        super().__init__(f"job {job_id}: the run with fence {fence} is already finished")
 
 
 class CheckpointConflict(Conflict):
@@ -182,8 +182,10 @@ class TokenExists(Conflict):
 
     def __init__(self, key: str, token_id: str) -> None:
         self.key, self.token_id = key, token_id
-        lost = "if it was lost, revoke that token and make another one under a new key"
-        super().__init__(f"key {key!r} belongs to token {token_id}, whose text was shown once and is not kept; {lost}")
+        super().__init__(
+            f"idempotency key {key!r} was already used for token {token_id}; its secret cannot be shown again: "
+            f"revoke {token_id} and retry with a new key"
+        )
 
 
 class ParentNotActive(Conflict):
@@ -193,7 +195,7 @@ class ParentNotActive(Conflict):
 
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
-        super().__init__(f"parent {job_id} has ended or is being cancelled; it takes no more children")
+        super().__init__(f"parent {job_id} is terminal or being cancelled: it accepts no new children")
 
 
 class WouldDeadlock(Conflict):
@@ -204,8 +206,8 @@ class WouldDeadlock(Conflict):
     def __init__(self, job_id: str, child_id: str) -> None:
         self.job_id, self.child_id = job_id, child_id
         super().__init__(
-            f"job {job_id} would wait indefinitely for child {child_id}: every slot of a strict agent that it needs is "
-            "held by jobs that wait; raise max_concurrency, turn strict off, or give the child another agent"
+            f"job {job_id} would wait indefinitely for child {child_id}: all slots of a strict agent that it needs are "
+            "held by waiting jobs; raise max_concurrency, turn strict off, or give the child another agent"
         )
 
 
@@ -216,7 +218,7 @@ class NotEditable(Conflict):
 
     def __init__(self, job_id: str, status: str) -> None:
         self.job_id = job_id
-        super().__init__(f"job {job_id} is {status}; only a queued or retrying job can be edited")
+        super().__init__(f"job {job_id} is {status}: only a queued or retrying job can be edited")
 
 
 class NotTerminal(Conflict):
@@ -226,7 +228,7 @@ class NotTerminal(Conflict):
 
     def __init__(self, job_id: str, status: str) -> None:
         self.job_id, self.state = job_id, status
-        super().__init__(f"job {job_id} is {status}; only a job that has ended can be redriven")
+        super().__init__(f"job {job_id} is {status}: only a terminal job can be redriven")
 
 
 class AlreadyDecided(Conflict):
@@ -246,7 +248,7 @@ class DigestMismatch(Conflict):
 
     def __init__(self, approval_id: str) -> None:
         self.approval_id = approval_id
-        super().__init__(f"approval {approval_id}: the digest is not that of this request; look at it again")
+        super().__init__(f"approval {approval_id}: the digest does not match the request; read the approval again")
 
 
 class Gone(Error):
@@ -254,25 +256,25 @@ class Gone(Error):
 
     code = "gone"
     status = 410
-    why = "it can no longer be decided"
+    why = "can no longer be decided"
 
     def __init__(self, approval_id: str) -> None:
         self.approval_id = approval_id
-        super().__init__(f"approval {approval_id}: {self.why}")
+        super().__init__(f"approval {approval_id} {self.why}")
 
 
 class ApprovalExpired(Gone):
     """The approval expired before a decision."""
 
     code = "approval_expired"
-    why = "it expired before it was decided"
+    why = "expired before a decision"
 
 
 class ApprovalVoid(Gone):
     """The job no longer waits for this decision: it was cancelled, or its deadline passed."""
 
     code = "approval_void"
-    why = "it is void, its job no longer waits for it"
+    why = "is void: its job no longer waits for it"
 
 
 class PreconditionFailed(Error):
@@ -283,7 +285,7 @@ class PreconditionFailed(Error):
 
     def __init__(self, job_id: str, expected: int, version: int) -> None:
         self.job_id, self.expected, self.version = job_id, expected, version
-        why = f"has version {version}, not {expected}" if expected else "the tag is not one of this job's"
+        why = f"has version {version}, not {expected}" if expected else "the ETag is not from this job"
         super().__init__(f"job {job_id}: {why}; read it again")
 
 
@@ -294,7 +296,7 @@ class AgentInUse(Conflict):
 
     def __init__(self, kind: str, id: str) -> None:
         self.kind, self.id = kind, id
-        super().__init__(f"agent {kind}/{id} has unfinished jobs; let them end or cancel them first")
+        super().__init__(f"agent {kind}/{id} has unfinished jobs: wait for them or cancel them first")
 
 
 class TooLarge(Error):
@@ -305,7 +307,7 @@ class TooLarge(Error):
 
     def __init__(self, what: str, size: int, limit: int) -> None:
         self.what, self.size, self.limit = what, size, limit
-        way_out = "; store it as an artifact and name that in the result" if what == "result" else ""
+        way_out = "; store it as an artifact and refer to it in the result" if what == "result" else ""
         super().__init__(f"{what} is {size} bytes: the limit is {limit}{way_out}")
 
 
@@ -335,7 +337,7 @@ class Invalid(Error):
         self.faults = (FieldError(place, self.faults[0].message), *self.faults[1:])
 
     def within(self, place: str) -> Self:
-        """The same error, one level further down in the request."""
+        """Prefix the pointer of every field error, and return this error."""
         self.faults = tuple(FieldError(place + pointer, message) for pointer, message in self.faults)
         return self
 
@@ -347,7 +349,7 @@ class IdempotencyKeyReuse(Invalid):
 
     def __init__(self, key: str, job_id: str, *, what: str = "job") -> None:
         self.key, self.job_id, self.what = key, job_id, what
-        given = f"idempotency key {key!r} belongs to {what} {job_id}, which was made with another body"
+        given = f"idempotency key {key!r} was already used for {what} {job_id} with a different body"
         super().__init__(given, pointer="/idempotency_key" if what == "job" else "/key")
 
 
@@ -389,7 +391,7 @@ class ArtifactLost(Error):
 
     def __init__(self, artifact_id: str, why: str) -> None:
         self.artifact_id = artifact_id
-        super().__init__(f"artifact {artifact_id}: {why}; check where artifacts are kept, or restore a backup")
+        super().__init__(f"artifact {artifact_id}: {why}; check the artifact storage, or restore a backup")
 
 
 class Unavailable(Error):
@@ -397,7 +399,7 @@ class Unavailable(Error):
 
     code = "unavailable"
     status = 503
-    public: str = "the database cannot be used now; nothing was changed, try again"
+    public: str = "the database is unavailable; nothing was changed, retry"
     """The message for API callers; the full message may name files, hosts and roles, and is logged."""
 
     def __init__(self, message: str, *, public: str | None = None) -> None:
@@ -419,13 +421,13 @@ class ArtifactsNotConfigured(Error):
     status = 501
 
     def __init__(self) -> None:
-        super().__init__("no place for artifacts is set up; name a directory or a bucket in the setting artifacts")
+        super().__init__("artifact storage is not configured: set artifacts to a directory or a bucket")
 
 
 class TenantMoved(Unavailable):
     """The tenant is on another shard, or is being moved; nothing was changed."""
 
-    public = "this tenant is being moved to another shard: try again"
+    public = "this tenant is being moved to another shard: retry"
 
     def __init__(self, message: str = public) -> None:
         super().__init__(message)
@@ -435,7 +437,7 @@ class Fatal(Error):
     """The process cannot continue safely and must stop."""
 
     code = "fatal"
-    public: str = "the server stops, as it cannot use its database safely; the log of the server has the cause"
+    public: str = "the server stops because it cannot use its database safely; see the server log for the cause"
 
 
 class StorageBroken(Fatal):

@@ -184,7 +184,7 @@ async def test_a_waiting_job_can_be_edited_at_the_version_that_was_read(api: Api
     assert "has version 2, not 1" in problem(old, 412, "precondition_failed")["detail"]
     for tag in ('"0"', 'W/"2"', '"abc"', '"01"'):
         strange = await api.call("PATCH", path, {"priority": 1}, headers={"if-match": tag})
-        assert "the tag is not one of this job's" in problem(strange, 412, "precondition_failed")["detail"]
+        assert "the ETag is not from this job" in problem(strange, 412, "precondition_failed")["detail"]
     problem(await api.call("PATCH", path, {"priority": 1}, headers={"if-match": "2"}), 400, "malformed")
     assert api.ok(await api.call("PATCH", path, {"priority": 6}, headers={"if-match": "*"}))["priority"] == 6
     assert pointer(await api.call("PATCH", path, {"payload": {}})) == "/payload"

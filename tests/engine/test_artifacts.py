@@ -264,7 +264,7 @@ async def test_an_invalid_fence_is_rejected(files: Engine, who: Principal, fence
 async def test_without_an_object_store_only_links_are_accepted(store: Store, who: Principal) -> None:
     engine = Engine(batched(store))
     holder = await lease(engine, who)
-    with pytest.raises(ArtifactsNotConfigured, match="no place for artifacts"):
+    with pytest.raises(ArtifactsNotConfigured, match="artifact storage is not configured"):
         await put(engine, holder)
     assert (await engine.artifacts.link(TENANT, holder, "a", "https://example.org")).url == "https://example.org"
     assert await engine.artifacts.collect_orphans() == 0

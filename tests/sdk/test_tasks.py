@@ -178,9 +178,9 @@ async def test_arguments_of_every_kind_round_trip(app: StoreApp) -> None:
         ({"n": 1, "place": {"x": "here"}}, Invalid, "place/x"),
         ({"n": 1, "place": {"z": 1}}, Invalid, "x"),
         ({"n": 1, "model": {"name": 5}}, Invalid, "model"),
-        ({"n": object()}, Invalid, "cannot be written as JSON"),
+        ({"n": object()}, Invalid, "cannot be serialized as JSON"),
         ({"n": 1, "more": "half a pair \ud800"}, Invalid, "lone surrogate"),
-        ({"n": 1, "more": [{"deep": float("nan")}]}, Invalid, "NaN and infinity cannot be written as JSON"),
+        ({"n": 1, "more": [{"deep": float("nan")}]}, Invalid, "NaN and infinity cannot be serialized as JSON"),
     ],
 )
 async def test_an_invalid_call_fails_at_enqueue_and_adds_nothing(

@@ -32,9 +32,11 @@ class Metrics:
         self.registry.register(_OfEngine(counts))
         self._requests = _OfRequests()
         self.registry.register(self._requests)
-        active = Gauge("interlock_http_requests_active", "Requests at work.", registry=self.registry)
+        active = Gauge("interlock_http_requests_active", "Requests in progress.", registry=self.registry)
         active.set_function(lambda: admission.active)
-        waiting = Gauge("interlock_http_requests_waiting", "Long polls and streams.", registry=self.registry)
+        waiting = Gauge(
+            "interlock_http_requests_waiting", "Waiting requests: long polls and streams.", registry=self.registry
+        )
         waiting.set_function(lambda: admission.waiting)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -53,7 +55,7 @@ class Metrics:
 
 
 class _Times:
-    """How long the requests of one route took: how many up to each bound, and all together."""
+    """Request durations of one route: the count per bucket, and the sum."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(_BUCKETS) + 1)
@@ -77,13 +79,15 @@ class _OfRequests(Collector):
 
     def collect(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
-            "interlock_http_requests", "Answered requests.", labels=("method", "route", "status")
+            "interlock_http_requests", "Completed requests.", labels=("method", "route", "status")
         )
         for (method, route, status), count in sorted(self._answered.items()):
             requests.add_metric((method, route, str(status)), count)
         yield requests
         seconds = HistogramMetricFamily(
-            "interlock_http_request_seconds", "Time from the first header to the last byte.", labels=("route",)
+            "interlock_http_request_seconds",
+            "Request duration, from the first header to the last byte.",
+            labels=("route",),
         )
         for route, took in sorted(self._took.items()):
             bounds = [*(f"{float(bound)}" for bound in _BUCKETS), "+Inf"]
@@ -100,7 +104,7 @@ class _OfEngine(Collector):
 
     def collect(self) -> Iterator[Metric]:
         counts = self._counts
-        yield CounterMetricFamily("interlock_jobs_enqueued", "Jobs added.", counts.enqueued)
+        yield CounterMetricFamily("interlock_jobs_enqueued", "Jobs enqueued.", counts.enqueued)
         yield CounterMetricFamily("interlock_jobs_claimed", "Jobs claimed.", counts.claimed)
         moved = CounterMetricFamily(
             "interlock_job_transitions", "Transitions of jobs: finishes, expiries, cancels.", labels=("verb", "status")
@@ -108,7 +112,7 @@ class _OfEngine(Collector):
         for labels, count in sorted(counts.moved.items()):
             moved.add_metric(labels, count)
         yield moved
-        yield CounterMetricFamily("interlock_leases_expired", "Leases that expired.", counts.expired_leases)
+        yield CounterMetricFamily("interlock_leases_expired", "Leases expired.", counts.expired_leases)
         refused = CounterMetricFamily("interlock_commands_rejected", "Commands rejected.", labels=("verb", "code"))
         for labels, count in sorted(counts.refused.items()):
             refused.add_metric(labels, count)
@@ -119,8 +123,8 @@ class _OfEngine(Collector):
         for status, count in sorted(counts.delivered.items()):
             delivered.add_metric((status,), count)
         yield delivered
-        batches = CounterMetricFamily("interlock_batches", "Calls to the database by merged verbs.", labels=("verb",))
-        merged = CounterMetricFamily("interlock_batched_calls", "Single calls that went into them.", labels=("verb",))
+        batches = CounterMetricFamily("interlock_batches", "Batches sent to the database.", labels=("verb",))
+        merged = CounterMetricFamily("interlock_batched_calls", "Calls merged into batches.", labels=("verb",))
         for verb, (calls, items) in counts.shared.items():
             batches.add_metric((verb,), calls)
             merged.add_metric((verb,), items)
@@ -129,7 +133,7 @@ class _OfEngine(Collector):
 
 
 class _OfQueues(Collector):
-    """How the queues of one tenant stand; beyond the largest, types count together."""
+    """Queue metrics of one tenant; types beyond the largest ones are aggregated."""
 
     def __init__(self, queues: Sequence[QueueStats], now: int) -> None:
         self._queues, self._now = sorted(queues, key=_size, reverse=True), now
@@ -139,7 +143,7 @@ class _OfQueues(Collector):
             "interlock_queue_jobs", "Unfinished jobs and dead letters.", labels=("type", "location")
         )
         oldest = GaugeMetricFamily(
-            "interlock_queue_oldest_ready_seconds", "How long the oldest ready job has waited.", labels=("type",)
+            "interlock_queue_oldest_ready_seconds", "Age of the oldest ready job.", labels=("type",)
         )
         for queue in self._queues[:MAX_TYPES]:
             for at in _PLACES:

@@ -36,7 +36,7 @@ def edit(order: EditJob, job: JobState, now: int) -> Transition | NoChange | Err
     if order.max_attempts is not None and order.max_attempts < job.attempt:
         return Invalid(f"max_attempts cannot be below the attempt, {job.attempt}", pointer="/max_attempts")
     if order.deadline is not None and order.deadline <= now:
-        return Invalid("the deadline has passed already", pointer="/deadline")
+        return Invalid("the deadline is in the past", pointer="/deadline")
     current = EditedFields(job.priority, job.run_at, job.deadline, job.max_attempts, job.tags)
     wanted = {name: value for name in EditedFields._fields if (value := getattr(order, name)) is not None}
     if order.due_now and job.run_at > now:

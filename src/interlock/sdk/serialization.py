@@ -45,7 +45,7 @@ def _slowly(value: object, hook: Callable[[object], object]) -> str:
     try:
         return json_text.dumps(msgspec.to_builtins(value, str_keys=True, enc_hook=hook))
     except ValueError as error:
-        raise ValueError("NaN and infinity cannot be written as JSON") from error
+        raise ValueError("NaN and infinity cannot be serialized as JSON") from error
 
 
 @lru_cache(maxsize=1024)
@@ -139,7 +139,7 @@ def _to_plain(value: object) -> object:
         return str(value)
     dump = getattr(value, "model_dump", None)
     if dump is None:
-        raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+        raise TypeError(f"{type(value).__name__} cannot be serialized as JSON")
     # As the model itself would read it: under its aliases, computed fields left out.
     return dump(mode="json", by_alias=True, round_trip=True)
 

@@ -22,5 +22,5 @@ def unreadable(error: Exception) -> bool:
 
 def refused(job_id: str, error: Exception) -> Rejected:
     """Return the rejection for a job whose row cannot be changed."""
-    log.warning("job %s breaks a rule of the database (%s); run interlock doctor", job_id, error)
+    log.warning("job %s violates a database constraint (%s); run interlock doctor", job_id, error)
     return Rejected(BrokenJob(job_id))

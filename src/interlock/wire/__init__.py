@@ -88,7 +88,7 @@ _PLAIN: Final = msgspec.structs.astuple(JobRequest(type=""))[2:]  # a request wi
 
 
 class TokenRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A request to create a token. Without types or repositories any is allowed; without capabilities none is."""
+    """A request to create a token. Absent types or repositories mean any; absent capabilities mean none."""
 
     roles: list[str]
     description: str | None = None
@@ -101,7 +101,7 @@ class TokenRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class SubscriptionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A requested subscription; absent types, or a star, mean all."""
+    """A request to create a subscription. Absent types, or `*`, mean all types."""
 
     url: str
     events: list[str]
@@ -156,7 +156,7 @@ def new_job(
     if "run_at" in values and "delay_seconds" in values:
         raise Invalid("give run_at or delay_seconds, not both", pointer="/delay_seconds")
     if values.get("deadline", now + 1) <= now:
-        raise Invalid("the deadline has passed already", pointer="/deadline")
+        raise Invalid("the deadline is in the past", pointer="/deadline")
     needs = tuple(sorted({*values["requires"], *requires}))
     policy.check_needs(request.type, needs, values.get("repository"), values.get("affinity_key"))
     for inherited in ("priority", "timeout_seconds", "max_attempts"):  # backoff and lease are inherited by each run
@@ -281,7 +281,7 @@ def job_id(value: str, field: str = "id") -> str:
     except (ValueError, TypeError, AttributeError):
         if field == "id":
             raise NotFound(value) from None
-        raise Invalid(f"{value!r} is not the id of a job", pointer=f"/{field}") from None
+        raise Invalid(f"{value!r} is not a job ID", pointer=f"/{field}") from None
 
 
 def encode_json(value: object, *, what: str) -> bytes:
@@ -292,7 +292,7 @@ def encode_json(value: object, *, what: str) -> bytes:
         except ValueError:  # an integer that exceeds Python's int-to-str limit
             return json_text.dumps(msgspec.to_builtins(value, str_keys=True)).encode()
     except (TypeError, ValueError, RecursionError, UnicodeEncodeError) as error:
-        raise Invalid(f"{what} cannot be written as JSON: {error}", pointer=f"/{what}") from None
+        raise Invalid(f"{what} cannot be serialized as JSON: {error}", pointer=f"/{what}") from None
 
 
 def json_object(text_: str, *, what: str) -> dict[str, Any]:
@@ -350,7 +350,7 @@ def remark(value: str | None, field: str) -> str | None:
 
 
 def reason(value: str | None, field: str = "reason") -> str | None:
-    """Sanitize an optional text of a person: a blank one is none."""
+    """Sanitize an optional free text; return None for a blank one."""
     return None if value is None or json_text.is_blank(value) else remark(value, field)
 
 

@@ -121,7 +121,7 @@ def stats_to_dict(stats: QueueStats, *, now: int) -> dict[str, Any]:
 
 
 def token_to_dict(token: Token) -> dict[str, Any]:
-    """Serialize a token, which never includes its text."""
+    """Serialize a token, without its secret."""
     encoded = token._asdict()
     for field in ("created_at", "expires_at", "last_used_at", "revoked_at"):
         if encoded[field] is not None:

@@ -64,7 +64,7 @@ _encode_listed: Final = _encoder(responses.ListedJob)
 
 
 def job_fields(job: Job, *, now: int, listed: bool = False) -> tuple[Any, ...]:
-    """Return the values of a response body of a job. The time matters only for a job that waits."""
+    """Return the values of a response body of a job. The time matters only for a waiting job."""
     return (_encode_listed if listed else _encode)(job, job.location(now))
 
 
@@ -122,7 +122,7 @@ def listed_job_of(body: Any) -> Job:
 
 
 def job_of(body: Any) -> Job:
-    """Convert the body of a job. A null payload or checkpoint is a value of its own."""
+    """Convert the body of a job. A null payload or checkpoint is distinct from an absent one."""
     job = _whole.job(body)
     if job.payload is None or (job.checkpoint is None and job.checkpoint_seq is not None):
         checkpoint = None if job.checkpoint_seq is None else bytes(body.checkpoint).decode()

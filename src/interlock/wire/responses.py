@@ -23,7 +23,7 @@ class Shape(Struct, frozen=True, kw_only=True):
 
 
 class Problem(Shape, frozen=True, kw_only=True):
-    """An error (RFC 9457)."""
+    """An error, as an RFC 9457 problem document."""
 
     type: str
     title: str
@@ -274,7 +274,7 @@ class Health(Shape, frozen=True, kw_only=True):
 
 
 class Readiness(Health, frozen=True, kw_only=True):
-    """Whether the server accepts requests, and whether acknowledged writes survive a crash."""
+    """The readiness of the server, and the durability of acknowledged writes."""
 
     durability: Literal["full", "relaxed"]
     unreachable: list[str] | UnsetType = UNSET
@@ -327,7 +327,7 @@ JobPage: Any = _body(
 )
 ClaimedJob: Any = _body(
     "ClaimedJob",
-    "A leased job with its saved steps, its last decision, and all its decisions, oldest first.",
+    "A leased job with its saved steps, its last decision, and all decisions, oldest first.",
     [("steps", list[Step]), ("approval", Decided | None), ("approvals", list[Decided])],
     Job,
 )

@@ -13,7 +13,7 @@ from interlock.wire import JobRequest, instant, responses
 
 
 class ScheduleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A schedule: when it ticks, and the job that each tick enqueues."""
+    """A schedule: its times, and the job that each tick enqueues."""
 
     job: JobRequest
     cron: str | None = None
@@ -27,7 +27,7 @@ class ScheduleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class ScheduleShape(responses.Shape, frozen=True, kw_only=True):
-    """A schedule, its next tick and what its last tick did."""
+    """A schedule, with its next tick and the result of its last tick."""
 
     name: str
     cron: str | None

@@ -1,4 +1,4 @@
-"""Approvals: requested by jobs and decided by people. A GET never decides."""
+"""Approvals: requested by jobs, decided by approvers. A GET never decides."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class OpenRequest(LeaseRequest, frozen=True, kw_only=True):
 
 
 class DecideRequest(Request, frozen=True, kw_only=True):
-    """A decision; with the digest that was shown, it holds for that very question only."""
+    """A vote. With a digest, it is rejected if the request has changed."""
 
     decision: Decision
     comment: str | None = None
@@ -62,7 +62,7 @@ class DecideByToken(DecideRequest, frozen=True, kw_only=True):
 
 
 class ApprovalQuery(Page, frozen=True, kw_only=True):
-    """Which approvals a list shows."""
+    """Filter for a list of approvals."""
 
     status: ApprovalStatus | None = None
     job: str | None = None
@@ -112,7 +112,7 @@ class ApprovalPage(responses.Shape, frozen=True, kw_only=True):
 
 
 class RequestedApprovalShape(responses.Shape, frozen=True, kw_only=True):
-    """A requested approval; with authentication off it carries a link token, shown only once."""
+    """A new approval. With authentication off it contains an approval link token, shown only once."""
 
     approval: ApprovalShape
     receipt: responses.Receipt
@@ -120,7 +120,7 @@ class RequestedApprovalShape(responses.Shape, frozen=True, kw_only=True):
 
 
 class LinkShape(responses.Shape, frozen=True, kw_only=True):
-    """A link token, the only time it is shown."""
+    """An approval link token, shown only once."""
 
     token: str
     approval: ApprovalShape
@@ -131,7 +131,7 @@ class LinkShape(responses.Shape, frozen=True, kw_only=True):
     has_checkpoint=True, headers=["Interlock-Link"], answers={201: RequestedApprovalShape},
 )  # fmt: skip
 async def open_approval(call: RequestContext[OpenRequest, Nothing]) -> Response:
-    """Let a job wait for a decision, and give up its lease."""
+    """Request an approval. The job waits for the decision, and the lease ends."""
 
     async def act(job_id: str, worker: str) -> RequestedApproval:
         return await call.engine.approvals.open(call.who, _order(call, job_id, worker), link=call.headers.wants_link)
@@ -166,7 +166,7 @@ async def list_approvals(call: RequestContext[None, ApprovalQuery]) -> Response:
 
 @routes.add("GET", "/v1/approvals/{approval_id}", roles=["read", "approve"], answers={200: ApprovalShape})
 async def get_approval(call: RequestContext[None, Nothing]) -> Response:
-    """Show an approval; looking at it decides nothing."""
+    """Return an approval."""
     return respond(approval_to_dict(await call.engine.approvals.get(call.who.tenant, call.path["approval_id"])))
 
 
@@ -175,7 +175,7 @@ async def get_approval(call: RequestContext[None, Nothing]) -> Response:
     answers={201: LinkShape},
 )  # fmt: skip
 async def create_link(call: RequestContext[Nothing, Nothing]) -> Response:
-    """Create an approval link for a person without a credential; it voids the previous one."""
+    """Create an approval link for an approver without a credential. It replaces the previous link."""
     minted = await call.engine.approvals.create_link(call.who, call.path["approval_id"])
     return respond({"token": minted.token, "approval": approval_to_dict(minted.approval)}, 201)
 
@@ -184,7 +184,7 @@ async def create_link(call: RequestContext[Nothing, Nothing]) -> Response:
     "POST", "/v1/approvals/{approval_id}/decide", roles=["approve"], body=DecideRequest, answers={200: ApprovalShape}
 )  # fmt: skip
 async def decide(call: RequestContext[DecideRequest, Nothing]) -> Response:
-    """Vote; the same vote again answers the same."""
+    """Vote on an approval. Repeating the same vote returns the same result."""
     body = call.body
     found = await call.engine.approvals.decide(
         call.who, call.path["approval_id"], body.decision, comment=body.comment, data=_json_text(body.data),
@@ -197,7 +197,7 @@ async def decide(call: RequestContext[DecideRequest, Nothing]) -> Response:
     "POST", "/v1/approvals/decide", needs_credential=False, body=DecideByToken, answers={200: ApprovalShape}
 )  # fmt: skip
 async def decide_by_link(call: RequestContext[DecideByToken, Nothing]) -> Response:
-    """Decide as the bearer of a link token, without any other credential."""
+    """Decide an approval with its link token, without any other credential."""
     body = call.body
     who = None
     if call.headers.get("authorization") is not None:
@@ -207,7 +207,7 @@ async def decide_by_link(call: RequestContext[DecideByToken, Nothing]) -> Respon
             body.token, body.decision, comment=body.comment, data=_json_text(body.data), digest=body.digest, who=who
         )
     except NotFound:
-        # Only now: behind a proxy all callers have one address, and a right token must not wait for wrong ones.
+        # Throttle only invalid tokens: behind a proxy all callers share one address, and a valid token must not wait.
         call.service.wrong_links.take(call.peer)
         raise
     return respond(approval_to_dict(found))

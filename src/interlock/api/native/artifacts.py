@@ -1,4 +1,4 @@
-"""Artifacts: files streamed in by the holder of a job, listed and read by those who may see it."""
+"""Artifacts: uploaded by the lease holder of a job, listed and downloaded by callers that may read the job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ routes = RouteTable()
 
 
 class Upload(Request, frozen=True, kw_only=True):
-    """Under which name a file is kept."""
+    """The name of the artifact."""
 
     name: str
     worker: str | None = None
@@ -28,7 +28,7 @@ class Upload(Request, frozen=True, kw_only=True):
 
 
 class LinkRequest(LeaseRequest, frozen=True, kw_only=True):
-    """A name for something elsewhere."""
+    """A named link to an external resource."""
 
     name: str
     url: str
@@ -44,7 +44,7 @@ class _Fenced(Request, frozen=True, kw_only=True):
     headers=["Interlock-Fence"], answers={200: responses.Artifact},
 )  # fmt: skip
 async def put_artifact(call: RequestContext[None, Upload]) -> Response:
-    """Stream a file in; the same name replaces what was there, and nothing is seen before the last byte is safe."""
+    """Upload a file. It replaces an artifact of the same name, and is visible only after it is stored completely."""
     lease = _Fenced(fence=call.headers.fence(), worker=call.query.worker)
     pieces: AsyncIterator[bytes] = upload_in_time(call, pieces_of(call.receive))
 
@@ -66,7 +66,7 @@ async def put_artifact(call: RequestContext[None, Upload]) -> Response:
     "POST", "/v1/jobs/{job_id}/artifacts", roles=["work"], body=LinkRequest, answers={201: responses.Artifact}
 )  # fmt: skip
 async def link_artifact(call: RequestContext[LinkRequest, Nothing]) -> Response:
-    """Keep the address of something elsewhere under a name; it is never fetched, and the same name replaces."""
+    """Store a named link. The URL is never fetched; an artifact of the same name is replaced."""
     body = call.body
 
     async def act(job_id: str, worker: str) -> Artifact:
@@ -102,7 +102,7 @@ async def list_artifacts(call: RequestContext[None, Page]) -> Response:
     headers=["Range"], answers={200: None, 206: None}, produces="application/octet-stream",
 )  # fmt: skip
 async def get_artifact(call: RequestContext[None, Nothing]) -> Response:
-    """Read a file, or one range of it. It is offered as a download, never shown."""
+    """Download a file, or one byte range of it. Browsers save it and do not display it."""
     job = await auth.readable(call)
     download = await call.engine.artifacts.read(
         call.who.tenant, job.id, call.path["artifact_id"], wanted=call.headers.get("range")

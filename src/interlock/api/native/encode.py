@@ -15,7 +15,7 @@ from interlock.wire.job import job_fields
 
 
 async def _now(call: RequestContext[Any, Any], found: Sequence[Job]) -> int:
-    """Read the clock only if a location depends on it, which is so for a waiting job."""
+    """Return the time, or 0 without reading the clock if no location depends on it."""
     return await call.engine.queries.now() if any(job.status in CLAIMABLE for job in found) else 0
 
 

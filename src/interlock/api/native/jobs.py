@@ -24,13 +24,13 @@ routes = RouteTable()
 
 
 class EnqueueBatch(Request, frozen=True, kw_only=True):
-    """Jobs that are added together or not at all."""
+    """Jobs to enqueue in one transaction: all or none."""
 
     jobs: list[JobRequest]
 
 
 class Selection(Request, frozen=True, kw_only=True):
-    """Which jobs are meant."""
+    """Filter for jobs."""
 
     status: Status | tuple[Status, ...] = ()
     type: str | None = None
@@ -59,7 +59,7 @@ class Selection(Request, frozen=True, kw_only=True):
 
 
 class JobQuery(Selection, frozen=True, kw_only=True):
-    """Which jobs a list shows."""
+    """Filter and page of a list of jobs."""
 
     search: str | None = None
     limit: Limit = 50
@@ -67,7 +67,7 @@ class JobQuery(Selection, frozen=True, kw_only=True):
 
 
 class EditRequest(Request, frozen=True, kw_only=True):
-    """What is to change; a deadline of null takes it away."""
+    """Fields to change. A deadline of null removes it."""
 
     priority: int | None = None
     run_at: datetime | None = None
@@ -77,7 +77,7 @@ class EditRequest(Request, frozen=True, kw_only=True):
 
 
 class CancelRequest(Request, frozen=True, kw_only=True):
-    """Why a job is to stop, whether its worker is asked first, and whether those below it are to stop too."""
+    """Options of a cancel: the reason, `force` to not wait for the worker, `cascade` to include descendants."""
 
     reason: str | None = None
     force: bool = False
@@ -85,7 +85,7 @@ class CancelRequest(Request, frozen=True, kw_only=True):
 
 
 class Reason(Request, frozen=True, kw_only=True):
-    """Why."""
+    """The reason of an operation."""
 
     reason: str | None = None
 
@@ -95,7 +95,7 @@ class Reason(Request, frozen=True, kw_only=True):
     headers=["Idempotency-Key", "traceparent"],
 )  # fmt: skip
 async def enqueue(call: RequestContext[JobRequest, Nothing]) -> Response:
-    """Add a job; with an idempotency key the same call again answers the job that is there."""
+    """Enqueue a job. Repeating the call with the same idempotency key returns the existing job."""
     key = call.headers.idempotency_key(call.body.idempotency_key)
     request = call.body if key == call.body.idempotency_key else msgspec.structs.replace(call.body, idempotency_key=key)
     job, replayed = await call.engine.jobs.add(call.who, request, traceparent=call.traceparent)
@@ -110,7 +110,7 @@ async def enqueue(call: RequestContext[JobRequest, Nothing]) -> Response:
     headers=["traceparent"],
 )  # fmt: skip
 async def enqueue_batch(call: RequestContext[EnqueueBatch, Nothing]) -> Response:
-    """Add up to 1000 jobs, all or none."""
+    """Enqueue up to 1000 jobs, all or none."""
     if call.headers.get("idempotency-key") is not None:
         raise Invalid("a batch has no idempotency key: give one to each job", pointer="/jobs")
     added = await call.engine.jobs.add_batch(call.who, call.body.jobs, traceparent=call.traceparent)
@@ -142,7 +142,7 @@ async def list_jobs(call: RequestContext[None, JobQuery]) -> Response:
     "GET", "/v1/jobs/{job_id}", roles=["read"], on_condition=["work"], answers={200: responses.Job}
 )  # fmt: skip
 async def get_job(call: RequestContext[None, Nothing]) -> Response:
-    """Return a job. The holder of its lease, or of its parent's, may read it too."""
+    """Return a job. The lease holder of the job or of its parent may also read it."""
     job = await auth.readable(call)
     return respond(await encode.job(call, job), headers=encode.etag(job))
 
@@ -166,7 +166,7 @@ async def list_history(call: RequestContext[None, Page]) -> Response:
     answers={200: responses.JobPage},
 )  # fmt: skip
 async def list_children(call: RequestContext[None, Page]) -> Response:
-    """List the jobs whose parent this is, newest first."""
+    """List the children of a job, newest first."""
     job = await auth.readable(call)
     at = cursor_position(call, f"children {job.id}")
     filter = Filter(parent_id=job.id, before_seq=None if at is None else int(at[0]), limit=call.query.limit)
@@ -186,7 +186,7 @@ async def list_children(call: RequestContext[None, Page]) -> Response:
     answers={200: responses.Job},
 )
 async def edit_job(call: RequestContext[EditRequest, Nothing]) -> Response:
-    """Change a job that waits for a worker; with If-Match only the version that was seen."""
+    """Edit a queued or retrying job. With If-Match, the edit is rejected if the version differs."""
     body = call.body
     await call.engine.jobs.edit(
         call.who,
@@ -223,7 +223,7 @@ async def run_now(call: RequestContext[Nothing, Nothing]) -> Response:
     body_optional=True, answers={200: responses.CancelReceipt},
 )  # fmt: skip
 async def cancel(call: RequestContext[CancelRequest, Nothing]) -> Response:
-    """Cancel a job: immediately unless it runs, then by request, or by force. A producer may cancel its own jobs."""
+    """Cancel a job. A running job is asked to stop, unless `force` is set. A producer may cancel its own jobs."""
     body = call.body
     if not call.who.may("operate"):
         if body.cascade:  # its descendants may have other creators
@@ -241,12 +241,12 @@ async def cancel(call: RequestContext[CancelRequest, Nothing]) -> Response:
     answers={200: responses.Receipt},
 )  # fmt: skip
 async def revoke(call: RequestContext[Reason, Nothing]) -> Response:
-    """End the lease of a job now, as if it had expired."""
+    """Revoke the lease of a running job, as if it had expired."""
     return respond(receipt_to_dict(await call.engine.jobs.revoke(call.who, call.job_id, reason=call.body.reason)))
 
 
 class Wait(Request, frozen=True, kw_only=True):
-    """How long to wait."""
+    """Options of a long poll."""
 
     wait_seconds: Annotated[float, Meta(ge=0, le=60)] = 0.0
 
@@ -256,7 +256,7 @@ class Wait(Request, frozen=True, kw_only=True):
     answers={200: responses.Job, 202: responses.JobStatus},
 )  # fmt: skip
 async def wait_for_result(call: RequestContext[None, Wait]) -> Response:
-    """Wait until a job has ended: 200 with the job, or 202 with its status when the time is up."""
+    """Wait until a job is terminal: 200 with the job, or 202 with its status after `wait_seconds`."""
     job = await auth.readable(call)
     if job.status not in TERMINAL and call.query.wait_seconds:
         async with waiting(call) as enough:

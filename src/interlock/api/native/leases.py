@@ -1,4 +1,4 @@
-"""Requests that prove a lease: their parts, and who may act as its holder."""
+"""Requests that prove a lease, and the check that the caller is the lease holder."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ Seq = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class LeaseRequest(Request, frozen=True, kw_only=True):
-    """Proof of a lease: its fence, and the worker's name where one credential runs several instances."""
+    """Proof of a lease: its fence, and the worker name if several instances share one credential."""
 
     fence: Fence
     worker: str | None = None
 
 
 class LeaseRequestItem(LeaseRequest, frozen=True, kw_only=True):
-    """An item of a batch, which names its job."""
+    """An item of a batch, with its job ID."""
 
     id: str
 
 
 class CheckpointPart(Request, frozen=True, kw_only=True):
-    """Progress that comes along."""
+    """A checkpoint to save."""
 
     seq: Seq
     data: msgspec.Raw
@@ -50,9 +50,9 @@ class CheckpointPart(Request, frozen=True, kw_only=True):
 
 
 class EventPart(Request, frozen=True, kw_only=True):
-    """A message about progress; the same id again adds nothing.
+    """A progress event. An event with a known ID is not added again.
 
-    `at` is when it was recorded, if it is sent later; a time outside the lease counts as its begin, or as now.
+    `at` is the time of recording, for events sent later. A time outside the lease becomes its start, or now.
     """
 
     message: str
@@ -70,7 +70,7 @@ class EventPart(Request, frozen=True, kw_only=True):
 
 
 def events_of(call: RequestContext[Any, Any], parts: Sequence[EventPart], *, sanitized: bool) -> tuple[Event, ...]:
-    """The events of a request; an invalid one is named by its position."""
+    """Return the events of a request. The error for an invalid event points to its position."""
     events = []
     for i, part in enumerate(parts):
         try:
@@ -84,7 +84,7 @@ def events_of(call: RequestContext[Any, Any], parts: Sequence[EventPart], *, san
 
 
 def _event_id(given: str | None) -> str:
-    """Events are kept under UUIDs; any other name of the caller's stands for one, always the same."""
+    """Return the UUID of an event. Any other ID of the caller is mapped to a UUID, always the same one."""
     if given is None:
         return wire.new_id()
     try:
@@ -94,7 +94,7 @@ def _event_id(given: str | None) -> str:
 
 
 def count(value: dict[str, Any] | None) -> str | None:
-    """What a run has used, as kept."""
+    """Return the usage of a run as stored."""
     return None if value is None else wire.encode_json(value, what="usage").decode()
 
 
@@ -118,7 +118,7 @@ O = TypeVar("O")  # noqa: E741 - an order
 
 
 class LeaseProof(Protocol):
-    """The lease that a request is about."""
+    """The lease that a request refers to."""
 
     @property
     def fence(self) -> int: ...
@@ -127,7 +127,7 @@ class LeaseProof(Protocol):
 
 
 class LeaseProofItem(LeaseProof, Protocol):
-    """A lease in a batch, which names its job."""
+    """A lease in a batch, with its job ID."""
 
     @property
     def id(self) -> str: ...
@@ -140,7 +140,7 @@ async def as_holder(
     *,
     job_id: str | None = None,
 ) -> T:
-    """Act on a job, that of the path. A worker that runs as several instances need not name its instance."""
+    """Act on the job of the path as its lease holder. The caller may omit the name of its worker instance."""
     job_id = call.job_id if job_id is None else job_id
     name = auth.worker_name(call.who, lease.worker)
     try:
@@ -158,9 +158,9 @@ async def as_holders(
     order: Callable[[int, str], O],
     act: Callable[[str, Sequence[O]], Awaitable[list[T | Rejected]]],
 ) -> list[T | Rejected]:
-    """The same for a batch; each command is built from the index of its item and a name.
+    """Act on a batch; each command is built from the index of its item and a worker name.
 
-    Those whose holder has to be looked up go in a second batch.
+    Items whose lease holder must be looked up go into a second batch.
     """
     made = [_made(call, order, i, item) for i, item in enumerate(items)]
     good = [one for one in made if not isinstance(one, Rejected)]
@@ -188,7 +188,7 @@ def _made(call: RequestContext[Any, Any], order: Callable[[int, str], O], i: int
 
 
 async def _other_holder(call: RequestContext[Any, Any], job_id: str, lease: LeaseProof, tried: str) -> str | None:
-    """The instance that the fence was granted to, if the caller left it open and it is one of theirs."""
+    """Return the worker instance that holds the lease, if the caller named none and it is one of the caller's."""
     if lease.worker is not None:
         return None
     holder = await call.engine.holders.of(call.who.tenant, job_id, lease.fence)

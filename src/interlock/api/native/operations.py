@@ -36,7 +36,7 @@ class OverridesPart(Request, frozen=True, kw_only=True):
 
 
 class RedriveRequest(Request, frozen=True, kw_only=True, rename={"origin": "from"}):
-    """Where the new job starts: `start`, `checkpoint`, or the name of a step."""
+    """Options of a redrive. `from` is where the new job starts: `start`, `checkpoint`, or the name of a step."""
 
     origin: str = START
     overrides: OverridesPart = OverridesPart()
@@ -44,7 +44,7 @@ class RedriveRequest(Request, frozen=True, kw_only=True, rename={"origin": "from
 
 
 class BulkRequest(Request, frozen=True, kw_only=True):
-    """What to do, and to which jobs: named, or found by a filter."""
+    """A bulk action on jobs selected by IDs or by a filter."""
 
     action: Action
     ids: tuple[str, ...] | None = None
@@ -57,7 +57,7 @@ class BulkRequest(Request, frozen=True, kw_only=True):
 
 
 class PruneRequest(Request, frozen=True, kw_only=True):
-    """Delete terminal jobs that are older than `days`."""
+    """The terminal jobs to delete: those older than `days`."""
 
     days: Annotated[float, Meta(ge=0)]
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 10_000
@@ -65,13 +65,13 @@ class PruneRequest(Request, frozen=True, kw_only=True):
 
 
 class AuditQuery(Page, frozen=True, kw_only=True):
-    """How many jobs to verify, and the cursor to start from."""
+    """The number of jobs to verify, and the cursor to continue from."""
 
     limit: Annotated[int, Meta(ge=1, le=AUDIT_BATCH_SIZE)] = AUDIT_BATCH_SIZE
 
 
 class BulkShape(responses.Shape, frozen=True, kw_only=True):
-    """How many jobs matched, how many were changed, and whether there may be more, with a cursor to continue."""
+    """The numbers of matched and changed jobs, and a cursor if there may be more."""
 
     matched: int
     done: int
@@ -81,14 +81,14 @@ class BulkShape(responses.Shape, frozen=True, kw_only=True):
 
 
 class PrunedShape(responses.Shape, frozen=True, kw_only=True):
-    """How many jobs were deleted, and whether there are more."""
+    """The number of deleted jobs, and whether there are more."""
 
     deleted: int
     more: bool
 
 
 class ReasonShape(responses.Shape, frozen=True, kw_only=True):
-    """A clause that keeps a job from running; what the details are depends on the clause."""
+    """A reason why a job does not run. The members of `details` depend on the clause."""
 
     clause: str
     message: str
@@ -96,13 +96,13 @@ class ReasonShape(responses.Shape, frozen=True, kw_only=True):
 
 
 class WhyShape(ReasonShape, frozen=True, kw_only=True):
-    """The clause that decides, and those that would still hold if it were lifted."""
+    """The main reason why a job does not run, and in `also` the reasons that apply after it."""
 
     also: list[ReasonShape]
 
 
 class WorkerShape(responses.Shape, frozen=True, kw_only=True):
-    """A worker that asked for jobs."""
+    """A worker that claims jobs."""
 
     name: str
     asks: list[dict[str, Any]]
@@ -120,7 +120,7 @@ class WorkerPage(responses.Shape, frozen=True, kw_only=True):
 
 
 class ChainVerification(responses.Shape, frozen=True, kw_only=True):
-    """The result of an audit of some jobs; continue with the cursor until there is none."""
+    """The result of verifying some jobs. Continue with the cursor until it is null."""
 
     ok: bool
     jobs: int
@@ -130,7 +130,7 @@ class ChainVerification(responses.Shape, frozen=True, kw_only=True):
 
 
 class LogEntry(responses.Shape, frozen=True, kw_only=True):
-    """One operation of an operator; its hash covers it and the previous one."""
+    """An entry of the audit log. Its hash covers the entry and the previous hash."""
 
     seq: int
     actor: str
@@ -149,7 +149,7 @@ class LogPage(responses.Shape, frozen=True, kw_only=True):
 
 
 class Head(responses.Shape, frozen=True, kw_only=True):
-    """One hash over the ends of all chains, to be kept elsewhere."""
+    """A hash over the chain heads of all jobs. Store it outside the database."""
 
     head: str
 
@@ -159,7 +159,7 @@ class Head(responses.Shape, frozen=True, kw_only=True):
     headers=["Idempotency-Key"], answers={201: responses.Job, 200: responses.Job},
 )  # fmt: skip
 async def redrive(call: RequestContext[RedriveRequest, Nothing]) -> Response:
-    """Do an ended job again, by a new one."""
+    """Create a new job from a terminal one."""
     wish = call.body.overrides
     payload = bytes(wish.payload)
     done = await call.engine.operations.redrive(
@@ -183,7 +183,7 @@ async def redrive(call: RequestContext[RedriveRequest, Nothing]) -> Response:
 
 @routes.add("POST", "/v1/jobs/bulk", roles=["operate"], body=BulkRequest, answers={200: BulkShape})
 async def bulk(call: RequestContext[BulkRequest, Nothing]) -> Response:
-    """Cancel or redrive many jobs; the same call again continues where it stopped."""
+    """Cancel or redrive many jobs. To continue, repeat the call."""
     body, tenant = call.body, call.who.tenant
     at = call.service.cursors.open(tenant, "bulk", body.cursor)
     try:
@@ -212,13 +212,13 @@ async def bulk(call: RequestContext[BulkRequest, Nothing]) -> Response:
 
 @routes.add("GET", "/v1/jobs/{job_id}/why", roles=["read"], answers={200: WhyShape})
 async def explain_job(call: RequestContext[None, Nothing]) -> Response:
-    """Name the clause that keeps a job from running."""
+    """Explain why a job does not run."""
     return respond((await call.engine.why.of(call.who.tenant, call.job_id)).to_dict())
 
 
 @routes.add("GET", "/v1/workers", roles=["read"], query=Page, answers={200: WorkerPage})
 async def list_workers(call: RequestContext[None, Page]) -> Response:
-    """List the workers that have asked for jobs, by name."""
+    """List the workers that claim jobs, by name."""
     at = cursor_position(call, "workers")
     after = "" if at is None else str(at[0])
     found = await call.engine.workers.seen(call.who.tenant, after=after, limit=call.query.limit)
@@ -228,7 +228,7 @@ async def list_workers(call: RequestContext[None, Page]) -> Response:
 
 @routes.add("POST", "/v1/prune", roles=["admin"], body=PruneRequest, answers={200: PrunedShape})
 async def prune(call: RequestContext[PruneRequest, Nothing]) -> Response:
-    """Delete jobs that ended long ago, with all they own."""
+    """Delete old terminal jobs with their steps, events, history and artifacts."""
     body = call.body
     done = await call.engine.retention.prune(call.who, body.days, limit=body.limit, dry_run=body.dry_run)
     return respond({"deleted": done.deleted, "more": done.more})
@@ -236,7 +236,7 @@ async def prune(call: RequestContext[PruneRequest, Nothing]) -> Response:
 
 @routes.add("GET", "/v1/audit/verify", roles=["admin"], query=AuditQuery, answers={200: ChainVerification})
 async def verify_audit(call: RequestContext[None, AuditQuery]) -> Response:
-    """Recompute the chains of some jobs and name the first bad row."""
+    """Verify the history chains of some jobs and return the first invalid row."""
     at = cursor_position(call, "audit")
     part = await call.engine.audit.verify_part(
         call.who.tenant, after=None if at is None else str(at[0]), jobs=call.query.limit
@@ -255,7 +255,7 @@ async def verify_audit(call: RequestContext[None, AuditQuery]) -> Response:
 
 @routes.add("GET", "/v1/audit/log", roles=["read"], query=Page, answers={200: LogPage})
 async def audit_log(call: RequestContext[None, Page]) -> Response:
-    """List what operators did, oldest first."""
+    """List the audit log of operator actions, oldest first."""
     at = cursor_position(call, "audit log")
     limit = call.query.limit
     rows = await call.engine.audit.log(call.who.tenant, after=0 if at is None else int(at[0]), limit=limit)
@@ -265,5 +265,5 @@ async def audit_log(call: RequestContext[None, Page]) -> Response:
 
 @routes.add("GET", "/v1/audit/head", roles=["admin"], answers={200: Head})
 async def audit_head(call: RequestContext[None, Nothing]) -> Response:
-    """Show one hash over the ends of all chains of the tenant."""
+    """Return a hash over the chain heads of all jobs of the tenant."""
     return respond({"head": await call.engine.queries.head(call.who.tenant)})

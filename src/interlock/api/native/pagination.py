@@ -1,4 +1,4 @@
-"""Pages of lists: how many, from where, and the sealed cursor to the next."""
+"""Pagination of lists by authenticated cursors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Limit = Annotated[int, Meta(ge=1, le=MAX_LENGTH)]
 
 
 class Page(Request, frozen=True, kw_only=True):
-    """Which part of a list."""
+    """Page size and cursor."""
 
     limit: Limit = 50
     cursor: str | None = None
@@ -29,11 +29,11 @@ class Paged(Protocol):
 
 
 def cursor_position(call: RequestContext[Any, Paged], what: str) -> Place | None:
-    """Where the last page ended; the cursor of another list or tenant is refused."""
+    """Return the end of the previous page. A cursor of another list or tenant is rejected."""
     return call.service.cursors.open(call.who.tenant, what, call.query.cursor)
 
 
 def page(call: RequestContext[Any, Paged], what: str, items: Sequence[Any], *, more: bool, end: Place) -> Response:
-    """Items and, if there may be more, the cursor of the next page."""
+    """Return a page of items and, if there may be more, the cursor of the next page."""
     cursor = call.service.cursors.signing_key(call.who.tenant, what, end) if more and items else None
     return respond({"items": items, "next_cursor": cursor})

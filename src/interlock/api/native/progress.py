@@ -1,4 +1,4 @@
-"""Progress: checkpoints, steps and events, written by the holder of a job and read by those who watch it."""
+"""Progress of a job: checkpoints, steps and events. The lease holder writes them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ routes = RouteTable()
 
 
 class CheckpointRequest(LeaseRequest, frozen=True, kw_only=True):
-    """Saved progress: one free value, newer than the last."""
+    """A checkpoint: a JSON value and its number."""
 
     seq: Seq
     data: msgspec.Raw
 
 
 class StepRequest(LeaseRequest, frozen=True, kw_only=True):
-    """The result of a named part of a run."""
+    """The result of a step."""
 
     name: str
     result: msgspec.Raw
@@ -37,7 +37,7 @@ class StepRequest(LeaseRequest, frozen=True, kw_only=True):
 
 
 class EventsRequest(LeaseRequest, frozen=True, kw_only=True):
-    """Messages about progress."""
+    """Progress events."""
 
     events: Annotated[list[EventPart], Meta(min_length=1)]
 
@@ -47,7 +47,7 @@ class EventsRequest(LeaseRequest, frozen=True, kw_only=True):
     has_checkpoint=True, answers={200: responses.Saved},
 )  # fmt: skip
 async def save_checkpoint(call: RequestContext[CheckpointRequest, Nothing]) -> Response:
-    """Save progress; the number must rise, and the same value under the same number again is fine."""
+    """Save a checkpoint. Its number must increase; repeating the same number and value is accepted."""
     body = call.body
 
     async def act(job_id: str, worker: str) -> int:
@@ -63,7 +63,7 @@ async def save_checkpoint(call: RequestContext[CheckpointRequest, Nothing]) -> R
     "POST", "/v1/jobs/{job_id}/steps", roles=["work"], body=StepRequest, sanitizes=True, answers={200: responses.Step}
 )  # fmt: skip
 async def save_step(call: RequestContext[StepRequest, Nothing]) -> Response:
-    """Keep the result of a step; of one name and occurrence the first stays, and is the answer."""
+    """Save the result of a step. For a name and occurrence already saved, return the first result."""
     body = call.body
 
     async def act(job_id: str, worker: str) -> Any:
@@ -79,7 +79,7 @@ async def save_step(call: RequestContext[StepRequest, Nothing]) -> Response:
     answers={200: responses.StepPage},
 )  # fmt: skip
 async def list_steps(call: RequestContext[None, Page]) -> Response:
-    """List the kept steps of a job, oldest first."""
+    """List the saved steps of a job, oldest first."""
     job = await auth.readable(call)
     at = cursor_position(call, f"steps {job.id}")
     after = 0 if at is None else int(at[0])
@@ -99,7 +99,7 @@ async def list_steps(call: RequestContext[None, Page]) -> Response:
     answers={201: responses.EmittedEvents},
 )
 async def add_events(call: RequestContext[EventsRequest, Nothing]) -> Response:
-    """Append progress events; an event with a known id keeps its number."""
+    """Append progress events. An event with a known ID keeps its number."""
     events = events_of(call, call.body.events, sanitized=call.sanitized)
 
     async def act(job_id: str, worker: str) -> tuple[int, ...]:
@@ -109,14 +109,14 @@ async def add_events(call: RequestContext[EventsRequest, Nothing]) -> Response:
 
 
 class EventQuery(Page, frozen=True, kw_only=True):
-    """Which events: from a cursor on, or those after a number."""
+    """Start of a list of events: a cursor, or the number after which to start."""
 
     after: Seq | None = None
 
 
 @routes.add("GET", "/v1/jobs/{job_id}/events", roles=["read"], query=EventQuery, answers={200: responses.EventPage})
 async def list_events(call: RequestContext[None, EventQuery]) -> Response:
-    """List the events of a job, oldest first; `after` leaves out those up to a number."""
+    """List the events of a job, oldest first; with `after`, only those with a higher number."""
     id = call.job_id
     at = cursor_position(call, f"events {id}")
     if at is not None and call.query.after is not None:
@@ -134,7 +134,7 @@ async def list_events(call: RequestContext[None, EventQuery]) -> Response:
     headers=["Last-Event-ID"],
 )  # fmt: skip
 async def stream_job_events(call: RequestContext[None, Nothing]) -> Response:
-    """Follow the events of a job until it has ended; `Last-Event-ID` resumes."""
+    """Stream the events of a job until it is terminal; `Last-Event-ID` resumes."""
     return await stream.of_job(call)
 
 
@@ -143,5 +143,5 @@ async def stream_job_events(call: RequestContext[None, Nothing]) -> Response:
     headers=["Last-Event-ID"],
 )  # fmt: skip
 async def stream_events(call: RequestContext[None, Nothing]) -> Response:
-    """Follow the events of all jobs from now on; `Last-Event-ID` resumes. Events may repeat, none is missed."""
+    """Stream new events of all jobs, at least once each; `Last-Event-ID` resumes."""
     return await stream.of_tenant(call)

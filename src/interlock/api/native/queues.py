@@ -1,4 +1,4 @@
-"""Queues: the jobs of one type, counted, paused and resumed."""
+"""Queues: counts of the jobs of a type, pause and resume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ routes = RouteTable()
 
 
 class QueueShape(responses.Shape, frozen=True, kw_only=True):
-    """How many jobs of one type are where, and how they move."""
+    """Job counts of one type by location, and its throughput."""
 
     type: str
     ready: int
@@ -61,7 +61,7 @@ async def list_queues(call: RequestContext[None, Page]) -> Response:
 
 @routes.add("GET", "/v1/queues/{type}", roles=["read"], answers={200: QueueShape})
 async def get_queue(call: RequestContext[None, Nothing]) -> Response:
-    """Count the jobs of one type."""
+    """Return the job counts of one type."""
     found = await call.engine.queries.queue(call.who.tenant, call.path["type"])
     return respond(stats_to_dict(found, now=await call.engine.queries.now()))
 
@@ -79,7 +79,7 @@ async def pause_queue(call: RequestContext[Reason, Nothing]) -> Response:
     "POST", "/v1/queues/{type}/resume", roles=["operate"], body=Reason, body_optional=True, answers={204: None}
 )  # fmt: skip
 async def resume_queue(call: RequestContext[Reason, Nothing]) -> Response:
-    """Lease jobs of a type again; the reason is logged only."""
+    """Resume leasing jobs of a type. The reason is only logged."""
     reason = wire.reason(call.body.reason)
     await call.engine.jobs.resume(call.who, call.path["type"])
     log.info("resumed", tenant=call.who.tenant, type=call.path["type"], actor=call.who.actor, reason=reason)

@@ -18,7 +18,7 @@ routes = RouteTable()
 
 
 class BackoffPart(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """How long to wait before the next try."""
+    """Backoff policy between attempts."""
 
     kind: str | None = None
     base_seconds: float | None = None
@@ -37,7 +37,7 @@ class DefaultsPart(Request, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TypeRequest(Request, frozen=True, kw_only=True):
-    """A type: the JSON Schema of its payloads, what its workers must be able to do, and defaults."""
+    """A type: the JSON Schema of its payloads, the capabilities that it requires, and defaults."""
 
     schema: msgspec.Raw = ABSENT
     requires: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class AgentPage(responses.Shape, frozen=True, kw_only=True):
 
 @routes.add("PUT", "/v1/types/{name}", roles=["admin"], body=TypeRequest, answers={200: TypeShape})
 async def put_type(call: RequestContext[TypeRequest, Nothing]) -> Response:
-    """Register a type or change it; payloads are checked against its schema from now on."""
+    """Register or update a type. Its schema applies to jobs enqueued from now on."""
     schema = encode.kept(call.body.schema)
     made = await call.engine.registry.set_type(
         call.who,
@@ -124,20 +124,20 @@ async def list_types(call: RequestContext[None, Page]) -> Response:
 
 @routes.add("GET", "/v1/types/{name}", roles=["read"], answers={200: TypeShape})
 async def get_type(call: RequestContext[None, Nothing]) -> Response:
-    """Show a registered type."""
+    """Return a registered type."""
     return respond(type_to_dict(await call.engine.registry.type(call.who.tenant, call.path["name"])))
 
 
 @routes.add("DELETE", "/v1/types/{name}", roles=["admin"], answers={204: None})
 async def delete_type(call: RequestContext[None, Nothing]) -> Response:
-    """Forget a type; its jobs stay."""
+    """Delete a type. Its jobs remain."""
     await call.engine.registry.delete_type(call.who, call.path["name"])
     return Response(204, media_type="")
 
 
 @routes.add("PUT", "/v1/agents/{kind}/{id}", roles=["admin"], body=AgentRequest, answers={200: AgentShape})
 async def put_agent(call: RequestContext[AgentRequest, Nothing]) -> Response:
-    """Create or update an agent; a higher limit takes effect immediately, a lower one as its jobs finish."""
+    """Create or update an agent. A lower limit takes effect as running jobs finish."""
     body = call.body
     made = await call.engine.registry.set_agent(
         call.who,
@@ -152,14 +152,14 @@ async def put_agent(call: RequestContext[AgentRequest, Nothing]) -> Response:
 
 
 class AgentQuery(Page, frozen=True, kw_only=True):
-    """Which agents: all, or those whose every slot is held by jobs that wait."""
+    """Filter for agents. `stalled` selects strict agents whose slots are all held by waiting jobs."""
 
     stalled: bool = False
 
 
 @routes.add("GET", "/v1/agents", roles=["read"], query=AgentQuery, answers={200: AgentPage})
 async def list_agents(call: RequestContext[None, AgentQuery]) -> Response:
-    """List agents, by kind and id; with `stalled` only strict ones whose every slot is held by jobs that wait."""
+    """List agents by kind and ID; with `stalled`, only strict ones whose slots are all held by waiting jobs."""
     if call.query.stalled:
         hang = await call.engine.registry.stalled_agents(call.who.tenant, limit=call.query.limit)
         return page(call, "agents", [agent_to_dict(one) for one in hang], more=False, end=[])
@@ -172,13 +172,13 @@ async def list_agents(call: RequestContext[None, AgentQuery]) -> Response:
 
 @routes.add("GET", "/v1/agents/{kind}/{id}", roles=["read"], answers={200: AgentShape})
 async def get_agent(call: RequestContext[None, Nothing]) -> Response:
-    """Show an agent."""
+    """Return an agent."""
     return respond(agent_to_dict(await call.engine.registry.agent(call.who.tenant, call.path["kind"], call.path["id"])))
 
 
 @routes.add("DELETE", "/v1/agents/{kind}/{id}", roles=["admin"], answers={204: None})
 async def delete_agent(call: RequestContext[None, Nothing]) -> Response:
-    """Forget an agent that has no unfinished jobs."""
+    """Delete an agent that has no unfinished jobs."""
     await call.engine.registry.delete_agent(call.who, call.path["kind"], call.path["id"])
     return Response(204, media_type="")
 

@@ -1,4 +1,4 @@
-"""Schedules: jobs at times."""
+"""Schedules, which enqueue jobs at given times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SchedulePage(responses.Shape, frozen=True, kw_only=True):
 
 
 class Preview(Request, frozen=True, kw_only=True):
-    """How many ticks to return."""
+    """The number of ticks to return."""
 
     n: Annotated[int, Meta(ge=1, le=MAX_PREVIEW)] = 10
 
@@ -38,7 +38,7 @@ class Preview(Request, frozen=True, kw_only=True):
     answers={200: ScheduleShape, 201: ScheduleShape},
 )
 async def set_schedule(call: RequestContext[ScheduleRequest, Nothing]) -> Response:
-    """Create or update a schedule. An update keeps what the schedule did so far."""
+    """Create or update a schedule. An update keeps its last tick."""
     kept = await call.engine.schedules.set(call.who, call.path["name"], call.body)
     return respond(schedule_to_dict(kept), 201 if kept.version == 1 else 200)
 
@@ -62,7 +62,7 @@ async def get_schedule(call: RequestContext[None, Nothing]) -> Response:
 
 @routes.add("DELETE", "/v1/schedules/{name}", roles=["operate"], answers={204: None})
 async def delete_schedule(call: RequestContext[None, Nothing]) -> Response:
-    """Delete a schedule; jobs that it created stay."""
+    """Delete a schedule. Jobs that it created remain."""
     await call.engine.schedules.delete(call.who, call.path["name"])
     return Response(204, media_type="")
 
@@ -76,7 +76,7 @@ async def delete_schedule(call: RequestContext[None, Nothing]) -> Response:
     answers={200: ScheduleShape},
 )
 async def pause_schedule(call: RequestContext[Nothing, Nothing]) -> Response:
-    """Stop a schedule until it is resumed."""
+    """Pause a schedule."""
     return respond(schedule_to_dict(await call.engine.schedules.pause(call.who, call.path["name"])))
 
 
@@ -89,7 +89,7 @@ async def pause_schedule(call: RequestContext[Nothing, Nothing]) -> Response:
     answers={200: ScheduleShape},
 )
 async def resume_schedule(call: RequestContext[Nothing, Nothing]) -> Response:
-    """Resume a paused schedule; `catch_up` decides about the ticks during the pause."""
+    """Resume a schedule; `catch_up` determines whether ticks missed during the pause run."""
     return respond(schedule_to_dict(await call.engine.schedules.resume(call.who, call.path["name"])))
 
 

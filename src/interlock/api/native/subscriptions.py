@@ -16,19 +16,19 @@ routes = RouteTable()
 
 
 class RenewRequest(Request, frozen=True, kw_only=True):
-    """For how long; absent means without end."""
+    """The new lifetime; absent means without expiry."""
 
     expires_in_seconds: float | None = None
 
 
 class DeliveryQuery(Page, frozen=True, kw_only=True):
-    """Which deliveries a list shows."""
+    """Filter for a list of deliveries."""
 
     status: DeliveryStatus | None = None
 
 
 class SubscriptionShape(responses.Shape, frozen=True, kw_only=True):
-    """A webhook listener, without its secret."""
+    """A webhook subscription, without its signing secret."""
 
     id: str
     url: str
@@ -47,7 +47,7 @@ class SubscriptionShape(responses.Shape, frozen=True, kw_only=True):
 
 
 class NewSubscription(SubscriptionShape, frozen=True, kw_only=True):
-    """A webhook listener with its secret, the only time it is shown; null for a replay."""
+    """A webhook subscription with its signing secret, which is shown only once: null if the call is repeated."""
 
     secret: str | None
 
@@ -60,7 +60,7 @@ class SubscriptionPage(responses.Shape, frozen=True, kw_only=True):
 
 
 class Secret(responses.Shape, frozen=True, kw_only=True):
-    """A new secret, the only time it is shown."""
+    """A new signing secret, shown only once."""
 
     secret: str
 
@@ -95,7 +95,7 @@ class DeliveryPage(responses.Shape, frozen=True, kw_only=True):
     answers={201: NewSubscription, 200: NewSubscription},
 )  # fmt: skip
 async def subscribe(call: RequestContext[SubscriptionRequest, Nothing]) -> Response:
-    """Listen to events; the secret that signs them is in this answer and nowhere else."""
+    """Create a subscription. The response contains the signing secret, which is shown only once."""
     request = msgspec.structs.replace(call.body, key=call.headers.idempotency_key(call.body.key))
     made = await call.engine.webhooks.subscribe(call.who, request)
     now = await call.engine.queries.now()
@@ -107,7 +107,7 @@ async def subscribe(call: RequestContext[SubscriptionRequest, Nothing]) -> Respo
 
 @routes.add("GET", "/v1/subscriptions", roles=["operate"], query=Page, answers={200: SubscriptionPage})
 async def list_subscriptions(call: RequestContext[None, Page]) -> Response:
-    """List subscriptions, newest first, without their secrets."""
+    """List subscriptions, newest first, without their signing secrets."""
     at = cursor_position(call, "subscriptions")
     before = None if at is None else str(at[0])
     found = await call.engine.webhooks.subscriptions(call.who, before=before, limit=call.query.limit)
@@ -119,14 +119,14 @@ async def list_subscriptions(call: RequestContext[None, Page]) -> Response:
 
 @routes.add("GET", "/v1/subscriptions/{subscription_id}", roles=["operate"], answers={200: SubscriptionShape})
 async def get_subscription(call: RequestContext[None, Nothing]) -> Response:
-    """Show a subscription, without its secret."""
+    """Return a subscription, without its signing secret."""
     found = await call.engine.webhooks.subscription(call.who, call.path["subscription_id"])
     return respond(subscription_to_dict(found, now=await call.engine.queries.now()))
 
 
 @routes.add("DELETE", "/v1/subscriptions/{subscription_id}", roles=["operate"], answers={204: None})
 async def unsubscribe(call: RequestContext[None, Nothing]) -> Response:
-    """Listen no more."""
+    """Delete a subscription and its pending deliveries."""
     await call.engine.webhooks.unsubscribe(call.who, call.path["subscription_id"])
     return Response(204, media_type="")
 
@@ -148,7 +148,7 @@ async def renew_subscription(call: RequestContext[RenewRequest, Nothing]) -> Res
     answers={200: Secret},
 )  # fmt: skip
 async def rotate_secret(call: RequestContext[Nothing, Nothing]) -> Response:
-    """Make a new secret; for a day the old one signs too."""
+    """Create a new signing secret. For one day, deliveries are signed with both secrets."""
     return respond({"secret": await call.engine.webhooks.rotate(call.who, call.path["subscription_id"])})
 
 
@@ -157,7 +157,7 @@ async def rotate_secret(call: RequestContext[Nothing, Nothing]) -> Response:
     answers={200: DeliveryPage},
 )  # fmt: skip
 async def list_deliveries(call: RequestContext[None, DeliveryQuery]) -> Response:
-    """List what was sent to a subscription, newest first."""
+    """List the deliveries of a subscription, newest first."""
     id = call.path["subscription_id"]
     at = cursor_position(call, f"deliveries {id}")
     filter = DeliveryFilter(
@@ -175,7 +175,7 @@ async def list_deliveries(call: RequestContext[None, DeliveryQuery]) -> Response
     body_optional=True, answers={200: DeliveryShape},
 )  # fmt: skip
 async def redeliver(call: RequestContext[Nothing, Nothing]) -> Response:
-    """Send a delivery again, with the same id and body."""
+    """Send a delivery again, with the same ID and body."""
     found = await call.engine.webhooks.redeliver(
         call.who, call.path["delivery_id"], subscription_id=call.path["subscription_id"]
     )

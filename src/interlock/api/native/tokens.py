@@ -1,4 +1,4 @@
-"""Tokens, and who the service takes the caller for."""
+"""Tokens, and the authenticated caller."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ routes = RouteTable()
     headers=["Idempotency-Key"],
 )  # fmt: skip
 async def create_token(call: RequestContext[TokenRequest, Nothing]) -> Response:
-    """Make a token of the caller's tenant; its text is in this answer and nowhere else."""
+    """Create a token for the caller's tenant. The response contains its secret, which is shown only once."""
     request = msgspec.structs.replace(call.body, key=call.headers.idempotency_key(call.body.key))
     minted = await call.engine.tokens.create(call.who, request)
     return respond(encode.token_to_dict(minted.token) | {"token": minted.text}, 201)
@@ -25,7 +25,7 @@ async def create_token(call: RequestContext[TokenRequest, Nothing]) -> Response:
 
 @routes.add("GET", "/v1/tokens", roles=["admin"], query=Page, answers={200: responses.TokenPage})
 async def list_tokens(call: RequestContext[None, Page]) -> Response:
-    """List tokens, newest first, without their text."""
+    """List tokens, newest first, without their secrets."""
     at = cursor_position(call, "tokens")
     before = None if at is None else str(at[0])
     found = await call.engine.tokens.list(call.who, before=before, limit=call.query.limit)

@@ -42,9 +42,9 @@ routes = RouteTable()
 
 
 class ClaimRequest(Request, frozen=True, kw_only=True):
-    """What a worker accepts; absent types mean any, absent capabilities all that the credential has.
+    """A claim: the jobs that a worker accepts. Without types any; without capabilities all of the credential.
 
-    Without `lease_seconds` the lease is that of the job's agent, else of its type, else 60 s.
+    Without `lease_seconds` the lease comes from the job's agent, else from its type, else it is 60 s.
     """
 
     types: list[str] | None = None
@@ -59,7 +59,7 @@ class ClaimRequest(Request, frozen=True, kw_only=True):
 
 @routes.add("POST", "/v1/claims", roles=["work"], body=ClaimRequest, answers={200: responses.Claimed})
 async def claim(call: RequestContext[ClaimRequest, Nothing]) -> Response:
-    """Lease jobs, the best first; with `wait_seconds`, wait for the first. The same `claim_id` again gets the same."""
+    """Lease due jobs, highest priority first. Repeating a call with the same `claim_id` returns the same jobs."""
     ask = _ask(call)
     if call.body.wait_seconds:
         jobs = await claim_with_wait(call, ask, call.body.wait_seconds)
@@ -87,7 +87,7 @@ def _ask(call: RequestContext[ClaimRequest, Nothing]) -> ClaimFilter:
 
 
 async def _leased(call: RequestContext[ClaimRequest, Nothing], jobs: list[Job]) -> list[Any]:
-    """Add to each job what its worker needs from earlier runs; a first run needs nothing."""
+    """Add the saved steps and decisions of earlier runs to each job; a first run has none."""
     past = jobs if call.body.claim_id is not None else [job for job in jobs if not job.runs_first]
     steps: dict[str, list[StepRow]] = {}
     decided: dict[str, list[Approval]] = {}
@@ -110,7 +110,7 @@ LeaseSeconds = Annotated[float, Meta(ge=1, le=wire.LIMITS.lease_seconds)]
 
 
 class HeartbeatRequest(LeaseRequest, frozen=True, kw_only=True):
-    """A heartbeat; without `lease_seconds` the lease is extended by its own length."""
+    """A heartbeat. Without `lease_seconds` the lease is extended by its original duration."""
 
     lease_seconds: LeaseSeconds | None = None
     events: tuple[EventPart, ...] = ()
@@ -126,7 +126,7 @@ class HeartbeatRequestItem(LeaseRequestItem, frozen=True, kw_only=True):
 
 
 class Heartbeats(Request, frozen=True, kw_only=True):
-    """Heartbeats of many jobs."""
+    """Heartbeats for several jobs."""
 
     items: list[HeartbeatRequestItem]
 
@@ -136,7 +136,7 @@ class Heartbeats(Request, frozen=True, kw_only=True):
     has_checkpoint=True, answers={200: responses.HeartbeatReply},
 )  # fmt: skip
 async def heartbeat(call: RequestContext[HeartbeatRequest, Nothing]) -> Response:
-    """Extend a lease, and save the events and the checkpoint that came along."""
+    """Extend a lease; also save the events and the checkpoint of the request."""
 
     async def act(job_id: str, worker: str) -> Any:
         return await call.engine.leases.heartbeat(
@@ -151,7 +151,7 @@ async def heartbeat(call: RequestContext[HeartbeatRequest, Nothing]) -> Response
     answers={200: responses.HeartbeatReplies},
 )  # fmt: skip
 async def heartbeats(call: RequestContext[Heartbeats, Nothing]) -> Response:
-    """Extend many leases; each item has its own result."""
+    """Extend several leases; each item has its own result."""
     items = call.body.items
     wire.check_batch(items, call.engine.limits)
     odd = odd_items(call)
@@ -171,21 +171,21 @@ async def heartbeats(call: RequestContext[Heartbeats, Nothing]) -> Response:
 
 
 class Leases(Request, frozen=True, kw_only=True):
-    """Leases of one worker, and how long to wait until one of them must stop."""
+    """Leases to watch, and the time to wait."""
 
     items: list[LeaseRequestItem]
     wait_seconds: Annotated[float, Meta(ge=0, le=60)] = 0.0
 
 
 class Interrupted(responses.Shape, frozen=True, kw_only=True):
-    """Jobs that their worker must stop; the heartbeat reply carries the reason."""
+    """Jobs that the worker must stop. The heartbeat reply contains the reason."""
 
     ids: list[str]
 
 
 @routes.add("POST", "/v1/leases/watch", roles=["work"], body=Leases, answers={200: Interrupted})
 async def watch_leases(call: RequestContext[Leases, Nothing]) -> Response:
-    """Name leased jobs that must stop: cancelled, or no longer leased to the caller. Waits for the first."""
+    """Wait until a lease must stop: its job is being cancelled, or is no longer leased to the caller."""
 
     def is_own(worker: str) -> bool:
         return call.who.unchecked or auth.is_own_worker(call.who, worker)
@@ -221,7 +221,7 @@ def _heartbeat(
 
 
 class ErrorPart(Request, frozen=True, kw_only=True):
-    """What went wrong."""
+    """The error of a failed run."""
 
     message: str
     kind: str | None = None
@@ -229,7 +229,7 @@ class ErrorPart(Request, frozen=True, kw_only=True):
 
 
 class ArtifactPart(Request, frozen=True, kw_only=True):
-    """A small file that comes along, or a link."""
+    """A small file or a link to attach."""
 
     name: str
     content_base64: bytes | None = None
@@ -238,14 +238,14 @@ class ArtifactPart(Request, frozen=True, kw_only=True):
 
     def thing(self, place: str) -> File | Link:
         if (self.content_base64 is None) == (self.url is None):
-            raise Invalid("an artifact has content_base64 or url, one of them", pointer=place)
+            raise Invalid("artifact must have exactly one of content_base64 and url", pointer=place)
         if self.url is not None:
             return Link(self.name, self.url)
         return File(self.name, self.content_base64 or b"", self.content_type)
 
 
 class CompleteRequest(LeaseRequest, frozen=True, kw_only=True):
-    """A success report."""
+    """The result of a successful run."""
 
     result: msgspec.Raw = ABSENT
     result_summary: str | None = None
@@ -254,7 +254,7 @@ class CompleteRequest(LeaseRequest, frozen=True, kw_only=True):
 
 
 class FailRequest(LeaseRequest, frozen=True, kw_only=True):
-    """A failure; the job is retried unless `retryable` is false."""
+    """The failure of a run. The job is retried unless `retryable` is false."""
 
     error: ErrorPart
     retryable: bool = True
@@ -271,11 +271,11 @@ class ReleaseRequest(LeaseRequest, frozen=True, kw_only=True):
 
 
 class AckRequest(LeaseRequest, frozen=True, kw_only=True):
-    """The work has stopped, as was asked."""
+    """Acknowledgement of a cancel: the run has stopped."""
 
 
 class CompleteItem(LeaseRequestItem, frozen=True, kw_only=True, tag_field="outcome", tag="complete"):
-    """A success among others."""
+    """The completion of one job in a batch."""
 
     result: msgspec.Raw = ABSENT
     result_summary: str | None = None
@@ -284,7 +284,7 @@ class CompleteItem(LeaseRequestItem, frozen=True, kw_only=True, tag_field="outco
 
 
 class FailItem(LeaseRequestItem, frozen=True, kw_only=True, tag_field="outcome", tag="fail"):
-    """A failure among others."""
+    """The failure of one job in a batch."""
 
     error: ErrorPart
     retryable: bool = True
@@ -292,7 +292,7 @@ class FailItem(LeaseRequestItem, frozen=True, kw_only=True, tag_field="outcome",
 
 
 class ReleaseItem(LeaseRequestItem, frozen=True, kw_only=True, tag_field="outcome", tag="release"):
-    """A release among others."""
+    """The release of one job in a batch."""
 
     delay_seconds: float | None = None
     run_at: datetime | None = None
@@ -304,7 +304,7 @@ FinishItem = CompleteItem | FailItem | ReleaseItem
 
 
 class Finishes(Request, frozen=True, kw_only=True):
-    """Reports on many jobs."""
+    """Finishes of several jobs."""
 
     items: list[FinishItem]
 
@@ -317,7 +317,7 @@ Report = CompleteRequest | FailRequest | ReleaseRequest | AckRequest | FinishIte
     answers={200: responses.Receipt},
 )  # fmt: skip
 async def complete(call: RequestContext[CompleteRequest, Nothing]) -> Response:
-    """Report success; artifacts that come along are kept first."""
+    """Complete a job. Artifacts in the request are stored first."""
     await _attach(call, call.job_id, call.body)
     return await _finish(call)
 
@@ -326,7 +326,7 @@ async def complete(call: RequestContext[CompleteRequest, Nothing]) -> Response:
     "POST", "/v1/jobs/{job_id}/fail", roles=["work"], body=FailRequest, sanitizes=True, answers={200: responses.Receipt}
 )  # fmt: skip
 async def fail(call: RequestContext[FailRequest, Nothing]) -> Response:
-    """Fail a job; it is retried, or becomes terminal."""
+    """Fail a run. The job is retried, or becomes terminal."""
     return await _finish(call)
 
 
@@ -344,13 +344,13 @@ async def release(call: RequestContext[ReleaseRequest, Nothing]) -> Response:
     answers={200: responses.Receipt},
 )  # fmt: skip
 async def acknowledge_cancel(call: RequestContext[AckRequest, Nothing]) -> Response:
-    """Acknowledge a cancel request."""
+    """Acknowledge a cancel after the run has stopped."""
     return await _finish(call)
 
 
 @routes.add("POST", "/v1/finishes", roles=["work"], body=Finishes, sanitizes=True, answers={200: responses.Receipts})
 async def finishes(call: RequestContext[Finishes, Nothing]) -> Response:
-    """Finish many jobs; each item has its own result."""
+    """Finish several jobs; each item has its own result."""
     items = call.body.items
     wire.check_batch(items, call.engine.limits)
     odd = odd_items(call)

@@ -119,9 +119,7 @@ def claim(
         except Exception as error:
             if not (careful and of_a_row(error)):
                 raise
-            log.warning(
-                "a claim passes over a job that breaks a rule of the database (%s); run interlock doctor", error
-            )
+            log.warning("claim skipped a job that violates a database constraint (%s); run interlock doctor", error)
             passed.update(seqs)
             continue
         leased += some
