@@ -194,7 +194,7 @@ async def test_a_corrupt_job_is_rejected_by_name_and_others_of_the_same_call_suc
     assert [type(answer) for answer in answers] == [Receipt, Rejected, Receipt]
     assert isinstance(answers[1], Rejected)
     assert isinstance(answers[1].error, BrokenJob)
-    assert f"{jobs[1].id}: its row breaks a rule" in str(answers[1].error)
+    assert f"{jobs[1].id}: its row violates a database constraint" in str(answers[1].error)
 
 
 async def test_many_corrupt_jobs_do_not_keep_a_sweep_from_the_others(

@@ -86,7 +86,7 @@ def _derive(c: Connection, fault: Fault) -> str:
 
 
 def _end(c: Connection, fault: Fault, actor: str, reason: str) -> str:
-    """Cancel a job whose own row breaks a rule, which makes every other change fail."""
+    """Cancel a job whose own row violates a constraint, which makes every other change fail."""
     found = c.rows(_SQL["broken_job"], {"tenant": fault.tenant, "name": fault.name})
     if not found:
         return ENDED
