@@ -103,6 +103,45 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
+GLOSSARY = DOCS / "reference" / "glossary.md"
+GUIDES = [page for folder in ("tutorial", "how-to", "explanation") for page in sorted((DOCS / folder).glob("*.md"))]
+# Terms that need a definition wherever a reader meets them, and those that only pages for newcomers define.
+LINKED = (
+    "approval link", "backoff", "checkpoint", "claim ID", "concurrency slot", "dead letter", "eligibility key",
+    "epoch", "fence", "heartbeat", "idempotency key", "lease", "outbox", "principal", "redrive", "replay", "shard",
+    "subscription", "tenant",
+)  # fmt: skip
+LINKED_FOR_NEWCOMERS = ("approval", "artifact", "attempt", "job", "queue", "step", "task", "worker")
+NOT_PROSE = re.compile(
+    r"```.*?```|^#.*?$|^\|.*?$|<[^>]*>|`[^`]*`|!?\[[^\]]*\]\((?!\S*glossary\.md#)[^)]*\)", re.DOTALL | re.M
+)
+
+
+def first_uses(page: Path) -> dict[str, tuple[int, str]]:
+    """Return where a page first uses each term that it has to link, and the target of the link there or ""."""
+    is_for_newcomers = page.parent.name == "tutorial" or page.name == "concepts.md"
+    terms = [*LINKED, *(LINKED_FOR_NEWCOMERS if is_for_newcomers else ())]
+    either = "|".join(term.replace(" ", r"\s+") for term in sorted(terms, key=len, reverse=True))
+    prose = NOT_PROSE.sub(lambda match: " " * len(match[0]), page.read_text())
+    found: dict[str, tuple[int, str]] = {}
+    for use in re.finditer(rf"(?<![\w#/.-])({either})s?(?![\w-])(?:\]\(([^)]*)\))?", prose, re.IGNORECASE):
+        term = " ".join(use[1].split()).lower()
+        found.setdefault(term, (use.start(), use[2] or ""))
+    return found
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_the_first_use_of_a_term_links_to_the_glossary(page: Path) -> None:
+    wanted = {term: f"../reference/glossary.md#{term.replace(' ', '-')}" for term in first_uses(page)}
+    assert {term: target for term, (_, target) in first_uses(page).items()} == wanted
+
+
+def test_the_glossary_has_an_anchor_for_each_term() -> None:
+    rows = re.findall(r'^\| <a id="(\S+)"></a>([^|]+) \|', GLOSSARY.read_text(), re.MULTILINE)
+    assert [id for id, _ in rows] == [term.lower().replace(" ", "-") for _, term in rows]
+    assert {*LINKED, *LINKED_FOR_NEWCOMERS} <= {term for _, term in rows}
+
+
 def test_every_decision_is_listed() -> None:
     index = (DOCS / "contributing" / "decisions" / "README.md").read_text()
     assert [p.name for p in (DOCS / "contributing" / "decisions").glob("0*.md") if p.name not in index] == []
