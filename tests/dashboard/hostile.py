@@ -21,6 +21,7 @@ from interlock.domain.progress import Event, Level, Report, Step
 from interlock.domain.webhook import Mode
 from interlock.engine.engine import Engine
 from interlock.wire import AgentName, JobRequest, SubscriptionRequest, TokenRequest, new_id
+from interlock.wire.schedule import ScheduleRequest
 from tests.dashboard.corpus import CORPUS
 
 Ask = tuple[str, dict[str, str] | None]  # a path, and the form that is sent there if it answers forms
@@ -125,6 +126,7 @@ class Planter:
         child = await engine.jobs.enqueue(who, self._request(text, parent_id=parent.id, agent=CROWD))
         self.planted.add("a job that waits", f"/jobs/{child.id}")
         await engine.jobs.pause(who, text, reason=text)
+        await engine.schedules.set(who, text, ScheduleRequest(every_seconds=86_400, job=JobRequest(type=text)))
 
     async def _long(self, names: Sequence[str]) -> None:
         """A text of many names, and lists of them."""

@@ -17,6 +17,7 @@ from interlock.domain.principal import ROLES, Principal, user
 from interlock.domain.progress import Event, Level, Report, Step
 from interlock.engine.engine import Engine
 from interlock.wire import AgentName, JobRequest, SubscriptionRequest, TokenRequest, new_id
+from interlock.wire.schedule import ScheduleRequest
 
 Words = Callable[[str], str]
 
@@ -146,6 +147,7 @@ async def play(engine: Engine, tenant: str, say: Words = plainly) -> Scene:
     queued = await enqueue("crawl", {"site": "example.org"}, requires=[word("browser")], repository=word("org/site"))
     await engine.jobs.pause(who, "crawl", reason=word("the site asked us to wait"))
     await engine.registry.set_agent(who, "line", "solo", max_concurrency=1)
+    await engine.schedules.set(who, word("nightly"), ScheduleRequest(cron="0 3 * * *", job=JobRequest(type="report")))
     for n in range(3):
         await enqueue("solo-work", {"n": n}, agent=AgentName(kind="line", id="solo"))
     await claim("solo-work")

@@ -22,7 +22,7 @@ PRESSED = {
     "/jobs/bulk", "/jobs/{job_id}/cancel", "/jobs/{job_id}/revoke", "/jobs/{job_id}/redrive", "/jobs/{job_id}/priority",
     "/agents/{kind}/{id}/limit", "/webhooks/job-secret", "/webhooks/{id}/renew", "/webhooks/{id}/rotate",
     "/webhooks/deliveries/{delivery_id}/redeliver", "/approvals/{approval_id}/decide", "/approvals/{approval_id}/link", "/approve", "/approve/decide", "/queues/{type}/pause",
-    "/queues/{type}/resume", "/webhooks", "/webhooks/{id}/unsubscribe", "/webhooks/{id}/deliveries/{delivery_id}/redeliver",
+    "/queues/{type}/resume", "/schedules/{name}/pause", "/schedules/{name}/resume", "/schedules/{name}/run", "/webhooks", "/webhooks/{id}/unsubscribe", "/webhooks/{id}/deliveries/{delivery_id}/redeliver",
     "/tokens", "/tokens/{id}/revoke", "/sign-in", "/sign-out",
 }  # fmt: skip
 
@@ -204,6 +204,20 @@ async def test_a_queue_is_paused_and_resumed(board: Board, stage: Scene, page: P
 
     await follow(card.get_by_role("button", name="Resume"))
     assert (await board.engine.queries.queue(stage.tenant, "embed-page")).paused_at is None
+
+
+async def test_a_schedule_is_paused_resumed_and_run(board: Board, stage: Scene, page: Page) -> None:
+    await page.goto(f"{board.url}/schedules")
+    row = page.locator("tr", has_text="nightly")
+    assert "0 3 * * *" in await row.inner_text()
+    await follow(row.get_by_role("button", name="Pause"))
+    assert (await board.engine.schedules.get(stage.tenant, "nightly")).paused_at is not None
+    assert "paused" in await row.inner_text()
+    await follow(row.get_by_role("button", name="Resume"))
+    assert (await board.engine.schedules.get(stage.tenant, "nightly")).paused_at is None
+    await follow(row.get_by_role("button", name="Run now"))
+    job = await board.engine.queries.job(stage.tenant, page.url.rpartition("/")[2].partition("?")[0])
+    assert (job.type, "nightly" in (job.headers or "")) == ("report", True)
 
 
 async def test_the_limit_of_an_agent_is_raised_and_its_backlog_is_shown(board: Board, stage: Scene, page: Page) -> None:

@@ -24,7 +24,7 @@ from tests.dashboard.watched import UNPAINTED, Watched, bundles, is_inert, shows
 from tests.support.eventually import RETRY_SECONDS
 
 LISTS = (
-    "/", "/jobs?status=running", "/approvals?status=all", "/queues", "/agents", "/workers", "/tokens", "/webhooks",
+    "/", "/jobs?status=running", "/approvals?status=all", "/queues", "/schedules", "/agents", "/workers", "/tokens", "/webhooks",
     "/audit?after=2000-01-01",
 )  # fmt: skip
 LIVE = "/approvals?status=all"

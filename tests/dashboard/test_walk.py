@@ -18,7 +18,7 @@ from tests.dashboard.scene import Scene
 
 # A page that is not here fails the walk; what is downloaded is not looked at but kept.
 LOOKED_AT = {
-    "/", "/jobs", "/jobs/bulk", "/jobs/{job_id}", "/approvals", "/approvals/{approval_id}", "/approve", "/approve/decided", "/queues", "/agents",
+    "/", "/jobs", "/jobs/bulk", "/jobs/{job_id}", "/approvals", "/approvals/{approval_id}", "/approve", "/approve/decided", "/queues", "/schedules", "/agents",
     "/workers", "/webhooks", "/webhooks/deliveries", "/webhooks/{id}", "/tokens", "/audit", "/audit/verify", "/audit/head",
     "/audit/log", "/sign-in",
 }  # fmt: skip
