@@ -261,7 +261,7 @@ def check_server(url: str, *, token: str | None) -> None:
 
 
 class App(SdkApp):
-    """Tasks and where their jobs are: a database, several as shards, or a server with a token.
+    """Tasks, and the place of their jobs: a database, several shards, or a server with a token.
 
     Without a URL or shards it uses the settings. It connects at the first call.
     """
@@ -304,7 +304,7 @@ def _settings(url: str | None, shards: Mapping[str, str] | None, **others: str |
 
 
 class Queue(SdkQueue):
-    """The jobs of one type as a plain queue, in an app, at a URL, or in the database of the settings.
+    """The jobs of one type as a plain queue: in an app, at a URL, or in the database of the settings.
 
     It is connected at the first call.
     """
@@ -325,7 +325,7 @@ class Queue(SdkQueue):
         super().__init__(type, where, lease=lease, name=name)
 
     async def close(self) -> None:
-        """Close the client that this queue has opened in the running event loop, if it has; an app is left alone."""
+        """Close the client that this queue has opened in the running event loop, if any; an app stays open."""
         if self._own is not None:
             await self._own.close()
 

@@ -37,7 +37,7 @@ PAGE: Final = 200
 
 
 class Clock:
-    """Time that stands still until it is moved."""
+    """A manual clock."""
 
     def __init__(self, now: datetime = START) -> None:
         self.now = now
@@ -46,12 +46,12 @@ class Clock:
         return (self.now - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
     def advance(self, seconds: float | timedelta) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.now += seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds)
 
 
 class MemoryApp(App):
-    """An app whose jobs live in memory, for as long as a test takes."""
+    """An app whose jobs are in memory for the duration of a test."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -67,7 +67,7 @@ class MemoryApp(App):
         self.tasks.update(app.tasks)
 
     async def run_until_idle(self, *, move_clock: bool = False) -> int:
-        """Run all jobs that are due, and those they lead to; how many runs that took.
+        """Run all due jobs, and those that become due; return the number of runs.
 
         With `move_clock`, advance the clock to jobs that are due later, until none is left.
         """
@@ -88,7 +88,7 @@ class MemoryApp(App):
             self.clock.advance((min(later) - self.clock()) / SECOND)
 
     async def enqueued(self, task: Task[..., Any]) -> list[dict[str, Any]]:
-        """The arguments of all jobs of a task, as they were sent, oldest first."""
+        """Return the arguments of all jobs of a task, oldest first."""
         client = await self.client()
         jobs = [await client.jobs.get(job.id) for job in await self._all(type=task.name)]
         return [serialization.decode(job.payload) for job in reversed(jobs)]

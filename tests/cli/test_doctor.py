@@ -36,7 +36,7 @@ def test_a_file_readable_by_others_is_an_error(cli: CLI) -> None:
     assert json.loads(done.stdout)["wrong"] == [
         "permissions is 0644, not 0600: others can read payloads and hashes of tokens; chmod 600 the file"
     ]
-    assert "WRONG: permissions is 0644" in cli("doctor").stdout
+    assert "error: permissions is 0644" in cli("doctor").stdout
 
 
 @pytest.mark.parametrize("engine", ["postgres"])
@@ -115,8 +115,8 @@ async def test_a_fault_that_blocks_all_jobs_fails_the_rehearsal(cli: CLI, postgr
     answer = json.loads(done.stdout)
     assert (done.returncode, reported in answer["rehearsal"]) == (1, True), answer["rehearsal"]
     (wrong,) = answer["wrong"]
-    assert "jobs cannot be worked on; undo what was changed by hand" in wrong
-    assert "WRONG: rehearsal is " in cli("doctor").stdout
+    assert "jobs cannot run; undo manual changes to the database" in wrong
+    assert "error: rehearsal is " in cli("doctor").stdout
 
 
 async def test_an_invalid_row_is_named_and_repaired(cli: CLI, postgres: Postgres) -> None:
@@ -141,11 +141,11 @@ async def test_an_invalid_row_is_named_and_repaired(cli: CLI, postgres: Postgres
             "check (attempt between 1 and max_attempts and max_attempts <= 100) not valid",
         )
     found = cli("doctor")
-    named = f"{id} of tenant default breaks attempt_within_max: its attempt is between 1 and max_attempts"
-    assert (found.returncode, f"WRONG: {named}" in found.stdout, "doctor --repair" in found.stdout) == (1, True, True)
+    named = f"{id} of tenant default violates attempt_within_max: its attempt is between 1 and max_attempts"
+    assert (found.returncode, f"error: {named}" in found.stdout, "doctor --repair" in found.stdout) == (1, True, True)
     repaired = cli("doctor", "--repair")
     assert (repaired.returncode, f"repaired: {named}" in repaired.stdout) == (0, True), repaired.stdout
-    assert "everything is in order" in cli("doctor").stdout
+    assert "all checks passed" in cli("doctor").stdout
     assert (cli.json("jobs", "show", id)["status"], cli.json("jobs", "show", other)["status"]) == (
         "cancelled",
         "queued",

@@ -75,7 +75,7 @@ def get(
 
 
 async def _named(client: Client, job_id: str, artifact: str) -> Artifact:
-    """The artifact with this name or ID, else the only one whose ID ends with these characters."""
+    """Return the artifact with this name or ID, else the only one whose ID ends with these characters."""
     place: tuple[int, str] | None = None
     ending: list[Artifact] = []
     while page := await client.artifacts.list(job_id, before=place, limit=ids.PAGE):

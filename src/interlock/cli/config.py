@@ -45,7 +45,7 @@ def show(*, common: Common = COMMON) -> None:
 
 
 def masked(value: Any) -> Any:
-    """A value of any depth in which nothing secret is left to read."""
+    """Return a value with all secrets in it masked, at any depth."""
     if isinstance(value, str):
         return _masked_url(value) if "://" in value else value
     if isinstance(value, Mapping):

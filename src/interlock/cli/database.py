@@ -105,7 +105,7 @@ def partition(
 
 
 def _databases(common: Common) -> list[tuple[str | None, str]]:
-    """The names and addresses of all shards, or the address of the one database."""
+    """Return the names and URLs of all shards, or the URL of the single database."""
     settings = common.settings
     if settings.shards:
         return [*settings.shards.items()]

@@ -1,4 +1,4 @@
-"""`interlock doctor`: is everything as it must be for what Interlock promises."""
+"""`interlock doctor`: check everything that Interlock's guarantees depend on."""
 
 from __future__ import annotations
 
@@ -38,23 +38,27 @@ ADVICE: Final = {
     "synchronous_commit": "an acknowledged job may be lost",
     "fsync": "an acknowledged job may be lost",
     "row_security": "run interlock migrate as the owner of the schema",
-    "history": "revoke what was granted on interlock.job_history",
-    "rehearsal": "jobs cannot be worked on; undo what was changed by hand, and run interlock migrate as the owner",
+    "history": "revoke additional privileges on interlock.job_history",
+    "rehearsal": "jobs cannot run; undo manual changes to the database, and run interlock migrate as the owner",
 }
 
 
 def doctor(
     *,
-    repair: Annotated[bool, Parameter(negative="", help="put right, or cancel, what breaks a rule")] = False,
+    repair: Annotated[
+        bool, Parameter(negative="", help="fix rows that violate a constraint, or cancel their jobs")
+    ] = False,
     common: Common = COMMON,
 ) -> None:
-    """Check versions, durability, rights, schema, clock and the rows of all tenants. Exit code 1 if something is wrong.
+    """Check versions, durability, permissions, schema, clock and the rows of all tenants. Exit code 1 on errors.
 
-    A limited agent, an edit and a claim are tried out in a transaction that is undone.
+    A limited agent, an edit and a claim are tested in a transaction that is rolled back.
     """
 
     async def command(engine: Engine, who: Principal) -> tuple[dict[str, str], list[Broken]]:
-        broken = await _broken(engine.store, who.actor if repair else None)  # facts are as they are after that
+        broken = await _broken(
+            engine.store, who.actor if repair else None
+        )  # before the facts, so that they include the repairs
         before = time.time()
         now = await engine.queries.now() / SECOND
         after = time.time()
@@ -77,17 +81,17 @@ def doctor(
         for line in repaired:
             output.print_line(f"repaired: {line}")
         for fault in wrong:
-            output.print_line(f"WRONG: {fault}")
+            output.print_line(f"error: {fault}")
         if any(row.repaired is None for row in broken):
-            output.print_line("interlock doctor --repair puts rows right, or cancels their jobs")
+            output.print_line("run interlock doctor --repair to fix these rows or cancel their jobs")
         if not wrong:
-            output.print_line("everything is in order")
+            output.print_line("all checks passed")
     if wrong:
         sys.exit(FAILED)
 
 
 class Broken(NamedTuple):
-    """A row that breaks a rule, and what was done about it."""
+    """A row that violates a constraint, and its repair."""
 
     fault: Fault
     repaired: str | None = None
@@ -95,7 +99,7 @@ class Broken(NamedTuple):
     @property
     def sentence(self) -> str:
         tenant, rule, name = self.fault
-        return f"{name} of tenant {tenant} breaks {rule}: {RULES[rule]}"
+        return f"{name} of tenant {tenant} violates {rule}: {RULES[rule]}"
 
 
 async def _broken(store: Store, actor: str | None) -> list[Broken]:
@@ -109,7 +113,7 @@ async def _broken(store: Store, actor: str | None) -> list[Broken]:
 
 
 def faults(facts: dict[str, str]) -> list[str]:
-    """A sentence for everything that is not as it must be."""
+    """Return a message for each failed check."""
     wrong = not_right(facts)
     if facts.get("history_partitions", "none").startswith("missing"):
         wrong.append(
@@ -117,7 +121,7 @@ def faults(facts: dict[str, str]) -> list[str]:
         )
     if float(facts["clock_skew_seconds"]) > MAX_SKEW_SECONDS:
         wrong.append(
-            f"the clock of the database differs from this machine's by {facts['clock_skew_seconds']} s: set one of them"
+            f"the database clock is off by {facts['clock_skew_seconds']} s from this machine's: synchronize them"
         )
     return wrong
 
@@ -136,6 +140,6 @@ def notes(facts: dict[str, str]) -> list[str]:
     if facts.get("rights", "app") == "app":
         return []
     return [
-        f"this login has the rights of the {facts['rights']}, which are laid aside while Interlock runs; "
-        "let servers and workers connect as a login that has the role interlock_app and no more"
+        f"this login has the privileges of the {facts['rights']}, which Interlock does not use at run time; "
+        "let servers and workers connect with a login that has only the role interlock_app"
     ]

@@ -1,4 +1,4 @@
-"""Shortened IDs on the command line: the last 8 or more characters name what has that end, if it is one thing."""
+"""Shortened IDs on the command line: the last 8 or more characters, if they match exactly one item."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CANDIDATES: Final = 10
 
 
 async def job(client: Client, text: str, field: str = "id") -> str:
-    """The ID of one job."""
+    """Return the complete ID of a job."""
     if not is_shortened(text):
         return wire.job_id(text, field)
     found = await client.jobs.search(text, limit=CANDIDATES + 1)
@@ -49,7 +49,7 @@ async def delivery(client: Client, text: str) -> str:
 
 
 async def _search(text: str, what: str, page_after: Callable[[Any], Awaitable[Sequence[Any]]]) -> str:
-    """The ID with this end in a list that is read page by page, each after the last item of the one before."""
+    """Find the ID with this ending in a list, page by page."""
     if not is_shortened(text):
         return text
     found: list[str] = []
@@ -61,13 +61,13 @@ async def _search(text: str, what: str, page_after: Callable[[Any], Awaitable[Se
 
 
 def ends(id: str, text: str) -> bool:
-    """Whether the text is the end of this ID."""
+    """Return whether the ID ends with this text."""
     end = id_end(text)
     return end is not None and id.endswith(end)
 
 
 def only(text: str, found: Sequence[str], what: str) -> str:
-    """The one ID that was found; none and several are errors."""
+    """Return the only ID found; raise an error for none or several."""
     if not found:
         raise NotFound(text, resource=what)
     if len(found) > 1:

@@ -215,14 +215,14 @@ def show(
 
 
 def _own_event(row: EventRow) -> dict[str, Any]:
-    """An event within its job, whose ID needs no repeating."""
+    """Serialize an event without the ID of its job, which the caller already knows."""
     encoded = event_to_dict(row)
     del encoded["job_id"]
     return encoded
 
 
 async def _newest_events(client: Client, job_id: str, limit: int) -> list[EventRow]:
-    """The last events of a job, oldest first; they can only be read from the start."""
+    """Return the last events of a job, oldest first; they can only be read from the start."""
     newest: deque[EventRow] = deque(maxlen=limit)
     after = 0
     while page := await client.jobs.events(job_id, after=after, limit=EVENT_PAGE):

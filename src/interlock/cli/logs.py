@@ -1,4 +1,4 @@
-"""Logs of a process: one JSON object a line, on standard error; never an address, a header or a body."""
+"""Process logs: one JSON object per line on standard error; never an address, a header or a body."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_VALUE_LENGTH: Final = 4_000
 
 
 def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
-    """Send our own records and those of the libraries below us the same way."""
+    """Configure logging of Interlock and of its libraries."""
     shared: list[Any] = [_stamped, structlog.processors.format_exc_info, _short]
     lines = JsonLogHandler(stream)
     structlog.configure(

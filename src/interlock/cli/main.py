@@ -39,7 +39,7 @@ ELSEWHERE = "this command works on a database only: use --database instead of --
 
 
 def in_words(error: cyclopts.CycloptsError) -> object:
-    """A usage error as people read it."""
+    """Return the message of a usage error."""
     return cyclopts.CycloptsPanel(_ours(error) or error)
 
 
@@ -77,7 +77,7 @@ app.command(database.history)
 app.command(config.app)
 app.command(doctor.doctor)
 app.command(bench.bench)
-# By name: a web server takes its time to be loaded.
+# By name, so that modules that load slowly are imported only when needed.
 app.command("interlock.cli.serve:app", name="serve", help="Serve the HTTP API until SIGTERM or SIGINT.")
 app.command("interlock.cli.up:app", name="up", help="Run server, worker and a demo in one process on SQLite.")
 app.command("interlock.cli.mcp:app", name="mcp", help="Serve tools for agents (MCP) on standard input and output.")
@@ -94,7 +94,7 @@ def main() -> None:
                 app(exit_on_error=False, print_error=not for_programs)
             except cyclopts.CycloptsError as error:
                 _refuse_usage(error, json=for_programs)
-    except Error as error:  # of an argument that was read before the command began
+    except Error as error:  # from an argument that was read before the command started
         give_up(error, json=for_programs)
 
 
@@ -120,7 +120,7 @@ def _errors_printed() -> Iterator[None]:
         is_unread = isinstance(error, BrokenPipeError)
         if not is_unread and error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        # The interpreter would complain once more when it flushes at its end.
+        # Otherwise the interpreter reports the error again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not is_unread:
             print(f"interlock: cannot write the output: {error.strerror}", file=sys.stderr)
@@ -128,7 +128,7 @@ def _errors_printed() -> Iterator[None]:
 
 
 def _fill_standard_files() -> None:
-    """Where a standard file was closed the next one opened would take its number, and be read or written as that."""
+    """Open /dev/null for closed standard files; otherwise the next opened file would take their number."""
     for number in range(3):
         try:
             os.fstat(number)

@@ -67,7 +67,7 @@ async def _on_a_database(common: Common, wanted: frozenset[str]) -> None:
 
 
 async def _before_a_server(url: str, token: str | None, wanted: frozenset[str]) -> None:
-    """Serve MCP through a server. The server knows the roles of the token; ask once, because they never change."""
+    """Serve MCP through a server. Read the roles of the token once: they never change."""
     assemble.check_server(url, token=token)
     calls = Calls(url, token=token, retry_seconds=RETRY_SECONDS)
     try:
@@ -80,7 +80,7 @@ async def _before_a_server(url: str, token: str | None, wanted: frozenset[str]) 
 
 
 async def _serve(native: Api, roles: frozenset[str], stop: asyncio.Event) -> None:
-    """Serve until the input ends; SIGTERM ends it in the same good order."""
+    """Serve until the input ends; SIGTERM shuts down in the same way."""
     from interlock.faces.mcp.stdio import serve
 
     logs.configure(level=logging.WARNING)
@@ -89,7 +89,7 @@ async def _serve(native: Api, roles: frozenset[str], stop: asyncio.Event) -> Non
 
 
 class RemoteApi:
-    """The native API of a server elsewhere."""
+    """The native API of a remote server."""
 
     def __init__(self, calls: Calls, stop: asyncio.Event) -> None:
         self._calls = calls

@@ -1,4 +1,4 @@
-"""What the command line prints and writes: tables for people, JSON for programs, never a raw control character."""
+"""Output of the command line: tables and JSON, never a raw control character."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def escape_control(value: object) -> str:
 
 
 def print_json(value: object) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document to standard output."""
     sys.stdout.write(_escaped_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()) + "\n")
 
 
@@ -63,7 +63,7 @@ def _escape(character: str) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Aligned columns; a dash for what is not there."""
+    """Print aligned columns, with a dash for absent values."""
     encoded = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         encoded.add_column(column, overflow="fold")
@@ -95,12 +95,12 @@ def print_line(message: str) -> None:
 
 
 def time(at: int | None) -> str | None:
-    """A time to the second, for a table."""
+    """Format a time to the second, for a table."""
     return None if at is None else when(at)[:19] + "Z"
 
 
 def shortened(text: str | None) -> str | None:
-    """The start of a long text, for a table."""
+    """Truncate a long text, for a table."""
     return text if text is None or len(text) <= CELL else f"{text[: CELL - 1]}…"
 
 
@@ -130,7 +130,7 @@ def progress(what: str, *, unit: str = "jobs") -> Iterator[Callable[[int], None]
 
 @contextmanager
 def destination(path: Path | None) -> Iterator[BinaryIO]:
-    """Standard output, or a file, readable only by its owner, that is complete or absent."""
+    """Open standard output, or a file that only its owner can read and that is complete or absent."""
     if path is None:
         yield sys.stdout.buffer
     else:
@@ -140,7 +140,7 @@ def destination(path: Path | None) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes its name, and the place of one that has it, when everything is on disk."""
+    """Write a temporary file, and rename it to its final name once all data is on disk."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         try:

@@ -47,7 +47,7 @@ Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="skip th
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Common:
-    """Options that every command takes."""
+    """Options of every command."""
 
     database: Annotated[str | None, Parameter(help="sqlite:///PATH or postgresql://… (INTERLOCK_DATABASE)")] = None
     tenant: Annotated[str | None, Parameter(help="tenant (INTERLOCK_TENANT)")] = None
@@ -59,18 +59,18 @@ class Common:
 
     @property
     def who(self) -> Principal:
-        """The local principal; access to the database is full access."""
+        """Return the local principal; access to the database is full access."""
         return principal.local(self.settings.tenant)
 
     def show(self, document: object, line: str) -> None:
-        """Print a result: JSON for programs, a line for people."""
+        """Print a result as JSON or as a line of text."""
         if self.json:
             output.print_json(document)
         else:
             output.print_line(line)
 
     def show_facts(self, document: Mapping[str, Any], **more: Any) -> None:
-        """Print a record; people also see what is in `more`."""
+        """Print a record; the text output also contains `more`."""
         if self.json:
             output.print_json(document)
         else:
@@ -96,7 +96,7 @@ class Common:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Anywhere(Common):
-    """The same, for commands that also work with a server."""
+    """Options of commands that also work with a server."""
 
     server: Annotated[str | None, Parameter(help="use this server, https://HOST, instead of a database")] = None
     token_file: TokenFile = None
@@ -117,7 +117,7 @@ def run(common: Anywhere, command: Callable[[Client], Awaitable[T]]) -> T:
         if server is None:
             async with assemble.engine_of(common.settings, create=False) as engine:
                 return await command(LocalClient(engine, common.who))
-        from interlock.client.http import HttpClient  # it takes its time to be loaded
+        from interlock.client.http import HttpClient  # slow to import
 
         client = HttpClient(server, token=token_of(common.token_file), retry_seconds=RETRY_SECONDS)
         try:
@@ -129,7 +129,7 @@ def run(common: Anywhere, command: Callable[[Client], Awaitable[T]]) -> T:
 
 
 def timed(common: Anywhere, command: Callable[[Client], Awaitable[T]]) -> tuple[T, int]:
-    """Like `run`, and also the time by which jobs are due."""
+    """Run a command like `run`; also return the time that decides whether jobs are due."""
 
     async def both(client: Client) -> tuple[T, int]:
         return await command(client), await client.now()
@@ -148,7 +148,7 @@ def on_database(common: Common, command: Callable[[Engine, Principal], Awaitable
 
 
 def server_of(common: Anywhere) -> str | None:
-    """The server, if one is named; options that exclude each other are rejected."""
+    """Return the server URL, if set; reject mutually exclusive options."""
     if common.server is None:
         if common.token_file is not None:
             raise Invalid("--token-file requires --server", pointer="/token")
@@ -161,16 +161,16 @@ def server_of(common: Anywhere) -> str | None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The quick event loop, for what runs for long."""
+    """Return the factory of the faster event loop, for long-running commands."""
     try:
         import uvloop
-    except ImportError:  # not to be had on this system
+    except ImportError:  # not available on this system
         return None
     return uvloop.new_event_loop
 
 
 def token_of(file: Path | None) -> str | None:
-    """A secret is never an argument, which every process of the machine could read."""
+    """Return the token from a file or the environment: other processes can read arguments."""
     file = file or (Path(path) if (path := os.environ.get(f"{TOKEN}_FILE")) else None)
     if file is None:
         return os.environ.get(TOKEN) or None
@@ -219,7 +219,7 @@ async def _await(command: Callable[[], Awaitable[T]]) -> T:
 
 
 def exit_code(error: Error) -> int:
-    """What a script learns from an error."""
+    """Return the exit code for an error."""
     match error:
         case NotFound():
             return NOT_FOUND

@@ -63,7 +63,7 @@ def set_(
     ends_at: Annotated[datetime | None, Parameter(help="no tick is later; with an offset")] = None,
     common: Anywhere = ANYWHERE,
 ) -> None:
-    """Create or update a schedule. An update keeps what the schedule did so far."""
+    """Create or update a schedule. An update keeps its last tick."""
 
     async def put(client: Client) -> Schedule:
         request = ScheduleRequest(
@@ -85,20 +85,20 @@ def set_(
 
 @app.command
 def delete(name: str, *, common: Anywhere = ANYWHERE) -> None:
-    """Delete a schedule; jobs that it created stay."""
+    """Delete a schedule. Jobs that it created remain."""
     run(common, lambda client: client.schedules.delete(name))
     common.show({"deleted": name}, f"{name}: deleted")
 
 
 @app.command
 def pause(name: str, *, common: Anywhere = ANYWHERE) -> None:
-    """Stop a schedule until it is resumed."""
+    """Pause a schedule."""
     common.show(schedule_to_dict(run(common, lambda client: client.schedules.pause(name))), f"{name}: paused")
 
 
 @app.command
 def resume(name: str, *, common: Anywhere = ANYWHERE) -> None:
-    """Resume a paused schedule; its catch-up setting decides about the ticks during the pause."""
+    """Resume a schedule. Its catch-up setting determines whether missed ticks run."""
     resumed = run(common, lambda client: client.schedules.resume(name))
     common.show(schedule_to_dict(resumed), f"{name}: next tick {_next(resumed)}")
 

@@ -99,7 +99,7 @@ async def application(engine: Engine, settings: Settings, adapters: Sequence[Ada
 
 
 def options(settings: Settings, adapters: Sequence[Adapter] = ()) -> Options:
-    """What the settings mean for the service."""
+    """Return the service options of the settings."""
     return Options(
         auth=bool(settings.auth),
         tenant=settings.tenant,

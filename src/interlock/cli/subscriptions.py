@@ -111,7 +111,7 @@ def renew(subscription_id: str, *, expires_in: ExpiresIn = None, common: Anywher
 
 @app.command
 def rotate(subscription_id: str, *, common: Anywhere = ANYWHERE) -> None:
-    """Create a new signing secret and print it (shown only once). For a day the old one signs too."""
+    """Create a new signing secret and print it (shown only once). For one day, both sign."""
 
     async def command(client: Client) -> str:
         return await client.subscriptions.rotate(await ids.subscription(client, subscription_id))

@@ -59,7 +59,7 @@ def set_(
 
 @app.command
 def delete(name: str, *, common: Anywhere = ANYWHERE) -> None:
-    """Delete a registered type. Its jobs stay; payloads are no longer validated."""
+    """Delete a registered type. Its jobs remain; payloads are no longer validated."""
     run(common, lambda client: client.types.delete(name))
     common.show({"deleted": name}, f"{name}: deleted")
 

@@ -151,7 +151,7 @@ def _introduce(url: str, settings: Settings, command: Command) -> None:
 
 
 class Command:
-    """Writes commands as they can be copied: called as this one was, on its database where that is not the default."""
+    """Formats commands to copy: with the program name of this process, and its database unless it is the default."""
 
     def __init__(self, database: str) -> None:
         called = Path(sys.argv[0])
@@ -170,14 +170,14 @@ class Command:
 
 
 class TransitionPrinter:
-    """Prints every transition of the newest jobs; `command` writes what it advises as it can be copied."""
+    """Prints every transition of the newest jobs; `command` formats the commands it suggests."""
 
     def __init__(self, jobs: Jobs, command: Command) -> None:
         self._jobs, self._command = jobs, command
         self._printed: dict[str, int] = {}  # versions by job
 
     async def report(self) -> None:
-        """Until cancelled; of what was there before, only what changes."""
+        """Print transitions until cancelled; of existing jobs only new ones."""
         for job in await self._jobs.list(NEWEST):
             self._printed[job.id] = job.version
             self._advise(job)

@@ -108,7 +108,7 @@ def serve(order: WorkerOptions) -> None:
 
 
 def work_for(tasks: Tasks, common: Anywhere) -> None:
-    """Let the app find its jobs on the server or in the database that was named, if one was."""
+    """Connect the app to the given server or database, if any."""
     if (server := server_of(common)) is not None:
         token = token_of(common.token_file)
         assemble.check_server(server, token=token)
@@ -130,7 +130,7 @@ async def _run(one: Worker, tasks: Tasks, order: WorkerOptions) -> None:
     loop.add_signal_handler(signal.SIGTERM, stop)
     if not order.is_member:
         loop.add_signal_handler(signal.SIGINT, stop)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # ignored by nohup
             loop.add_signal_handler(signal.SIGHUP, stop)
     try:
         await one.run(drain=order.drain, once=order.once)
@@ -139,7 +139,7 @@ async def _run(one: Worker, tasks: Tasks, order: WorkerOptions) -> None:
 
 
 def find(target: str) -> Tasks:
-    """The app that MODULE:APP names; modules beside the current directory are found too."""
+    """Import the app MODULE:APP; modules in the current directory are found too."""
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
         refuse(f"{target!r} is not an app: write MODULE:APP")

@@ -1,1 +1,1 @@
-"""What a worker and the SDK talk to: one protocol, and its implementations in process and over HTTP."""
+"""The client protocol used by workers and the SDK, and its implementations: in process and over HTTP."""

@@ -33,9 +33,11 @@ from interlock.wire import JobRequest, responses
 from interlock.wire.job import job_of, listed_job_of, text
 
 T = TypeVar("T")
-LARGEST_BODY: Final = 1024 * 1024 - 4096  # what every server takes, with room for what is around the items
+LARGEST_BODY: Final = 1024 * 1024 - 4096  # accepted by every server, with room for the members around the items
 LARGEST_TEXT: Final = 64 * 1024 * 1024
-UNSENT: Final = frozenset({"id", "sanitized", "verb", "approval_id", "opened_by"})  # of an order: the server knows them
+UNSENT: Final = frozenset(
+    {"id", "sanitized", "verb", "approval_id", "opened_by"}
+)  # fields of a command that the server already knows
 OUTCOMES: Final = {CompleteJob: "complete", FailJob: "fail", ReleaseJob: "release"}
 
 
@@ -54,7 +56,7 @@ def encoded(fields: Mapping[str, object]) -> bytes:
 
 
 def gathered(parts: Sequence[bytes]) -> Iterator[range]:
-    """Items put together into as few bodies as their sizes allow, in their order."""
+    """Yield items in as few bodies as their sizes allow, in order."""
     start, size = 0, 0
     for i, part in enumerate(parts):
         if i > start and size + len(part) > LARGEST_BODY:
@@ -77,7 +79,7 @@ def job_body(request: JobRequest, key: str) -> bytes:
 
 
 def claim_body(ask: ClaimFilter, worker: str, wait_seconds: float) -> bytes:
-    """Without capabilities it is left to the credential what a worker can do."""
+    """Encode a claim. Without capabilities, those of the credential apply."""
     if ask.repositories is not None:
         raise Invalid("repositories are determined by the credential: omit them", pointer="/repositories")
     return encoded(
@@ -95,7 +97,7 @@ def claim_body(ask: ClaimFilter, worker: str, wait_seconds: float) -> bytes:
 
 
 def order_body(order: Any, worker: str, **more: object) -> bytes:
-    """Encode what a worker orders under a lease, by the names of its fields; the job is in the path or in `more`."""
+    """Encode a command of a lease holder by its field names; the job is in the path or in `more`."""
     fields = {name: _encodable_field(name, value) for name, value in order._asdict().items() if name not in UNSENT}
     return encoded(fields | {"worker": worker} | more)
 
@@ -140,7 +142,7 @@ def selection(filter: Filter) -> dict[str, object]:
 
 
 def query(filter: Filter) -> list[tuple[str, str]]:
-    """The same in a URL."""
+    """Return the filter as a URL query."""
     given = selection(filter).items()
     return [(name, str(one)) for name, value in given for one in (value if isinstance(value, list) else [value])]
 
@@ -163,7 +165,7 @@ def _encodable(value: str) -> str | Raw:
 
 
 def joined(name: str, parts: Sequence[bytes]) -> bytes:
-    """A body that holds nothing but a list."""
+    """Return a body that contains only a list."""
     return b'{"%b":[%b]}' % (name.encode(), b",".join(parts))
 
 
@@ -213,7 +215,7 @@ def read(body: bytes | Raw, kind: type[T]) -> T:
 
 
 def member(body: bytes, name: str, kind: type[T]) -> T:
-    """One member of a response."""
+    """Return one member of a response."""
     try:
         return read(read(body, dict[str, Raw])[name], kind)
     except KeyError:
@@ -255,7 +257,7 @@ class Reader(Generic[T]):
 
 
 def _member(name: str, type: Any) -> tuple[str, Any] | tuple[str, Any, Any]:
-    """A member of a body; one that may be null may be absent too."""
+    """Return a member of a body; a nullable one may also be absent."""
     if type is Raw:
         return name, type, Raw(b"null")
     return (name, type, None) if NoneType in get_args(type) else (name, type)
@@ -313,7 +315,7 @@ def _decided(row: responses.Decided, of: Any) -> Approval:
 
 
 def _oldest(age: float | None) -> int | None:
-    """The server reports an age, which becomes a time by the clock of this machine."""
+    """Convert the age that a server reports to a time, by the clock of this machine."""
     return None if age is None else round((time.time() - age) * 1_000_000)
 
 

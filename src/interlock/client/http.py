@@ -1,4 +1,4 @@
-"""The client over the native API: same verbs, same errors, every call retried until a response."""
+"""The client over the native API: same methods, same errors, every call retried until a response."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ NULL: Final = Raw(b"null")  # a member that is None is left out of a body
 
 
 class Group:
-    """Some verbs of one server."""
+    """A group of methods that call one server."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -137,7 +137,7 @@ class HttpJobs(Group):
         return Cascade(codec.receipt(body), codec.member(body, "descendants", int))
 
     async def revoke(self, job_id: str, *, reason: str | None = None) -> Receipt:
-        """Not repeated after an unknown outcome: it would end the next lease as well."""
+        """Revoke a lease. Not retried after an unknown outcome: that could end the next lease too."""
         body = encoded({"reason": wire.remark(reason, "reason")})
         about = {"job_id": job_id}
         answer = await self._server.post(_of_job(job_id, "revoke"), body, repeatable=False, about=about)
@@ -186,7 +186,7 @@ class HttpJobs(Group):
         return Bulk(done.matched, done.done, done.more, place, tuple(_refused(one) for one in done.refused))
 
     async def prune(self, days: float, *, limit: int = 1000, dry_run: bool = False, after_seq: int = 0) -> Pruned:
-        """A server counts from the start each time, so a dry run is one call, of as many as it can count."""
+        """Prune jobs. A dry run is one call with the highest limit, because a server always counts from the start."""
         body = encoded({"days": days, "limit": PRUNE_BATCH_SIZE if dry_run else limit, "dry_run": dry_run})
         done = (await self._server.post("/v1/prune", body)).body
         return Pruned(codec.member(done, "deleted", int), codec.member(done, "more", bool), after_seq)
@@ -229,7 +229,7 @@ class HttpJobs(Group):
         raise Unavailable("the event stream was interrupted")
 
     async def list(self, filter: Filter) -> list[Job]:
-        """A place in the list that this client has not come by before is found by reading from the start."""
+        """List items. A position that this client has not seen is found by reading from the start."""
         place, query = None if filter.before_seq is None else -filter.before_seq, codec.query(filter)
         return await self._server.pages.after(
             "/v1/jobs", codec.listed_job, lambda job: -job.seq, place, filter.limit, query
@@ -283,7 +283,7 @@ class HttpWork(Group):
         )
 
     async def interrupted(self, leases: Sequence[tuple[str, int]], *, wait_seconds: float = 0.0) -> list[str]:
-        """In one poll: who watches begins again with other leases soon."""
+        """Poll once: the caller soon watches again, with other leases."""
         wait = min(wait_seconds, MAX_POLL_SECONDS)
         items = [{"id": id, "fence": fence} for id, fence in leases]
         body = encoded({"items": items, "wait_seconds": wait})
@@ -353,7 +353,7 @@ class HttpWork(Group):
         return codec.receipt(answer.body)
 
     async def _add_events(self, report: Report) -> tuple[int, ...]:
-        """Events in as many bodies as they need, one after the other, so that they keep their order."""
+        """Send events in as many bodies as needed, one after another to keep their order."""
         if not report.events:
             raise Invalid("events is empty: expected at least one", pointer="/events")
         parts = [codec.event_body(event) for event in report.events]
@@ -429,7 +429,7 @@ class HttpSchedules(Group):
         return schedule_of((await self._server.post(_path("schedules", name, "resume"))).body)
 
     async def run(self, name: str) -> Job:
-        """Sent once: a repeated call would enqueue another job."""
+        """Send the call once: a repeated call would enqueue another job."""
         return codec.job((await self._server.post(_path("schedules", name, "run"), repeatable=False)).body)
 
     async def preview(self, name: str, n: int = 10) -> list[int]:
@@ -523,7 +523,7 @@ class HttpSubscriptions(Group):
         return codec.member(answer.body, "secret", str)
 
     async def deliveries(self, filter: DeliveryFilter) -> list[Delivery]:
-        """A server lists what was sent to one subscription; for all of them their lists are put together."""
+        """List deliveries. A server lists one subscription at a time, so merge the lists for all of them."""
         ids = [filter.subscription_id] if filter.subscription_id is not None else await self._all()
         found = [one for id in ids for one in await self._deliveries(id, filter)]
         return sorted(found, key=lambda one: one.id, reverse=True)[: filter.limit]
@@ -643,7 +643,7 @@ class HttpClient:
         return time.time_ns() // 1000
 
     def start_maintenance(self) -> None:
-        """The server does it."""
+        """Do nothing: the server runs maintenance."""
 
     async def close(self) -> None:
         await self._server.calls.close()
@@ -654,7 +654,7 @@ def _path(*parts: str) -> str:
 
 
 def _of_job(job_id: str, what: str = "") -> str:
-    """The path of a job; what cannot be an id is like an unknown one."""
+    """Return the path of a job. A malformed ID is treated as an unknown one."""
     return f"/v1/jobs/{wire.job_id(job_id)}{'/' if what else ''}{what}"
 
 
@@ -663,7 +663,7 @@ def _lease(job_id: str, fence: int) -> dict[str, object]:
 
 
 def _down(*place: int | str) -> tuple[int, ...]:
-    """The position of a time or ID in a list that is sorted newest first."""
+    """Return the position of a time or ID in a list sorted newest first."""
     return tuple(-(part if isinstance(part, int) else int(part.replace("-", ""), 16)) for part in place)
 
 
@@ -684,7 +684,7 @@ def _json(given: str | bytes | None) -> Raw | None:
 
 
 def _receipt_of(answer: HttpResponse) -> Receipt:
-    """The receipt of a call that the server answers with the changed job."""
+    """Build the receipt of a call whose response is the changed job."""
     job = codec.job(answer.body)
     return Receipt(job.id, job.fence, job.status, job.attempt, job.version, job.run_at, job.finished_at)
 

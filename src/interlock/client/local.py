@@ -1,4 +1,4 @@
-"""The client over an engine in the same process: the engine's verbs with the tenant and caller filled in."""
+"""The client over an engine in the same process: it passes the tenant and the caller to each method."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MAX_PER_CLAIM: Final = 500  # more than over HTTP: a commit of this many costs a
 
 
 def bound(verb: Callable[Concatenate[A, P], R], first: A) -> Callable[P, R]:
-    """A verb of the engine without its first argument, the tenant or the caller."""
+    """Bind a method of the engine to its first argument, the tenant or the caller."""
     return partial(verb, first)
 
 
@@ -65,7 +65,7 @@ class LocalJobs:
         return await self._engine.queries.job(self._tenant, wire.job_id(job_id))
 
     async def wait(self, job_id: str, *, seconds: float) -> Job:
-        """Looks when something has changed, yet ever less often, so that many who wait cost little."""
+        """Check after changes, at growing intervals, so that many waiting callers cost little."""
         deadline = time.monotonic() + seconds
         pause = SHORTEST_LOOK_SECONDS
         while True:
@@ -152,7 +152,7 @@ class LocalApprovals:
         self._queries = engine.queries
 
     async def job_of(self, approval: Approval) -> Job:
-        """The job of an approval, for the bearer of its link, who has no tenant."""
+        """Return the job of an approval for the bearer of its link, who has no tenant."""
         return await self._queries.job(approval.tenant, approval.job_id)
 
 
@@ -239,7 +239,7 @@ class LocalAudit:
 
 
 class LocalOverview:
-    """Reads for the dashboard that no server offers."""
+    """Queries of the dashboard that the HTTP API does not offer."""
 
     def __init__(self, engine: Engine, who: Principal) -> None:
         self.minutes = bound(engine.queries.minutes, who.tenant)

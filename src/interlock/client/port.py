@@ -1,4 +1,4 @@
-"""Everything that can be done with Interlock, in groups: in process (`local`) or over HTTP (`http`)."""
+"""The client protocol: all operations, in groups. Implemented in process (`local`) and over HTTP (`http`)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LeasedJob(NamedTuple):
 
 
 class Edits(TypedDict, total=False):
-    """The fields of a waiting job that can be changed; None leaves one as it is."""
+    """The fields of a waiting job that can be changed; None leaves a field unchanged."""
 
     priority: int | None
     run_at: datetime | None
@@ -58,7 +58,7 @@ class Edits(TypedDict, total=False):
 
 
 class Changes(TypedDict, total=False):
-    """The fields in which a redriven job may differ from the original; None keeps one."""
+    """The fields in which a redriven job may differ from the original; None keeps the original value."""
 
     priority: int | None
     run_at: datetime | None
@@ -69,20 +69,20 @@ class Changes(TypedDict, total=False):
 
 
 class Jobs(Protocol):
-    """Jobs from outside their runs."""
+    """Operations on jobs by producers and operators."""
 
     async def enqueue(self, requests: Sequence[JobRequest], *, within: object = None) -> list[Enqueued]:
-        """Add all jobs or none; with `within`, as part of the caller's own open PostgreSQL transaction."""
+        """Enqueue all jobs or none; with `within`, as part of the caller's open PostgreSQL transaction."""
         ...
 
     async def get(self, job_id: str) -> Job: ...
 
     async def search(self, text: str, *, limit: int = 50) -> list[Job]:
-        """By ID, by its last 8 or more characters, or by idempotency key, newest first."""
+        """Find jobs by ID, its last 8 or more characters, or idempotency key, newest first."""
         ...
 
     async def wait(self, job_id: str, *, seconds: float) -> Job:
-        """The job as soon as it has ended, or as it is after that time."""
+        """Return the job once it is terminal, or its current state after that time."""
         ...
 
     async def edit(self, job_id: str, **edits: Unpack[Edits]) -> Receipt: ...
@@ -94,7 +94,7 @@ class Jobs(Protocol):
     async def cancel(self, job_id: str, *, reason: str | None = None, force: bool = False) -> Receipt: ...
 
     async def cancel_tree(self, job_id: str, *, reason: str | None = None, force: bool = False) -> Cascade:
-        """Cancel a job and everything below it."""
+        """Cancel a job and all its descendants."""
         ...
 
     async def revoke(self, job_id: str, *, reason: str | None = None) -> Receipt:
@@ -109,7 +109,7 @@ class Jobs(Protocol):
         idempotency_key: str | None = None,
         **changes: Unpack[Changes],
     ) -> Enqueued:
-        """Do an ended job again by a new one: from the start, from its checkpoint, or after a named step."""
+        """Create a new job from a terminal one: from the start, from its checkpoint, or after a named step."""
         ...
 
     async def bulk(
@@ -122,29 +122,29 @@ class Jobs(Protocol):
         reason: str | None = None,
         force: bool = False,
     ) -> Bulk:
-        """Cancel or redrive many jobs. A filter goes on with the `before_seq` of the last result."""
+        """Cancel or redrive many jobs. To continue with a filter, pass the `before_seq` of the last result."""
         ...
 
     async def prune(self, days: float, *, limit: int = 1000, dry_run: bool = False, after_seq: int = 0) -> Pruned:
-        """Delete jobs that ended more than `days` ago, with everything they own."""
+        """Delete jobs that finished more than `days` ago, with all their data."""
         ...
 
     async def why(self, job_id: str) -> Why:
-        """Why a job does not run."""
+        """Explain why a job does not run."""
         ...
 
     async def history(self, job_id: str) -> list[HistoryRow]: ...
 
     async def children(self, job_id: str) -> list[Job]:
-        """Oldest first, without payloads."""
+        """List the children of a job, oldest first, without payloads."""
         ...
 
     async def steps(self, job_id: str, *, after: int = 0, limit: int | None = None) -> list[StepRow]:
-        """Oldest first, only those with a number above `after`; all of them without a limit."""
+        """List steps with a number above `after`, oldest first; without a limit, all of them."""
         ...
 
     async def events(self, job_id: str, *, after: int = 0, limit: int = 200) -> list[EventRow]:
-        """Oldest first, only those with a number above `after`."""
+        """List events with a number above `after`, oldest first."""
         ...
 
     def tail(self, job_id: str, *, after: int = 0) -> AsyncGenerator[EventRow, None]:
@@ -152,22 +152,22 @@ class Jobs(Protocol):
         ...
 
     def follow(self) -> AsyncIterator[EventRow]:
-        """Follow the events of all jobs from now on, without an end."""
+        """Follow new events of all jobs indefinitely."""
         ...
 
     async def list(self, filter: Filter) -> list[Job]:
-        """Newest first, without payloads."""
+        """List jobs, newest first, without payloads."""
         ...
 
 
 class Work(Protocol):
-    """Workers. In a batch, each item has its own result."""
+    """Operations of workers. In a batch, each item has its own result."""
 
     most_per_claim: int
     """How many jobs one claim may ask for."""
 
     async def claim(self, ask: ClaimFilter, *, wait_seconds: float = 0.0) -> list[LeasedJob]:
-        """Lease up to ask.limit jobs, waiting that long for the first; a repeated claim_id leases nothing new."""
+        """Lease up to ask.limit jobs; wait that long for the first. A repeated claim_id returns the same jobs."""
         ...
 
     async def heartbeats(self, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply | Rejected]: ...
@@ -181,11 +181,11 @@ class Work(Protocol):
     async def checkpoint(self, checkpoint: Checkpoint) -> int: ...
 
     async def save_step(self, step: Step) -> StepRow:
-        """The step as it is kept: the first one that was saved under its name and occurrence."""
+        """Save a step and return the stored one: the first with this name and occurrence."""
         ...
 
     async def add_events(self, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
-        """The numbers that the events of each report have got."""
+        """Append events and return the sequence numbers of each item."""
         ...
 
     async def request_approval(self, approval: RequestApproval) -> Receipt:
@@ -198,7 +198,7 @@ class Work(Protocol):
 
 
 class Approvals(Protocol):
-    """Decisions that jobs wait for."""
+    """Approvals that jobs request."""
 
     async def get(self, approval_id: str) -> Approval: ...
 
@@ -211,11 +211,11 @@ class Approvals(Protocol):
         data: str | bytes | None = None,
         digest: str | None = None,
     ) -> Approval:
-        """Vote as the caller; with `digest`, only on the request that has it."""
+        """Vote as the caller; with `digest`, fail if the request has a different one."""
         ...
 
     async def create_link(self, approval_id: str) -> ApprovalLink:
-        """Create a link that decides without any other credential; it replaces the previous one."""
+        """Create an approval link, which needs no other credential; it replaces the previous one."""
         ...
 
     async def list(self, filter: ApprovalFilter) -> list[Approval]:
@@ -233,17 +233,17 @@ class Queues(Protocol):
     async def resume(self, type: str) -> None: ...
 
     async def list(self, *, after: str = "", limit: int = 50) -> list[QueueStats]:
-        """By type."""
+        """List queues by type."""
         ...
 
 
 class Schedules(Protocol):
-    """Jobs at times."""
+    """Schedules, which enqueue jobs at given times."""
 
     async def get(self, name: str) -> Schedule: ...
 
     async def set(self, name: str, request: ScheduleRequest) -> Schedule:
-        """Create or update a schedule; an update keeps what the schedule did so far."""
+        """Create or update a schedule; an update keeps its last tick."""
         ...
 
     async def delete(self, name: str) -> None: ...
@@ -285,7 +285,7 @@ class Agents(Protocol):
     async def delete(self, kind: str, id: str) -> None: ...
 
     async def list(self, *, after: tuple[str, str] = ("", ""), limit: int = 50) -> list[Agent]:
-        """By kind and ID."""
+        """List agents by kind and ID."""
         ...
 
 
@@ -334,7 +334,7 @@ class Subscriptions(Protocol):
     async def renew(self, id: str, *, expires_in_seconds: float | None = None) -> Subscription: ...
 
     async def rotate(self, id: str) -> str:
-        """Create a new signing secret, shown only once; the old one signs as well for a day."""
+        """Create a new signing secret, shown only once; for one day, deliveries are signed with both."""
         ...
 
     async def deliveries(self, filter: DeliveryFilter) -> list[Delivery]:
@@ -356,11 +356,11 @@ class Artifacts(Protocol):
     async def get(self, job_id: str, artifact_id: str) -> Artifact: ...
 
     async def read(self, job_id: str, artifact_id: str) -> Download:
-        """The bytes of a file, verified against its hash."""
+        """Return the bytes of a file, verified against its hash."""
         ...
 
     async def list(self, job_id: str, *, before: tuple[int, str] | None = None, limit: int = 50) -> list[Artifact]:
-        """Newest first; `before` is the time and ID of the last one on the previous page."""
+        """List artifacts, newest first; `before` is the time and ID of the last one on the previous page."""
         ...
 
 
@@ -368,23 +368,23 @@ class Workers(Protocol):
     """Workers that polled lately or hold leases."""
 
     async def list(self, *, after: str = "", limit: int = 50) -> list[Presence]:
-        """By name."""
+        """List workers by name."""
         ...
 
 
 class Audit(Protocol):
-    """History of the tenant: its hash chains, and what operators did."""
+    """History of the tenant: its hash chains, and the audit log of operator actions."""
 
     async def verify(self, *, after: str | None = None, jobs: int | None = None) -> VerifiedPart:
         """Verify the chains of up to `jobs` jobs, starting after the previous part."""
         ...
 
     async def head(self) -> str:
-        """One hash over all chain heads."""
+        """Return one hash over all chain heads."""
         ...
 
     async def log(self, *, after: int = 0, limit: int = 50) -> list[LogRow]:
-        """What operators did, oldest first."""
+        """List operator actions, oldest first."""
         ...
 
     def export(self, *, after: int = 0) -> AsyncIterator[list[HistoryExport]]:
@@ -393,7 +393,7 @@ class Audit(Protocol):
 
 
 class Client(Protocol):
-    """All verbs, in groups, for one tenant and caller. Errors are raised, the same ones by every client."""
+    """All operations, in groups, for one tenant and caller. Every client raises the same errors."""
 
     @property
     def jobs(self) -> Jobs: ...
@@ -421,15 +421,15 @@ class Client(Protocol):
     def audit(self) -> Audit: ...
 
     async def me(self) -> Principal:
-        """Who the caller is, as far as the caller may know."""
+        """Return the authenticated caller."""
         ...
 
     async def now(self) -> int:
-        """The time by which jobs are due."""
+        """Return the time that decides whether jobs are due."""
         ...
 
     def start_maintenance(self) -> None:
-        """Do what the clock demands in the background, if no server does it for this client."""
+        """Run maintenance in the background, unless a server does it for this client."""
         ...
 
     async def close(self) -> None: ...

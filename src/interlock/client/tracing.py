@@ -11,7 +11,7 @@ from interlock.wire import JobRequest
 
 @contextmanager
 def enqueueing(requests: Sequence[JobRequest]) -> Iterator[str | None]:
-    """A span for an enqueue, as the traceparent that goes along with its jobs; None where nothing is traced."""
+    """Open a span for an enqueue and yield the traceparent for its jobs; None if tracing is off."""
     types = sorted({request.type for request in requests})
     name = f"enqueue {types[0]}" if len(types) == 1 else "enqueue"
     with tracing.span(name, "producer", attributes={"interlock.jobs": len(requests)}) as span:

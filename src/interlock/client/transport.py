@@ -55,7 +55,7 @@ _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeo
 # Retrying does not help.
 _HOPELESS: Final = (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError)
 NOT_ASKED_SO: Final = 417  # a proxy does not support `Expect: 100-continue`
-_GATEWAY: Final = frozenset({502, 504})  # something between us and the server does not know either
+_GATEWAY: Final = frozenset({502, 504})  # a proxy does not know the outcome either
 
 
 Query = Sequence[tuple[str, str | int | float | bool | None]]
@@ -93,8 +93,8 @@ class HttpResponse(NamedTuple):
 class Calls:
     """The connections to one server. Waiting calls have separate connections, so that they never block other calls.
 
-    No redirect is followed: the token goes to the host it was given for. Proxies are those of the environment
-    (HTTPS_PROXY, HTTP_PROXY, NO_PROXY), certificates are checked against what the system trusts or SSL_CERT_FILE.
+    No redirect is followed: the token is sent only to the configured host. Proxies are those of the environment
+    (HTTPS_PROXY, HTTP_PROXY, NO_PROXY), certificates are verified with the system's trust store or SSL_CERT_FILE.
     """
 
     def __init__(self, url: str, *, token: str | None = None, retry_seconds: float = RETRY_SECONDS) -> None:
@@ -202,7 +202,7 @@ class Calls:
 
 
 class _RetryBudget:
-    """How long a call is tried, with ever longer pauses that differ from caller to caller."""
+    """The time budget of a call's attempts, with growing pauses and jitter."""
 
     def __init__(self, seconds: float) -> None:
         self._clock = asyncio.get_running_loop().time
@@ -226,7 +226,7 @@ class _RetryBudget:
 
 
 def refusal(answer: HttpResponse, about: Mapping[str, object]) -> Error:
-    """Why something was not done."""
+    """Return the error of a rejected call."""
     if 300 <= answer.status < 400:
         return Error(
             f"the server redirects (status {answer.status}): use the URL it redirects to, redirects are not followed"
@@ -259,7 +259,7 @@ def _connections(base: str, headers: Mapping[str, str], most: int) -> httpx2.Asy
 
 @cache
 def _trusted() -> ssl.SSLContext:
-    """Reading all certificates takes a while, so it is done once."""
+    """Return the TLS context. Loading all certificates is slow, so it is done once."""
     return httpx2.create_ssl_context()
 
 
@@ -283,7 +283,7 @@ def checked_url(url: str) -> str:
 
 
 def checked_token(token: str) -> str:
-    """A token that can stand in a header, and nothing that could stand for more than one."""
+    """Return a token that is valid as one header value; reject any other text."""
     if not _TOKEN.fullmatch(token):
         raise Invalid(
             "token has characters other than visible ASCII: remove them, such as a line break at its end",
@@ -340,7 +340,7 @@ class Server:
         return codec.read((await self.get("/v1/me")).body, responses.Me)
 
     async def worker(self, name: str) -> str:
-        """The name to work under: a credential of a worker takes its own, and any other as an instance of it."""
+        """Return the worker name: a worker's credential sets it, and any other name is an instance of that worker."""
         if not self._is_known:
             self._works_as, self._is_known = (await self.me()).worker, True
         own = self._works_as
@@ -361,7 +361,7 @@ class Pages:
         self._ends: OrderedDict[str, list[tuple[Any, str]]] = OrderedDict()
 
     async def all(self, path: str, item: Callable[[Raw], T], query: Query = ()) -> list[T]:
-        """Every item, in the order of the list."""
+        """Yield every item, in the order of the list."""
         found: list[T] = []
         cursor: str | None = None
         while True:

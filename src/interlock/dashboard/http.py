@@ -127,7 +127,7 @@ class Fields:
 
     @property
     def here(self) -> str:
-        """The query without the notice of the last action."""
+        """Return the query without the notice of the last action."""
         return self.encoded(without=("notice", "n"))
 
     def _page_query(self, names: Sequence[str], position: Iterable[tuple[str, object]], visited: Sequence[str]) -> str:
@@ -202,7 +202,9 @@ class Page:
     needs_sign_in: bool = True
     checks_secret: bool = False
     form_page: Handler | None = None  # renders the page with this form, to show the form's errors
-    field_names: Mapping[str, str] = field(default_factory=dict)  # of request members that the form calls otherwise
+    field_names: Mapping[str, str] = field(
+        default_factory=dict
+    )  # form fields by request member, where the names differ
 
 
 class Pages(list[Page]):

@@ -1,1 +1,1 @@
-"""What users write tasks with: the app, tasks, handles and the context of a run."""
+"""The Python SDK: the app, tasks, handles and the context of a run."""

@@ -1,4 +1,4 @@
-"""The app: where the jobs are, and the tasks that run them."""
+"""The app: tasks, and a client for the place where their jobs are stored."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class App:
         return declare if function is None else declare(function)
 
     async def client(self) -> Client:
-        """The client of the running event loop."""
+        """Return the client of the running event loop."""
         loop = asyncio.get_running_loop()
         self._forget_closed_loops()
         if (connecting := self._clients.get(loop)) is None:
@@ -64,7 +64,7 @@ class App:
         return before
 
     def job(self, job_id: str) -> JobHandle[Any]:
-        """A handle on any job by its id."""
+        """Return a handle for a job by its ID."""
         return JobHandle(job_id, self.client)
 
     async def register(self) -> None:
@@ -78,7 +78,7 @@ class App:
         connecting = self._clients.pop(asyncio.get_running_loop(), None)
         if connecting is None:
             return
-        connecting.cancel()  # which changes nothing if it is done
+        connecting.cancel()  # no effect if it is done
         await asyncio.wait([connecting])
         if not connecting.cancelled() and connecting.exception() is None:
             await connecting.result().close()
@@ -129,7 +129,7 @@ class Declare:
 
 
 def _name_of(function: Any) -> str:
-    """The name of what is declared, which must be a function that returns once."""
+    """Return the name of a declared function; reject other objects and generators."""
     name: str | None = getattr(function, "__name__", None)
     if name is None or not callable(function):
         raise TypeError(f"{function!r} is not a function: use @app.task or @app.task(name=…)")

@@ -15,7 +15,7 @@ class ClaimIds:
         self._free: list[str] = []
 
     def name(self) -> str:
-        """A name under which nothing is granted now."""
+        """Return a claim ID without leased jobs."""
         return self._free.pop() if self._free else next(self._new)
 
     def leased(self, name: str | None, count: int) -> ClaimId:
@@ -26,12 +26,12 @@ class ClaimIds:
         return claim
 
     def free(self, name: str | None) -> None:
-        """Nothing is left under this name."""
+        """Mark this claim ID as free."""
         self._free.append(name or "")
 
 
 class ClaimId:
-    """What was granted under one name."""
+    """A claim ID and the number of its unfinished jobs."""
 
     __slots__ = ("_claims", "left", "name")
 
@@ -41,7 +41,7 @@ class ClaimId:
         self.left = left
 
     def settle(self) -> None:
-        """One job of it is settled; after the last its name is free."""
+        """Record that one of its jobs is finished; after the last one the ID is free."""
         self.left -= 1
         if not self.left:
             self._claims.free(self.name)

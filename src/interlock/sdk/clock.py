@@ -14,11 +14,11 @@ class ServerClock:
         self._offset = (started_at or 0) - _micros(received)
 
     def now(self) -> int | None:
-        """The time in microseconds since 1970; None if nothing is known of it."""
+        """Return the time in microseconds since 1970, or None if it is unknown."""
         return _micros(None) + self._offset if self._is_known else None
 
     def observe(self, at: int) -> None:
-        """Take into account that it was this time when an answer that is here now was made."""
+        """Record the server time of a response that has just arrived."""
         self._offset = max(self._offset, at - _micros(None))
         self._is_known = True
 

@@ -1,4 +1,4 @@
-"""The context of a run: what a task can do besides computing."""
+"""The context of a run: steps, checkpoints, events, approvals, artifacts and children."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """1 for the first try."""
+        """The number of the attempt, from 1."""
         return self.job.attempt
 
     @property
     def checkpoint(self) -> Any:
-        """What the last checkpoint of an earlier run holds, or None."""
+        """The last checkpoint of an earlier run, or None."""
         return serialization.decode(self.job.checkpoint)
 
     @overload
@@ -102,14 +102,14 @@ class Context:
         if kept is None:
             await self.keep_patches()  # before the work that belongs to them
             result = serialization.encode(await self._call(function, args, kwargs))
-            serialization.decode(result, _returned_by(function))  # what no run could read is not kept
+            serialization.decode(result, _returned_by(function))  # a result that no run could decode is not saved
             step = Step(*self._holder(), name, occurrence, result, identity_of(function))
             kept = await self._insist(lambda: self._client.work.save_step(step))
             self._clock.observe(kept.at)
         return serialization.decode(kept.result, _returned_by(function))
 
     async def save_checkpoint(self, value: Any) -> None:
-        """Save one progress value, replacing the previous one; a later run reads it from `saved`."""
+        """Save one progress value, replacing the previous one; a later run reads it from `ctx.checkpoint`."""
         data = serialization.encode(value)
         await self.keep_patches()
         async with self._saving:  # one at a time: each seq must be higher than the last
@@ -131,11 +131,11 @@ class Context:
         self._events.append(Event(str(id), Level(level), message, results, at=self._clock.now()))
 
     def progress(self, done: float, message: str = "progress") -> None:
-        """Emit how much is done, from 0 to 1."""
+        """Emit the progress of the job, from 0 to 1."""
         self.event(message, progress=done)
 
     def usage(self, **amounts: float) -> None:
-        """Add to the usage of the job, such as tokens and cost; also kept for failed attempts."""
+        """Add to the usage of the job, such as tokens and cost; also stored for failed attempts."""
         for name, amount in amounts.items():
             if not math.isfinite(amount) or amount < 0:
                 raise ValueError(f"usage[{name!r}] is {amount}: expected a finite number >= 0")
@@ -155,9 +155,9 @@ class Context:
         on_deny: Literal["fail", "resume"] = "fail",
         expires_in: float | timedelta | None = None,
     ) -> ApprovalResult:
-        """Wait for a decision of people, without a worker; a later run finds it by its name and occurrence alone.
+        """Request an approval and wait for it without a worker; a later run finds it by name and occurrence.
 
-        Requests without a name are numbered in the order in which a run comes to them.
+        Requests without a name are numbered in the order of the calls.
         """
         key = APPROVAL if name is None else check_name(name, "an approval")
         occurrence = self._memory.next(key)
@@ -185,7 +185,7 @@ class Context:
             return answer
 
     def patched(self, name: str) -> bool:
-        """Whether the job started with code that has this change, so that old and new code can stand side by side.
+        """Return whether the job started with code that has this change, so that old and new code can coexist.
 
         False for a job that ran before the change was deployed. The name should be a literal in the task or in a
         function of its module: such names are recorded before the first run begins, so that a killed run changes
@@ -201,7 +201,7 @@ class Context:
         return self._patches[name]
 
     async def attach(self, name: str, content: bytes | str, *, content_type: str | None = None) -> str:
-        """Store a file of the job and return its ID; the same name again replaces it."""
+        """Store a file of the job and return its ID; an artifact of the same name is replaced."""
         if isinstance(content, str):
             content, content_type = content.encode(), content_type or "text/plain; charset=utf-8"
         elif not isinstance(content, (bytes, bytearray, memoryview)):
@@ -220,7 +220,7 @@ class Context:
     @overload
     async def enqueue(self, task: Task[..., R], /, *args: Any, name: str, **kwargs: Any) -> Child[R]: ...
     async def enqueue(self, task: Task[..., R], /, *args: Any, **kwargs: Any) -> Child[R]:
-        """A child of this job; a later run finds the same child by its name and occurrence.
+        """Enqueue a child of this job; a later run finds the same child by its name and occurrence.
 
         Children without a name are numbered. A task with a parameter `name` receives that argument; name its
         children with `enqueue_many`.
@@ -257,7 +257,7 @@ class Context:
     results_sync = sync_version(results)
 
     def take_events(self) -> tuple[Event, ...]:
-        """Take the events since the last call, at most as many as one call may carry."""
+        """Return the events since the last call, up to the limit of one request."""
         taken = tuple(self._events[:BATCH_SIZE])
         del self._events[: len(taken)]  # in place: a synchronous task may add events from its thread meanwhile
         return taken
@@ -283,7 +283,7 @@ class Context:
         self._usages.append(await self._insist(lambda: self._client.work.save_step(step)))
 
     async def _call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Asynchronous functions run on the loop, all others in a thread."""
+        """Run an asynchronous function on the loop, any other in a thread."""
         if inspect.iscoroutinefunction(inspect.unwrap(function)):
             return await function(*args, **kwargs)
         result = await self._threads.run(partial(function, *args, **kwargs))

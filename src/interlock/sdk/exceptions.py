@@ -11,7 +11,7 @@ from interlock.errors import Error
 
 
 class Retry(Exception):
-    """This attempt failed; try again, after the given time if one is given, else by the job's backoff."""
+    """Fail this attempt and retry, after the given delay or else by the job's backoff."""
 
     def __init__(self, message: str = "retry requested", *, delay: float | timedelta | None = None) -> None:
         self.after_seconds = _ahead(delay, MAX_RETRY_AFTER_SECONDS)
@@ -81,7 +81,7 @@ class JobCancelled(Error):
 
 
 class StepMismatch(Error):
-    """A run asks for another kind of thing than an earlier run of the same job recorded under this name."""
+    """A replay uses a name for a different operation than an earlier run of the same job."""
 
     code = "step_mismatch"
 
@@ -103,5 +103,5 @@ def _ahead(span: float | timedelta | None, longest: float) -> float | None:
 
 
 def in_seconds(span: float | timedelta | None) -> float | None:
-    """A span of time as seconds."""
+    """Return a duration in seconds."""
     return span.total_seconds() if isinstance(span, timedelta) else span

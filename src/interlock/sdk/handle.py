@@ -1,4 +1,4 @@
-"""A job from its producer's side: wait for its result, watch it, stop it."""
+"""A handle for producers: wait for a job's result, follow it, cancel it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class JobHandle(Generic[R]):
         return f"JobHandle({self.id!r})"
 
     async def result(self, /, timeout: float | timedelta | None = None) -> R:  # noqa: ASYNC109 - part of the verb
-        """What the job returned; raises JobFailed, JobCancelled, or TimeoutError if it has not ended in time."""
+        """Return the result of the job; raise JobFailed, JobCancelled, or TimeoutError if it takes too long."""
         client = await self._client()
         seconds = in_seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
@@ -54,17 +54,17 @@ class JobHandle(Generic[R]):
                 raise TimeoutError(f"job {self.id} is still {job.status} after {seconds} s")
 
     async def refresh(self) -> Job:
-        """The job as it is now."""
+        """Return the current state of the job."""
         return await (await self._client()).jobs.get(self.id)
 
     async def history(self) -> list[HistoryRow]:
-        """Every transition so far, oldest first."""
+        """Return all transitions, oldest first."""
         return await (await self._client()).jobs.history(self.id)
 
     async def cancel(self, reason: str | None = None, *, force: bool = False, cascade: bool = False) -> Status:
         """Cancel the job and return its status: cancelled, or running until its worker acknowledges.
 
-        With `force` it is not asked but taken from its worker, with `cascade` everything below it is stopped too.
+        With `force` its lease is revoked immediately; with `cascade` all descendants are cancelled too.
         """
         jobs = (await self._client()).jobs
         if cascade:
@@ -72,7 +72,7 @@ class JobHandle(Generic[R]):
         return (await jobs.cancel(self.id, reason=reason, force=force)).status
 
     async def redrive(self, start_from: str = "start", *, idempotency_key: str | None = None) -> JobHandle[R]:
-        """The job that does this ended one again: from the start, from its checkpoint, or after a named step."""
+        """Create a new job from this terminal one: from the start, from its checkpoint, or after a named step."""
         enqueued = await (await self._client()).jobs.redrive(
             self.id, start_from=start_from, idempotency_key=idempotency_key
         )
@@ -87,13 +87,13 @@ class JobHandle(Generic[R]):
         return found
 
     async def tail(self, after: int = 0) -> AsyncIterator[EventRow]:
-        """Events as they come, until the job has ended."""
+        """Yield events as they arrive, until the job is terminal."""
         async with aclosing((await self._client()).jobs.tail(self.id, after=after)) as results:
             async for event in results:
                 yield event
 
     def tail_sync(self, after: int = 0) -> Iterator[EventRow]:
-        """Events as they come, until the job has ended."""
+        """Yield events as they arrive, until the job is terminal."""
         stream = self.tail(after)
 
         async def following() -> EventRow | None:
@@ -114,7 +114,7 @@ class JobHandle(Generic[R]):
 
 
 def outcome(job: Job, returns: Any = Any) -> Any:
-    """The result of an ended job as a value, or what it ended with as an exception."""
+    """Return the result of a terminal job; raise JobFailed or JobCancelled if it did not succeed."""
     if job.status is Status.SUCCEEDED:
         try:
             return serialization.decode(job.result, returns) if returns is not None else None

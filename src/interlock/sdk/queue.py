@@ -1,4 +1,4 @@
-"""Just a queue: values in at one end, out at the other, with a lease in between that is kept alive."""
+"""A plain queue of values: push, pop, and leases that are extended automatically."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class Item:
         return f"Item({self.id!r}, {self.payload!r})"
 
     async def ack(self, result: Any = None) -> None:
-        """It is dealt with; raises if the lease was lost meanwhile."""
+        """Complete the item; raise if its lease was lost."""
         await self._settle(CompleteJob(*self.holder, None if result is None else serialization.encode(result)))
 
     async def nack(
         self, reason: str = "not dealt with", *, kind: str = "nack", delay: float | timedelta | None = None
     ) -> None:
-        """It could not be dealt with: it comes again, after a while, until its attempts are used up."""
+        """Fail the item: it is retried after a delay, until its attempts are used up."""
         error, sanitized = error_body(reason, kind=kind)
         await self._settle(FailJob(*self.holder, error, True, in_seconds(delay), sanitized))
 
@@ -87,9 +87,9 @@ class Item:
 
 
 class Popped:
-    """One item for one block, in `with` or `async with`: acknowledged at its end, refused if it raises.
+    """One item for one block, in `with` or `async with`: acknowledged at its end, failed if it raises.
 
-    A block that is interrupted (cancelled, or by a signal) puts its item back.
+    A block that is interrupted (cancelled, or by a signal) releases its item.
     """
 
     def __init__(self, queue: Queue, wait: float | timedelta | None) -> None:
@@ -126,7 +126,7 @@ class Popped:
 
 
 class Queue:
-    """The jobs of one type, for those who want no more than a queue: at least once, best first, kept in history."""
+    """The jobs of one type as a plain queue: at-least-once delivery, highest priority first, with history."""
 
     def __init__(self, type: str, app: Connected, *, lease: float | timedelta = 60.0, name: str | None = None) -> None:
         lease_seconds = in_seconds(lease) or 0.0
@@ -144,12 +144,12 @@ class Queue:
         self._unsure: list[ClaimFilter] = []  # claims whose response was lost
 
     async def push(self, payload: Any, **options: Unpack[Options]) -> str:
-        """Add a value; the id of its job."""
+        """Enqueue a value and return the ID of its job."""
         (id,) = await self.push_many([payload], **options)
         return id
 
     async def push_many(self, payloads: Iterable[Any], **options: Unpack[Options]) -> list[str]:
-        """Add values; each thousand of them is added whole or not at all."""
+        """Enqueue values in batches of 1000; each batch is all or none."""
         client, fields = await self.client(), request_fields(options)
         texts = [msgspec.Raw(serialization.encode_call(payload).encode()) for payload in payloads]
         requests = [JobRequest(type=self.type, payload=text, **fields) for text in texts]
@@ -178,11 +178,11 @@ class Queue:
                 return items
 
     def consume(self, *, wait: float | timedelta | None = 0.0) -> Popped:
-        """One value for one block: `async with queue.consume() as item`, in blocking code `with`."""
+        """Return one item for a block: `async with queue.consume() as item`, or `with` in synchronous code."""
         return Popped(self, wait)
 
     async def size(self) -> int:
-        """How many values wait, whether due or not; those that were popped are not among them."""
+        """Return the number of waiting values, due or not, without popped ones."""
         try:
             stats = await (await self.client()).queues.get(self.type)
         except NotFound:
@@ -260,7 +260,7 @@ class _Keeper:
                 await self._once()
             except Fatal:
                 return
-            except Exception:  # perhaps a driver's
+            except Exception:  # possibly a driver error
                 continue  # settling an item raises the error; until then the next heartbeat may succeed
 
     async def _once(self) -> None:

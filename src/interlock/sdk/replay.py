@@ -1,4 +1,4 @@
-"""What earlier runs of a job recorded, found again by name and occurrence and by nothing else."""
+"""Saved steps and decisions of earlier runs, identified by name and occurrence only."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from interlock.domain.progress import StepRow
 from interlock.sdk import serialization
 from interlock.sdk.exceptions import StepMismatch
 
-OWN: Final = "interlock."  # how names begin under which the SDK records something itself
-APPROVAL: Final = "interlock.approve"  # what is recorded as the function of a decision, and the name of one without
+OWN: Final = "interlock."  # prefix of names that the SDK records itself
+APPROVAL: Final = "interlock.approve"  # recorded as the function of a decision, and as the name of one without a name
 PATCHED: Final = "interlock.patched/"
 
 
@@ -52,23 +52,23 @@ class StepReplay:
 
     @property
     def was_met(self) -> bool:
-        """Whether the run has done anything that a later run replays instead of repeating."""
+        """Return whether the run has recorded anything that a later run replays."""
         return bool(self._met)
 
     def next(self, name: str) -> int:
-        """Which time it is that the run comes to this name, from 1."""
+        """Return the next occurrence of this name in the run, from 1."""
         self._met[name] += 1
         return self._met[name]
 
     def step(self, name: str, occurrence: int) -> StepRow | None:
-        """The recorded step; a decision in its place is a mismatch."""
+        """Return the recorded step; a decision in its place is a mismatch."""
         found = self._steps.get((name, occurrence))
         if (name, occurrence) in self._decided or (found is not None and found.function == APPROVAL):
             raise StepMismatch(self._job_id, name, occurrence, "an approval", "a step")
         return found
 
     def decision(self, name: str, occurrence: int) -> tuple[ApprovalResult | None, bool]:
-        """The recorded decision, and whether it is among the steps already; a step in its place is a mismatch."""
+        """Return the recorded decision and whether it is already a step; a step in its place is a mismatch."""
         step = self._steps.get((name, occurrence))
         if step is not None:
             self.check_decision(step)
@@ -81,7 +81,7 @@ class StepReplay:
             raise StepMismatch(self._job_id, step.name, step.occurrence, "a step", "an approval")
 
     def patch(self, name: str) -> bool | None:
-        """What an earlier run recorded of a change of the code."""
+        """Return what an earlier run recorded about a patch."""
         found = self._steps.get((PATCHED + name, 1))
         return None if found is None else bool(serialization.decode(found.result))
 
@@ -91,7 +91,7 @@ def is_recordable(name: str) -> bool:
 
 
 def check_name(name: object, what: str) -> str:
-    """A name for something that is recorded, or ValueError."""
+    """Return a valid name for a record; raise ValueError otherwise."""
     if not isinstance(name, str):
         raise TypeError(f"the name of {what} is {name!r}: expected text")
     if name.startswith(OWN):
@@ -104,7 +104,7 @@ def check_name(name: object, what: str) -> str:
 
 
 def identity_of(function: Callable[..., Any]) -> str:
-    """The name of a function, kept with its result for people who look at the steps of a job."""
+    """Return the name of a function, stored with its result for readers of the steps."""
     while isinstance(function, functools.partial):
         function = function.func
     module = getattr(function, "__module__", None)

@@ -1,4 +1,4 @@
-"""Python values as JSON and back: plain types, dataclasses, msgspec structs, and pydantic models."""
+"""Serialization of Python values as JSON: plain types, dataclasses, msgspec structs, and pydantic models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from interlock.errors import Invalid
 
 
 class Altered(TypeError):
-    """A value that would not arrive as it was sent."""
+    """A value that would change in a round trip through JSON."""
 
 
 def encode(value: object) -> str:
@@ -25,7 +25,7 @@ def encode(value: object) -> str:
 
 
 def encode_call(value: object) -> str:
-    """The same for a payload; a model that the receiver would decode differently is rejected."""
+    """Encode a payload; reject a model that the receiver would decode differently."""
     return _encode(value, _to_plain_and_back)
 
 
@@ -50,7 +50,7 @@ def _slowly(value: object, hook: Callable[[object], object]) -> str:
 
 @lru_cache(maxsize=1024)
 def decoder(type: Any) -> Callable[[str | bytes], Any]:
-    """A function that reads JSON text as values of a type; a number that no float can hold is a Decimal."""
+    """Return a decoder of JSON text for a type; a number that no float can represent becomes a Decimal."""
     usual = msgspec.json.Decoder(type, dec_hook=_from_plain).decode
 
     def read(given: str | bytes) -> Any:
@@ -65,12 +65,12 @@ def decoder(type: Any) -> Callable[[str | bytes], Any]:
 
 
 def decode(given: str | None, type: Any = Any) -> Any:
-    """The value of a JSON text; no text is None."""
+    """Decode JSON text; return None for None."""
     return None if given is None else decoder(type)(given)
 
 
 def readable(type: Any) -> Any:
-    """The type itself if JSON can be read as it, else anything."""
+    """Return the type if JSON can be decoded as it, else Any."""
     try:
         return type if _is_readable(type) else Any
     except TypeError:
@@ -106,7 +106,7 @@ def _can_be_read(part: msgspec.inspect.Type) -> bool:
 
 
 def schema(type: Any) -> dict[str, Any]:
-    """The JSON Schema of a type, for everything that is written as it."""
+    """Return the JSON Schema of a type, valid for every encoded value."""
     found = _parts(msgspec.inspect.type_info(type))
     flags = [one.cls for one in found if isinstance(one, msgspec.inspect.EnumType) and issubclass(one.cls, Flag)]
     narrow = [{"title": flag.__name__, "enum": sorted(member.value for member in flag)} for flag in flags]
@@ -127,7 +127,7 @@ def _widened(node: Any, flags: Sequence[dict[str, Any]]) -> Any:
 
 
 def as_invalid(error: msgspec.ValidationError, what: str) -> Invalid:
-    """A validation error with the path as a JSON pointer."""
+    """Convert a validation error, with its path as a JSON pointer."""
     message, _, path = str(error).partition(" - at `$")
     pointer = path.rstrip("`").replace(".", "/").replace("[", "/").replace("]", "")
     place = f" ({pointer.strip('/')})" if pointer else ""
@@ -140,7 +140,7 @@ def _to_plain(value: object) -> object:
     dump = getattr(value, "model_dump", None)
     if dump is None:
         raise TypeError(f"{type(value).__name__} cannot be serialized as JSON")
-    # As the model itself would read it: under its aliases, computed fields left out.
+    # As the model itself would decode it: by aliases, without computed fields.
     return dump(mode="json", by_alias=True, round_trip=True)
 
 
@@ -190,7 +190,7 @@ def _from_plain(wanted: Any, value: object) -> object:
 
 
 def _model_schema(wanted: Any) -> dict[str, Any]:
-    anything = {"title": getattr(wanted, "__name__", str(wanted))}  # msgspec takes an empty schema for none
+    anything = {"title": getattr(wanted, "__name__", str(wanted))}  # msgspec treats an empty schema as absent
     if isinstance(wanted, type) and issubclass(wanted, PurePath):
         return {"type": "string", "format": "path"}
     describe = getattr(wanted, "model_json_schema", None)

@@ -1,4 +1,4 @@
-"""The arguments of a task: bound and checked at enqueue exactly as the worker will read them."""
+"""The arguments of a task: bound and validated at enqueue as the worker will decode them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYW
 
 
 class UnknownArgument(Invalid):
-    """A payload that the function could take, were it not for an argument that it does not have."""
+    """A payload whose only fault is an argument that the function does not have."""
 
 
 class Signature:
-    """What a function takes, save its context, and what it returns."""
+    """The parameters of a function, except its context, and its return type."""
 
     def __init__(self, function: Callable[..., Any], context_type: type) -> None:
         self.name = getattr(function, "__qualname__", repr(function))
@@ -44,11 +44,11 @@ class Signature:
         self._all_optional = all(parameter.default is not parameter.empty for parameter in taken)
 
     def takes(self, name: str) -> bool:
-        """Whether the function has a parameter of this name, besides its context."""
+        """Return whether the function has a parameter of this name, apart from its context."""
         return name in self._names
 
     def pack(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-        """The payload of a call; a call the function could not take is refused here, not by the worker."""
+        """Return the payload of a call; reject a call with invalid arguments here instead of in the worker."""
         if not isinstance(kwargs, Mapping):
             raise TypeError(f"{self.name}: a call is {kwargs!r}: expected a dict of named arguments")
         try:
@@ -65,7 +65,7 @@ class Signature:
         return payload
 
     def unpack(self, payload: str | None) -> dict[str, Any]:
-        """The arguments in a payload, by name."""
+        """Return the arguments in a payload, by name."""
         if self._all_optional and (payload is None or payload == "{}"):
             return {}
         try:
@@ -75,7 +75,7 @@ class Signature:
         return {name: value for name in self._names if (value := getattr(read, name)) is not NOT_GIVEN}
 
     def schema(self) -> dict[str, Any]:
-        """The JSON Schema of the payload."""
+        """Return the JSON Schema of the payload."""
         return serialization.schema(self._struct)
 
     def _closer(self, error: Invalid, payload: str | None) -> Invalid:
@@ -103,7 +103,7 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
 
 
 def _is_context(hint: Any, context_type: type) -> bool:
-    """Also one that may be left out, `Context | None`, so that the function can be called without."""
+    """Return whether an annotation is Context or `Context | None`, which allows calls without a context."""
     if get_origin(hint) in (Union, UnionType):
         return any(_is_context(one, context_type) for one in get_args(hint))
     return isinstance(hint, type) and issubclass(hint, context_type)
@@ -112,7 +112,7 @@ def _is_context(hint: Any, context_type: type) -> bool:
 def _struct(
     name: str, taken: Sequence[inspect.Parameter], hints: Mapping[str, Any], *, forbid_unknown: bool = True
 ) -> type[msgspec.Struct]:
-    """A struct with a field for each parameter; defaults stay with the function."""
+    """Return a struct with a field for each parameter; the function keeps its defaults."""
     fields: list[Any] = []
     for parameter in taken:
         hint = hints.get(parameter.name, Any)

@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 class HasSyncMethods(Protocol):
-    """Something whose verbs can be run from blocking code."""
+    """Base of classes with synchronous versions of their async methods."""
 
     def _loop_for_blocking(self) -> asyncio.AbstractEventLoop: ...
 
@@ -23,7 +23,7 @@ S = TypeVar("S", bound=HasSyncMethods)
 
 
 def sync_version(verb: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[S, P], R]:
-    """The synchronous version of an async method: same name with `_sync`, same arguments."""
+    """Return the synchronous version of an async method: same name with `_sync`, same arguments."""
 
     @functools.wraps(verb)
     def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -36,7 +36,7 @@ def sync_version(verb: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]) -> C
 
 
 def run(loop: asyncio.AbstractEventLoop, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
-    """The answer of a call that runs on another thread's loop."""
+    """Run a coroutine on another thread's event loop and return its result."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -45,7 +45,7 @@ def run(loop: asyncio.AbstractEventLoop, call: Callable[[], Coroutine[Any, Any, 
 
 
 class _Background:
-    """One loop in one daemon thread, started when it is first needed, again after a fork."""
+    """An event loop in a daemon thread, started at first use and again after a fork."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -59,7 +59,7 @@ class _Background:
             return self._loop
 
     def forget(self) -> None:
-        """A forked child has the loop but not the thread that ran it."""
+        """Discard the loop in a forked child, which does not have the thread that ran it."""
         self.__init__()  # type: ignore[misc]
 
 
@@ -68,5 +68,5 @@ os.register_at_fork(after_in_child=_background.forget)
 
 
 def background_loop() -> asyncio.AbstractEventLoop:
-    """The loop that blocking callers of this process share."""
+    """Return the event loop that synchronous callers of this process share."""
     return _background.loop()

@@ -1,4 +1,4 @@
-"""Tasks: functions that run as jobs, and still are functions."""
+"""Tasks: functions that run as jobs and can still be called directly."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BATCH_SIZE: Final = 1000
 
 
 class Options(TypedDict, total=False):
-    """How jobs of a task are enqueued; what is not given is left to the type, the agent and the server."""
+    """Options of the jobs of a task; unset ones come from the type, the agent and the server."""
 
     max_attempts: int
     priority: int
@@ -56,13 +56,13 @@ class Options(TypedDict, total=False):
 
 
 class Connected(Protocol):
-    """Where tasks find their client."""
+    """An object that provides the client of tasks."""
 
     async def client(self) -> Client: ...
 
 
 class Task(Generic[P, R]):
-    """A function with a type name. Called, it is the plain function; `enqueue` makes a job of the call."""
+    """A function with a type name. Calling it runs the function directly; `enqueue` creates a job."""
 
     __name__: str
 
@@ -91,7 +91,7 @@ class Task(Generic[P, R]):
 
     @property
     def lease_seconds(self) -> float | None:
-        """How long a run may be silent, if that is not left to the worker."""
+        """The lease duration in seconds; None leaves it to the worker."""
         return in_seconds(self._options.get("lease"))
 
     @property
@@ -99,16 +99,16 @@ class Task(Generic[P, R]):
         return self._options.get("idempotency_key") is not None
 
     def options(self, **options: Unpack[Options]) -> Task[P, R]:
-        """The same task with other options for what is enqueued through it."""
+        """Return the same task with other options for the jobs enqueued through it."""
         other: Task[P, R] = self._copy()
         other._options = {**self._options, **options}
         other._fields = request_fields(other._options)
         return other
 
     def within(self, transaction: object) -> Task[P, R]:
-        """The same task, enqueued inside the caller's own open PostgreSQL transaction: it commits or vanishes with it.
+        """Return the same task, which enqueues jobs in the caller's open PostgreSQL transaction.
 
-        Takes a connection of asyncpg or psycopg, or a connection or session of SQLAlchemy.
+        Accepts a connection of asyncpg or psycopg, or a connection or session of SQLAlchemy.
         """
         if transaction is None:
             raise TypeError("within() got None: expected a connection with an open transaction")
@@ -117,12 +117,12 @@ class Task(Generic[P, R]):
         return other
 
     async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Make a job of this call."""
+        """Enqueue a job for this call."""
         (handle,) = await self._enqueue([self.request(args, kwargs)])
         return handle
 
     async def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[JobHandle[R]]:
-        """Make a job of each call, given as its named arguments; each thousand of them is added whole or not at all."""
+        """Enqueue a job for each call, given as its named arguments, in batches of 1000; each batch is all or none."""
         requests = [self.request((), call, number) for number, call in enumerate(calls)]
         handles: list[JobHandle[R]] = []
         for start in range(0, len(requests), BATCH_SIZE):
@@ -151,7 +151,7 @@ class Task(Generic[P, R]):
         return JobHandle(id, client, self.signature.returns, replayed=replayed)
 
     def definition(self) -> dict[str, Any]:
-        """What the registry of types keeps of this task: the schema of its payload, its needs and its defaults."""
+        """Return the type of this task for registration: payload schema, required capabilities and defaults."""
         kept = {"max_attempts", "backoff", "timeout_seconds", "priority"}
         defaults: dict[str, Any] = {name: value for name, value in self._fields.items() if name in kept}
         if self.lease_seconds is not None:
@@ -177,7 +177,7 @@ _ENQUEUES: Final = frozenset({"enqueue", "enqueue_many", "enqueue_sync", "enqueu
 
 
 def _enqueues(code: CodeType | None) -> bool:
-    """Whether a function calls something of such a name itself, or a function defined in it does."""
+    """Return whether a function, or a function defined in it, calls one of these names."""
     if code is None:
         return False
     return not _ENQUEUES.isdisjoint(code.co_names) or any(
@@ -213,7 +213,7 @@ def _named_in(function: FunctionType, code: CodeType) -> Iterator[FunctionType]:
     for name in (*code.co_names, *code.co_freevars):
         try:
             found = inspect.unwrap(enclosed.get(name, function.__globals__.get(name)))
-        except Exception:  # a proxy that cannot be looked into now
+        except Exception:  # a proxy that cannot be inspected now
             continue
         if isinstance(found, FunctionType):
             yield found
@@ -264,7 +264,7 @@ def _shaped(option: str, value: Any, shape: Any) -> Any:
 
 
 def _several(option: str, given: Any, wanted: str) -> list[Any]:
-    """The parts of an option; one text would be taken apart into its letters."""
+    """Return the values of a list option; reject a single string, which would be split into letters."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise TypeError(f"{option} is {given!r}: expected {wanted}")
     parts = list(given)

@@ -1,4 +1,4 @@
-"""Threads for blocking tasks. They never keep the process alive: what cannot be interrupted ends with it."""
+"""Daemon threads for synchronous tasks. They cannot be interrupted and do not keep the process alive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _is_in_call: ContextVar[bool] = ContextVar("interlock_is_in_call", default=False
 class Threads:
     """A pool of daemon threads: as many as were ever busy at the same time, at most `most`; further calls wait.
 
-    A call made by one that runs in the pool gets another thread, since the two would wait for each other.
+    A call from inside the pool gets an additional thread; otherwise the two could wait for each other.
     """
 
     def __init__(self, *, most: int | None = None, name: str = "interlock-task") -> None:
@@ -49,7 +49,7 @@ class Threads:
         return answer
 
     def close(self) -> None:
-        """Let every thread go once it is done."""
+        """End every thread once it is idle."""
         for _ in range(self._count):
             self._calls.put(None)
 
@@ -60,7 +60,7 @@ class Threads:
             try:
                 if not call.answer.cancelled():  # while it waited for a thread
                     result = call.context.run(call.function)
-            except StopIteration as stray:  # which no future can carry
+            except StopIteration as stray:  # a future cannot carry it
                 error = RuntimeError(f"the task raised {type(stray).__name__}")
             except BaseException as raised:
                 error = raised

@@ -1,1 +1,1 @@
-"""What runs tasks: claim, run, report."""
+"""The worker: claims, runs and finishes jobs."""

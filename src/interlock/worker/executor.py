@@ -37,7 +37,7 @@ def execute(run: Run, threads: Threads) -> Coroutine[Any, Any, Finish | None]:
 
 
 async def _traced(run: Run, threads: Threads) -> Finish | None:
-    """The same in a span that is a child of the enqueuer's."""
+    """Run the task in a span that is a child of the enqueuer's span."""
     job = run.job
     results = {"interlock.job.id": job.id, "interlock.job.type": job.type, "interlock.job.attempt": job.attempt}
     with tracing.span(f"run {job.type}", "consumer", parent=job.traceparent, attributes=results) as span:

@@ -12,12 +12,12 @@ from interlock.worker.heartbeats import BATCH_SIZE, HeartbeatLoop
 from interlock.worker.run import Run
 
 WAIT_SECONDS: Final = 20.0
-SETTLED_SECONDS: Final = 0.2  # most runs are over before it is worth watching them
+SETTLED_SECONDS: Final = 0.2  # most runs finish before watching them pays off
 PAUSE_SECONDS: Final = 2.0
 
 
 class Interruptions:
-    """Watches the leases of runs that have begun a moment ago, in one call that waits; heartbeats are the fallback."""
+    """Watches the leases of runs in one long poll; heartbeats are the fallback. Very short runs are not watched."""
 
     def __init__(
         self, client: Client, log: Any, heart: HeartbeatLoop, *, leased_runs: Callable[[], Iterable[Run]]
@@ -29,7 +29,7 @@ class Interruptions:
         self._begun = asyncio.Event()
 
     def note_begin(self) -> None:
-        """A run has begun."""
+        """Record that a run has started."""
         self._begun.set()
 
     async def watch(self) -> None:
@@ -44,7 +44,7 @@ class Interruptions:
             await asyncio.sleep(SETTLED_SECONDS)
 
     async def _watch(self, runs: Sequence[Run]) -> None:
-        """Until one of the runs must stop, or others are to be watched too."""
+        """Watch until one of the runs must stop, or the set of runs changes."""
         keys = {run.key for run in runs}
         polling = asyncio.create_task(
             self._client.work.interrupted([run.key for run in runs], wait_seconds=WAIT_SECONDS)
@@ -57,7 +57,7 @@ class Interruptions:
                 if stopped := [run for run in runs if run.job.id in ids and run.key in still_running]:
                     await self._heart.check(stopped)
         except Fatal:
-            return  # the heartbeats end the worker
+            return  # the heartbeat loop stops the worker
         except Exception as error:
             self._log.debug("cancel requests not watched, retrying", error=str(error))
             await asyncio.sleep(PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""A worker's log: facts beside a message, through the standard library, so that a program decides where they go."""
+"""Worker logs: messages with fields, through the standard library, so that the program configures the output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import structlog
 
 
 def logger(**facts: Any) -> Any:
-    """A logger that adds these facts to every record."""
+    """Return a logger that adds these fields to every record."""
     return structlog.wrap_logger(
         logging.getLogger("interlock.worker"),
         processors=[structlog.stdlib.filter_by_level, structlog.stdlib.render_to_log_kwargs],

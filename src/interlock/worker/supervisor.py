@@ -1,4 +1,4 @@
-"""Several worker processes under one: started, watched, started again when they die, and stopped together."""
+"""Supervisor of several worker processes: starts them, restarts crashed ones, and stops them together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _context = multiprocessing.get_context("spawn")
 
 
 class Supervisor:
-    """`serve` runs in every process; one that ends with 0 is done, any other is replaced, unless that is hopeless."""
+    """Runs `serve` in every process. Exit code 0 means done; a crashed process is restarted if that can help."""
 
     def __init__(
         self, serve: Callable[..., None], arguments: Sequence[Any], processes: int, *, hopeless: Collection[int] = ()
@@ -40,7 +40,7 @@ class Supervisor:
         self._log: Any = logger()
 
     def run(self) -> int:
-        """Until all are done; the exit code. A signal stops all of them, a second one at once."""
+        """Run until all processes are done; return the exit code. A second signal stops them immediately."""
         for number in STOPS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
                 signal.signal(number, self._pass_on)
@@ -62,7 +62,7 @@ class Supervisor:
     def _replace(self, member: SpawnProcess, since: float) -> None:
         if self._stopping or not member.exitcode:
             return
-        if member.exitcode in self._hopeless:  # another one would end in the same way
+        if member.exitcode in self._hopeless:  # a replacement would end in the same way
             self._exit_code = member.exitcode
             self._pass_on()
             return
@@ -82,7 +82,7 @@ class Supervisor:
 
 
 def _be_member(serve: Callable[..., None], arguments: Sequence[Any]) -> None:
-    """What a terminal sends goes to the whole group: the parent alone answers it. Without the parent, stop too."""
+    """Ignore terminal signals, which the parent handles; stop when the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

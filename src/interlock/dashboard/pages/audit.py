@@ -57,7 +57,7 @@ async def head(request: PageRequest) -> View | PageResponse:
 
 @pages.get("/audit/log", roles=["admin"])
 async def log(request: PageRequest) -> View | PageResponse:
-    """List what operators did, oldest first."""
+    """List operator actions, oldest first."""
     after = request.query.integer("after") or 0
     rows = await request.client.audit.log(after=after, limit=MAX_ROWS)
     next = {"after": rows[-1].seq} if len(rows) == MAX_ROWS else None

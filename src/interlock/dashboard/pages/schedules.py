@@ -23,7 +23,7 @@ async def schedules(request: PageRequest) -> View | PageResponse:
 
 @pages.post("/schedules/{name}/pause", roles=["operate"])
 async def pause(request: PageRequest) -> View | PageResponse:
-    """Stop a schedule until it is resumed."""
+    """Pause a schedule."""
     await request.client.schedules.pause(request.path["name"])
     return redirect(_list_path(request), notice="schedule_paused")
 

@@ -15,7 +15,7 @@ CREDENTIAL: Final = "interlock-credential"  # internal response header, removed 
 
 @pages.get("/sign-in", open=True)
 async def sign_in_page(request: PageRequest) -> View | PageResponse:
-    """PageRequest for a token."""
+    """Show the sign-in form."""
     return show("sign_in.html", next=local_path(request.query.one("next")), error=None)
 
 
