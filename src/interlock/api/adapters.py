@@ -174,7 +174,7 @@ class AdapterEndpoint(Endpoint):
         return value, raw if unsanitized else None
 
     def _query(self, raw: bytes, route: Route) -> Any:
-        """The parameters that the route knows, the last of several; most blank ones count as absent."""
+        """Return the parameters that the route knows, the last value of each; most blank ones count as absent."""
         given: dict[str, str] = {}
         kept = route.query.keeps_blank if issubclass(route.query, Lenient) else frozenset()
         with contextlib.suppress(ValueError):
@@ -193,7 +193,7 @@ class AdapterEndpoint(Endpoint):
 
 
 def _items(raw: bytes, field: str) -> tuple[dict[str, Any], bool]:
-    """The members of an object with the items of `field` as raw JSON, and whether the array was sent alone.
+    """Return the members of an object with the items of `field` as raw JSON, and whether the array was sent alone.
 
     Raises ValueError if the brackets around the items cannot be read.
     """
@@ -248,7 +248,7 @@ def _array(text: str, start: int) -> tuple[list[msgspec.Raw], int]:
 
 
 def _expect(text: str, place: int, mark: str) -> int:
-    """The place after a mark and the space around it."""
+    """Return the position after a mark and the white space around it."""
     place = _skip(text, place)
     if text[place : place + 1] != mark:
         raise ValueError(f"expected {mark!r} at character {place}")

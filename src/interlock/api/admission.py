@@ -24,7 +24,7 @@ class Admission:
         self.waiting = 0
         self.arriving = 0  # counted apart from `waiting`, so that long polls never block the finishes of their jobs
         self.body_bytes = 0
-        self.by_tenant: Counter[tuple[str, str]] = Counter()  # and by what is counted
+        self.by_tenant: Counter[tuple[str, str]] = Counter()  # also by kind of count
 
     def enter(self) -> Seat:
         self.active += 1

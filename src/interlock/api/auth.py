@@ -1,4 +1,4 @@
-"""Who calls: the principal behind a request, known from its headers before a byte of its body is read."""
+"""Authentication: the principal of a request, determined from its headers before the body is read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from interlock.domain.job import Job
 from interlock.domain.principal import Principal
 from interlock.errors import Forbidden, NotFound, Unauthenticated
 
-UNKNOWN_WORKER: Final = "local"  # who works without a name while auth is off
+UNKNOWN_WORKER: Final = "local"  # default worker name while authentication is off
 
 
 async def authenticate(service: Service, headers: Headers) -> Principal:

@@ -1,4 +1,4 @@
-"""Bodies and queries: read under a cap and a deadline, judged once as text, then turned into values."""
+"""Bodies and queries: read with a size limit and a deadline, validated once as text, then decoded."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def read(
     seat: Seat,
     whole: bytes | None = None,
 ) -> bytes:
-    """Return the body if it is here; else read it, and reject it as soon as it proves too large or too slow."""
+    """Return the body, reading it if necessary; reject it as soon as it is too large or too slow."""
     reserve(headers, limit, seat)
     if whole is not None:
         if len(whole) > limit:
@@ -93,7 +93,7 @@ async def joined(pieces: AsyncIterator[bytes], limit: int) -> bytes:
 
 
 async def pieces_of(receive: Receive) -> AsyncIterator[bytes]:
-    """The body as it comes."""
+    """Yield the pieces of the body as they arrive."""
     more = True
     while more:
         message = await receive()
@@ -141,7 +141,7 @@ def query(raw: bytes, kind: type[S]) -> S:
             raise Invalid(f"{name} has a NUL character", pointer=_pointer(name))
         if json_text.sanitize_text(value)[1]:
             raise Invalid(f"{name} is not UTF-8", pointer=_pointer(name))
-        if _takes_time(types[name]) and ":" not in value:  # a number would be taken for seconds since 1970
+        if _takes_time(types[name]) and ":" not in value:  # a number would be read as seconds since 1970
             raise Invalid(f"{name} is a time with an offset, such as 2027-01-31T12:00:00Z", pointer=_pointer(name))
         if _takes_several(types[name]):
             values.setdefault(name, []).append(value)
@@ -154,7 +154,7 @@ def query(raw: bytes, kind: type[S]) -> S:
     except msgspec.ValidationError as error:
         raise invalid(error) from None
     for name in values:
-        if getattr(asked, name) is None:  # the text `null`, which stands for nothing here
+        if getattr(asked, name) is None:  # the text `null` has no meaning here
             raise Invalid(f"{name} has no value", pointer=_pointer(name))
     return asked
 
@@ -171,7 +171,7 @@ def _takes_time(kind: Any) -> bool:
 
 @cache
 def _unasked(kind: type[msgspec.Struct]) -> msgspec.Struct:
-    """What an empty query means; queries are frozen, so all requests can share it."""
+    """Return the value of an empty query; queries are frozen, so all requests can share it."""
     try:
         return msgspec.convert({}, kind, strict=False)
     except msgspec.ValidationError as error:

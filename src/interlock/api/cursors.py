@@ -19,7 +19,7 @@ Place = list[int | str]
 
 
 class Cursors:
-    """Seals places in lists with one key, the same on every server of an installation."""
+    """Signs positions in lists with one key, the same on every server of a deployment."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key

@@ -1,4 +1,4 @@
-"""From a path to its endpoint, and from the headers of a request to its response."""
+"""Routing of paths to endpoints, and handling of requests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Endpoint:
             await self._stream(answer, answer.stream, send, trail)
 
     async def _stream(self, answer: Response, pieces: AsyncIterator[bytes], send: Any, trail: Trail) -> None:
-        """A stream counts as waiting, since most of its time nothing happens; however it ends, its source is closed."""
+        """Send a stream. It counts as waiting, because it is mostly idle; its source is always closed."""
         try:
             trail.seat.check_waiting()  # once the response has started, it is too late to reject
             with trail.seat.parked():
@@ -89,7 +89,7 @@ class Endpoint:
         return await route.handler(call)
 
     async def _admit(self, route: Route, headers: Headers, trail: Trail) -> Principal:
-        """Authenticate on the headers, before the body is read, so that strangers cost next to nothing."""
+        """Authenticate on the headers, before the body is read, so that unauthenticated requests cost little."""
         if not route.needs_credential:
             if route.body is not None:
                 trail.seat.belongs_to(STRANGERS)
@@ -112,12 +112,12 @@ class Endpoint:
         return refusal(error, trail)
 
     def _bytes(self, headers: Headers, receive: Receive, trail: Trail, *, limit: int) -> Awaitable[bytes]:
-        """The body as it was sent."""
+        """Return the body as it was sent."""
         within = self._service.options.body_seconds
         return body.read(receive, headers, limit=limit, within=within, seat=trail.seat, whole=trail.body)
 
     def _largest(self, route: Route) -> int:
-        """How many bytes a body may have."""
+        """Return the size limit of a body."""
         own = self._service.engine.limits.checkpoint + AROUND_CHECKPOINT if route.has_checkpoint else 0
         return max(self._service.options.largest_body, route.largest_body or 0, own)
 
@@ -188,7 +188,7 @@ class _Node:
 
 
 class PathRouter:
-    """All paths that are served."""
+    """The served paths and their endpoints."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         self._root = _Node()

@@ -1,4 +1,4 @@
-"""Request headers: looked up by name, and never guessed at when one that must be single comes twice."""
+"""Request headers. A repeated header that must be unique is rejected."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from interlock.api.problems import Refusal
 from interlock.errors import Invalid, Malformed
 
-# Two of these are two different requests in one: which of them counts must not depend on who reads it.
+# If one of these is repeated, two parsers could read different requests.
 SINGLE: Final = frozenset(
     {"authorization", "content-encoding", "content-length", "content-range", "content-type", "host",
      "idempotency-key", "if-match", "interlock-fence", "interlock-link", "last-event-id", "origin", "range",
@@ -38,7 +38,7 @@ class Headers:
 
     @property
     def traceparent(self) -> str | None:
-        """The W3C trace context; one that is not well-formed is as good as none."""
+        """Return the W3C trace context, or None if it is malformed."""
         value = self.get("traceparent")
         return value if value is not None and _TRACEPARENT.fullmatch(value) else None
 
@@ -49,7 +49,7 @@ class Headers:
 
     @property
     def length(self) -> int | None:
-        """The declared length of the body; the HTTP parser of the server has checked that it is a number."""
+        """Return the declared length of the body; the HTTP parser has checked that it is a number."""
         value = self.get("content-length")
         return None if value is None else int(value)
 
@@ -68,14 +68,14 @@ class Headers:
             raise Refusal("bad_request", "a body is framed in one way, not two", close=True)
 
     def idempotency_key(self, of_body: str | None = None) -> str | None:
-        """The key from the header or the body; two that differ are a mistake of the caller."""
+        """Return the key from the header or the body; reject two that differ."""
         of_header = _utf8(self.get("idempotency-key"))
         if None not in (of_header, of_body) and of_header != of_body:
             raise Invalid("header and body have different idempotency keys", pointer="/idempotency_key")
         return of_body if of_header is None else of_header
 
     def if_match(self) -> int | None:
-        """The version that the caller has seen, or None if any will do; a tag that cannot be ours matches none."""
+        """Return the version that the caller expects, or None for any; a foreign ETag matches no version."""
         value = self.get("if-match")
         if value is None or value.strip() == "*":
             return None
@@ -87,7 +87,7 @@ class Headers:
 
     @property
     def wants_link(self) -> bool:
-        """Whether the response may contain an approval link; requests on behalf of an agent opt out."""
+        """Return whether the response may contain an approval link; requests on behalf of an agent opt out."""
         return (self.get("interlock-link") or "").strip().lower() != "none"
 
     def fence(self) -> int:

@@ -1,4 +1,4 @@
-"""Long polls: a request that waits holds a seat among those who wait, and neither a thread nor a connection."""
+"""Long polls. A waiting request counts as waiting and occupies neither a thread nor a database connection."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def claim_with_wait(
     in_order: OrderedTypes | None = None,
     max_lease: float | None = None,
 ) -> list[Job]:
-    """Wait for jobs. Those that come too late for a caller go back, and no attempt is spent."""
+    """Wait for jobs. Jobs leased after the caller has disconnected are released without using an attempt."""
     async with waiting(call) as enough:
         jobs: list[Job] = await call.engine.leases.claim(
             call.who.tenant, ask, wait_seconds=seconds, enough=enough, in_order=in_order, max_lease=max_lease
@@ -93,13 +93,13 @@ async def claim_with_wait(
 
 
 async def whole_upload(call: RequestContext[Any, Any], limit: int) -> bytes:
-    """Read the complete body of an upload; reject it as soon as it proves too large."""
+    """Read the complete body of an upload; reject it as soon as it is too large."""
     body.reserve(call.headers, limit, call.trail.seat)
     return await body.joined(upload_in_time(call, body.pieces_of(call.receive)), limit)
 
 
 async def upload_in_time(call: RequestContext[Any, Any], pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The pieces of an upload that keeps up a minimal rate; one that trickles is cut off."""
+    """Yield the pieces of an upload; reject one below the minimum rate."""
     options = call.service.options
     clock = asyncio.get_running_loop().time
     started, size = clock(), 0
@@ -110,7 +110,9 @@ async def upload_in_time(call: RequestContext[Any, Any], pieces: AsyncIterator[b
                 async with asyncio.timeout_at(started + options.body_seconds + size / options.slowest_upload):
                     piece = await anext(pieces)
         except StopAsyncIteration:
-            if not await is_admitted(call):  # a long one may end long after its token did, and must not be shown then
+            if not await is_admitted(
+                call
+            ):  # a long upload may end after its token is revoked, and must not become visible then
                 raise Unauthenticated from None
             return
         except TimeoutError:

@@ -18,7 +18,7 @@ from interlock.api.problems import Refusal
 from interlock.api.routes import Response
 from interlock.api.service import Service, Trail
 
-ALWAYS_ANSWERED: Final = (b"/healthz", b"/readyz")  # a busy process is neither sick nor about to be replaced
+ALWAYS_ANSWERED: Final = (b"/healthz", b"/readyz")  # an overloaded process is still healthy and must not be restarted
 BODY: Final = "interlock.body"  # in the scope: the body, if all of it arrived before the application was called
 STRICT_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
 SECURITY: Final = (
@@ -37,7 +37,7 @@ _PROCESS: Final = secrets.token_hex(10)
 _NUMBERS: Final = itertools.count(1)
 _HOST: Final = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
-ErrorFormat = tuple[bytes, Callable[[Exception, Trail, str], Response]]  # a path prefix, and how its errors look
+ErrorFormat = tuple[bytes, Callable[[Exception, Trail, str], Response]]  # a path prefix, and the format of its errors
 
 
 class Middleware:
@@ -63,7 +63,7 @@ class Middleware:
         trail.body = scope.get(BODY)
 
         async def watched(message: Any) -> None:
-            """Send with the headers of every response, and note what the log shows of it."""
+            """Add the common headers to a response, and record its log fields."""
             if message["type"] == "http.response.start":
                 trail.status = message["status"]
                 message["headers"] = _complete(message["headers"], trail.request_id)
@@ -107,7 +107,7 @@ class Middleware:
                 await app(scope, receive, send)
                 return
         if "/" in self._mounts and not path.startswith("/v1/") and "text/html" in (trail.headers.get("accept") or ""):
-            await self._mounts["/"](scope, receive, send)  # which has a page for what is not there
+            await self._mounts["/"](scope, receive, send)  # which has its own page for unknown paths
             return
         nothing = Refusal("no_such_route", "nothing is served under this path")
         await send_answer(self._refusal(nothing, scope, trail), send)
@@ -188,10 +188,10 @@ def _complete(given: list[tuple[bytes, bytes]], request_id: str) -> list[tuple[b
 
 
 def _new_id() -> str:
-    """Unlike any other, and cheap: drawn once for the process, then counted."""
+    """Return a unique request ID: a random prefix per process, then a counter."""
     return f"{_PROCESS}{next(_NUMBERS):012x}"
 
 
 def _known(method: str) -> str:
-    """A method as a label: those that do not exist are all alike."""
+    """Return the method as a metric label; unknown methods share one label."""
     return method if method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE") else "other"

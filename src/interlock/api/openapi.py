@@ -137,7 +137,7 @@ _HEADERS: Final = {
 
 
 class Leads(NamedTuple):
-    """A link of a response: one of its members is a parameter of other operations."""
+    """A link of a response: a member that is a parameter of other operations."""
 
     parameter: str
     member: str
@@ -245,7 +245,7 @@ def _query(route: Route, schemas: Schemas) -> list[dict[str, Any]]:
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A parameter that is not there is left out, not null."""
+    """Remove null from a schema: an absent parameter is omitted, not null."""
     kind = schema.get("type")
     return {**schema, "type": kind[0]} if isinstance(kind, list) else schema
 
@@ -253,7 +253,7 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 def _response(route: Route, status: int, kind: Any, schemas: Schemas) -> dict[str, Any]:
     response: dict[str, Any] = {"description": _DESCRIPTIONS.get(status, "Done.")}
     if status != 204:
-        if route.produces == PLAIN_BYTES:  # a file, under its own type if that can do no harm
+        if route.produces == PLAIN_BYTES:  # a file, with its own type if that is safe
             response["content"] = {media_type: {"schema": {}} for media_type in (PLAIN_BYTES, *sorted(INERT))}
         else:
             schema = {"type": "string"} if kind is None else schemas.of(kind)

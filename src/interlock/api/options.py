@@ -17,7 +17,7 @@ LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How the service meets the world; sizes are bytes, times seconds."""
+    """Options of the service; sizes in bytes, times in seconds."""
 
     auth: bool = False
     tenant: str = DEFAULT_TENANT  # of every caller while authentication is off
@@ -38,7 +38,7 @@ class Options:
     most_active: int = 512  # requests in progress
     most_waiting: int = 8_000  # long polls and streams
     most_arriving: int = 4_000  # requests whose body is being received
-    tenant_share: float = 0.5  # of these limits and of the budget, for one tenant if there are several
+    tenant_share: float = 0.5  # share of these limits and of the budget for one tenant, if there are several
     strangers_share: float = 0.125  # for all callers without a credential together
     body_budget: int = 256 * 1024 * 1024  # all bodies being read or processed
 

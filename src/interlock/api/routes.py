@@ -29,7 +29,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Nothing(Request, frozen=True, kw_only=True):
-    """A body or a query with nothing in it."""
+    """An empty body or query."""
 
 
 @dataclass(slots=True)  # not frozen: that makes construction five times slower, and every request needs one
@@ -64,7 +64,7 @@ class RequestContext(Generic[B, Q]):
 
     @property
     def job_id(self) -> str:
-        """The job of the path, in its one spelling; what cannot be an id is like an unknown one."""
+        """The job ID of the path in canonical form; a malformed ID is treated as an unknown one."""
         return wire.job_id(self.path["job_id"])
 
 
@@ -89,8 +89,8 @@ class Route:
     method: str
     path: str
     handler: Handler
-    roles: frozenset[str]  # one of these is enough; none at all: any credential will do
-    on_condition: frozenset[str]  # these may too, if the handler finds that the job is theirs
+    roles: frozenset[str]  # one of these is required; empty: any credential is accepted
+    on_condition: frozenset[str]  # also accepted if the handler finds that the job belongs to the caller
     needs_credential: bool
     body: type[msgspec.Struct] | None
     body_optional: bool
@@ -156,5 +156,5 @@ class RouteTable(list[Route]):
 
 
 def respond(value: object, status: int = 200, *, headers: Mapping[str, str] | None = None) -> Response:
-    """A value as JSON."""
+    """Return a JSON response."""
     return Response(status, msgspec.json.encode(value), headers=headers or {})

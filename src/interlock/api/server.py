@@ -39,7 +39,7 @@ BUFFERED_BODY: Final = 64 * 1024  # of one request; then the client waits until 
 DISCARDED_BODY: Final = 64 * 1024  # of a rejected request, so that its connection can be used again
 LINGER_BYTES: Final = 64 * 1024 * 1024  # a file somewhat larger than the limit is read to its end
 LINGER_SECONDS: Final = 5.0
-CLOCK_TICK: Final = 0.002  # what a timer may be early by
+CLOCK_TICK: Final = 0.002  # tolerance for timers that fire early
 STOP_TICK: Final = 0.1
 COLLECT_AFTER: Final = (20_000, 20, 20)  # the default of 700 new objects is reached by a few requests
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
@@ -47,7 +47,7 @@ _NOT_IN_A_HEADER: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
+    """Return whether an address is reachable only from this machine."""
     if host == "localhost":
         return True
     try:
@@ -66,7 +66,7 @@ def check_address(host: str, *, auth: bool) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that takes connections from now on; port 0 takes a free one."""
+    """Return a listening socket; port 0 selects a free port."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, proto)
@@ -89,7 +89,7 @@ def url_of(listening: socket.socket) -> str:
 
 
 class Exchange:
-    """One request and its response. The application takes it as `receive` and `send`."""
+    """One request and its response; provides `receive` and `send` for the application."""
 
     def __init__(self, connection: Connection, scope: dict[str, Any], length: int | None, *, may_stay: bool) -> None:
         self.scope = scope
@@ -110,7 +110,7 @@ class Exchange:
         self._chunked = self._bodiless = False
 
     async def run(self, app: Any) -> None:
-        """Call the application, and respond for it if it fails to."""
+        """Call the application; respond with an error if it fails."""
         try:
             await app(self.scope, self.receive, self.send)
         except Disconnected:
@@ -130,7 +130,7 @@ class Exchange:
         return self._size
 
     def complete(self) -> None:
-        """The body has ended; the application finds one that it has not begun to read in the scope."""
+        """Mark the body as complete; if the application has not started to read it, the scope contains it."""
         self.received = True
         if not self._read and self._length is not None and self._size == self._length:
             self.scope[BODY] = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
@@ -186,12 +186,12 @@ class Exchange:
 
     @property
     def is_on_the_wire(self) -> bool:
-        """Whether the client has seen a part of the response."""
+        """Return whether a part of the response has been sent."""
         return self.started and not self._head
 
     @property
     def stays_open(self) -> bool:
-        """Whether the connection can be used after this exchange: the next request begins where this one ends."""
+        """Return whether the connection can be reused after this exchange."""
         return self._stays_open and not self._connection.is_stopping
 
     def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
@@ -286,7 +286,7 @@ class Connection(asyncio.Protocol):
         self._waiting.clear()
         self.resume_writing()
 
-    # eof_received is not overridden: a client that ends its side has gone, or a long poll would not notice that.
+    # eof_received is not overridden: a half-closed connection counts as disconnected, so that long polls notice it.
 
     def data_received(self, data: bytes) -> None:
         if self._lingering is not None:
@@ -310,7 +310,7 @@ class Connection(asyncio.Protocol):
         else:
             if self._unparsed > self._options.largest_head:
                 self._refuse(self._too_large())
-            elif self._in_head and self._head_timer is None:  # most heads arrive complete and need no timer
+            elif self._in_head and self._head_timer is None:  # most request heads arrive complete and need no timer
                 self._await_head()
 
     def on_message_begin(self) -> None:
@@ -329,12 +329,12 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._grow(len(name) + len(value))
         if not self._in_head:
-            return  # a trailer comes after everything has been judged by the headers, and none of ours means anything
+            return  # trailers arrive after the request was checked by its headers, and have no meaning here
         if len(self._headers) >= MAX_HEADERS:
             raise Refusal("head_too_large", f"more than {MAX_HEADERS} headers")
         name = name.lower()
         if name == b"content-length":
-            self._length = int(value)  # the parser takes one, and digits only
+            self._length = int(value)  # the parser accepts one value of digits only
         elif name == b"transfer-encoding":
             self._coded = True
         elif name == b"expect":
@@ -390,7 +390,7 @@ class Connection(asyncio.Protocol):
             self._receiving = None
 
     def end(self, exchange: Exchange) -> None:
-        """The response to a request is complete."""
+        """Record that the response to a request is complete."""
         if exchange is not self._answering:
             return
         self._answering = None
@@ -409,7 +409,7 @@ class Connection(asyncio.Protocol):
                 self._await_request(self._options.idle_seconds)
 
     def fail(self, exchange: Exchange) -> None:
-        """The application has failed: say so, or cut the response off so that it cannot be taken for a complete one."""
+        """Respond with an error; abort a response that has started, so that it does not look complete."""
         if exchange.is_on_the_wire:
             self._transport.abort()
         else:
@@ -493,7 +493,7 @@ class Connection(asyncio.Protocol):
             self._head_timer = None
 
     def _head_is_late(self) -> None:
-        if self._is_paused:  # it waits for us
+        if self._is_paused:  # the client waits for the server
             self._await_head()
             return
         self._head_timer = None
@@ -530,7 +530,7 @@ class Connection(asyncio.Protocol):
             self._write_refusal(refusal)
 
     def _write_refusal(self, refusal: Refusal) -> None:
-        """Send an error that no application has made, and close."""
+        """Send an error of the server itself, and close."""
         body = problems.encoded(refusal)
         lines = [
             b"date: " + _date(),
@@ -542,7 +542,7 @@ class Connection(asyncio.Protocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Close, but read on for a while: a reset could reach the client before it has read the response."""
+        """Close, but keep reading for a while: a reset could reach the client before it has read the response."""
         if self._transport.is_closing() or self._lingering is not None:
             return
         self._lingering = LINGER_BYTES
@@ -565,14 +565,14 @@ class Server:
         check_address(listening.getsockname()[0], auth=app.service.options.auth)
         self.app = app
         self.service = app.service
-        self.should_exit = False  # set from anywhere, also from another thread
+        self.should_exit = False  # may be set from any thread
         self.connections: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self._at_once = False
         self._listening = listening
 
     async def serve(self) -> None:
-        """Serve until it should exit, by SIGTERM and SIGINT too, or until the storage is broken."""
+        """Serve until shutdown (also by SIGTERM or SIGINT), or until the storage is broken."""
         loop = asyncio.get_running_loop()
         with _rare_collections(), self._signals(loop):
             listener = await loop.create_server(lambda: Connection(self), sock=self._listening, backlog=BACKLOG)
@@ -601,7 +601,7 @@ class Server:
 
     @contextlib.contextmanager
     def _signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Stop on SIGTERM and SIGINT, at once on the second; the process then ends in its own time."""
+        """Stop on SIGTERM and SIGINT, immediately on the second signal."""
 
         def asked() -> None:
             self._at_once = self.should_exit
@@ -623,7 +623,7 @@ _dated: tuple[int, bytes] = (0, b"")
 
 
 def _date() -> bytes:
-    """The time of a response, formatted once a second."""
+    """Return the Date header, formatted once per second."""
     global _dated
     now = int(time.time())
     if now != _dated[0]:

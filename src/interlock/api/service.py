@@ -1,4 +1,4 @@
-"""What every request shares, and what is remembered of one request for its log line."""
+"""State shared by all requests, and the log fields of one request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WRONG_LINKS_A_MINUTE: Final = 5
 
 
 class Service:
-    """One engine behind one set of options. It keeps nothing that another server would need to know."""
+    """One engine behind one set of options. It has no state that other servers need."""
 
     def __init__(self, engine: Engine, options: Options) -> None:
         self.engine = engine
@@ -54,7 +54,7 @@ class Service:
         return ready
 
     def give_up(self, error: Fatal) -> None:
-        """Nothing more may be written: the server stops, and its process ends with this error."""
+        """Stop the server: nothing more may be written, and the process exits with this error."""
         self.broken = self.broken or error
         self.stop()
 
@@ -65,7 +65,7 @@ class Service:
 
 @dataclass(slots=True)
 class Trail:
-    """What is logged of one request: the caller and the route, never the address or a secret."""
+    """The log fields of one request: caller and route, never an address or a secret."""
 
     request_id: str
     method: str

@@ -38,7 +38,7 @@ async def of_job(call: RequestContext[None, Nothing]) -> Response:
 
 
 async def of_tenant(call: RequestContext[None, Nothing]) -> Response:
-    """The events of all jobs of the tenant; the id of each is a place to resume from, sealed for this tenant."""
+    """Stream the events of all jobs of the tenant; each event ID is a signed position to resume from."""
     cursors, tenant = call.service.cursors, call.who.tenant
     given = cursors.open(tenant, "feed", call.headers.get("last-event-id"))
     progress = call.engine.progress

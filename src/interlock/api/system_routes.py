@@ -1,4 +1,4 @@
-"""For operators: health, readiness, metrics, the OpenAPI document and a page that shows it."""
+"""System routes: health, readiness, metrics, the OpenAPI document and its page."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ async def readyz(call: RequestContext[None, Nothing]) -> Response:
 
 @routes.add("GET", "/metrics", roles=["operate"], answers={200: None}, produces="text/plain")
 async def metrics_text(call: RequestContext[None, Nothing]) -> Response:
-    """Show the counters of this process and the queues of the caller's tenant to a scraper."""
+    """Return metrics of this process and of the queues of the caller's tenant."""
     queues, now = await call.engine.queries.queues(call.who.tenant), await call.engine.queries.now()
     return Response(200, call.service.metrics.text(queues, now=now), media_type=metrics.CONTENT_TYPE)
 
 
 def pages(document: dict[str, Any]) -> list[Route]:
-    """The two pages about the API itself."""
+    """Return the routes of the OpenAPI document and its page."""
     made = RouteTable()
     as_json = openapi.encoded(document)
     page = _page(document).encode()
 
     @made.add("GET", "/openapi.json", needs_credential=False, answers={200: None})
     async def openapi_json(call: RequestContext[None, Nothing]) -> Response:
-        """Show the OpenAPI document."""
+        """Return the OpenAPI document."""
         return Response(200, as_json)
 
     @made.add("GET", "/docs", needs_credential=False, answers={200: None})
     async def docs(call: RequestContext[None, Nothing]) -> Response:
-        """Show the API to people; the page loads nothing from anywhere."""
+        """Return the API documentation page. It loads no external resources."""
         headers = {"content-security-policy": _POLICY}
         return Response(200, page, media_type="text/html; charset=utf-8", headers=headers)
 

@@ -177,7 +177,7 @@ class TransitionPrinter:
         self._printed: dict[str, int] = {}  # versions by job
 
     async def report(self) -> None:
-        """Print transitions until cancelled; of existing jobs only new ones."""
+        """Print new transitions until cancelled."""
         for job in await self._jobs.list(NEWEST):
             self._printed[job.id] = job.version
             self._advise(job)

@@ -56,7 +56,7 @@ def encoded(fields: Mapping[str, object]) -> bytes:
 
 
 def gathered(parts: Sequence[bytes]) -> Iterator[range]:
-    """Yield items in as few bodies as their sizes allow, in order."""
+    """Yield ranges of items that fit into one body, in order."""
     start, size = 0, 0
     for i, part in enumerate(parts):
         if i > start and size + len(part) > LARGEST_BODY:

@@ -65,7 +65,7 @@ class LocalJobs:
         return await self._engine.queries.job(self._tenant, wire.job_id(job_id))
 
     async def wait(self, job_id: str, *, seconds: float) -> Job:
-        """Check after changes, at growing intervals, so that many waiting callers cost little."""
+        """Wait until a job is terminal; poll after changes, at growing intervals, so that many waiters cost little."""
         deadline = time.monotonic() + seconds
         pause = SHORTEST_LOOK_SECONDS
         while True:

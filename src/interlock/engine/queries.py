@@ -44,7 +44,7 @@ class Queries:
         return await self._store.find(tenant, filter)
 
     async def search(self, tenant: str, text: str, *, limit: int = 50) -> list[Job]:
-        """Jobs by ID, by its last 8 or more characters, or by idempotency key, newest first."""
+        """Find jobs by ID, its last 8 or more characters, or idempotency key, newest first."""
         if not 1 <= limit <= MAX_PAGE_SIZE:
             raise Invalid(f"limit must be from 1 to {MAX_PAGE_SIZE}", pointer="/limit")
         if not 1 <= len(text) <= MAX_SEARCH or "\x00" in text:

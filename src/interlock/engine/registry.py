@@ -103,7 +103,7 @@ class TypeRegistry:
         raise Invalid("the registry of types changes faster than a job can be checked against it; try again")
 
     async def check(self, who: Principal, request: JobRequest) -> None:
-        """Raise the error that an enqueue of this request would meet now."""
+        """Raise the error that an enqueue of this request would raise now."""
         known = await self._learn(who.tenant)
         await known.meet_agents(self._store, who.tenant, [request])
         checked = await self._checked(known, request, who, await self._store.now(), None, STANDARD, judged=False)

@@ -36,7 +36,7 @@ class Retention:
     async def prune(
         self, who: Principal, days: float, *, limit: int = BATCH_SIZE, dry_run: bool = False, after_seq: int = 0
     ) -> Pruned:
-        """Delete jobs that ended more than `days` ago with all their data, in steps, up to `limit` jobs.
+        """Delete jobs that finished more than `days` ago with all their data, in steps, up to `limit` jobs.
 
         A dry run only counts them.
         """

@@ -48,7 +48,7 @@ class Schedules:
         self._jobs = jobs
 
     async def set(self, who: Principal, name: str, request: ScheduleRequest) -> Schedule:
-        """Create or update a schedule. Only ticks from now on count; an update keeps what the schedule did so far."""
+        """Create or update a schedule. Only ticks from now on count; an update keeps its last tick."""
         now = await self._store.now()
         old = await self._store.schedules.get(who.tenant, wire.name(name, "name"))
         timing = schedule.check(
@@ -90,16 +90,16 @@ class Schedules:
         return await self._store.schedules.page(tenant, after=after, limit=limit)
 
     async def delete(self, who: Principal, name: str) -> None:
-        """Delete a schedule; jobs that it created stay."""
+        """Delete a schedule. Jobs that it created remain."""
         if not await self._store.schedules.delete(who.tenant, name, actor=who.actor):
             raise NotFound(name, resource="schedule")
 
     async def pause(self, who: Principal, name: str) -> Schedule:
-        """Stop a schedule until it is resumed."""
+        """Pause a schedule."""
         return _found(await self._store.schedules.pause(who.tenant, name, actor=who.actor), name)
 
     async def resume(self, who: Principal, name: str) -> Schedule:
-        """Resume a schedule. The ticks during the pause are missed ticks: `catch_up` decides about them."""
+        """Resume a schedule. The ticks during the pause are missed ticks: `catch_up` determines whether they run."""
         paused = await self.get(who.tenant, name)
         next_at = paused.next_at
         if paused.catch_up is CatchUp.NONE:
@@ -165,7 +165,7 @@ class Schedules:
             return used.job_id, None
         except Error as error:
             if error.status >= 500:
-                raise  # the database, not the job: try again
+                raise  # a database error, not one of the job: retry
             log.warning("schedule %s of tenant %s: tick rejected: %s", found.name, tenant, error)
             return None, str(error)
         return enqueued.id, None

@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 class HasSyncMethods(Protocol):
-    """Base of classes with synchronous versions of their async methods."""
+    """Protocol of classes with synchronous versions of their async methods."""
 
     def _loop_for_blocking(self) -> asyncio.AbstractEventLoop: ...
 

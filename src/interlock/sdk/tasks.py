@@ -106,7 +106,7 @@ class Task(Generic[P, R]):
         return other
 
     def within(self, transaction: object) -> Task[P, R]:
-        """Return the same task, which enqueues jobs in the caller's open PostgreSQL transaction.
+        """Return the same task, which enqueues in the caller's open PostgreSQL transaction and commits with it.
 
         Accepts a connection of asyncpg or psycopg, or a connection or session of SQLAlchemy.
         """

@@ -1,4 +1,4 @@
-"""What sweeps find across tenants."""
+"""Results of sweeps across tenants."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class ScheduleStore(Protocol):
     """The part of a store for schedules."""
 
     async def set(self, tenant: str, schedule: Schedule, *, actor: str) -> Schedule:
-        """Create or update a schedule; an update keeps what the schedule did so far."""
+        """Create or update a schedule; an update keeps its last tick."""
         ...
 
     async def get(self, tenant: str, name: str) -> Schedule | None: ...

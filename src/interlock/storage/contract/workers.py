@@ -13,7 +13,7 @@ class WorkerStore(Protocol):
     """The part of a store that records worker presence, and reads the surroundings of a job."""
 
     async def note(self, tenant: str, seen_workers: Sequence[WorkerSeen]) -> None:
-        """Record what workers asked for last, and when; delete those that ask for nothing more."""
+        """Record the last claim filters of workers and their time; delete workers that have stopped."""
         ...
 
     async def page(

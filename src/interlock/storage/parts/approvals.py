@@ -1,4 +1,4 @@
-"""Approvals: what jobs ask people, their votes and decisions, and the links to answer with."""
+"""Approvals: requests of jobs, votes, decisions and approval links."""
 
 from __future__ import annotations
 

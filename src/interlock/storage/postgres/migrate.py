@@ -51,11 +51,11 @@ create schema if not exists interlock;
 create table if not exists interlock.schema_migration (
   number integer primary key, name text collate "C" not null, checksum text collate "C" not null,
   applied_at timestamptz not null default now());
-comment on table interlock.schema_migration is 'The migrations that made this schema; 0 stands for the verbs.';
-comment on column interlock.schema_migration.number is 'Its ordinal in the ladder.';
-comment on column interlock.schema_migration.name is 'The name of its file.';
-comment on column interlock.schema_migration.checksum is 'SHA-256 of its text; an altered file is refused.';
-comment on column interlock.schema_migration.applied_at is 'When it was applied.';
+comment on table interlock.schema_migration is 'Applied schema migrations; number 0 is the set of functions.';
+comment on column interlock.schema_migration.number is 'Number of the migration.';
+comment on column interlock.schema_migration.name is 'File name.';
+comment on column interlock.schema_migration.checksum is 'SHA-256 of its text; a changed file is rejected.';
+comment on column interlock.schema_migration.applied_at is 'Time at which it was applied.';
 """
 
 # Timeouts set on the server would abort a migration that reads a whole table.

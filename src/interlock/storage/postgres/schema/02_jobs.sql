@@ -16,7 +16,7 @@ create table interlock.epoch (
 insert into interlock.epoch default values;
 comment on table interlock.epoch is 'Restore counter; raising it invalidates every fence issued before.';
 
-comment on column interlock.epoch.only_row is 'Makes sure that there is one row.';
+comment on column interlock.epoch.only_row is 'Limits the table to one row.';
 comment on column interlock.epoch.value is 'Fences start above this times 2^32.';
 
 create table interlock.tenant (
@@ -25,9 +25,9 @@ create table interlock.tenant (
   state    text collate "C" not null default 'here' constraint state_is_known check (state in ('here', 'leaving', 'gone'))
 );
 comment on table interlock.tenant is 'Every tenant that has a job, a type or an agent.';
-comment on column interlock.tenant.registry is 'Rises whenever a type or the defaults of an agent change; an enqueue that was validated against an older one is repeated.';
+comment on column interlock.tenant.registry is 'Version of the registered types and agent defaults; an enqueue that was validated against an older one is retried.';
 comment on column interlock.tenant.state is
-  'here; leaving while it is copied to another shard and no job may be deleted; or gone, when nothing may be changed here any more.';
+  'here; leaving: being copied to another shard, no job may be deleted; gone: moved away, nothing may be changed.';
 
 create sequence interlock.eligibility_key_no;
 create table interlock.eligibility_key (
@@ -54,17 +54,17 @@ create unique index eligibility_key_found on interlock.eligibility_key (tenant, 
 create index eligibility_key_bases on interlock.eligibility_key (tenant, type) where no = base;
 create index eligibility_key_bound on interlock.eligibility_key (tenant) where no <> base;
 comment on table interlock.eligibility_key is
-  'The distinct combinations of what decides who may claim a job; rows are only ever added. '
+  'Distinct combinations of the fields that decide which workers can claim a job; rows are only added. '
   'base is the route with the same type, requires and priority but no repository and no affinity key.';
-comment on column interlock.eligibility_key.no is 'Its number.';
-comment on column interlock.eligibility_key.base is 'The route with no repository and no affinity key; itself if it has neither.';
+comment on column interlock.eligibility_key.no is 'Number of the key.';
+comment on column interlock.eligibility_key.base is 'The same key without repository and affinity key; itself if it has neither.';
 comment on column interlock.eligibility_key.type is 'Type of its jobs.';
 comment on column interlock.eligibility_key.requires is 'Capabilities its jobs require, sorted.';
 comment on column interlock.eligibility_key.priority is 'Priority of its jobs.';
 comment on column interlock.eligibility_key.repository is 'Repository of its jobs.';
 comment on column interlock.eligibility_key.affinity_key is 'Affinity key of its jobs.';
-comment on column interlock.eligibility_key.across_repositories is 'The same route without its repository, if it has one.';
-comment on column interlock.eligibility_key.across_keys is 'The same route without its affinity key, if it has one.';
+comment on column interlock.eligibility_key.across_repositories is 'The same key without its repository, if it has one.';
+comment on column interlock.eligibility_key.across_keys is 'The same key without its affinity key, if it has one.';
 comment on column interlock.eligibility_key.found_by_key is 'Its affinity key; empty if it has none.';
 comment on column interlock.eligibility_key.found_by_repository is 'Its repository; empty if it has none.';
 comment on column interlock.eligibility_key.found_by_need is 'The first capability its jobs require; empty if they require none.';
@@ -78,11 +78,11 @@ create table interlock.queue (
   primary key (tenant, type),
   check ((paused_at is null) = (paused_by is null))
 );
-comment on table interlock.queue is 'What operators set for all jobs of one type.';
+comment on table interlock.queue is 'Operator settings for all jobs of one type.';
 comment on column interlock.queue.type is 'The type of the jobs.';
-comment on column interlock.queue.paused_at is 'Since when no job of this type is leased.';
-comment on column interlock.queue.paused_by is 'Who paused it.';
-comment on column interlock.queue.pause_reason is 'Why.';
+comment on column interlock.queue.paused_at is 'Time since which no job of this type is leased.';
+comment on column interlock.queue.paused_by is 'Principal that paused it.';
+comment on column interlock.queue.pause_reason is 'Reason of the pause.';
 
 -- Fixed-size columns that are never null come first: PostgreSQL reads them at a constant offset, and also the tenant
 -- after them if it starts at a multiple of four. Then the columns that triggers read on every change, then the other
@@ -175,66 +175,66 @@ create trigger guard_identity before update of tenant, id, seq, type, payload, h
   webhook, backoff, expiry_delay_seconds on interlock.job for each statement execute function interlock.refuse_identity();
 
 comment on table interlock.job is
-  'Every job: the truth that ready and lease only index. No column that changes is indexed, so updates stay in place.';
-comment on column interlock.job.id is 'A UUIDv7. It names the job; it is no order.';
-comment on column interlock.job.seq is 'The order of arrival.';
-comment on column interlock.job.eligibility_key is 'Which combination of type, requires, priority, repository and affinity key this job has.';
-comment on column interlock.job.agent_no is 'The number of the agent it is for.';
+  'All jobs; ready and lease are indexes of this table. No mutable column is indexed, so that updates are HOT updates.';
+comment on column interlock.job.id is 'A UUIDv7. Not an order: use seq.';
+comment on column interlock.job.seq is 'Order of arrival.';
+comment on column interlock.job.eligibility_key is 'Eligibility key: its type, requires, priority, repository and affinity key.';
+comment on column interlock.job.agent_no is 'Number of the agent that it runs for.';
 comment on column interlock.job.slot_epoch is
-  'The epoch of its agent in which it last stopped running and kept its slot; null: it released the slot.';
-comment on column interlock.job.base is 'The route without repository and affinity key.';
+  'Strict epoch of its agent when it last stopped running and kept its slot; null if it released the slot.';
+comment on column interlock.job.base is 'Eligibility key without repository and affinity key.';
 comment on column interlock.job.fence is 'Rises with every lease and is never reused; proves that a worker holds the current lease.';
-comment on column interlock.job.run_at is 'The earliest start; in retry, of the next try.';
-comment on column interlock.job.created_at is 'When it was enqueued, by the clock of the database.';
-comment on column interlock.job.updated_at is 'When the row last changed; set by the database.';
-comment on column interlock.job.status is 'Where the job is in its life; guarded by the trigger guard_move.';
+comment on column interlock.job.run_at is 'Earliest start; in retry, of the next attempt.';
+comment on column interlock.job.created_at is 'Time of the enqueue, by the database clock.';
+comment on column interlock.job.updated_at is 'Time of the last change; set by the database.';
+comment on column interlock.job.status is 'Status of the job; transitions are checked by the trigger guard_move.';
 comment on column interlock.job.priority is 'Higher first, -1000 to 1000.';
-comment on column interlock.job.attempt is '1 for the first try, one more whenever another is scheduled.';
-comment on column interlock.job.max_attempts is 'How many tries there are, 1 to 100.';
-comment on column interlock.job.version is 'The number of the newest row of its history; every change raises it by one.';
-comment on column interlock.job.releases is 'How often it was released.';
-comment on column interlock.job.sanitized is 'Whether lone surrogates were replaced in something a worker sent.';
-comment on column interlock.job.lease_expires_at is 'Until when the lease was first granted; heartbeats move it on in lease, not here.';
-comment on column interlock.job.started_at is 'When the first run started.';
-comment on column interlock.job.run_started_at is 'When the newest run started.';
-comment on column interlock.job.finished_at is 'When it became terminal.';
+comment on column interlock.job.attempt is 'Number of the attempt, from 1; every retry raises it by one.';
+comment on column interlock.job.max_attempts is 'Maximum number of attempts, 1 to 100.';
+comment on column interlock.job.version is 'Version of its newest history row; every transition raises it by one.';
+comment on column interlock.job.releases is 'Number of releases.';
+comment on column interlock.job.sanitized is 'Whether invalid Unicode from a worker was replaced.';
+comment on column interlock.job.lease_expires_at is 'Initial expiry of the lease; heartbeats extend it in lease, not here.';
+comment on column interlock.job.started_at is 'Start of the first run.';
+comment on column interlock.job.run_started_at is 'Start of the newest run.';
+comment on column interlock.job.finished_at is 'Time at which it became terminal.';
 comment on column interlock.job.deadline is 'No run starts at or after this time.';
-comment on column interlock.job.cancel_requested_at is 'When a cancel was first requested.';
-comment on column interlock.job.previous is 'The status before the newest change; null at creation.';
-comment on column interlock.job.head is 'The hash of the newest row of its history.';
-comment on column interlock.job.lease_seconds is 'How long a lease was asked for.';
-comment on column interlock.job.timeout_seconds is 'How long one run may take.';
+comment on column interlock.job.cancel_requested_at is 'Time of the first cancel request.';
+comment on column interlock.job.previous is 'Status before the newest transition; null at creation.';
+comment on column interlock.job.head is 'Chain head: hash of its newest history row.';
+comment on column interlock.job.lease_seconds is 'Requested lease duration.';
+comment on column interlock.job.timeout_seconds is 'Maximum duration of one run.';
 comment on column interlock.job.expiry_delay_seconds is 'Delay after a lease expiry; null means none.';
-comment on column interlock.job.approval_id is 'The approval it waits for.';
-comment on column interlock.job.parent_id is 'The job that made this one; a soft reference.';
-comment on column interlock.job.redrive_of is 'The terminal job that this one redrives; a soft reference.';
-comment on column interlock.job.type is 'Names the function to run; the jobs of one type are a queue.';
-comment on column interlock.job.worker is 'Who holds the lease.';
-comment on column interlock.job.verb is 'What made the newest change; copied into history.';
-comment on column interlock.job.actor is 'Who made the newest change; copied into history.';
-comment on column interlock.job.reason is 'Why the newest change was made; copied into history.';
-comment on column interlock.job.metadata is 'JSON: what the newest change decided; copied into history.';
-comment on column interlock.job.cancel_reason is 'Why it is to be stopped.';
+comment on column interlock.job.approval_id is 'Approval that it waits for.';
+comment on column interlock.job.parent_id is 'Parent job; a soft reference.';
+comment on column interlock.job.redrive_of is 'Terminal job that this one redrives; a soft reference.';
+comment on column interlock.job.type is 'Type, which names the task; the jobs of one type are a queue.';
+comment on column interlock.job.worker is 'Lease holder.';
+comment on column interlock.job.verb is 'Operation of the newest transition; copied into history.';
+comment on column interlock.job.actor is 'Principal of the newest transition; copied into history.';
+comment on column interlock.job.reason is 'Reason of the newest transition; copied into history.';
+comment on column interlock.job.metadata is 'JSON: metadata of the newest transition; copied into history.';
+comment on column interlock.job.cancel_reason is 'Reason of the cancel request.';
 comment on column interlock.job.error is 'JSON: message, kind and details of the last failed attempt.';
-comment on column interlock.job.created_by is 'Who enqueued it.';
+comment on column interlock.job.created_by is 'Principal that enqueued it.';
 comment on column interlock.job.requires is 'Capabilities a worker must have, sorted.';
-comment on column interlock.job.tags is 'Free words to find it by.';
-comment on column interlock.job.agent_kind is 'Which kind of agent it is for.';
-comment on column interlock.job.agent_id is 'Which agent it is for.';
-comment on column interlock.job.repository is 'Only workers allowed in it may claim the job.';
-comment on column interlock.job.affinity_key is 'Only workers that name it may claim the job.';
-comment on column interlock.job.idempotency_key is 'The same key with the same body finds this job again.';
-comment on column interlock.job.key_generation is '0: the key lasts as long as the job; else it ends, and the next job has the next one.';
-comment on column interlock.job.body_sha256 is 'SHA-256 of the request that carried the idempotency key.';
-comment on column interlock.job.backoff is 'JSON: how the delay before another try grows; null means the default.';
-comment on column interlock.job.headers is 'JSON map of text to text, passed on to the worker.';
+comment on column interlock.job.tags is 'Free-form tags for filters.';
+comment on column interlock.job.agent_kind is 'Kind of the agent that it runs for.';
+comment on column interlock.job.agent_id is 'ID of the agent that it runs for.';
+comment on column interlock.job.repository is 'Only workers with access to this repository can claim the job.';
+comment on column interlock.job.affinity_key is 'Only workers that accept this key can claim the job.';
+comment on column interlock.job.idempotency_key is 'Idempotency key; a repeated request returns this job.';
+comment on column interlock.job.key_generation is '0: the key is valid as long as the job exists; otherwise it expires, and the next job with the key has the next number.';
+comment on column interlock.job.body_sha256 is 'SHA-256 of the request with the idempotency key.';
+comment on column interlock.job.backoff is 'JSON: backoff policy; null means the default.';
+comment on column interlock.job.headers is 'JSON object of strings, passed to the worker.';
 comment on column interlock.job.traceparent is 'W3C trace context of the caller.';
-comment on column interlock.job.webhook is 'URL that gets the terminal event.';
-comment on column interlock.job.requested_by is 'On whose behalf, as given by the caller; never trusted.';
-comment on column interlock.job.result is 'JSON text exactly as the worker sent it.';
+comment on column interlock.job.webhook is 'URL that receives the terminal event.';
+comment on column interlock.job.requested_by is 'Principal on whose behalf it was enqueued, as given by the caller; never trusted.';
+comment on column interlock.job.result is 'Exact JSON text from the worker.';
 comment on column interlock.job.result_summary is 'A short text for lists.';
 comment on column interlock.job.usage is 'JSON: tokens and cost.';
-comment on column interlock.job.payload is 'JSON text exactly as it was sent; never changes.';
+comment on column interlock.job.payload is 'Exact JSON text of the request; immutable.';
 
 create table interlock.ready (
   tenant              text collate "C" not null,
@@ -259,16 +259,16 @@ create index ready_deadline on interlock.ready (tenant, deadline) where deadline
 comment on table interlock.ready is
   'One row for each queued or retrying job that waits only for its time, a concurrency slot of its agent, and a worker; '
   'kept by the triggers of job. Only rows that are not blocked are in the indexes that a claim reads.';
-comment on column interlock.ready.eligibility_key is 'Route of the job.';
-comment on column interlock.ready.base is 'Base of that route.';
-comment on column interlock.ready.run_at is 'When it is due.';
+comment on column interlock.ready.eligibility_key is 'Eligibility key of the job.';
+comment on column interlock.ready.base is 'Base of that key.';
+comment on column interlock.ready.run_at is 'Time at which it is due.';
 comment on column interlock.ready.seq is 'Order of arrival.';
 comment on column interlock.ready.job_id is 'The job.';
-comment on column interlock.ready.deadline is 'When it may no longer start.';
-comment on column interlock.ready.agent_no is 'The agent it is for.';
+comment on column interlock.ready.deadline is 'Deadline of the job.';
+comment on column interlock.ready.agent_no is 'Agent that it runs for.';
 comment on column interlock.ready.blocked is 'Whether it lacks a concurrency slot of its agent.';
-comment on column interlock.ready.across_repositories is 'Route of the job without its repository, if it has one.';
-comment on column interlock.ready.across_keys is 'Route of the job without its affinity key, if it has one.';
+comment on column interlock.ready.across_repositories is 'Eligibility key without the repository, if it has one.';
+comment on column interlock.ready.across_keys is 'Eligibility key without the affinity key, if it has one.';
 
 create table interlock.lease (
   tenant       text collate "C" not null,
@@ -283,15 +283,15 @@ create table interlock.lease (
   primary key (tenant, job_id)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 create index lease_expiry on interlock.lease (tenant, expires_at) where expires_at is not null;
-comment on table interlock.lease is 'One row for each running job: who holds it and until when; kept by the triggers of job, moved on by heartbeats.';
+comment on table interlock.lease is 'One row for each running job: lease holder and expiry; maintained by the triggers of job, extended by heartbeats.';
 comment on column interlock.lease.job_id is 'The running job.';
 comment on column interlock.lease.fence is 'The fence of this lease.';
-comment on column interlock.lease.worker is 'Who holds it.';
-comment on column interlock.lease.seconds is 'By how much a heartbeat extends it by default.';
-comment on column interlock.lease.expires_at is 'When it ends unless it is moved on.';
-comment on column interlock.lease.run_ends_at is 'When the timeout of the run ends it at the latest.';
-comment on column interlock.lease.heartbeat_at is 'The last heartbeat.';
-comment on column interlock.lease.agent_no is 'The agent the job is for.';
+comment on column interlock.lease.worker is 'Lease holder.';
+comment on column interlock.lease.seconds is 'Default extension by a heartbeat.';
+comment on column interlock.lease.expires_at is 'Time of expiry, unless a heartbeat extends it.';
+comment on column interlock.lease.run_ends_at is 'Time at which the timeout ends the run.';
+comment on column interlock.lease.heartbeat_at is 'Time of the last heartbeat.';
+comment on column interlock.lease.agent_no is 'Agent that the job runs for.';
 
 create table interlock.claim_result (
   tenant   text collate "C" not null,
@@ -302,12 +302,12 @@ create table interlock.claim_result (
   at       timestamptz not null,
   primary key (tenant, worker, claim_id)
 );
-comment on table interlock.claim_result is 'What each named claim was granted, so that a repeated call gets the same jobs.';
-comment on column interlock.claim_result.worker is 'Who claimed.';
-comment on column interlock.claim_result.claim_id is 'The name the worker gave this claim.';
-comment on column interlock.claim_result.job_ids is 'What was granted.';
+comment on table interlock.claim_result is 'Jobs leased under each claim ID, so that a repeated claim returns the same jobs.';
+comment on column interlock.claim_result.worker is 'Worker that claimed.';
+comment on column interlock.claim_result.claim_id is 'Claim ID chosen by the worker.';
+comment on column interlock.claim_result.job_ids is 'Leased jobs.';
 comment on column interlock.claim_result.fences is 'The fence of each lease, in the same order.';
-comment on column interlock.claim_result.at is 'When it was last looked at.';
+comment on column interlock.claim_result.at is 'Time of the last use.';
 
 create table interlock.job_await (
   tenant   text collate "C" not null,
@@ -318,10 +318,10 @@ create table interlock.job_await (
 );
 create index job_await_parent on interlock.job_await (tenant, job_id);
 create index job_await_deadline on interlock.job_await (tenant, deadline) where deadline is not null;
-comment on table interlock.job_await is 'Children a released job still waits for.';
-comment on column interlock.job_await.child_id is 'The child that has not ended yet.';
-comment on column interlock.job_await.job_id is 'The parent that waits.';
-comment on column interlock.job_await.deadline is 'When the parent may no longer start.';
+comment on table interlock.job_await is 'Children that a released job waits for.';
+comment on column interlock.job_await.child_id is 'Child that is not terminal.';
+comment on column interlock.job_await.job_id is 'Parent that waits.';
+comment on column interlock.job_await.deadline is 'Deadline of the parent.';
 
 create table interlock.queue_counter (
   tenant      text collate "C" not null,
@@ -336,15 +336,15 @@ create table interlock.queue_counter (
 create index queue_counter_type on interlock.queue_counter (tenant, type);
 create index queue_counter_unfolded on interlock.queue_counter (tenant) where not folded;
 comment on table interlock.queue_counter is
-  'How many jobs of a type went from one status to another, per minute; written by the triggers of job and merged by maintenance. '
+  'Number of transitions of a type by minute and statuses; written by the triggers of job and merged by maintenance. '
   'What entered a status less what left it is how many are in it.';
 comment on column interlock.queue_counter.type is 'The type of the jobs.';
-comment on column interlock.queue_counter.minute is 'When they moved; the oldest minutes are one.';
+comment on column interlock.queue_counter.minute is 'Minute of the transitions; the oldest minutes are merged into one.';
 comment on column interlock.queue_counter.from_status is 'The previous status; null at creation.';
-comment on column interlock.queue_counter.to_status is 'The status they reached; null when they were deleted.';
-comment on column interlock.queue_counter.count is 'How many they were.';
+comment on column interlock.queue_counter.to_status is 'New status; null for deletions.';
+comment on column interlock.queue_counter.count is 'Number of transitions.';
 comment on column interlock.queue_counter.folded is 'Whether the row is already a sum of others.';
-comment on column interlock.queue_counter.last_seq is 'None of the jobs arrived after this; null if unknown.';
+comment on column interlock.queue_counter.last_seq is 'Highest seq of these jobs; null if unknown.';
 
 create table interlock.unsuccessful_job (
   seq    bigint not null,
@@ -356,8 +356,8 @@ create table interlock.unsuccessful_job (
 );
 create index unsuccessful_job_type on interlock.unsuccessful_job (tenant, status, type, seq);
 comment on table interlock.unsuccessful_job is
-  'One row for each job in retry, failed, dead_letter or cancelled, for lists; kept by the triggers of job.';
-comment on column interlock.unsuccessful_job.seq is 'The order of arrival.';
+  'One row for each job in retry, failed, dead_letter or cancelled, for lists; maintained by the triggers of job.';
+comment on column interlock.unsuccessful_job.seq is 'Order of arrival.';
 comment on column interlock.unsuccessful_job.job_id is 'The job.';
 comment on column interlock.unsuccessful_job.status is
   'Its status; as text, since row-level security allows no index search by an enumeration, which is not leakproof.';
@@ -380,19 +380,19 @@ create table interlock.job_history (
   primary key (tenant, job_id, version) with (fillfactor = 50)  -- room next to a job's first row for those that follow
 );
 comment on table interlock.job_history is
-  'Every transition of every job, written by the triggers of job; each hash covers the row and the hash before it.';
+  'Every transition of every job, written by the triggers of job; each hash covers the row and the previous hash.';
 comment on column interlock.job_history.job_id is 'The job.';
-comment on column interlock.job_history.version is '1 to n without a gap.';
+comment on column interlock.job_history.version is 'Version of the job, 1 to n without gaps.';
 comment on column interlock.job_history.from_status is 'The previous status; null at creation.';
-comment on column interlock.job_history.to_status is 'The status it reached.';
-comment on column interlock.job_history.verb is 'What made the change.';
-comment on column interlock.job_history.actor is 'Who made it.';
-comment on column interlock.job_history.attempt is 'The attempt that the change was about.';
-comment on column interlock.job_history.fence is 'The fence of the lease that the change concerns.';
-comment on column interlock.job_history.reason is 'Why.';
-comment on column interlock.job_history.metadata is 'JSON: the error, the next try, why it was cancelled.';
-comment on column interlock.job_history.at is 'When, by the clock of the database.';
-comment on column interlock.job_history.hash is 'SHA-256 over the hash before and all fields of this row.';
+comment on column interlock.job_history.to_status is 'New status.';
+comment on column interlock.job_history.verb is 'Operation of the transition.';
+comment on column interlock.job_history.actor is 'Principal of the transition.';
+comment on column interlock.job_history.attempt is 'Attempt of the job.';
+comment on column interlock.job_history.fence is 'Fence of the lease.';
+comment on column interlock.job_history.reason is 'Reason of the transition.';
+comment on column interlock.job_history.metadata is 'JSON: details of the transition, such as the error and the next attempt.';
+comment on column interlock.job_history.at is 'Time of the transition, by the database clock.';
+comment on column interlock.job_history.hash is 'SHA-256 over the previous hash and all fields of this row.';
 
 grant select, insert on interlock.eligibility_key to interlock_app;
 grant select, insert, update on interlock.tenant to interlock_app;

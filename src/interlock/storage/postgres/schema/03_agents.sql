@@ -23,19 +23,19 @@ create index agent_due on interlock.agent (tenant, next_due) where next_due is n
 create index agent_lease on interlock.agent (tenant) where defaults like '%"lease_seconds"%';
 comment on table interlock.agent is
   'The entities that jobs run for. With a limit, used counts the assigned concurrency slots, and the row is their lock.';
-comment on column interlock.agent.no is 'Its number, named by the jobs.';
-comment on column interlock.agent.kind is 'What sort of agent it is.';
-comment on column interlock.agent.id is 'Which one of its kind.';
-comment on column interlock.agent.max_concurrency is 'How many of its jobs may run concurrently; null: any number.';
+comment on column interlock.agent.no is 'Number of the agent; jobs refer to it.';
+comment on column interlock.agent.kind is 'Kind of the agent.';
+comment on column interlock.agent.id is 'ID of the agent within its kind.';
+comment on column interlock.agent.max_concurrency is 'Maximum number of active jobs; null means no limit.';
 comment on column interlock.agent.strict is 'Whether a started job keeps its slot until it is terminal.';
-comment on column interlock.agent.strict_epoch is 'Raised when it stops being strict: places that jobs kept before are lost.';
-comment on column interlock.agent.used is 'How many places of a limited agent are given out.';
-comment on column interlock.agent.next_due is 'With a free slot: the time at which the next job becomes due.';
-comment on column interlock.agent.implicit is 'Whether it was made by a job that named it.';
+comment on column interlock.agent.strict_epoch is 'Raised when strict is turned off, which releases the slots that waiting jobs kept.';
+comment on column interlock.agent.used is 'Number of assigned slots of a limited agent.';
+comment on column interlock.agent.next_due is 'With a free slot: time at which the next job becomes due.';
+comment on column interlock.agent.implicit is 'Whether an enqueue created it.';
 comment on column interlock.agent.backoff is 'JSON: default backoff of its jobs.';
 comment on column interlock.agent.defaults is 'JSON: defaults for fields that its jobs do not set.';
-comment on column interlock.agent.created_at is 'When it was made.';
-comment on column interlock.agent.updated_at is 'When it was last registered.';
+comment on column interlock.agent.created_at is 'Time of creation.';
+comment on column interlock.agent.updated_at is 'Time of the last registration.';
 
 create table interlock.job_type (
   tenant        text collate "C" not null,
@@ -49,15 +49,15 @@ create table interlock.job_type (
   updated_at    timestamptz not null,
   primary key (tenant, name)
 );
-comment on table interlock.job_type is 'Registered types: the schema of their payload, what a worker must be able to do, and defaults.';
-comment on column interlock.job_type.name is 'The type of the jobs.';
+comment on table interlock.job_type is 'Registered types: payload schema, required capabilities and defaults.';
+comment on column interlock.job_type.name is 'Type of the jobs.';
 comment on column interlock.job_type.schema is 'JSON Schema of the payload.';
-comment on column interlock.job_type.requires is 'Capabilities every job of the type needs.';
+comment on column interlock.job_type.requires is 'Capabilities that every job of the type requires.';
 comment on column interlock.job_type.defaults is 'JSON: defaults for fields that its jobs do not set.';
 comment on column interlock.job_type.backoff is 'JSON: default backoff of its jobs, after that of the agent.';
 comment on column interlock.job_type.lease_seconds is 'Default lease of a claim.';
-comment on column interlock.job_type.created_at is 'When it was registered first.';
-comment on column interlock.job_type.updated_at is 'When it was registered last.';
+comment on column interlock.job_type.created_at is 'Time of the first registration.';
+comment on column interlock.job_type.updated_at is 'Time of the last registration.';
 
 create table interlock.worker (
   tenant        text collate "C" not null,
@@ -67,11 +67,11 @@ create table interlock.worker (
   last_seen_at  timestamptz not null,
   primary key (tenant, name)
 ) with (fillfactor = 70);
-comment on table interlock.worker is 'Workers that asked for jobs, and what they asked for last. Nothing depends on these rows.';
-comment on column interlock.worker.name is 'The name the worker claims under.';
+comment on table interlock.worker is 'Worker presence: workers and the filters of their last claim. For information only.';
+comment on column interlock.worker.name is 'Name of the worker.';
 comment on column interlock.worker.asks is 'JSON: types, repositories, capabilities and affinity keys of its last claim.';
-comment on column interlock.worker.first_seen_at is 'When it claimed first.';
-comment on column interlock.worker.last_seen_at is 'When it claimed last, give or take a few seconds.';
+comment on column interlock.worker.first_seen_at is 'Time of the first claim.';
+comment on column interlock.worker.last_seen_at is 'Time of the last claim, accurate to a few seconds.';
 
 grant select, insert, delete on interlock.agent to interlock_app;
 grant update (max_concurrency, strict, implicit, backoff, defaults, updated_at) on interlock.agent to interlock_app;

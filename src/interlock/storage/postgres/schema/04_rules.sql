@@ -35,7 +35,7 @@ create function interlock.history_hash(
 ) returns bytea language sql stable parallel safe
   return sha256(before || interlock.history_bytes(version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at));
 comment on function interlock.history_hash is
-  'SHA-256 over the hash before and every field of the row as length:text; the same bytes on every engine.';
+  'SHA-256 over the previous hash and every field of the row as length:text; the same bytes on every engine.';
 
 -- The guard. Its WHEN clause accepts claims and completions, which every job has, without calling the function. The
 -- clause is short because its length is a cost of each statement.

@@ -9,12 +9,12 @@ create table interlock.job_checkpoint (
   at        timestamptz not null,
   primary key (tenant, job_id)
 );
-comment on table interlock.job_checkpoint is 'The saved progress of a job: one value, numbered.';
+comment on table interlock.job_checkpoint is 'Checkpoint of a job: one numbered value.';
 comment on column interlock.job_checkpoint.job_id is 'The job.';
-comment on column interlock.job_checkpoint.seq is 'Its number, given by the worker; only a higher one replaces it.';
-comment on column interlock.job_checkpoint.data is 'JSON text exactly as the worker sent it.';
-comment on column interlock.job_checkpoint.sanitized is 'Whether lone surrogates were replaced in it.';
-comment on column interlock.job_checkpoint.at is 'When it was saved.';
+comment on column interlock.job_checkpoint.seq is 'Number set by the worker; only a higher one replaces it.';
+comment on column interlock.job_checkpoint.data is 'Exact JSON text from the worker.';
+comment on column interlock.job_checkpoint.sanitized is 'Whether invalid Unicode was replaced.';
+comment on column interlock.job_checkpoint.at is 'Time at which it was saved.';
 
 create table interlock.job_step (
   job_id     uuid        not null,
@@ -30,16 +30,16 @@ create table interlock.job_step (
   primary key (tenant, job_id, seq),
   constraint job_step_once unique (tenant, job_id, name, occurrence)
 );
-comment on table interlock.job_step is 'The results of named parts of runs: the first one of each name and occurrence stays.';
-comment on column interlock.job_step.job_id is 'Of which job.';
-comment on column interlock.job_step.seq is 'Its place among the steps of its job, in the order they were saved.';
-comment on column interlock.job_step.name is 'What the code of the job calls it.';
-comment on column interlock.job_step.occurrence is 'Which of several steps of that name.';
-comment on column interlock.job_step.function is 'What computed it, so that a run of changed code is noticed.';
+comment on table interlock.job_step is 'Results of steps; the first result of each name and occurrence is kept.';
+comment on column interlock.job_step.job_id is 'Job that it belongs to.';
+comment on column interlock.job_step.seq is 'Position among the steps of its job, in the order of saving.';
+comment on column interlock.job_step.name is 'Name of the step.';
+comment on column interlock.job_step.occurrence is 'Occurrence of the name in a run, from 1.';
+comment on column interlock.job_step.function is 'Function that computed it, to detect changed code.';
 comment on column interlock.job_step.result is 'Exact JSON text.';
-comment on column interlock.job_step.fence is 'The fence under which it was saved; 0 if it came with a redrive.';
-comment on column interlock.job_step.at is 'When it was saved.';
-comment on column interlock.job_step.sanitized is 'Whether text that is not Unicode had to be replaced.';
+comment on column interlock.job_step.fence is 'Fence under which it was saved; 0 if a redrive copied it.';
+comment on column interlock.job_step.at is 'Time at which it was saved.';
+comment on column interlock.job_step.sanitized is 'Whether invalid Unicode was replaced.';
 
 create table interlock.job_event (
   job_id      uuid        not null,
@@ -64,18 +64,18 @@ create index job_event_feed on interlock.job_event (tenant, epoch, commit_seq, j
 comment on table interlock.job_event is
   'Progress events of workers. epoch and turn put the events of all jobs into one order in which nothing ever appears '
   'before what may have been read already.';
-comment on column interlock.job_event.job_id is 'Of which job.';
+comment on column interlock.job_event.job_id is 'Job that it belongs to.';
 comment on column interlock.job_event.seq is 'Its position among the events of its job, in order of arrival.';
-comment on column interlock.job_event.id is 'Given by the worker; the same again adds nothing.';
+comment on column interlock.job_event.id is 'ID set by the worker; a repeated ID is not added again.';
 comment on column interlock.job_event.epoch is 'The restore counter when it was appended.';
-comment on column interlock.job_event.commit_seq is 'The id of the transaction that wrote it, or the turn of the event before it if that is later.';
+comment on column interlock.job_event.commit_seq is 'The id of the transaction that wrote it, or the commit_seq of the previous event if that is higher.';
 comment on column interlock.job_event.level is 'info, warn or error.';
-comment on column interlock.job_event.message is 'A sentence for people.';
+comment on column interlock.job_event.message is 'Message for human readers.';
 comment on column interlock.job_event.payload is 'Exact JSON text for programs, if any.';
 comment on column interlock.job_event.fence is 'The fence under which it was appended.';
-comment on column interlock.job_event.at is 'When the worker recorded it, from the begin of its lease to its arrival.';
-comment on column interlock.job_event.received_at is 'When it arrived.';
-comment on column interlock.job_event.sanitized is 'Whether text that is not Unicode had to be replaced.';
+comment on column interlock.job_event.at is 'Time of recording by the worker, between the start of its lease and the arrival.';
+comment on column interlock.job_event.received_at is 'Time of arrival.';
+comment on column interlock.job_event.sanitized is 'Whether invalid Unicode was replaced.';
 
 grant select, insert, update on interlock.job_checkpoint to interlock_app;
 grant select, insert on interlock.job_step, interlock.job_event to interlock_app;

@@ -46,30 +46,30 @@ create index approval_open on interlock.approval (tenant, opened_at, id) where s
 create index approval_due on interlock.approval (tenant, expires_at) where status = 'open';
 create index approval_deadline on interlock.approval (tenant, deadline) where status = 'open' and deadline is not null;
 comment on table interlock.approval is 'Every approval that a job requested, and its decision. One open per job.';
-comment on column interlock.approval.id is 'Identifies the approval; the job that waits for it names it.';
-comment on column interlock.approval.job_id is 'The job that asked.';
-comment on column interlock.approval.fence is 'The lease that ended with the request; a lease requests at most one.';
+comment on column interlock.approval.id is 'ID of the approval.';
+comment on column interlock.approval.job_id is 'Job that requested it.';
+comment on column interlock.approval.fence is 'Fence of the lease that ended with the request; a lease requests at most one approval.';
 comment on column interlock.approval.status is 'open, approved, denied, expired, or void: its job no longer waits for it. Closed is final.';
-comment on column interlock.approval.prompt is 'The question, for people.';
-comment on column interlock.approval.details is 'JSON text: details that help to decide.';
-comment on column interlock.approval.risk is 'How bad a wrong answer would be, in a word of the caller.';
-comment on column interlock.approval.schema is 'JSON Schema of the data that an approver may send along.';
-comment on column interlock.approval.digest is 'SHA-256 over payload, prompt, details and schema; the decision is about exactly these.';
-comment on column interlock.approval.required is 'How many principals must approve.';
+comment on column interlock.approval.prompt is 'Prompt for approvers.';
+comment on column interlock.approval.details is 'JSON text: details for approvers.';
+comment on column interlock.approval.risk is 'Risk of the request, as set by the caller.';
+comment on column interlock.approval.schema is 'JSON Schema of the data that an approver may send.';
+comment on column interlock.approval.digest is 'SHA-256 over payload, prompt, details and schema, which the decision covers.';
+comment on column interlock.approval.required is 'Number of approvals required.';
 comment on column interlock.approval.on_deny is 'What a denial does to the job: fail fails it, resume resumes it with the denial.';
-comment on column interlock.approval.name is 'By which a later run finds the decision; null where its request has no name.';
-comment on column interlock.approval.occurrence is 'Which request of that name in a run it is, from 1.';
-comment on column interlock.approval.opened_by is 'Who asked, and therefore cannot answer.';
-comment on column interlock.approval.opened_at is 'When it was asked.';
-comment on column interlock.approval.expires_at is 'When the job fails without a decision.';
-comment on column interlock.approval.deadline is 'When the job may no longer start, as it was when it asked.';
-comment on column interlock.approval.closed_by is 'Whose vote decided.';
-comment on column interlock.approval.closed_at is 'When it was decided, expired or became void.';
-comment on column interlock.approval.comment is 'The comment of the approver.';
-comment on column interlock.approval.data is 'JSON text that came with the approval, valid against the schema.';
-comment on column interlock.approval.token_sha256 is 'SHA-256 of the newest link token; looked up before a tenant is known.';
-comment on column interlock.approval.link_created_by is 'Who had the link made.';
-comment on column interlock.approval.link_created_at is 'When.';
+comment on column interlock.approval.name is 'Name by which a later run finds the decision; null if the request has none.';
+comment on column interlock.approval.occurrence is 'Occurrence of the name in a run, from 1.';
+comment on column interlock.approval.opened_by is 'Principal that requested it, and therefore cannot decide it.';
+comment on column interlock.approval.opened_at is 'Time of the request.';
+comment on column interlock.approval.expires_at is 'Time at which it expires and the job fails.';
+comment on column interlock.approval.deadline is 'Deadline of the job at the time of the request.';
+comment on column interlock.approval.closed_by is 'Principal that closed it.';
+comment on column interlock.approval.closed_at is 'Time at which it was decided, expired or became void.';
+comment on column interlock.approval.comment is 'Comment of the approver.';
+comment on column interlock.approval.data is 'JSON text from the approver, valid against the schema.';
+comment on column interlock.approval.token_sha256 is 'SHA-256 of the newest link token; looked up before the tenant is known.';
+comment on column interlock.approval.link_created_by is 'Principal that created the link.';
+comment on column interlock.approval.link_created_at is 'Time of creation of the link.';
 
 create table interlock.approval_vote (
   approval_id uuid        not null,
@@ -85,11 +85,11 @@ create table interlock.approval_vote (
 create index approval_vote_job on interlock.approval_vote (tenant, job_id);
 comment on table interlock.approval_vote is 'The vote of each principal on an approval; one per principal.';
 comment on column interlock.approval_vote.approval_id is 'The approval.';
-comment on column interlock.approval_vote.voter is 'Who voted.';
-comment on column interlock.approval_vote.job_id is 'The job that asked.';
+comment on column interlock.approval_vote.voter is 'Principal that voted.';
+comment on column interlock.approval_vote.job_id is 'Job that requested it.';
 comment on column interlock.approval_vote.decision is 'approve or deny.';
-comment on column interlock.approval_vote.comment is 'What they wrote.';
-comment on column interlock.approval_vote.at is 'When.';
+comment on column interlock.approval_vote.comment is 'Comment of the voter.';
+comment on column interlock.approval_vote.at is 'Time of the vote.';
 
 create view interlock.approval_view with (security_invoker = true) as
 select a.tenant, a.id, a.job_id, a.fence, a.status, a.prompt, a.details, a.risk, a.schema, a.digest, a.required, a.on_deny,

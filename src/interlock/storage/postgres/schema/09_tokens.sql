@@ -32,23 +32,23 @@ create index token_newest on interlock.token (tenant, created_at, id);
 -- The time a token ended or will end, for those that have one.
 create index token_end on interlock.token (least(revoked_at, expires_at)) where least(revoked_at, expires_at) is not null;
 
-comment on table interlock.token is 'Bearer tokens; the text of one is shown once and never kept.';
+comment on table interlock.token is 'Bearer tokens; a secret is shown only once and never stored.';
 comment on column interlock.token.tenant is 'The tenant of its calls; only the credential determines it.';
-comment on column interlock.token.id is 'The name under which it is listed and revoked; no secret.';
-comment on column interlock.token.hash is 'SHA-256 of its text; looked up before a tenant is known.';
-comment on column interlock.token.description is 'What people wrote about it.';
-comment on column interlock.token.roles is 'What its bearer may do.';
-comment on column interlock.token.worker_id is 'The worker it belongs to; null for other tokens.';
+comment on column interlock.token.id is 'ID of the token; not a secret.';
+comment on column interlock.token.hash is 'SHA-256 of the secret; looked up before the tenant is known.';
+comment on column interlock.token.description is 'Free-form description.';
+comment on column interlock.token.roles is 'Roles of its bearer.';
+comment on column interlock.token.worker_id is 'Worker that it belongs to; null for other tokens.';
 comment on column interlock.token.types is 'Job types it may claim; null means any.';
 comment on column interlock.token.repositories is 'Repositories whose jobs it may claim; null means any.';
-comment on column interlock.token.capabilities is 'What its worker can do; none by default.';
-comment on column interlock.token.key is 'The key it was made under, so that making it can be repeated.';
-comment on column interlock.token.created_at is 'When it was made.';
-comment on column interlock.token.created_by is 'Who made it.';
-comment on column interlock.token.expires_at is 'When it stops being valid; null means never.';
-comment on column interlock.token.last_used_at is 'When it was last seen, to the minute.';
-comment on column interlock.token.revoked_at is 'When it was revoked.';
-comment on column interlock.token.revoked_by is 'Who revoked it.';
+comment on column interlock.token.capabilities is 'Capabilities of its worker; none by default.';
+comment on column interlock.token.key is 'Idempotency key of its creation.';
+comment on column interlock.token.created_at is 'Time of creation.';
+comment on column interlock.token.created_by is 'Principal that created it.';
+comment on column interlock.token.expires_at is 'Time of expiry; null means never.';
+comment on column interlock.token.last_used_at is 'Time of the last use, to the minute.';
+comment on column interlock.token.revoked_at is 'Time of revocation.';
+comment on column interlock.token.revoked_by is 'Principal that revoked it.';
 
 create function interlock.refuse_token_change() returns trigger language plpgsql as $$
 begin
@@ -86,6 +86,6 @@ create table interlock.signing_key (
 -- gen_random_uuid() is the only access to the server's strong random source.
 insert into interlock.signing_key (key) values (sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())));
 comment on table interlock.signing_key is 'The key of cookies, forms and cursors, which all servers of this database share. Replacing it signs all users out.';
-comment on column interlock.signing_key.only_row is 'Makes sure that there is one row.';
+comment on column interlock.signing_key.only_row is 'Limits the table to one row.';
 comment on column interlock.signing_key.key is 'Random; never returned.';
 grant select on interlock.signing_key to interlock_app;

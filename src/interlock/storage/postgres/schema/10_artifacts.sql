@@ -23,19 +23,19 @@ create table interlock.artifact (
 create unique index artifact_name on interlock.artifact (tenant, job_id, name);
 create index artifact_newest on interlock.artifact (tenant, job_id, created_at, id);
 create index artifact_id on interlock.artifact (tenant, id);
-comment on table interlock.artifact is 'Named files and links of jobs. A row is there only when all its bytes are.';
-comment on column interlock.artifact.tenant is 'Whose it is.';
-comment on column interlock.artifact.job_id is 'The job it belongs to.';
-comment on column interlock.artifact.id is 'Its id; another one after it was replaced.';
+comment on table interlock.artifact is 'Named files and links of jobs. A row is visible only after all its bytes are stored.';
+comment on column interlock.artifact.tenant is 'Tenant of the row.';
+comment on column interlock.artifact.job_id is 'Job that it belongs to.';
+comment on column interlock.artifact.id is 'ID; a replacement gets a new one.';
 comment on column interlock.artifact.fence is 'The fence under which it was added.';
 comment on column interlock.artifact.worker is 'The worker that added it.';
-comment on column interlock.artifact.created_at is 'When it was added.';
-comment on column interlock.artifact.name is 'Its name, once per job; never part of a path.';
+comment on column interlock.artifact.created_at is 'Time of creation.';
+comment on column interlock.artifact.name is 'Name, unique within the job; never part of a path.';
 comment on column interlock.artifact.size is 'Bytes of a file; null for a link.';
 comment on column interlock.artifact.sha256 is 'SHA-256 of the bytes of a file, computed here.';
-comment on column interlock.artifact.content_type is 'The content type that the worker gave; never trusted.';
-comment on column interlock.artifact.object_key is 'Where the bytes are: a random key, never shown.';
-comment on column interlock.artifact.url is 'The address of a link; never fetched.';
+comment on column interlock.artifact.content_type is 'Content type set by the worker; never trusted.';
+comment on column interlock.artifact.object_key is 'Random key of the stored object; never returned.';
+comment on column interlock.artifact.url is 'URL of a link; never fetched.';
 
 create table interlock.artifact_orphan (
   collect_at timestamptz not null,
@@ -47,18 +47,18 @@ create table interlock.artifact_orphan (
 create index artifact_orphan_due on interlock.artifact_orphan (collect_at);
 comment on table interlock.artifact_orphan is
   'Objects that no artifact refers to: uploads in progress, abandoned and replaced ones.';
-comment on column interlock.artifact_orphan.tenant is 'Whose it is.';
-comment on column interlock.artifact_orphan.object_key is 'Where the bytes are, or may be.';
-comment on column interlock.artifact_orphan.collect_at is 'When they may be deleted.';
+comment on column interlock.artifact_orphan.tenant is 'Tenant of the row.';
+comment on column interlock.artifact_orphan.object_key is 'Key of the object, which may exist.';
+comment on column interlock.artifact_orphan.collect_at is 'Time from which it may be deleted.';
 comment on column interlock.artifact_orphan.condemned is 'Being deleted: it can no longer become an artifact, regardless of the clock.';
 
 create table interlock.artifact_usage (
   bytes  bigint not null check (bytes >= 0),
   tenant text collate "C" not null primary key
 );
-comment on table interlock.artifact_usage is 'How much each tenant keeps, for its quota.';
-comment on column interlock.artifact_usage.tenant is 'Whose it is.';
-comment on column interlock.artifact_usage.bytes is 'The sizes of all its files together.';
+comment on table interlock.artifact_usage is 'Stored bytes of each tenant, for its quota.';
+comment on column interlock.artifact_usage.tenant is 'Tenant of the row.';
+comment on column interlock.artifact_usage.bytes is 'Total size of all its files.';
 
 grant select, insert, delete on interlock.artifact to interlock_app;
 grant select, insert, update, delete on interlock.artifact_orphan to interlock_app;

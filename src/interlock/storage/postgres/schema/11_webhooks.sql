@@ -30,28 +30,28 @@ create table interlock.subscription (
 );
 create unique index subscription_key on interlock.subscription (tenant, key) where key is not null;
 create index subscription_channel on interlock.subscription (tenant, channel);
-comment on table interlock.subscription is 'A webhook listener.';
+comment on table interlock.subscription is 'Webhook subscriptions.';
 comment on column interlock.subscription.id is 'A UUIDv7.';
-comment on column interlock.subscription.created_at is 'When it was made.';
-comment on column interlock.subscription.min_interval_seconds is 'Events of one kind that come closer together are folded into one.';
-comment on column interlock.subscription.failures is 'How many tries in a row have failed.';
+comment on column interlock.subscription.created_at is 'Time of creation.';
+comment on column interlock.subscription.min_interval_seconds is 'Minimum interval; events of one kind within it are coalesced into one delivery.';
+comment on column interlock.subscription.failures is 'Number of consecutive failed attempts.';
 comment on column interlock.subscription.commit_seq is 'The group member with the lowest number gets the next event.';
-comment on column interlock.subscription.expires_at is 'From then on it hears of nothing new; null means never.';
-comment on column interlock.subscription.ended_at is 'Since when nothing is sent to it.';
-comment on column interlock.subscription.resting_until is 'Until then others of its group are asked first, since it failed.';
-comment on column interlock.subscription.previous_until is 'How long the last secret signs too.';
-comment on column interlock.subscription.channel is 'The queue of deliveries it takes from: its own, or that of its group.';
-comment on column interlock.subscription.url is 'Where events go.';
-comment on column interlock.subscription.events is 'What it listens to.';
-comment on column interlock.subscription.types is 'Types of jobs it listens to; null means all.';
-comment on column interlock.subscription.mode is 'broadcast: it gets every event; group: one of the group does.';
-comment on column interlock.subscription.group_id is 'Which group it belongs to.';
-comment on column interlock.subscription.ended_reason is 'Why nothing is sent to it; gone means that its receiver returned 410.';
-comment on column interlock.subscription.secret is 'Signs what it gets; shown once, kept because it is needed to sign.';
-comment on column interlock.subscription.previous_secret is 'The secret before, while receivers change over.';
-comment on column interlock.subscription.created_by is 'Who made it.';
-comment on column interlock.subscription.key is 'The same key with the same body finds it again.';
-comment on column interlock.subscription.body_sha256 is 'SHA-256 of the request that carried the key.';
+comment on column interlock.subscription.expires_at is 'Time of expiry, after which it gets no new events; null means never.';
+comment on column interlock.subscription.ended_at is 'Time at which it was disabled.';
+comment on column interlock.subscription.resting_until is 'After a failure, other members of its group come first until this time.';
+comment on column interlock.subscription.previous_until is 'Time until which the previous secret also signs.';
+comment on column interlock.subscription.channel is 'Queue of its deliveries: its own, or that of its group.';
+comment on column interlock.subscription.url is 'URL of the endpoint.';
+comment on column interlock.subscription.events is 'Events that it receives.';
+comment on column interlock.subscription.types is 'Job types whose events it receives; null means all.';
+comment on column interlock.subscription.mode is 'broadcast: it receives every event; group: one member of the group does.';
+comment on column interlock.subscription.group_id is 'Group that it belongs to.';
+comment on column interlock.subscription.ended_reason is 'Why it was disabled; gone means that its endpoint returned 410.';
+comment on column interlock.subscription.secret is 'Signing secret; shown once, stored because signing needs it.';
+comment on column interlock.subscription.previous_secret is 'Previous signing secret, during a rotation.';
+comment on column interlock.subscription.created_by is 'Principal that created it.';
+comment on column interlock.subscription.key is 'Idempotency key; a repeated request returns the same subscription.';
+comment on column interlock.subscription.body_sha256 is 'SHA-256 of the request with the key.';
 
 create table interlock.webhook_secret (
   tenant          text collate "C" primary key,
@@ -60,11 +60,11 @@ create table interlock.webhook_secret (
   previous_until  timestamptz,
   check ((previous_secret is null) = (previous_until is null))
 );
-comment on table interlock.webhook_secret is 'What signs the events that go to the webhooks of single jobs.';
-comment on column interlock.webhook_secret.tenant is 'Whose row this is.';
-comment on column interlock.webhook_secret.secret is 'Made at first use; shown once, when it is rotated.';
-comment on column interlock.webhook_secret.previous_secret is 'The secret before, while receivers change over.';
-comment on column interlock.webhook_secret.previous_until is 'How long the last secret signs too.';
+comment on table interlock.webhook_secret is 'Signing secrets of job webhooks.';
+comment on column interlock.webhook_secret.tenant is 'Tenant of the row.';
+comment on column interlock.webhook_secret.secret is 'Signing secret, created at first use; shown once, at a rotation.';
+comment on column interlock.webhook_secret.previous_secret is 'Previous signing secret, during a rotation.';
+comment on column interlock.webhook_secret.previous_until is 'Time until which the previous secret also signs.';
 
 create table interlock.webhook_throttle (
   tenant      text collate "C" not null,
@@ -74,11 +74,11 @@ create table interlock.webhook_throttle (
   quiet_until timestamptz not null,
   primary key (tenant, channel, event, type)
 );
-comment on table interlock.webhook_throttle is 'Until when a channel that folds bursts hears no more of one kind of event.';
-comment on column interlock.webhook_throttle.channel is 'The queue of deliveries.';
-comment on column interlock.webhook_throttle.event is 'The event.';
-comment on column interlock.webhook_throttle.type is 'The type of its jobs.';
-comment on column interlock.webhook_throttle.quiet_until is 'When the next one may go.';
+comment on table interlock.webhook_throttle is 'Time until which a throttled channel gets no more events of one kind.';
+comment on column interlock.webhook_throttle.channel is 'Queue of deliveries.';
+comment on column interlock.webhook_throttle.event is 'Name of the event.';
+comment on column interlock.webhook_throttle.type is 'Type of the jobs.';
+comment on column interlock.webhook_throttle.quiet_until is 'Earliest time of the next delivery.';
 
 create table interlock.outbox (
   tenant           text collate "C" not null,
@@ -117,31 +117,31 @@ create index outbox_job on interlock.outbox (tenant, job_id);
 create index outbox_settled on interlock.outbox (settled_at) where settled_at is not null;
 comment on table interlock.outbox is
   'Webhook deliveries, written by the triggers of job in the transaction of the change.';
-comment on column interlock.outbox.id is 'A UUIDv7; the id of the message, the same at every try.';
-comment on column interlock.outbox.at is 'When the event happened.';
-comment on column interlock.outbox.job_id is 'The job it is about.';
+comment on column interlock.outbox.id is 'A UUIDv7; ID of the message, the same for every attempt.';
+comment on column interlock.outbox.at is 'Time of the event.';
+comment on column interlock.outbox.job_id is 'Job of the event.';
 comment on column interlock.outbox.attempt is 'The attempt of the job.';
 comment on column interlock.outbox.version is 'The version of the job.';
-comment on column interlock.outbox.attempts is 'How often it was tried.';
-comment on column interlock.outbox.grabs is 'How often it was leased; proves that a sender still holds the delivery.';
-comment on column interlock.outbox.job_status is 'The status the job reached.';
-comment on column interlock.outbox.previous_status is 'The status it left.';
-comment on column interlock.outbox.folded is 'How many more events this one stands for; null until a channel that folds bursts has let it go.';
-comment on column interlock.outbox.last_status_code is 'What the receiver answered last.';
-comment on column interlock.outbox.next_try_at is 'When it is due; a sender that leases it moves this ahead, so that it returns if the sender dies.';
-comment on column interlock.outbox.last_tried_at is 'When it was last tried.';
-comment on column interlock.outbox.settled_at is 'When it was delivered or given up.';
-comment on column interlock.outbox.subscription_id is 'Who gets it, or got it last.';
-comment on column interlock.outbox.channel is 'The queue of deliveries it is in.';
-comment on column interlock.outbox.event is 'What happened.';
+comment on column interlock.outbox.attempts is 'Number of delivery attempts.';
+comment on column interlock.outbox.grabs is 'Number of leases of the row; fence of the sender that holds it.';
+comment on column interlock.outbox.job_status is 'New status of the job.';
+comment on column interlock.outbox.previous_status is 'Previous status of the job.';
+comment on column interlock.outbox.folded is 'Number of other events coalesced into it; null until a throttled channel releases it.';
+comment on column interlock.outbox.last_status_code is 'HTTP status of the last response.';
+comment on column interlock.outbox.next_try_at is 'Time of the next attempt; a sender that leases the row moves it forward, so that the row is due again if the sender dies.';
+comment on column interlock.outbox.last_tried_at is 'Time of the last attempt.';
+comment on column interlock.outbox.settled_at is 'Time at which it was delivered or became dead.';
+comment on column interlock.outbox.subscription_id is 'Subscription that receives it, or received it last.';
+comment on column interlock.outbox.channel is 'Queue of deliveries.';
+comment on column interlock.outbox.event is 'Name of the event.';
 comment on column interlock.outbox.type is 'The type of the job.';
 comment on column interlock.outbox.status is 'pending, delivered, failed (will be retried), or dead.';
 comment on column interlock.outbox.agent_kind is 'The agent of the job.';
 comment on column interlock.outbox.agent_id is 'The agent of the job.';
 comment on column interlock.outbox.tags is 'The tags of the job.';
-comment on column interlock.outbox.approval_id is 'The approval it is about.';
+comment on column interlock.outbox.approval_id is 'Approval of the event.';
 comment on column interlock.outbox.url is 'The webhook of the job; null for a subscription.';
-comment on column interlock.outbox.last_error is 'Why the last try failed, in a word of ours.';
+comment on column interlock.outbox.last_error is 'Error code of the last failed attempt.';
 
 grant select, insert, update, delete on interlock.subscription, interlock.webhook_throttle to interlock_app;
 grant select, insert, update on interlock.webhook_secret to interlock_app;

@@ -1,4 +1,4 @@
--- What is kept of pruned jobs.
+-- Records of prunes.
 
 create table interlock.prune (
   id        uuid        not null,
@@ -12,15 +12,15 @@ create table interlock.prune (
   hash      bytea       not null check (length(hash) = 32),
   primary key (tenant, at, id)
 );
-comment on table interlock.prune is 'What is kept of jobs that were deleted: one row for each step of a prune.';
-comment on column interlock.prune.id is 'Names the step.';
-comment on column interlock.prune.at is 'When.';
-comment on column interlock.prune.actor is 'Who had them deleted.';
-comment on column interlock.prune.cutoff is 'All of them had ended before this.';
-comment on column interlock.prune.jobs is 'How many they were.';
-comment on column interlock.prune.first_seq is 'The first of them in the order of arrival.';
-comment on column interlock.prune.last_seq is 'The last of them.';
-comment on column interlock.prune.hash is 'SHA-256 over the ends of their histories, by tenant and job, like audit head.';
+comment on table interlock.prune is 'Records of deleted jobs: one row for each step of a prune.';
+comment on column interlock.prune.id is 'ID of the step.';
+comment on column interlock.prune.at is 'Time of the step.';
+comment on column interlock.prune.actor is 'Principal that deleted them.';
+comment on column interlock.prune.cutoff is 'All of them finished before this time.';
+comment on column interlock.prune.jobs is 'Number of deleted jobs.';
+comment on column interlock.prune.first_seq is 'Lowest seq of the deleted jobs.';
+comment on column interlock.prune.last_seq is 'Highest seq of the deleted jobs.';
+comment on column interlock.prune.hash is 'SHA-256 over their chain heads, by tenant and job, like audit head.';
 
 create function interlock.refuse_prune_change() returns trigger language plpgsql as $$
 begin

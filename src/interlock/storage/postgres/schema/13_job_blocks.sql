@@ -10,10 +10,10 @@ create table interlock.job_block (
   primary key (tenant, first_seq)
 );
 comment on table interlock.job_block is 'Blocks of 256 jobs of a tenant in order of arrival.';
-comment on column interlock.job_block.first_seq is 'The place of its first job.';
-comment on column interlock.job_block.last_seq is 'The place of its last job.';
-comment on column interlock.job_block.earliest is 'When the first of its jobs was made.';
-comment on column interlock.job_block.latest is 'When the last of its jobs was made.';
+comment on column interlock.job_block.first_seq is 'Seq of its first job.';
+comment on column interlock.job_block.last_seq is 'Seq of its last job.';
+comment on column interlock.job_block.earliest is 'Earliest creation time of its jobs.';
+comment on column interlock.job_block.latest is 'Latest creation time of its jobs.';
 
 create table interlock.job_block_term (
   first_seq bigint not null,

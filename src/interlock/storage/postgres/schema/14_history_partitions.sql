@@ -9,13 +9,13 @@ create table interlock.history_partition (
   name       text collate "C" not null primary key
 );
 comment on table interlock.history_partition is
-  'The partitions of job_history by the time in the ids of jobs, but for the one of all other ids. The next is made as wide as the last.';
-comment on column interlock.history_partition.first_id is 'Its rows are of jobs from this id on; null: from the first.';
-comment on column interlock.history_partition.before_id is 'And of jobs before this one.';
+  'Partitions of job_history by the time in job IDs, except the default partition. The next one gets the width of the last.';
+comment on column interlock.history_partition.first_id is 'First job ID of the partition; null means no lower bound.';
+comment on column interlock.history_partition.before_id is 'Job ID that ends the partition (exclusive).';
 comment on column interlock.history_partition.left_below is
-  'Where a job below this id was deleted, its history may be left, to go with the whole partition.';
-comment on column interlock.history_partition.kept is 'Jobs stay that should be gone: from now on, history goes with each job here, too.';
-comment on column interlock.history_partition.detached is 'It is no part of history any more, and only to be dropped.';
+  'The history of deleted jobs below this ID may remain until the whole partition is dropped.';
+comment on column interlock.history_partition.kept is 'Whether it contains jobs past retention; then history is deleted with each job.';
+comment on column interlock.history_partition.detached is 'Whether it is detached from history and waits to be dropped.';
 comment on column interlock.history_partition.name is 'The name of the table.';
 grant select on interlock.history_partition to interlock_app;
 

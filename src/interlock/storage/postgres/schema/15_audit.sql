@@ -11,14 +11,14 @@ create table interlock.audit_log (
   details text collate "C",
   primary key (tenant, seq)
 );
-comment on table interlock.audit_log is 'What operators did, written in the transaction of the change; each hash covers the row and the hash before it.';
-comment on column interlock.audit_log.seq is '1 to n without a gap.';
-comment on column interlock.audit_log.at is 'When, by the clock of the database.';
-comment on column interlock.audit_log.actor is 'Who did it.';
-comment on column interlock.audit_log.action is 'What was done, such as queue.pause.';
-comment on column interlock.audit_log.object is 'What it was done to: a type, an agent, an id.';
+comment on table interlock.audit_log is 'Operator actions, written in the transaction of the change; each hash covers the row and the previous hash.';
+comment on column interlock.audit_log.seq is 'Number of the row, 1 to n without gaps.';
+comment on column interlock.audit_log.at is 'Time of the action, by the database clock.';
+comment on column interlock.audit_log.actor is 'Principal of the action.';
+comment on column interlock.audit_log.action is 'Name of the action, such as queue.pause.';
+comment on column interlock.audit_log.object is 'Object of the action: a type, an agent or an ID.';
 comment on column interlock.audit_log.details is 'JSON: the new values, without any secret.';
-comment on column interlock.audit_log.hash is 'SHA-256 over the hash before and all fields of this row.';
+comment on column interlock.audit_log.hash is 'SHA-256 over the previous hash and all fields of this row.';
 grant select on interlock.audit_log to interlock_app;
 
 create function interlock.refuse_log_change() returns trigger language plpgsql as $$

@@ -29,7 +29,7 @@ create table interlock.schedule (
 );
 create index schedule_due on interlock.schedule (next_at) where paused_at is null;
 
-comment on table interlock.schedule is 'Jobs that are enqueued at times: by a cron expression or at an interval.';
+comment on table interlock.schedule is 'Schedules, which enqueue jobs by a cron expression or at an interval.';
 comment on column interlock.schedule.name is 'Its name, unique within the tenant.';
 comment on column interlock.schedule.cron is 'Five fields; null for an interval.';
 comment on column interlock.schedule.every_seconds is 'Interval between ticks; null for a cron expression.';

@@ -8,10 +8,10 @@ create table interlock.shard (
 );
 create unique index shard_here on interlock.shard (here) where here;
 comment on table interlock.shard is
-  'The databases that share the work, by name: the directory lists all of them, every other only itself. No row: this one is alone.';
-comment on column interlock.shard.no is 'Its number; ten bits of the ids of jobs created there.';
+  'Shards by name: the directory lists all of them, every other database only itself. Empty without sharding.';
+comment on column interlock.shard.no is 'Number of the shard; ten bits of the IDs of jobs created there.';
 comment on column interlock.shard.here is 'Whether it is this database.';
-comment on column interlock.shard.name is 'Its name in the settings.';
+comment on column interlock.shard.name is 'Name in the settings.';
 grant select on interlock.shard to interlock_app;
 
 create table interlock.placement (
@@ -23,10 +23,10 @@ create table interlock.placement (
   constraint other_exactly_in_a_move check ((other is null) = (phase is null)),
   constraint moves_lead_elsewhere check (other <> shard)
 );
-comment on table interlock.placement is 'The directory: which shard each tenant lives on. Kept in the database of the first shard.';
-comment on column interlock.placement.shard is 'Where the tenant lives.';
-comment on column interlock.placement.other is 'During a move, the shard it goes to, and after it, until the old copy is deleted, the one it came from.';
-comment on column interlock.placement.phase is 'copying until the tenant lives on the other shard, then clearing until its old copy is gone.';
+comment on table interlock.placement is 'Directory: the shard of each tenant. Stored in the database of the first shard.';
+comment on column interlock.placement.shard is 'Shard of the tenant.';
+comment on column interlock.placement.other is 'Target shard during a move; then the source shard, until its old copy is deleted.';
+comment on column interlock.placement.phase is 'copying until the move is complete, then clearing until the old copy is deleted.';
 grant select, insert, update on interlock.placement to interlock_app;
 grant select on interlock.placement to interlock_sweep;
 
@@ -40,7 +40,7 @@ create table interlock.move_delta (
 );
 create index move_delta_tenant on interlock.move_delta (tenant);
 comment on table interlock.move_delta is
-  'Jobs that were changed while their tenant was leaving: their copies may be old, and go over again. Written by triggers, and only then.';
+  'Jobs changed while their tenant is being moved, to be copied again. Written only by triggers during a move.';
 comment on column interlock.move_delta.job_id is 'The job.';
 grant select on interlock.move_delta to interlock_app;
 

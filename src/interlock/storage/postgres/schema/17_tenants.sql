@@ -15,7 +15,7 @@ begin
       execute format('create policy sweep on interlock.%I for select to interlock_sweep using (current_user = ''interlock_sweep'')', t.name);
     end if;
     if col_description(t.oid, (select attnum from pg_attribute where attrelid = t.oid and attname = 'tenant')) is null then
-      execute format('comment on column interlock.%I.tenant is %L', t.name, 'Whose row this is; it leads every key.');
+      execute format('comment on column interlock.%I.tenant is %L', t.name, 'Tenant of the row; first column of every key.');
     end if;
   end loop;
 end $$;
