@@ -241,7 +241,10 @@ async def test_the_errors_of_a_filter_are_beside_its_fields(board: Board, stage:
     async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         jobs = await http.get("/jobs", params={"agent": "planner", "type": "kept"})
         audit = await http.get("/audit", params={"job": "nonsense", "actor": "kept"})
-    for answer, message in ((jobs, "expected kind/id"), (audit, "expected a job id")):
+    for answer, message in (
+        (jobs, "agent is &#39;planner&#39;: expected KIND/ID, such as planner/7"),
+        (audit, "expected a job id"),
+    ):
         assert (answer.status_code, "<h1>Invalid request</h1>" in answer.text) == (422, False)
         assert f'role="alert">{message}</p>' in answer.text
         assert 'value="kept"' in answer.text

@@ -214,7 +214,7 @@ def agent_of(text: str) -> tuple[str, str]:
     """Parse the name of an agent, KIND/ID."""
     kind, slash, id = text.partition("/")
     if not slash:
-        raise Invalid("agent is not KIND/ID: expected kind/id, such as planner/7", pointer="/agent")
+        raise Invalid(f"agent is {text!r}: expected KIND/ID, such as planner/7", pointer="/agent")
     return kind, id
 
 
