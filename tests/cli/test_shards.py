@@ -95,7 +95,7 @@ def test_tenants_of_a_custom_supplier_are_not_moved(databases: dict[str, str], t
 
 def test_without_shards_in_the_settings_there_is_nothing_to_list(tmp_path: Path) -> None:
     done = CLI("sqlite:///jobs.db", tmp_path)("shards", "list")
-    assert (done.returncode, "the settings name no shards;" in done.stderr) == (4, True)
+    assert (done.returncode, "the settings have no shards;" in done.stderr) == (4, True)
 
 
 def test_a_database_flag_is_not_mistaken_for_missing_shards(databases: dict[str, str], tmp_path: Path) -> None:

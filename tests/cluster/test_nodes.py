@@ -48,8 +48,8 @@ def test_a_url_may_require_a_kind_of_host(target: str) -> None:
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("postgresql://a/db?target_session_attrs=read-only", "take no writes"),
-        ("postgresql://a/db?target_session_attrs=prefer-standby", "take no writes"),
+        ("postgresql://a/db?target_session_attrs=read-only", "read-only hosts"),
+        ("postgresql://a/db?target_session_attrs=prefer-standby", "read-only hosts"),
         ("postgresql://a/db?target_session_attrs=whatever", "use read-write"),
         ("postgresql://a:port/db", "cannot be read"),
         ("postgresql:///db?host=a,b,c&port=1,2", "2 ports for 3 hosts"),

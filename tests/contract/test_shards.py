@@ -306,9 +306,9 @@ async def test_an_unconfigured_shard_is_rejected_at_startup(
         Invalid, match="the settings name a shard 'c' that the directory lacks; run interlock shards add c"
     ):
         await open_sharded_store({**addresses, "c": addresses["b"]})
-    with pytest.raises(Invalid, match="the first shard, 'b', is to keep the directory, but it is shard 'a'"):
+    with pytest.raises(Invalid, match="the first shard, 'b', must hold the directory, but it is shard 'a'"):
         await open_sharded_store({"b": addresses["a"], "a": addresses["b"]})
-    with pytest.raises(Invalid, match="the address of shard 'b' leads to shard 'a'"):
+    with pytest.raises(Invalid, match="the URL of shard 'b' is that of shard 'a'"):
         await open_sharded_store({"a": addresses["a"], "b": addresses["a"]})
     with pytest.raises(Invalid, match="no package offers a shard supplier named 'nobody'"):
         await open_sharded_store(addresses, supplier="nobody")

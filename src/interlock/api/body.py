@@ -142,11 +142,11 @@ def query(raw: bytes, kind: type[S]) -> S:
         if json_text.sanitize_text(value)[1]:
             raise Invalid(f"{name} is not UTF-8", pointer=_pointer(name))
         if _takes_time(types[name]) and ":" not in value:  # a number would be read as seconds since 1970
-            raise Invalid(f"{name} is a time with an offset, such as 2027-01-31T12:00:00Z", pointer=_pointer(name))
+            raise Invalid(f"{name} must be a time with an offset, such as 2027-01-31T12:00:00Z", pointer=_pointer(name))
         if _takes_several(types[name]):
             values.setdefault(name, []).append(value)
         elif name in values:
-            raise Invalid(f"{name} was given twice", pointer=_pointer(name))
+            raise Invalid(f"{name} is repeated: expected one value", pointer=_pointer(name))
         else:
             values[name] = value
     try:

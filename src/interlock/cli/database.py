@@ -208,7 +208,7 @@ def _addresses(common: Common) -> Mapping[str, str]:
     shards = common.settings.shards
     if not shards:
         alone = " for one database alone: leave out --database" if common.database else ""
-        raise Invalid(f"the settings name no shards{alone}; see docs/how-to/shard.md", pointer="/shards")
+        raise Invalid(f"the settings have no shards{alone}; see docs/how-to/shard.md", pointer="/shards")
     return shards
 
 

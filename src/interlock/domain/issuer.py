@@ -86,7 +86,7 @@ def issuers(tables: Sequence[Mapping[str, Any]]) -> tuple[Issuer, ...]:
             error.pointer = f"/issuers/{i}{error.pointer}"
             raise
     if len({one.issuer for one in found}) < len(found):
-        raise Invalid("an issuer is named twice", pointer="/issuers")
+        raise Invalid("two issuers have the same issuer URL", pointer="/issuers")
     if len(found) > 1 and len({one.name for one in found} - {None}) < len(found):
         # The same subject at two issuers is two principals; history must distinguish them.
         raise Invalid("with several issuers each needs a distinct name", pointer="/issuers")
@@ -205,7 +205,7 @@ def _life(value: object) -> int:
 
 def _text(value: object, what: str) -> str:
     if not isinstance(value, str) or not value:
-        raise Invalid(f"an issuer needs {what}: a text that is not empty", pointer=f"/{what}")
+        raise Invalid(f"{what} is missing or invalid: expected a non-empty string", pointer=f"/{what}")
     return value
 
 
@@ -213,5 +213,5 @@ def _texts(value: object, what: str, *, empty: bool = False) -> frozenset[str]:
     """Return one text or a list as a set; with `empty`, an empty text stands for an absent one."""
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, list) or not given or not all(isinstance(one, str) and (one or empty) for one in given):
-        raise Invalid(f"an issuer needs {what}: a text, or a list of texts", pointer=f"/{what}")
+        raise Invalid(f"{what} is missing or invalid: expected a string or a list of strings", pointer=f"/{what}")
     return frozenset(given)

@@ -65,7 +65,7 @@ def fits(
 def names(values: Iterable[str], *, what: str) -> tuple[str, ...]:
     """Return the names trimmed and sorted, or raise Invalid if one is not visible or not unique."""
     if isinstance(values, str):  # iterating over it would yield its characters
-        raise Invalid(f"{what} is a list of names, not {values!r}", pointer=f"/{what}")
+        raise Invalid(f"{what} is {values!r}: expected a list of names", pointer=f"/{what}")
     cleaned: set[str] = set()
     for value in values:
         if len(cleaned) == MAX_NAMES:
@@ -99,7 +99,7 @@ def repository(value: str) -> str:
     # Only one .git suffix is removed. A name that still ends in .git (org/repo.git.git) would be ambiguous with
     # org/repo.git, which is another spelling of org/repo.
     if not is_visible_name(name) or name.endswith(".git"):
-        raise Invalid(f"{value!r} is not the name of a repository", pointer="/repository")
+        raise Invalid(f"repository is {value!r}: expected a repository name", pointer="/repository")
     return name
 
 

@@ -136,7 +136,7 @@ class FeedPosition(NamedTuple):
             epoch, commit_seq, job_id, seq = text.split(".")
             position = cls(_number(epoch), _number(commit_seq), str(UUID(job_id)), _number(seq))
         except ValueError:
-            raise Invalid(f"{text[:100]!r} is not a place in a feed of events", pointer="/cursor") from None
+            raise Invalid(f"{text[:100]!r} is not a feed position", pointer="/cursor") from None
         return position
 
 

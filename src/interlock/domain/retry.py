@@ -52,7 +52,7 @@ class Backoff(NamedTuple):
     def check(self) -> Backoff:
         """Return the policy itself, or raise Invalid with a pointer to the field."""
         if self.kind not in KINDS:
-            raise Invalid(f"backoff kind {self.kind!r} is none of {', '.join(KINDS)}", pointer="/backoff/kind")
+            raise Invalid(f"backoff kind is {self.kind!r}: expected one of {', '.join(KINDS)}", pointer="/backoff/kind")
         for name, low, high in (("base_seconds", 0, 86_400), ("max_seconds", 0, 30 * 86_400), ("multiplier", 1, 100)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:

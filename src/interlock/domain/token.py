@@ -166,7 +166,7 @@ def repositories(values: Sequence[str] | None) -> tuple[str, ...] | None:
 def capabilities(values: Sequence[str] | None) -> tuple[str, ...]:
     """Return the capabilities of a worker; absent means none, and there is no wildcard."""
     if values is not None and ANY in values:
-        raise Invalid("capabilities are named one by one; there is no *", pointer="/capabilities")
+        raise Invalid("capabilities must not contain *: list each capability", pointer="/capabilities")
     return policy.names(values or (), what="capabilities")
 
 
@@ -174,7 +174,7 @@ def _any_or_names(values: Sequence[str] | None, what: str, spelling: Callable[[s
     if values is None or list(values) == [ANY]:
         return None
     if ANY in values:
-        raise Invalid(f"{what} are either * or names, not both", pointer=f"/{what}")
+        raise Invalid(f"{what} must be * or a list of names, not both", pointer=f"/{what}")
     return policy.names((spelling(value) for value in values), what=what)
 
 

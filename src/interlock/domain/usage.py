@@ -21,10 +21,10 @@ def sanitized(given: str) -> tuple[str, bool]:
     kept, changed = json_text.sanitize(given, what="usage", limit=LARGEST)
     amounts = json_text.loads(kept)
     if not isinstance(amounts, dict):
-        raise Invalid("usage is an object of amounts by name", pointer="/usage")
+        raise Invalid("usage must be an object of numbers", pointer="/usage")
     for name, amount in amounts.items():
         if not is_name(name):
-            raise Invalid(f"usage goes by names of 1 to {MAX_NAME_LENGTH} characters", pointer="/usage")
+            raise Invalid(f"usage has an invalid name: expected 1 to {MAX_NAME_LENGTH} characters", pointer="/usage")
         if not is_amount(amount):
             raise Invalid(f"usage[{name!r}] must be a number >= 0", pointer="/usage")
     return kept, changed

@@ -174,7 +174,7 @@ class Allowance(NamedTuple):
         if address is not None:
             return None if is_public(address) else "names an address that is not public"
         if "." not in host or host.endswith(".localhost"):
-            return "names a host that is not public"
+            return "refers to a host that is not public"
         return None
 
     def permits(self, destination: Destination, address: str) -> bool:

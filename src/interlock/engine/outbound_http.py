@@ -71,7 +71,7 @@ class OutboundClient:
                 await self._addresses(destination, owner)
         except (TimeoutError, Unreachable) as error:
             if str(error) == "destination_refused":
-                raise Invalid(f"{field} names a host that is not public", pointer=f"/{field}") from None
+                raise Invalid(f"{field} refers to a host that is not public", pointer=f"/{field}") from None
 
     async def post(
         self, url: str, headers: Mapping[str, str], content: bytes, at: Stage | None = None, *, owner: str = OURS

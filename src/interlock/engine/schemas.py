@@ -101,7 +101,7 @@ def _made(schema: str, room: int) -> Compiled:
     try:
         parsed, extreme = _value(schema)
         if isinstance(parsed, str):  # the library would parse it as the text of a schema
-            raise TypeError("a string is none")
+            raise TypeError("a schema is an object or a boolean, not a string")
         number, length = _patterns(parsed)
         if number > MAX_PATTERNS or length > MAX_PATTERNS_LENGTH:
             raise ValueError(

@@ -58,7 +58,7 @@ class Item:
         await self._settle(CompleteJob(*self.holder, None if result is None else serialization.encode(result)))
 
     async def nack(
-        self, reason: str = "not dealt with", *, kind: str = "nack", delay: float | timedelta | None = None
+        self, reason: str = "rejected by the consumer", *, kind: str = "nack", delay: float | timedelta | None = None
     ) -> None:
         """Fail the item: it is retried after a delay, until its attempts are used up."""
         error, sanitized = error_body(reason, kind=kind)

@@ -205,7 +205,7 @@ async def test_a_tenant_in_two_databases_is_not_moved_until_one_is_chosen(
         # As when the first database is of a backup from before the move.
         await old.execute("update interlock.tenant set state = 'here' where tenant = $1", queue.tenant)
         await old.execute("update interlock.placement set shard = 'a' where tenant = $1", queue.tenant)
-        with pytest.raises(Conflict, match="lives in both databases"):
+        with pytest.raises(Conflict, match="exists in both databases"):
             await move(owners, queue, "b")
         assert await new.fetchval("select count(*) from interlock.job where tenant = $1", queue.tenant) == 1
         await old.execute("update interlock.tenant set state = 'gone' where tenant = $1", queue.tenant)

@@ -88,7 +88,7 @@ class S3Objects:
             yield
         except (BaseError, *also) as error:  # type: ignore[misc]
             raise Unavailable(
-                f"{self.where} cannot be used now: {_summary(error)}", public="artifacts cannot be kept or read now"
+                f"{self.where} is unavailable: {_summary(error)}", public="the artifact storage is unavailable"
             ) from error
 
 

@@ -96,7 +96,7 @@ def read(dsn: str) -> tuple[str, list[Node]]:
         raise Invalid(f"the database URL cannot be read: {error}", pointer="/database") from None
     target = options.get(TARGET, WRITABLE[0])
     if target not in WRITABLE:
-        raise Invalid(f"{TARGET}={target} would find nodes that take no writes; use read-write", pointer="/database")
+        raise Invalid(f"{TARGET}={target} would select read-only hosts; use read-write", pointer="/database")
     if len(ports) not in (0, 1, len(named)):
         raise Invalid(f"the database URL names {len(ports)} ports for {len(named)} hosts", pointer="/database")
     besides: list[int | None] = [*ports] if len(ports) > 1 else [ports[0] if ports else None] * len(named)

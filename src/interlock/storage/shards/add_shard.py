@@ -17,11 +17,11 @@ _STRIDE: Final = f"alter sequence interlock.job_seq_seq increment by {MAX_SHARDS
 async def add_shard(addresses: Mapping[str, str], name: str) -> Listed:
     """Enter a configured database in the directory on the first shard; a repeated call changes nothing."""
     if name not in addresses:
-        raise Invalid(f"the settings name no shard {name!r}; add its database there first", pointer="/shards")
+        raise Invalid(f"the settings have no shard {name!r}; add its database to the settings first", pointer="/shards")
     first = next(iter(addresses))
     async with admin_connection(first, addresses[first]) as directory, admin_connection(name, addresses[name]) as there:
         if name != first and not await directory.fetchrow(_HERE):
-            raise Invalid(f"add {first!r} first: it is to keep the directory", pointer="/shards")
+            raise Invalid(f"add {first!r} first: the first shard holds the directory", pointer="/shards")
         here = await there.fetchrow(_HERE)
         if here is not None and here["name"] != name:
             raise Invalid(f"this database is shard {here['name']!r} already", pointer="/shards")

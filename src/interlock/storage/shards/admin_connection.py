@@ -31,7 +31,7 @@ async def admin_connection(name: str, address: str, *, copies: bool = False) -> 
         await migrate.take_all_time(connection)
         await _check(name, connection)
         if copies and not await connection.fetchval(_MAY_COPY):
-            raise Forbidden(f"tenants are moved by a superuser of both databases; connect to shard {name} as one")
+            raise Forbidden(f"a move requires a superuser of both databases: connect to shard {name} as one")
         yield connection
     except asyncpg.InsufficientPrivilegeError as error:
         raise Forbidden(f"shard {name}: {error}; connect with the owner's database URL") from error

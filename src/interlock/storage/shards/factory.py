@@ -111,7 +111,7 @@ def _opener(name: str, address: str, *, size: int, clock: Callable[[], int] | No
         if here != [name]:
             await store.close()
             raise Invalid(
-                f"the address of shard {name!r} leads to {f'shard {here[0]!r}' if here else 'a database that is none'}",
+                f"the URL of shard {name!r} is that of {f'shard {here[0]!r}' if here else 'no shard'}",
                 pointer="/shards",
             )
         return store
@@ -123,7 +123,7 @@ def _check_names(names: Sequence[str], here: Sequence[str], listed: Sequence[str
     advice = "run interlock shards add"
     if here != [names[0]]:
         found = f"it is shard {here[0]!r}" if here else f"it is no shard yet; {advice} {names[0]}"
-        raise Invalid(f"the first shard, {names[0]!r}, is to keep the directory, but {found}", pointer="/shards")
+        raise Invalid(f"the first shard, {names[0]!r}, must hold the directory, but {found}", pointer="/shards")
     for name in names:
         if name not in listed:
             raise Invalid(

@@ -67,7 +67,7 @@ class Mover:
     async def move(self, tenant: str, target: str) -> Moved:
         """Move a tenant to a shard; resume or clean up an earlier attempt."""
         if target not in self._addresses:
-            raise Invalid(f"the settings name no shard {target!r}", pointer="/shard")
+            raise Invalid(f"the settings have no shard {target!r}", pointer="/shard")
         first = next(iter(self._addresses))
         async with admin_connection(first, self._addresses[first], copies=True) as directory:
             await _be_the_only_mover(directory, tenant)
@@ -112,7 +112,7 @@ class Mover:
         begins = state_here != "leaving"
         if begins and arrived == "here":
             raise Conflict(
-                f"{tenant!r} lives in both databases, as when one of them was restored; nothing was changed, "
+                f"{tenant!r} exists in both databases, as after a restore of one of them; nothing was changed, "
                 "decide first which of the two is current (docs/how-to/shard.md)"
             )
         if begins:
@@ -134,7 +134,7 @@ class Mover:
             await self._lift_epoch(old, new)
             with suppress(_Overtaken):  # by a restore, or by a move in the other direction
                 return await self._leave(old, new, copier, tenant, ahead)
-        raise Conflict("others keep raising the epoch of the source; nothing was moved, try again")
+        raise Conflict("another process keeps raising the epoch of the source; nothing was moved, retry")
 
     async def _leave(self, old: Owner, new: Owner, copier: Copier, tenant: str, ahead: Precopy) -> tuple[int, int]:
         async with self._alone(old, tenant):

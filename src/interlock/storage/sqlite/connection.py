@@ -155,7 +155,7 @@ class Connection:
                 time.sleep(0.002)
             else:
                 if mode != "wal":
-                    raise Fatal(f"{path} cannot have a write-ahead log; put it on a local disk")
+                    raise Fatal(f"{path} does not support a write-ahead log: move it to a local disk")
                 return
 
     def _note_log(self, _db: apsw.Connection, _name: str, pages: int) -> int:
