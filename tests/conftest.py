@@ -18,7 +18,7 @@ from tests.support.scratch import use_memory
 from tests.support.stores import ENGINES, ManualClock, make_template, open_store
 
 MAX_LENGTH: Final = ("cluster", "model", "process")
-# For how long we wait on the way out, or for a shard that is slow: a busy machine must not look like one that is gone.
+# How long to wait at exit, or for a slow shard: a busy machine must not look like one that is gone.
 MOMENTS: Final = (
     "interlock.worker.loop.LAST_WORDS_SECONDS",
     "interlock.engine.worker_presence.LAST_NOTES_SECONDS",

@@ -138,7 +138,7 @@ def declared(top: str) -> bool:
 def files() -> list[Path]:
     """What is in the repository or would be after `git add`."""
     listing = subprocess.run(
-        # The checkout may belong to somebody else, as in a container.
+        # The checkout may belong to another user, as in a container.
         ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
         capture_output=True,
@@ -176,7 +176,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.~$}-])/(?:root|work|home|Users)/")
 
 
 def test_only_a_protocol_adapter_and_the_command_line_mention_one() -> None:
-    """A face is found by its entry point: what is below it knows that there are some, and none of them by name."""
+    """An adapter is found by its entry point: the layers below it use none of them by name."""
     above = ("faces", "cli", "demo")
     files = [path for path in SOURCE.rglob("*") if path.suffix in (".py", ".sql", ".html")]
     below = [path for path in files if path.relative_to(SOURCE).parts[0] not in above]

@@ -105,7 +105,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 GLOSSARY = DOCS / "reference" / "glossary.md"
 GUIDES = [page for folder in ("tutorial", "how-to", "explanation") for page in sorted((DOCS / folder).glob("*.md"))]
-# Terms that need a definition wherever a reader meets them, and those that only pages for newcomers define.
+# Terms that every page links, and those that only pages for newcomers link.
 LINKED = (
     "approval link", "backoff", "checkpoint", "claim ID", "concurrency slot", "dead letter", "eligibility key",
     "epoch", "fence", "heartbeat", "idempotency key", "lease", "outbox", "principal", "redrive", "replay", "shard",

@@ -20,7 +20,7 @@ from tests.support.postgres import GivenPostgres, PostgresMissing, PostgresServe
 
 ROOT = Path(__file__).parents[1]
 
-# Starts a server that it never stops, says where it is, and waits to be killed.
+# Starts a server that it never stops, reports its address, and waits to be killed.
 ABANDON = """
 import sys
 from tests.support.postgres import PostgresServer
@@ -88,7 +88,7 @@ async def test_stopping_leaves_no_process_and_closing_no_file() -> None:
     assert not home.exists()
 
 
-if sys.platform == "linux":  # elsewhere nothing tells a child that its parent died
+if sys.platform == "linux":  # elsewhere a child is not notified that its parent died
 
     def test_the_test_server_stops_when_the_test_process_is_killed() -> None:
         with subprocess.Popen(

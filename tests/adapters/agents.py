@@ -1,4 +1,4 @@
-"""Agents for tests: the official client in front of a server, and what it is told."""
+"""Agents for tests: the official MCP client in front of a server, and the responses it gets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORKERS: Final = {"claim_job", "heartbeat_job", "checkpoint_job", "save_step", "
 
 
 class Agent:
-    """Somebody who has nothing but tools."""
+    """A client that has nothing but tools."""
 
     def __init__(self, client: Client) -> None:
         self.client = client

@@ -34,7 +34,7 @@ async def subscribe(api: Api, url: str, more: str = "") -> dict[str, Any]:
 
 
 def genuine(seen: Seen, secret: str = SECRET) -> Any:
-    """The body of a request whose signature is right, checked the way codeQ tells receivers to."""
+    """Return the body of a request whose signature is valid, checked as the codeQ docs ask receivers to."""
     stamp = seen.headers["x-codeq-timestamp"]
     assert stamp.isdigit()
     expected = hmac.new(secret.encode(), f"{stamp}.".encode() + seen.body, hashlib.sha256).hexdigest()

@@ -1,4 +1,4 @@
-"""Fixtures: a server with all faces turned on, called with plain HTTP; with auth off, and with auth on."""
+"""Fixtures: a server with all protocol adapters enabled, called with plain HTTP; with auth off, and with auth on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 async def api(store: Store, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Api]:  # noqa: F811
-    """Auth is off: whoever calls may do everything."""
+    """Auth is off: every caller may do everything."""
     options = Options(tenant=f"face-{next(_numbers)}", faces=ADAPTERS)
     async with serving(store, clock, options, objects=FileObjects(tmp_path / "artifacts")) as served:
         yield served

@@ -1,4 +1,4 @@
-"""What tests of the faces say and expect, as bytes on the wire."""
+"""Requests and expected responses of the adapter tests, as bytes on the wire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is sent to a face, the answer is a refusal in its own words and never a fault of the service."""
+"""A protocol adapter rejects invalid input in its own format, and the service never fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""codeQ admins, and what is said to those who ask too often."""
+"""codeQ admins, and the response to callers above the rate limit."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_a_caller_above_the_rate_limit_is_asked_to_retry_later(
         f'{{"error":"rate limit exceeded","scope":"{scope}","operation":"{operation}","retryAfterSeconds":10}}'.encode(),
     )  # fmt: skip
     assert response.headers["retry-after"] == "10"
-    # A worker that is told to wait still may keep what it holds.
+    # A worker that has to wait may still extend its leases.
     assert (await api.send(f"{BASE}/tasks/{NEVER}/heartbeat", b"{}")).status_code == 404
 
 

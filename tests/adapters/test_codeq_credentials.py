@@ -62,7 +62,7 @@ async def keys(url: str) -> bytes:
 
 
 class CodeqServer:
-    """A server whose codeQ face knows the callers that a test names."""
+    """A server whose codeQ adapter knows the callers that a test names."""
 
     def __init__(self, store: Store, clock: ManualClock, stack: AsyncExitStack) -> None:
         self._store, self._clock, self._stack = store, clock, stack
@@ -99,7 +99,7 @@ async def test_a_static_credential_is_one_exact_string(adapter: CodeqServer) -> 
     for wrong in ("producer-secre", "producer-secret2", "Producer-secret", "x"):
         assert_response(await bearing(api, wrong).send(f"{BASE}/tasks", TASK), 401, b'{"error":"unauthorized"}')
     assert_response(await producer.send(f"{BASE}/tasks/claim", b"{}"), 401, b'{"error":"unauthorized"}')
-    assert (await producer.get("/v1/jobs")).status_code == 401  # it counts in this face alone
+    assert (await producer.get("/v1/jobs")).status_code == 401  # it is valid in this adapter only
 
 
 async def test_a_worker_has_commands_and_scopes_and_the_name_of_its_subject(adapter: CodeqServer) -> None:

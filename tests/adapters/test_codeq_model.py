@@ -1,4 +1,4 @@
-"""codeQ's words, and the dialects that webhooks are told in."""
+"""codeQ's words, and the formats of its webhooks."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ async def test_a_task_due_in_more_than_a_day_is_kept(api: Api, clock: ManualCloc
     clock.advance(199_999)
     assert (await api.send(f"{BASE}/tasks/claim", b'{"commands":["later"]}')).status_code == 204
     clock.advance(1)
-    # Nobody claimed in between, and nothing had to: it is ready because its time has come.
+    # No worker claimed in between: it is ready because its time has come.
     assert json_of(await api.get(f"{BASE}/tasks/{task['id']}"), 200)["lastKnownLocation"] == "PENDING_LIST"
     assert json_of(await api.send(f"{BASE}/tasks/claim", b'{"commands":["later"]}'), 200)["id"] == task["id"]
 

@@ -1,4 +1,4 @@
-"""Where codeQ itself went wrong: what its users were promised, seen through the face."""
+"""Faults of codeQ itself: its promises to users, tested through the adapter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments keep their text on the way through the library, whatever it would make of them."""
+"""Arguments keep their exact text through the MCP library, which would convert some of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def through_the_library(text: str) -> dict[str, str]:
     """What a tool gets of a message, as the library reads and hands it on."""
     arguments = json.loads(message(text).text)["params"]["arguments"]
     arguments_text = json.dumps(arguments, ensure_ascii=False)
-    arguments_text.encode()  # it can be sent and read by anybody
+    arguments_text.encode()  # every client can send and read it
     return unsealed(json.loads(arguments_text))
 
 

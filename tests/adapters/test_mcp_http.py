@@ -1,4 +1,4 @@
-"""MCP on the wire: plain HTTP with literal bytes, odd text, callers who leave, and a server that stops."""
+"""MCP on the wire: plain HTTP with literal bytes, invalid Unicode, clients that disconnect, and a server that stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is given to a tool, the answer is a result or a refusal, never a fault of the service."""
+"""A tool returns a result or rejects its input; the service never fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The setting that turns faces on, and faces of other packages."""
+"""The setting that enables protocol adapters, and adapters of other packages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def install(place: Path, **points: str) -> None:
 
 
 def served(cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """What `interlock serve` says that ends at once."""
+    """Return the output of an `interlock serve` that exits immediately."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("INTERLOCK_")}
     return subprocess.run(
         [sys.executable, "-m", "interlock", "serve", "--port", "0"],

@@ -1,4 +1,4 @@
-"""Whether an answer is what the OpenAPI document says: nothing in it that is not told of, and all that is promised."""
+"""Compare responses with the OpenAPI document: no undocumented member, and every documented one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PARAMETER: Final = re.compile(r"\\\{\w+\\\}")
 
 
 async def check(response: httpx2.Response) -> None:
-    """For every answer of a served test but refusals: to those each error adds facts of its own."""
+    """Check every response of a served test except problems, to which each error adds its own members."""
     request = response.request
     given = _responses(request.method, request.url.path)
     if given is None or response.status_code >= 400:
@@ -64,7 +64,7 @@ def _may_be(schema: Mapping[str, Any], value: Any) -> bool:
 
 
 def _responses(method: str, path: str) -> Mapping[str, Any] | None:
-    """The answers that the document knows for a request, or None for what is no route of the native API."""
+    """Return the documented responses of a request, or None if it is not a route of the native API."""
     for pattern, methods in _paths():
         if pattern.fullmatch(path) and method.lower() in methods:
             found: Mapping[str, Any] = methods[method.lower()]["responses"]

@@ -67,7 +67,7 @@ class Api:
         return await self.call("PUT", path, json, **more)
 
     async def send(self, path: str, body: bytes, *, method: str = "POST", **headers: str) -> httpx2.Response:
-        """A body as it is, said to be JSON."""
+        """Return this body unchanged, declared as JSON."""
         return await self.http.request(
             method,
             path,

@@ -10,7 +10,7 @@ from tests.support.eventually import eventually
 
 
 async def waiting(api: Api, **fields: Any) -> dict[str, Any]:
-    """A job that has opened a gate."""
+    """A job that has requested an approval."""
     job = await api.running()
     body = {"fence": job["lease"]["fence"], "prompt": "Publish?", "details": {"pages": 3}} | fields
     opened: dict[str, Any] = api.ok(await api.post(f"/v1/jobs/{job['id']}/approvals", body), 201)
@@ -39,7 +39,7 @@ async def test_an_approval_is_requested_decided_and_returned_to_the_next_lease_h
 
 
 async def test_a_claim_returns_all_decisions_by_name_and_occurrence(api: Api) -> None:
-    """What a worker in any language needs to go on: each decision belongs to one request."""
+    """A worker in any language can resume: each decision belongs to one request."""
     job = await api.running()
     requests: list[dict[str, Any]] = [{"name": "legal"}, {}, {"name": "legal"}, {"name": "cost", "occurrence": 4}, {}]
     for number, request in enumerate(requests):
@@ -117,7 +117,7 @@ async def test_the_link_is_for_approvers_and_never_used_with_a_worker_credential
         await guarded.post("/v1/approvals/decide", {"token": "ilg_wrong", "decision": "approve"}), 429, "rate_limited"
     )
     decided = guarded.ok(await guarded.post("/v1/approvals/decide", {"token": link, "decision": "approve"}))
-    assert decided["status"] == "approved", "whoever has a right link does not wait for those who guess"
+    assert decided["status"] == "approved", "a valid link does not wait because of invalid ones"
 
 
 async def test_the_bearer_of_a_link_needs_no_credential(guarded: Api) -> None:

@@ -1,4 +1,4 @@
-"""The documents about the service say what it does: every route, role, code, bound and metric."""
+"""The documents about the service match it: every route, role, code, limit and metric."""
 
 from __future__ import annotations
 

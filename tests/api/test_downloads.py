@@ -1,4 +1,4 @@
-"""Downloads: whoever reads slowly waits, and whoever goes away is not read for."""
+"""Downloads: a slow reader waits, and nothing is read for a client that has disconnected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZE = 32 * 1024 * 1024  # more than the buffers of a connection hold
 
 
 class Watched(FileObjects):
-    """A directory that tells how much was read of it, and how many files are being read."""
+    """A directory that counts the bytes read and the files being read."""
 
     read = 0
     reading = 0
@@ -43,7 +43,7 @@ class Watched(FileObjects):
 
 @pytest.fixture
 def engine() -> str:
-    """How a file is handed out does not depend on the engine."""
+    """Downloads do not depend on the engine."""
     return "sqlite"
 
 
@@ -70,7 +70,7 @@ async def large_file(api: Api) -> str:
 
 @asynccontextmanager
 async def slow_reader(api: Api, path: str) -> AsyncIterator[asyncio.StreamReader]:
-    """Somebody who asks for a file and reads nothing but its head."""
+    """A client that requests a file and reads only the head of the response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
     try:
         writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())

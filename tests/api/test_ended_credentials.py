@@ -1,4 +1,4 @@
-"""Whoever waits or follows a stream stays only for as long as their credential lasts."""
+"""A waiting call or a stream ends when the credential of its caller ends."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def test_a_port_in_use_is_named() -> None:
 
 
 async def test_responses_under_load_do_not_mix(api: Api) -> None:
-    """P50: callers hang up at random bytes; nobody ever reads the answer that was meant for somebody else."""
+    """P50: callers disconnect at random bytes; no caller ever reads the response to another."""
     jobs = [(await api.enqueue(payload={"canary": n}))["id"] for n in range(8)]
 
     async def rude(n: int) -> None:

@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line, whatever somebody sends, and never a secret (S45)."""
+"""Logs: one JSON object a line for any input, and never a secret (S45)."""
 
 from __future__ import annotations
 

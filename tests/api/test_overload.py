@@ -1,4 +1,4 @@
-"""Overload and rate limits: refused at once and in words, with a share left for everybody else (S19, G24, G27)."""
+"""Overload and rate limits: rejected immediately with a reason, and other callers keep their share (S19, G24, G27)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Poison in every field of every route: an answer below 500, always, and the service goes on (S34)."""
+"""Poison in every field of every route: a response below 500, always, and the service continues (S34)."""
 
 from __future__ import annotations
 

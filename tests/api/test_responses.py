@@ -1,4 +1,4 @@
-"""Answers as programs read them: what a create shows, what a refusal tells, where events begin."""
+"""Responses as programs read them: of a create, of an error, and the first event of a stream."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_null_is_not_a_parameter_value(api: Api, name: str) -> None:
 
 
 def test_an_undocumented_member_is_detected() -> None:
-    """What looks at every answer of these tests finds what is too much and what is missing, however deep."""
+    """The check of every response of these tests finds unexpected and missing members at any depth."""
     page = {"$ref": "#/components/schemas/DeliveryPage"}
     assert list(faults(page, {"items": [], "next_cursor": None})) == []
     assert list(faults(page, {"items": [], "next_cursor": None, "more": 1})) == ["/more is not in the document"]

@@ -105,7 +105,7 @@ async def test_every_route_has_a_row_and_every_row_a_route(api: Api) -> None:
 
 
 async def test_every_route_requires_its_roles_and_no_others(guarded: Api) -> None:
-    """S21: each role on each route; a refusal is 403 and says nothing of what is there."""
+    """S21: each role on each route; a missing role is 403 and reveals nothing about the resource."""
     world = await make_world(guarded, guarded.tenant)
     callers = {role: await guarded.as_role(role) for role in sorted(ROLES - {"work"})}
     callers["work"] = await guarded.as_role("work", worker_id="somebody-else")
@@ -162,7 +162,7 @@ async def test_without_a_credential_only_public_routes_are_open(guarded: Api) ->
 
 
 async def test_an_unauthenticated_caller_is_rejected_before_the_body_is_read(guarded: Api) -> None:
-    """S16: a body of any size from somebody unknown costs nothing."""
+    """S16: a body of any size from an unknown caller costs nothing."""
     response = await guarded.http.post(
         "/v1/jobs",
         content=b"x" * 900_000,

@@ -41,14 +41,14 @@ from tests.support.stores import APP_LOGIN, ENGINES
 
 EXAMPLES = int(os.environ.get("INTERLOCK_TEST_EXAMPLES") or (200 if os.environ.get("INTERLOCK_TEST_LONG") else 12))
 SCENARIOS, STEPS = max(EXAMPLES // 8, 4), 10
-# Rules that no schema can tell (a name is visible, a parent exists) make us refuse what the document would allow; and
+# Rules that no schema can express (a name is visible, a parent exists) reject what the document allows; and
 # with auth off there is no credential to forget.
 NOT_FOR_US = [checks.positive_data_acceptance, checks.ignored_auth, checks.unsupported_method]
 
 
 @contextmanager
 def served(engine: str, directory: Path, dsn: str) -> Iterator[str]:
-    """The address of a server in a thread of its own, since the client blocks."""
+    """The address of a server in a separate thread, since the client blocks."""
     ready = threading.Event()
     found: dict[str, Any] = {}
 
@@ -144,8 +144,8 @@ def test_linked_operations_conform_to_the_document(addresses: Sequence[str], sch
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             # Schemathesis draws true randomness, and what it draws next also follows from what the server has answered
-            # before. So Hypothesis may find that two scenarios which begin alike go on in different ways, and stop. Every
-            # answer until then was checked, a fault is remembered here, and the next turn goes on with other scenarios.
+            # before. So Hypothesis may find that two scenarios which begin alike continue in different ways, and stop. Every
+            # answer until then was checked, a fault is remembered here, and the next pass continues with other scenarios.
             with suppress(Flaky):
                 run_state_machine_as_test(
                     seed(commit_seq)(Calls),

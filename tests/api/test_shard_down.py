@@ -1,4 +1,4 @@
-"""A service over two shards, one of which is out of reach: its tenants are told to come back, all others are served."""
+"""A service over two shards, one of which is unavailable: its tenants get 503, all others are served."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ async def test_requests_for_an_unavailable_shard_get_503_and_readiness_names_it(
             await eventually(lambda: _degraded(guarded))
             assert (await guarded.get("/readyz")).json()["unreachable"] == ["b"]
             refused = problem(await there.post("/v1/jobs", {"type": "work"}), 503, "unavailable")
-            assert "shard" not in refused["detail"], "callers are not told which database is down; /readyz names it"
+            assert "shard" not in refused["detail"], (
+                "the response does not name the database that is down; /readyz names it"
+            )
             await here.enqueue()
             assert len(here.ok(await here.get("/v1/jobs"))["items"]) == 1
             wire.restore()

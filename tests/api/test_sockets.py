@@ -63,7 +63,7 @@ async def job_of(api: Api, **fields: Any) -> Job:
 
 
 async def exchange(api: Api, *pieces: bytes) -> bytes:
-    """Everything the server says to these bytes until it hangs up."""
+    """Everything the server sends in response to these bytes until it closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
     for piece in pieces:
         writer.write(piece)
@@ -75,7 +75,7 @@ async def exchange(api: Api, *pieces: bytes) -> bytes:
 
 
 async def trickle(api: Api, first: bytes, then: bytes) -> bytes:
-    """The answer to somebody who sends one byte every now and then, and goes on when it has come."""
+    """The response to a client that sends one byte every now and then, and continues after the response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
     writer.write(first)
     answer = asyncio.create_task(reader.readuntil(b"}"))

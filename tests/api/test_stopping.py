@@ -1,4 +1,4 @@
-"""Stopping: whoever waits is answered, what is under way ends, nothing is lost (G25)."""
+"""Stopping: waiting calls get a response, calls in flight complete, nothing is lost (G25)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def process(
     """`interlock serve` as a process, and where it listens; its log is `log_of` the directory."""
     command = [sys.executable, "-m", "interlock", "serve", "--port", "0", *arguments]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("INTERLOCK_")}
-    # Not to a pipe: one that nobody reads would be full some day, and stop the server.
+    # Not to a pipe: a pipe without a reader fills up and then blocks the server.
     with (cwd / "log").open("w") as log:
         running = subprocess.Popen(
             command, cwd=cwd, env=inherited | (environment or {}), stdout=subprocess.PIPE, stderr=log, text=True
@@ -120,7 +120,7 @@ async def test_serve_with_tokens_requires_one(tmp_path: Path) -> None:
 
 
 async def test_a_server_with_broken_storage_reports_it_and_exits(tmp_path: Path) -> None:
-    """G28: a corrupt page is met; nobody's job is taken, and the process does not go on."""
+    """G28: a corrupt page is read; no job is leased, and the process stops."""
     path = tmp_path / "x.db"
     async with open_engine(f"sqlite:///{path}") as engine:
         await engine.jobs.enqueue(Principal("default", user("test"), ROLES), JobRequest(type="a"))

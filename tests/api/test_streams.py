@@ -1,4 +1,4 @@
-"""Streams: events as they are told, resumed where they broke off, with signs of life in between."""
+"""Streams: events as they are emitted, resumed where they broke off, with keep-alive comments in between."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.support.stores import ManualClock
 
 @pytest.fixture
 async def api(store: Store, clock: ManualClock, options: Options) -> AsyncIterator[Api]:
-    """A service that says often that it is still there."""
+    """A service that sends keep-alive comments often."""
     quick = Options(tenant=options.tenant, keep_alive_seconds=0.05)
     async with serving(store, clock, quick) as served:
         yield served
 
 
 class Stream:
-    """What somebody who follows a stream has read."""
+    """The events that a follower of a stream has read."""
 
     def __init__(self, api: Api, path: str, last_event_id: str | None = None) -> None:
         self._api, self._path = api, path

@@ -1,4 +1,4 @@
-"""A bad line between the service and PostgreSQL: sound answers or 503, nothing lost, and it mends by itself."""
+"""A bad connection between service and PostgreSQL: valid responses or 503, nothing lost, and it recovers by itself."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def opened(line: ToxicProxy) -> PostgresStore:
 
 
 async def created(api: Api, key: str) -> str | None:
-    """The id of the job of this key, or None if the service could not say; anything else is a fault."""
+    """The ID of the job of this key, or None after a 503; anything else is a fault."""
     response = await api.post("/v1/jobs", {"type": "work", "idempotency_key": key})
     if response.status_code in (200, 201):
         found: str = response.json()["id"]
@@ -93,7 +93,7 @@ async def test_a_bad_database_connection_gives_correct_responses_or_503_and_reco
     assert (await api.get("/healthz")).status_code == 200
     line.become(Toxic.NONE)
     await eventually(lambda: is_ready(api))
-    # Whatever was said to be there is there, and whoever asks again gets one job for each key.
+    # Every acknowledged job exists, and a repeated call gets one job for each key.
     for key, reported in zip(keys, answers, strict=True):
         assert reported in (None, await created_at_last(api, key))
     listed = await listed_at_last(api)

@@ -1,4 +1,4 @@
-"""Spans: from the enqueuer through the service to the handler, in one trace; and none where nobody asked for them."""
+"""Spans: from the producer through the service to the task, in one trace; and none unless they are enabled."""
 
 from __future__ import annotations
 

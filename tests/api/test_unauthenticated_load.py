@@ -1,4 +1,4 @@
-"""Bodies that never end: neither strangers nor one tenant may take the seats and the room of everybody else (G24)."""
+"""Bodies that never end: neither unknown callers nor one tenant can use up the connections of others (G24)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ NUMBERS = f'{{"a":123456789012345678901234567890,"b":[1e400,-1E+99999,1.10,1E+2,
 
 
 async def test_numbers_of_any_size_are_kept_digit_for_digit(api: Api) -> None:
-    """In payload, step, checkpoint, event, approval, result and error, wherever they are read again."""
+    """In payload, step, checkpoint, event, approval, result and error, in every response that contains them."""
 
     async def send(path: str, body: str, status: int = 200, *, method: str = "POST") -> httpx2.Response:
         sent = await api.call(method, path, content=body.replace("NUMBERS", NUMBERS), headers=JSON)

@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 
 
 class Toxic(Enum):
-    """What the line does to whatever passes while it is set."""
+    """What the connection does to data that passes while it is set."""
 
     NONE = "none"
-    CUT = "cut"  # every connection breaks after some bytes, in the middle of whatever they are
+    CUT = "cut"  # every connection breaks after some bytes, at any position
     SLICES = "slices"  # a byte or a few at a time
-    REFUSE = "refuse"  # nobody is there
+    REFUSE = "refuse"  # no server is there
     SILENCE = "silence"  # connections stay open and nothing passes, as when a cable is pulled
 
 
@@ -62,7 +62,7 @@ class ToxicProxy:
         try:
             try:
                 back, there = await asyncio.open_connection(self._parts.hostname, self._parts.port)
-            except OSError:  # nobody is there, and that is passed on, too
+            except OSError:  # no server is there, and the client learns that, too
                 writer.transport.abort()
                 return
             ways = [asyncio.create_task(self._pass_on(reader, there)), asyncio.create_task(self._pass_on(back, writer))]

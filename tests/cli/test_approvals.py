@@ -1,4 +1,4 @@
-"""Gates from the command line: what it prints, what it decides and how it exits."""
+"""Approvals on the command line: output, decisions and exit codes."""
 
 from __future__ import annotations
 

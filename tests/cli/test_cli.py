@@ -23,7 +23,7 @@ from tests.support.stores import APP_LOGIN, empty_database, migrated_file
 
 
 class CLI:
-    """Runs `interlock` in a process of its own."""
+    """Runs `interlock` in a separate process."""
 
     def __init__(self, database: str, directory: Path) -> None:
         self.database, self.directory = database, directory

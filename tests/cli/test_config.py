@@ -1,4 +1,4 @@
-"""`interlock config show`: what is in force, where it was said, and nothing secret."""
+"""`interlock config show`: the effective settings, their sources, and nothing secret."""
 
 from __future__ import annotations
 

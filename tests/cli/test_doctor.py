@@ -1,4 +1,4 @@
-"""`interlock doctor`: it finds what is wrong, and says what to do."""
+"""`interlock doctor`: it finds what is wrong, and names the next step."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ SPOILT = {
 
 
 async def by_hand(cli: CLI, postgres: Postgres, *statements: str) -> None:
-    """As somebody who may do everything."""
+    """As a user with all rights."""
     if cli.database.startswith("sqlite"):
         db = apsw.Connection(cli.database.removeprefix("sqlite:///"))
         for statement in statements:

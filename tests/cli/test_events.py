@@ -1,4 +1,4 @@
-"""`interlock jobs tail|wait` from outside: what jobs tell, live, and how they end."""
+"""`interlock jobs tail|wait` from outside: events of jobs, live, and how they end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def reported(engine: Engine, job: Job, message: str) -> None:
 
 
 def ended(cli: CLI, *, well: bool) -> str:
-    """The id of a job that said two things and ended."""
+    """The ID of a job that emitted two events and ended."""
 
     async def live() -> str:
         async with assemble.open_engine(cli.database) as engine:
@@ -107,7 +107,7 @@ async def test_events_are_printed_while_the_job_runs(cli: CLI, of_all: bool) -> 
         assert tail.stdout is not None
         try:
             line = asyncio.create_task(asyncio.to_thread(tail.stdout.readline))
-            while not line.done():  # of all jobs only what is told after the command has begun is shown
+            while not line.done():  # of all jobs, only events emitted after the command has started are printed
                 await reported(engine, job, "now")
                 await asyncio.wait([line], timeout=0.5)
             assert json.loads(await line)["message"] == "now"

@@ -1,4 +1,4 @@
-"""Stopping jobs, doing them again and deleting them from the command line."""
+"""Cancel, redrive and delete jobs on the command line."""
 
 from __future__ import annotations
 

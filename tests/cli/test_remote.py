@@ -42,7 +42,7 @@ class Command:
         return json.loads(done.out)
 
     def both(self, *words: str) -> Any:
-        """What both say, which is the same."""
+        """The output of both, which is the same."""
         there, here = self.json(*words), self.json(*words, here=True)
         assert there == here
         return there
@@ -69,7 +69,7 @@ def spawn(*words: str, directory: Path, stderr: int = subprocess.PIPE) -> subpro
 
 @pytest.fixture(autouse=True)
 def budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow machine is no server that cannot be reached."""
+    """A slow machine must not look like a server that cannot be reached."""
     monkeypatch.setattr(runner, "RETRY_SECONDS", RETRY_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""`interlock tokens` from outside, and the settings that say whose credentials count."""
+"""`interlock tokens` from outside, and the settings that name the accepted credentials."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ except cyclopts.CycloptsError:
 
 
 class CLI:
-    """Runs `interlock tokens` in a process of its own."""
+    """Runs `interlock tokens` in a separate process."""
 
     def __init__(self, database: str, directory: Path) -> None:
         self.database, self.directory = database, directory

@@ -13,7 +13,7 @@ from tests.cli.test_cli import cli as cli
 
 
 def ask(database: str, *asks: ClaimFilter) -> None:
-    """What workers do, in a process of their own."""
+    """The work of workers, in a separate process."""
 
     async def claim() -> None:
         async with assemble.open_engine(database) as engine:

@@ -200,7 +200,7 @@ class Deployment:
         return int(text[:-1]) if text.endswith(".") else 0
 
     def _look(self) -> None:
-        """Fail at once if somebody has gone who should not have."""
+        """Fail immediately if a process has exited that should not have."""
         for task in self._producing:
             if task.done() and not self._stop.is_set():
                 task.result()

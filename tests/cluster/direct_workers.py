@@ -1,4 +1,4 @@
-"""Processes that enqueue, claim and finish straight on the store, without end, and tell of every call and answer."""
+"""Processes that enqueue, claim and finish on the store without end, and report every call and result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run_steady_load(pipe: Connection, place: Place, worker: int) -> None:
 
 
 class DirectWorkers:
-    """What several such processes have told so far."""
+    """The reports of several such processes so far."""
 
     def __init__(self, place: Place, count: int) -> None:
         self.book = Book()
@@ -57,12 +57,12 @@ class DirectWorkers:
         await eventually(got_on)
 
     def longest_silence(self, since: float) -> float:
-        """For how long nobody at all was answered."""
+        """For how long no process got a response."""
         times = [since, *(at for at in self._answered if at > since)]
         return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
 
     async def listen(self) -> None:
-        """Note what they tell, until all have stopped."""
+        """Record their reports until all have stopped."""
         while self._at_work:
             for number in sorted(self._at_work):
                 self._hear(number)
@@ -87,7 +87,7 @@ class DirectWorkers:
 
 @asynccontextmanager
 async def hands(place: Place, count: int) -> AsyncIterator[DirectWorkers]:
-    """Several at work; they stop, and have told everything, when the block ends."""
+    """Several working processes; when the block ends, they stop and have reported everything."""
     made = DirectWorkers(place, count)
     with members(*made.workers):
         listening = asyncio.create_task(made.listen())

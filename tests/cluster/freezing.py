@@ -12,7 +12,7 @@ from tests.support.cluster import Node
 
 
 class Frozen:
-    """A node of which nothing moves: whoever is connected gets no answer, and whoever connects waits."""
+    """A frozen node: open connections get no response, and new connections wait."""
 
     def __init__(self, node: Node) -> None:
         assert node.child is not None
@@ -20,7 +20,7 @@ class Frozen:
         self._postgres = _stop(int((node.data / "postmaster.pid").read_text().split()[0]))
 
     def wake_postgres(self) -> None:
-        """Nobody has told it that another node leads: it answers, and takes itself for the leader."""
+        """It does not know that another node leads: it responds, and considers itself the leader."""
         while self._postgres:
             _send(self._postgres.pop(), signal.SIGCONT)
 
@@ -43,7 +43,7 @@ def frozen(node: Node) -> Iterator[Frozen]:
 
 
 def _stop(root: int) -> list[int]:
-    """Stop a process and all its descendants, until nobody has been born meanwhile."""
+    """Stop a process and all its descendants, until no new one has started meanwhile."""
     stopped: list[int] = []
     while new := [pid for pid in _family(root) if pid not in stopped]:
         for pid in new:

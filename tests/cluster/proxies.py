@@ -1,4 +1,4 @@
-"""Lines between the programs of a cluster, on which everything can be swallowed: nobody is told, and nothing breaks."""
+"""Connections between the programs of a cluster that can drop everything: no side is notified, and none is closed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.api.toxic_proxy import Toxic, ToxicProxy
 
 
 class Proxies:
-    """Proxies by the name of whom they belong to, in a thread of their own: a cluster starts while the test waits."""
+    """Proxies by the name of their owner, in a separate thread: a cluster starts while the test waits."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -30,7 +30,7 @@ class Proxies:
         return self._lines[owner][port].port
 
     def drop_all(self, owner: str) -> None:
-        """Swallow whatever is sent on the lines of one owner, in both directions, as if a cable had been pulled."""
+        """Drop all data on the connections of one owner, in both directions, as if a cable had been pulled."""
         self._become(owner, Toxic.SILENCE)
 
     def restore(self, owner: str) -> None:

@@ -1,4 +1,4 @@
-"""A cluster of three changes its leader, or falls apart, under load: nothing acknowledged is lost, everybody goes on."""
+"""A cluster of three changes its leader, or falls apart, under load: nothing acknowledged is lost, clients continue."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ async def switched_over(nodes: Cluster, works: Deployment, direct: DirectWorkers
     began = time.monotonic()
     old, new = await asyncio.to_thread(nodes.switch_over)
     await all_make_progress(works, direct)
-    line = f"switched over from {old.name} to {new.name}: nobody was answered for {direct.longest_silence(began):.1f} s"
+    line = (
+        f"switched over from {old.name} to {new.name}: no call was answered for {direct.longest_silence(began):.1f} s"
+    )
     print(line)
     return line
 
@@ -81,7 +83,7 @@ def far_from(node: Node) -> str:
 
 
 async def out_of_sight(nodes: Cluster, wires: Proxies, works: Deployment, direct: DirectWorkers) -> None:
-    """A server and a worker lose sight of the leader, and nothing tells them; the next leader they find by themselves."""
+    """A server and a worker lose the leader without any notice; they find the next leader by themselves."""
     await asyncio.to_thread(nodes.until_whole)
     old = await asyncio.to_thread(lambda: nodes.leader)
     wires.drop_all(far_from(old))
@@ -92,7 +94,7 @@ async def out_of_sight(nodes: Cluster, wires: Proxies, works: Deployment, direct
 
 
 async def cut_off(nodes: Cluster, wires: Proxies, works: Deployment, direct: DirectWorkers) -> str:
-    """The leader sees neither etcd nor its standbys any more, and everybody who works still sees it."""
+    """The leader is cut off from etcd and its standbys, while all clients still reach it."""
     await asyncio.to_thread(nodes.until_whole)
     old = await asyncio.to_thread(lambda: nodes.leader)
     began = time.monotonic()
@@ -101,7 +103,7 @@ async def cut_off(nodes: Cluster, wires: Proxies, works: Deployment, direct: Dir
     await all_make_progress(works, direct)
     drop_all = direct.longest_silence(began)
     wires.restore(old.name)
-    line = f"{old.name} cut off under load, {new.name} took over: nobody was answered for {drop_all:.1f} s"
+    line = f"{old.name} cut off under load, {new.name} took over: no call was answered for {drop_all:.1f} s"
     print(line)
     return line
 
@@ -117,13 +119,13 @@ async def hung(nodes: Cluster, works: Deployment, direct: DirectWorkers) -> str:
         drop_all = direct.longest_silence(began)
         node.wake_postgres()
         await a_newcomer_finds_the_leader(nodes, old)
-    line = f"{old.name} hung under load, {new.name} took over: nobody was answered for {drop_all:.1f} s"
+    line = f"{old.name} hung under load, {new.name} took over: no call was answered for {drop_all:.1f} s"
     print(line)
     return line
 
 
 async def a_newcomer_finds_the_leader(nodes: Cluster, old: Node) -> None:
-    """Who asks a node first that was cut off, and takes writes but cannot commit any, goes on to the others."""
+    """A client first reaches a node that was cut off, and accepts writes but cannot commit any: it tries the others."""
 
     async def enqueued(first: Node | None) -> Enqueued | Rejected:
         store = await PostgresStore.open(nodes.dsn(TEMPLATE, user=APP_LOGIN, first=first), size=2)
@@ -155,7 +157,7 @@ async def killed(nodes: Cluster, works: Deployment, direct: DirectWorkers) -> tu
     new = await asyncio.to_thread(nodes.wait_for_another, old)
     await all_make_progress(works, direct)
     drop_all = direct.longest_silence(began)
-    line = f"{old.name} killed under load, {new.name} took over: nobody was answered for {drop_all:.1f} s"
+    line = f"{old.name} killed under load, {new.name} took over: no call was answered for {drop_all:.1f} s"
     print(line)
     return line, old
 

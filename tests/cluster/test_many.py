@@ -47,13 +47,13 @@ async def test_three_servers_and_four_workers_killed_at_random_lose_nothing_and_
                 assert (verdict.jobs, verdict.first_bad) == (jobs, None)
             finally:
                 await store.close()
-    line = f"{jobs} jobs by three servers and four workers, of which {', '.join(killed)} were killed in turn"
+    line = f"{jobs} jobs by three servers and four workers, of which {', '.join(killed)} were killed one after another"
     print(line)
     record_property("many", line)
 
 
 def dealt(dice: random.Random, programs: list[Program]) -> list[Program]:
-    """In random order, yet everybody's turn comes."""
+    """In random order, and each one once per pass."""
     order: list[Program] = []
     while len(order) < KILLS:
         order += dice.sample(programs, len(programs))

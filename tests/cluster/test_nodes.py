@@ -1,4 +1,4 @@
-"""One URL may name several servers: whichever takes writes is found, and what another was cut off from is not built upon."""
+"""One URL may name several servers: the one that accepts writes is found, and unreplicated data is not built upon."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_an_invalid_url_is_rejected(url: str, expected: str) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    """One of our own, since its settings are changed."""
+    """A separate server, since its settings are changed."""
     with PostgresServer() as started:
         asyncio.run(make_template(started))
         yield started
@@ -71,7 +71,7 @@ def server() -> Iterator[PostgresServer]:
 @pytest.fixture
 async def admin(server: PostgresServer) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
     connection = await asyncpg.connect(server.dsn(TEMPLATE))
-    # Whatever a test has made of the server, its owner may write.
+    # The owner may write in any state that a test left the server in.
     await connection.execute("set default_transaction_read_only = off; set synchronous_commit = local")
     try:
         yield connection
@@ -88,7 +88,7 @@ async def change(admin: asyncpg.Connection[asyncpg.Record], setting: str, value:
 
 
 async def insist(store: PostgresStore, id: str) -> Enqueued | Rejected:
-    """Enqueue one job, however long it takes."""
+    """Enqueue one job, without a time limit."""
     while True:
         with contextlib.suppress(Unavailable):
             return (await store.enqueue(TENANT, [NewJob(id, "t")]))[0]
@@ -96,13 +96,13 @@ async def insist(store: PostgresStore, id: str) -> Enqueued | Rejected:
 
 @asynccontextmanager
 async def stranger(manner: str) -> AsyncIterator[int]:
-    """The port of something that is no PostgreSQL that could be worked with."""
+    """The port of a program that is not a usable PostgreSQL."""
 
     async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if manner == "talks nonsense":
             writer.write(b"Nnonsense" * 100)
             await writer.drain()
-        elif manner == "says nothing":
+        elif manner == "is silent":
             await reader.read()  # a connection is taken and never served, as by a machine that hangs
         writer.close()
 
@@ -113,7 +113,7 @@ async def stranger(manner: str) -> AsyncIterator[int]:
         listening.close()
 
 
-@pytest.mark.parametrize("manner", ["says nothing", "hangs up", "talks nonsense", "is not there"])
+@pytest.mark.parametrize("manner", ["is silent", "hangs up", "talks nonsense", "is not there"])
 async def test_a_broken_host_does_not_prevent_connections_to_the_others(server: PostgresServer, manner: str) -> None:
     async with stranger(manner) as port:
         if manner == "is not there":
@@ -138,7 +138,7 @@ async def test_a_broken_host_does_not_prevent_connections_to_the_others(server: 
 
 @pytest.fixture
 def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node is asked for as long as a busy machine takes to answer: none of these says nothing."""
+    """A node gets as long as a busy machine takes to respond: each of these responds."""
     monkeypatch.setattr("interlock.storage.postgres.hosts.ONE_OF_SEVERAL_SECONDS", RETRY_SECONDS)
 
 
@@ -195,7 +195,7 @@ async def test_connections_to_a_read_only_host_are_replaced(
 
         async def given_up() -> bool:
             nonlocal enqueuing
-            if enqueuing.done():  # its connection had not heard of the change
+            if enqueuing.done():  # its connection did not know of the change
                 enqueuing = asyncio.create_task(insist(store, new_id()))
             return not before & {row[0] for row in await admin.fetch(ours, APP_LOGIN)}
 
@@ -206,7 +206,7 @@ async def test_connections_to_a_read_only_host_are_replaced(
         await store.close()
 
 
-@pytest.mark.parametrize("how", ["its backend is ended", "its caller goes away", "it is repeated meanwhile"])
+@pytest.mark.parametrize("how", ["its backend is ended", "its caller disconnects", "it is repeated meanwhile"])
 async def test_a_commit_that_the_standbys_lack_is_not_built_upon(
     server: PostgresServer, admin: asyncpg.Connection[asyncpg.Record], how: str
 ) -> None:
@@ -235,7 +235,7 @@ async def test_a_commit_that_the_standbys_lack_is_not_built_upon(
             return await waits_for_the_standby()
 
         await eventually(a_commit_waits)
-        if how == "its caller goes away":
+        if how == "its caller disconnects":
             enqueuing.cancel()
             enqueuing = asyncio.create_task(insist(store, id))
         elif how == "it is repeated meanwhile":
@@ -262,7 +262,7 @@ async def test_a_commit_that_the_standbys_lack_is_not_built_upon(
 async def test_concurrent_waiters_for_a_host_skip_it_once() -> None:
     ports = [free_port(), free_port()]
     nodes = Nodes(f"postgresql://u@{','.join(f'127.0.0.1:{port}' for port in ports)}/db")
-    for _ in range(2):  # the second has waited since the same turn, and has nothing new to tell
+    for _ in range(2):  # the second has waited since the same turn, and has no new result
         nodes.pass_over(0)
     with pytest.raises(ConnectionError, match=rf":{ports[1]}: .*; 127.0.0.1:{ports[0]}: "):
         await nodes.connect()

@@ -1,4 +1,4 @@
-"""Makers of gates, ballots and edits, and what a desk does with them."""
+"""Builders of approvals, votes and edits, and the operations of an approver."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def approval_of(queue: TenantQueue, approval_id: str) -> Approval:
 
 
 async def waiting(queue: TenantQueue, *, job: Job | None = None, **fields: Any) -> tuple[Job, Approval]:
-    """A job that waits for approval, and its gate."""
+    """A job that waits for approval, and its approval."""
     held = job or await queue.running()
     order = request_approval(held, **fields)
     receipt = await queue.do(order)
@@ -76,7 +76,7 @@ async def link_rejected(queue: TenantQueue, approval: Approval | str) -> Error:
 
 
 async def sweep_approvals(queue: TenantQueue) -> None:
-    """What the clock does to gates, for this tenant."""
+    """Expire approvals by the clock, for this tenant."""
     due = [due.job_id for due in await queue.store.approvals.due(10_000) if due.tenant == queue.tenant]
     await queue.store.carry_out(queue.tenant, [expire(id) for id in due])
 

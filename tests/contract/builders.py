@@ -48,7 +48,7 @@ def new_id() -> str:
 
 
 def new_job(**fields: Any) -> NewJob:
-    """A job of type work, with an id of its own."""
+    """A job of type work, with a new ID."""
     return NewJob(**{"id": new_id(), "type": "work", **fields})
 
 
@@ -110,7 +110,7 @@ class TenantQueue:
         self.clock = clock
 
     def after(self, seconds: float) -> int:
-        """The time so many seconds from now."""
+        """The time this many seconds from now."""
         return self.clock.now + round(seconds * SECOND)
 
     async def add(self, **fields: Any) -> str:
@@ -199,7 +199,7 @@ class TenantQueue:
 
 
 def facts(row: HistoryRow) -> dict[str, Any]:
-    """What the metadata of a row says, beside the digests of what the transition was about."""
+    """The metadata of a row, without the digests of the transition."""
     reported: dict[str, Any] = json.loads(row.metadata or "{}")
     reported.pop("digests", None)
     return reported

@@ -1,4 +1,4 @@
-"""Fixtures of the contract suite: a store of either engine, a tenant of one's own, and doors beside the verbs.
+"""Fixtures of the contract suite: a store of either engine, a tenant per test, and direct SQL connections.
 
 Tests of one file share a PostgreSQL database, each under its own tenant, and the connections to it: to make either costs
 more than most tests. Over shards they share two, and by their names about half of the tenants live on each. What is
@@ -45,7 +45,7 @@ _numbers = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever uses the store of its file runs in the loop of its file."""
+    """All tests that use the store of a file run in the event loop of that file."""
     items[:] = [item for item in items if _engine_of(item) != PARTITIONED or _is_about_history(item)]
     ours = (item for item in items if Path(__file__).parent in item.path.parents)
     share_the_loop_of_their_file(item for item in ours if "store" in getattr(item, "fixturenames", ()))
@@ -100,7 +100,7 @@ def place(engine: str, tenant: str, tmp_path: Path, request: pytest.FixtureReque
 
 
 class Watch:
-    """Shows the time of whichever test is running, for stores that outlive one test."""
+    """Returns the time of the running test, for stores that outlive one test."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -173,7 +173,7 @@ def neighbour(store: Store, tenant: str, clock: ManualClock) -> TenantQueue:
 
 @pytest.fixture
 def connection_name(engine: str) -> str:
-    """Which door is tried."""
+    """The connection to try."""
     return MASTER[engine]
 
 
@@ -181,7 +181,7 @@ def connection_name(engine: str) -> str:
 async def sql(
     connection_name: str, place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres
 ) -> AsyncIterator[SqlConnection]:
-    """Direct SQL, unless a test says otherwise as somebody who may do everything."""
+    """Direct SQL, by default as a user with all rights."""
     async with open_connection(connection_name, place=place, tenant=tenant, clock=clock, postgres=postgres) as opened:
         yield opened
 
@@ -190,6 +190,6 @@ async def sql(
 async def master(
     engine: str, place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres
 ) -> AsyncIterator[SqlConnection]:
-    """The door by which a job is brought into a status that no verb leads to yet."""
+    """The connection that brings a job into a status that no operation leads to."""
     async with open_connection(MASTER[engine], place=place, tenant=tenant, clock=clock, postgres=postgres) as opened:
         yield opened

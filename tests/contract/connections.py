@@ -19,7 +19,7 @@ from tests.contract.builders import ERROR, TenantQueue, cancel, complete, fail, 
 from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
 
-# Which engine each door leads into; where history is partitioned, the owner's.
+# The engine of each connection; where history is partitioned, the owner's.
 CONNECTIONS: Final = {
     "functions": "sqlite",
     "plain": "sqlite",
@@ -28,7 +28,7 @@ CONNECTIONS: Final = {
     "app": "postgres",
     "partitions": "partitioned",
 }
-# The door of a person who may do everything, on each engine.
+# The connection of a user with all rights, on each engine.
 MASTER: Final = {"sqlite": "functions", "postgres": "superuser", "shards": "superuser", "partitioned": "superuser"}
 _LOGINS: Final = {"app": APP_LOGIN, "owner": OWNER, "partitions": OWNER, "superuser": None}
 
@@ -86,7 +86,7 @@ class PostgresConnection:
 async def open_connection(
     name: str, *, place: str, tenant: str, clock: ManualClock, postgres: Postgres
 ) -> AsyncIterator[SqlConnection]:
-    """A door into a file or database; place is its path or name."""
+    """A connection to a file or database; place is its path or name."""
     if name == "functions":
         ours = Connection(place, clock=clock)
         try:
@@ -111,7 +111,7 @@ async def open_connection(
 
 
 async def rejection(sql: SqlConnection, statement: str, *values: Any) -> str:
-    """What the database says when it refuses a statement."""
+    """The error of the database when it rejects a statement."""
     with pytest.raises(DatabaseError) as caught:
         await sql.run(statement, *values)
     return str(caught.value)

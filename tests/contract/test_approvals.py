@@ -1,4 +1,4 @@
-"""Gates: a job waits, and goes on or ends by what was decided."""
+"""Approvals: a job waits, and resumes or ends by the decision."""
 
 from __future__ import annotations
 

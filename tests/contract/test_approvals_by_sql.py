@@ -1,4 +1,4 @@
-"""What the database itself refuses to do to gates and votes, whoever asks."""
+"""Changes to approvals and votes that the database itself rejects, from any role."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_the_database_rejects_a_second_pending_approval_of_a_job(queue: Te
     [
         "status = 'maybe'",
         "status = 'void'",  # without a time
-        "status = 'approved', closed_at = opened_at",  # by nobody
+        "status = 'approved', closed_at = opened_at",  # without an approver
         "closed_at = opened_at",
         "data = '1'",
         "token_sha256 = digest_of_nothing",

@@ -1,4 +1,4 @@
-"""Jobs of an agent with a limit that wait for approval or are edited: who has the place meanwhile."""
+"""Jobs of an agent with a limit that wait for approval or are edited: which job has the concurrency slot meanwhile."""
 
 from __future__ import annotations
 

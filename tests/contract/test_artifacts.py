@@ -147,7 +147,7 @@ ENDS = {
     "fail": (end_by_fail, NotRunning),
     "expiry": (end_by_expiry, LeaseLost),
     "force": (end_by_force, LeaseLost),
-    "another grant": (end_by_another_lease, LeaseLost),
+    "another lease": (end_by_another_lease, LeaseLost),
 }
 
 
@@ -275,7 +275,7 @@ async def test_bytes_marked_for_deletion_cannot_be_published(queue: TenantQueue)
     queue.clock.advance(UNFINISHED_KEPT_SECONDS)
     assert await queue.store.artifacts.condemn_orphans(queue.tenant, [str(new.key)]) == [new.key]
     assert isinstance(await refused(queue, new), Unavailable)
-    queue.clock.now -= 10 * round(UNFINISHED_KEPT_SECONDS) * 1_000_000  # whatever the clock says
+    queue.clock.now -= 10 * round(UNFINISHED_KEPT_SECONDS) * 1_000_000  # the clock does not matter
     assert isinstance(await refused(queue, new), Unavailable)
     assert await listed(queue, job) == []
 

@@ -1,4 +1,4 @@
-"""History in bounded pieces: verified part by part, and handed out whole, in the order of arrival."""
+"""History in bounded pieces: verified part by part, and exported completely, in the order of arrival."""
 
 from __future__ import annotations
 

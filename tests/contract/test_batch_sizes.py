@@ -1,4 +1,4 @@
-"""A batch of any size, and of any jobs among others, is written whole and touches nobody else."""
+"""A batch of any size, and of any jobs among others, is written atomically and changes no other job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However jobs are put together in calls, each has a chain of its own that fits, row by row."""
+"""For every composition of batches, each job has its own valid chain, row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several workers may ask as one: each is granted jobs of its own, and nobody can tell the difference afterwards."""
+"""Claims of several workers may be merged: each gets its own jobs, and the result is that of separate claims."""
 
 from __future__ import annotations
 

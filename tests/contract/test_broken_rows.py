@@ -161,7 +161,7 @@ async def test_a_corrupt_row_blocks_nothing_is_named_and_can_be_ended(
         got = [*await queue.claimed(limit=1), *await queue.claimed(limit=10)]
         for task in Maintenance(queue.store).tasks:
             await task.run()
-    assert {held.id, *waits} <= set(got)  # one lease had run out, which the claim has seen to
+    assert {held.id, *waits} <= set(got)  # one lease had expired, and the claim processed it
     assert (await queue.job(late)).status in TERMINAL
     for fault in await queue.store.faults(queue.tenant, 100):
         assert (fault.name, fault.rule in RULES) == (named, True)

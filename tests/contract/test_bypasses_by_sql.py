@@ -27,7 +27,7 @@ DENIED = "permission denied"
 
 @pytest.fixture(params=["functions", "owner", "app"])
 def connection_name(request: pytest.FixtureRequest) -> str:
-    """Which door is tried: a connection with our functions, the owner of the schema, the app role."""
+    """The connection to try: with our functions, the owner of the schema, the app role."""
     return str(request.param)
 
 

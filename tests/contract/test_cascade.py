@@ -1,4 +1,4 @@
-"""Trees of jobs: how they are walked, and a cascade that leaves nobody running unasked."""
+"""Trees of jobs: how they are walked, and a cascade that reaches every running job."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ async def test_an_interrupted_cascade_is_finished_by_the_next(
     root, below = await tree(queue, depth=2, width=3)
 
     class Dying:
-        """The store, until it has carried out so many batches."""
+        """The store, until it has run this many batches."""
 
         left = after
 

@@ -1,4 +1,4 @@
-"""What the catalogs say: tenant leads every key, row-level security is forced, comments are there."""
+"""The catalogs: tenant leads every key, row-level security is forced, comments exist."""
 
 from __future__ import annotations
 

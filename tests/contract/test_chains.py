@@ -1,4 +1,4 @@
-"""What the audit finds in a chain, row by row, even where somebody has computed fitting hashes."""
+"""What the audit finds in a chain, row by row, even if an attacker has computed matching hashes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIFE: list[Move] = [(1, None, "queued"), (2, "queued", "running"), (3, "running"
 def chain(
     moves: list[Move], *, id: str = ID, version: int | None = 3, status: str | None = "succeeded"
 ) -> list[tuple[Any, ...]]:
-    """Rows with hashes that fit, beside what the job says of itself."""
+    """Rows with valid hashes, and the columns of the job."""
     rows: list[tuple[Any, ...]] = []
     previous = None
     for number, origin, target in moves:

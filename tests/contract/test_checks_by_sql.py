@@ -14,7 +14,7 @@ LIVE = [status for status in Status if status not in TERMINAL]
 
 
 async def broken(queue: TenantQueue, sql: SqlConnection, status: Status, **columns: Any) -> str:
-    """What the database says to a row in this status with these columns."""
+    """The error of the database for a row in this status with these columns."""
     job = await job_in(queue, sql, status)
     await sql.without_rules()
     message = await rejection(sql, *update(job, columns))

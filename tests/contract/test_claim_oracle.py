@@ -1,4 +1,4 @@
-"""Random jobs and asks: what a claim is granted, and in which order, equals what the rule says in plain Python."""
+"""Random jobs and claims: the leased jobs and their order equal the rule in plain Python."""
 
 from __future__ import annotations
 

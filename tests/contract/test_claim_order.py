@@ -1,4 +1,4 @@
-"""Claims hand out the best job first: priority, then due time, then arrival; never the same one twice."""
+"""Claims lease the best job first: priority, then due time, then arrival; never the same one twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other workers may have costs a claim nothing, also where each waiting job has a key, a repository or a need of its own."""
+"""A claim reads no jobs of other workers, even if each waiting job has its own affinity key or requirement."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_on_postgres_a_claim_reads_no_eligibility_key_and_no_job_of_other_
             for start in range(0, 3 * APART, 1000):
                 await store.enqueue(TENANT, jobs_of_others()[start : start + 1000])
             if watcher.get_server_version().major < 17:
-                await store.index_job_blocks(APART, APART)  # as upkeep does every few seconds
+                await store.index_job_blocks(APART, APART)  # as maintenance does every few seconds
             for title, one in ASKS.items():
                 before = await rows_read(store, watcher)
                 await claimed_alone(store, one)

@@ -1,4 +1,4 @@
-"""An agent with a limit has a line: the first jobs that are due have a place, and only they are claimed."""
+"""An agent with a limit has concurrency slots: the first due jobs have one, and only they are claimed."""
 
 from __future__ import annotations
 

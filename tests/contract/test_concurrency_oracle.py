@@ -16,7 +16,7 @@ AGENTS = ("a", "b", "c")
 
 
 def may_run(jobs: list[Job], kept: set[str], limit: int | None, strict: bool, now: int) -> set[str]:
-    """Rule 5: the first n due jobs have a place; those that stopped under a strict agent keep theirs."""
+    """Rule 5: the first n due jobs have a slot; those that stopped under a strict agent keep theirs."""
     waiting = [j for j in jobs if j.status in (Status.QUEUED, Status.RETRY) and not j.awaiting and j.run_at <= now]
     if limit is None:
         return {j.id for j in waiting}
@@ -33,7 +33,7 @@ async def test_exactly_the_jobs_with_a_slot_are_leased(queue: TenantQueue, seed:
     limits: dict[str, tuple[int | None, bool]] = {}
     ids: list[str] = []
     held: dict[str, Job] = {}
-    kept: set[str] = set()  # jobs that stopped running in a line and have had a strict agent since
+    kept: set[str] = set()  # jobs that stopped running with a slot and have had a strict agent since
 
     async def configure(agent: str) -> None:
         limits[agent] = (chance.choice([None, 1, 1, 2, 3]), chance.random() < 0.5)
@@ -109,7 +109,7 @@ async def test_exactly_the_jobs_with_a_slot_are_leased(queue: TenantQueue, seed:
 
 
 async def drain(queue: TenantQueue, ids: list[str]) -> None:
-    """Whatever has happened, everything can be finished: nothing is left behind."""
+    """After any script, all jobs can be finished: none is left behind."""
     jobs: list[Job] = []
     for _ in range(500):
         for job in await queue.claim(limit=100, lease_seconds=1):

@@ -37,7 +37,7 @@ UPDATES = "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relnam
 
 @pytest.fixture(scope="module")
 def talkative() -> Iterator[PostgresServer]:
-    """A server that writes down whoever waits for somebody else."""
+    """A server that logs every transaction that waits for another."""
     with PostgresServer(settings=TALKATIVE) as server:
         asyncio.run(make_template(server))
         yield server
@@ -119,10 +119,10 @@ async def test_a_large_claim_skips_locked_jobs_and_loses_none(talkative: Postgre
 @pytest.mark.parametrize("table", ["job", "ready"])
 @pytest.mark.parametrize("many", [1, 30])
 async def test_a_claim_skips_locked_rows_without_waiting(talkative: PostgresServer, table: str, many: int) -> None:
-    """Two share each lock, so that its transaction cannot be told from the row: only SKIP LOCKED passes over it."""
+    """Two share each lock, so that its transaction cannot be derived from the row: only SKIP LOCKED passes over it."""
     async with (
         fresh_database(talkative) as name,
-        # whoever waits gives up
+        # a waiting transaction gives up
         opened(PostgresStore.open(f"{talkative.dsn(name, user=APP_LOGIN)}?lock_timeout=500", size=2)) as store,
         contextlib.AsyncExitStack() as others,
     ):
@@ -163,7 +163,7 @@ async def test_a_claim_checks_the_due_time_again_under_the_lock(talkative: Postg
 
 
 async def test_edits_and_finishes_of_many_agents_lock_them_in_one_order(talkative: PostgresServer) -> None:
-    """Each batch names its jobs in an order of its own; whoever waits for another is not waited for by it."""
+    """Each batch names its jobs in another order; a transaction that waits for another never blocks that one."""
     agents = [f"a{n}" for n in range(6)]
     async with (
         fresh_database(talkative) as name,
@@ -207,7 +207,7 @@ async def _work(store: PostgresStore, worker: str) -> int:
 
 
 async def _updates(dsn: str) -> tuple[int, int]:
-    """What the workers' connections, closed by now, have told of their updates."""
+    """The updates that the workers' connections, closed by now, have reported."""
     watcher = await asyncpg.connect(dsn)
     reported = (0, 0)
 

@@ -1,4 +1,4 @@
-"""Deadlines: no run starts after one, and a run under way is not touched."""
+"""Deadlines: no run starts after one, and a run in progress is not touched."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ async def test_a_wait_that_can_end_is_allowed(queue: TenantQueue, change: str) -
 
 
 async def test_the_last_slot_is_not_given_up_to_a_wait(queue: TenantQueue) -> None:
-    """Two parents hold two slots: the first may wait, as the other runs; if that waited too, neither would go on."""
+    """Two parents hold two slots: the first may wait, as the other runs; if that waited too, neither could continue."""
     await limit(queue, 2)
     parents = [await started(queue), await started(queue)]
     children = [await child_of(queue, one) for one in parents]

@@ -1,4 +1,4 @@
-"""What becomes of events on their way: taken, tried, given back, sent again, and swept; and the subscriptions they go to."""
+"""Deliveries: claimed, sent, released, retried and swept; and the subscriptions they belong to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""History covers content: rows carry digests, and an audit finds whatever was changed behind the product's back."""
+"""History covers content: rows carry digests, and an audit finds every change made outside the product."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_the_bytes_are_the_same_on_every_engine(queue: TenantQueue) -> Non
 BODY = "WHERE tenant = $1 AND seq = (SELECT seq FROM job WHERE tenant = $1 AND id = $2)"
 JOB = "WHERE tenant = $1 AND id = $2"
 OF_JOB = "WHERE tenant = $1 AND job_id = $2"
-# What an owner might change, once the guards are taken away; by the digest and the version that tell of it.
+# What an owner might change without the guards; by the digest and the version that reveal it.
 CHANGES: dict[str, tuple[str, str, int]] = {
     "payload": ("UPDATE {body} SET payload = '{{\"amount\": 500}}' {in_body}", "payload", 1),
     "headers": ("UPDATE {body} SET headers = NULL {in_body}", "options", 1),
@@ -192,7 +192,7 @@ async def test_an_audit_finds_a_step_without_a_run_and_an_approval_without_a_tra
 
 
 async def test_an_audit_finds_a_truncated_history(queue: TenantQueue, sql: SqlConnection) -> None:
-    """The last row deleted, and the job put back to what the row before says."""
+    """The last row deleted, and the job restored to the state of the previous row."""
     job = await queue.job(await queue.add())
     await queue.do(cancel(job.id))
     await queue.verify()

@@ -56,12 +56,12 @@ async def checkpoint(queue: TenantQueue, job: Job) -> object:
     return await queue.store.checkpoint(queue.tenant, [save(job, 1, fence=job.fence + 1)])
 
 
-# What is done, under which verb it stands in history, how many seconds pass before, and what the job is born with.
+# The operation, its verb in history, the seconds that pass before, and the options of the job.
 ACTS: dict[str, tuple[Act, Verb | None, float, dict[str, Any]]] = {
     "claim": (claim, Verb.CLAIM, 5, {}),
     "complete": (order(complete), Verb.COMPLETE, 1, {}),
     "fail": (order(fail), Verb.FAIL, 1, {}),
-    "fail for good": (order(lambda job: fail(job, retryable=False)), Verb.FAIL, 1, {}),
+    "fail permanently": (order(lambda job: fail(job, retryable=False)), Verb.FAIL, 1, {}),
     "release": (order(release), Verb.RELEASE, 1, {}),
     "cancel": (order(lambda job: cancel(job.id)), Verb.CANCEL, 1, {}),
     "cancel by force": (order(lambda job: cancel(job.id, force=True)), Verb.CANCEL, 1, {}),
@@ -70,7 +70,7 @@ ACTS: dict[str, tuple[Act, Verb | None, float, dict[str, Any]]] = {
     "expire": (order(lambda job: expire(job.id)), Verb.EXPIRE, 60, {}),
     "expire too early": (order(lambda job: expire(job.id)), Verb.EXPIRE, 1, {}),
     "expire a day later": (order(lambda job: expire(job.id)), Verb.EXPIRE, 86_400, {}),
-    "open gate": (order(request_approval), Verb.REQUEST_APPROVAL, 1, {}),
+    "request approval": (order(request_approval), Verb.REQUEST_APPROVAL, 1, {}),
     "approve": (vote(APPROVE), Verb.DECIDE, 1, {}),
     "deny": (vote(DENY), Verb.DECIDE, 1, {}),
     "edit": (order(lambda job: edit(job.id, priority=5)), Verb.EDIT, 1, {}),
@@ -84,7 +84,7 @@ Q, R, W, RUN = Status.QUEUED, Status.RETRY, Status.WAITING_FOR_APPROVAL, Status.
 SUCCEEDED, FAILED, DEAD, CANCELLED = Status.SUCCEEDED, Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED
 
 # In which situation a job is, as status and what is special about it, and where each act takes it; none is missing:
-# whatever is not here changes nothing.
+# anything not listed changes nothing.
 MOVES: dict[tuple[Status, str], dict[str, Status]] = {
     (Q, ""): {"claim": RUN, "cancel": CANCELLED, "cancel by force": CANCELLED, "pass deadline": CANCELLED, "edit": Q},
     (R, ""): {"claim": RUN, "cancel": CANCELLED, "cancel by force": CANCELLED, "pass deadline": FAILED, "edit": R},
@@ -93,25 +93,25 @@ MOVES: dict[tuple[Status, str], dict[str, Status]] = {
         "expire a day later": FAILED,
     },
     (RUN, ""): {
-        "complete": SUCCEEDED, "fail": R, "fail for good": FAILED, "release": Q, "cancel": RUN,
-        "cancel by force": CANCELLED, "revoke": R, "expire": R, "expire a day later": R, "open gate": W,
+        "complete": SUCCEEDED, "fail": R, "fail permanently": FAILED, "release": Q, "cancel": RUN,
+        "cancel by force": CANCELLED, "revoke": R, "expire": R, "expire a day later": R, "request approval": W,
     },
     (RUN, "last attempt"): {
-        "complete": SUCCEEDED, "fail": DEAD, "fail for good": FAILED, "release": Q, "cancel": RUN,
-        "cancel by force": CANCELLED, "revoke": DEAD, "expire": DEAD, "expire a day later": DEAD, "open gate": W,
+        "complete": SUCCEEDED, "fail": DEAD, "fail permanently": FAILED, "release": Q, "cancel": RUN,
+        "cancel by force": CANCELLED, "revoke": DEAD, "expire": DEAD, "expire a day later": DEAD, "request approval": W,
     },
     (RUN, "cancel requested"): {
-        "complete": SUCCEEDED, "fail": CANCELLED, "fail for good": FAILED, "release": CANCELLED,
+        "complete": SUCCEEDED, "fail": CANCELLED, "fail permanently": FAILED, "release": CANCELLED,
         "cancel ack": CANCELLED, "cancel by force": CANCELLED, "revoke": CANCELLED, "expire": CANCELLED,
         "expire a day later": CANCELLED,
     },
     (RUN, "released too often"): {
-        "complete": SUCCEEDED, "fail": R, "fail for good": FAILED, "release": R, "cancel": RUN,
-        "cancel by force": CANCELLED, "revoke": R, "expire": R, "expire a day later": R, "open gate": W,
+        "complete": SUCCEEDED, "fail": R, "fail permanently": FAILED, "release": R, "cancel": RUN,
+        "cancel by force": CANCELLED, "revoke": R, "expire": R, "expire a day later": R, "request approval": W,
     },
     (RUN, "released too often, last attempt"): {
-        "complete": SUCCEEDED, "fail": DEAD, "fail for good": FAILED, "release": DEAD, "cancel": RUN,
-        "cancel by force": CANCELLED, "revoke": DEAD, "expire": DEAD, "expire a day later": DEAD, "open gate": W,
+        "complete": SUCCEEDED, "fail": DEAD, "fail permanently": FAILED, "release": DEAD, "cancel": RUN,
+        "cancel by force": CANCELLED, "revoke": DEAD, "expire": DEAD, "expire a day later": DEAD, "request approval": W,
     },
     (SUCCEEDED, ""): {},
     (FAILED, ""): {},
@@ -138,7 +138,7 @@ async def test_each_operation_makes_its_transition_or_changes_nothing(
     for name, (act, verb, seconds, facts) in ACTS.items():
         deadline = queue.after(facts["delay_before_deadline"]) if facts else None
         job = await situation(queue, sql, status, special, type=name, deadline=deadline)
-        # A worker that finished says again what it said; one that never held it makes something up.
+        # A worker that finished repeats its call; one that never held the lease sends an invented one.
         holder = job._replace(worker=job.worker or "w1", fence=job.fence or 1)
         before = await queue.trace(job.id)
         queue.clock.advance(seconds)

@@ -1,4 +1,4 @@
-"""All 8 by 8 moves by direct SQL: the database itself refuses what is no edge, whoever asks, and audits what is one."""
+"""All 8 by 8 transitions by direct SQL: the database rejects illegal ones from any role, and audits legal ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.contract.connections import CONNECTIONS, DatabaseError, SqlConnection
 
 @pytest.fixture(params=["functions", "owner", "app", "partitions"])
 def connection_name(request: pytest.FixtureRequest) -> str:
-    """Which door is tried: a connection with our functions, the owner of the schema, the app role."""
+    """The connection to try: with our functions, the owner of the schema, the app role."""
     return str(request.param)
 
 
@@ -57,7 +57,7 @@ async def test_a_transition_that_is_an_edge_is_recorded_in_history_by_the_databa
             assert (last.actor, last.reason, last.attempt) == ("user:dba", "by hand", job.attempt), target
             assert (last.fence, last.at) == (now.fence, queue.clock.now), target
             assert (now.status, now.version) == (target, job.version + 1), target
-            assert now.updated_at == queue.clock.now, target  # and not what the statement said
+            assert now.updated_at == queue.clock.now, target  # and not the value of the statement
     await queue.verify()
 
 
@@ -202,7 +202,7 @@ async def _insert(sql: SqlConnection, queue: TenantQueue, id: str, columns: dict
 
 
 def _cast(sql: SqlConnection, column: str) -> str:
-    """PostgreSQL must be told the types of values that are selected rather than set."""
+    """PostgreSQL needs the types of values that are selected rather than set."""
     if sql.engine == "sqlite":
         return ""
     if column in ("id", "approval_id"):

@@ -1,4 +1,4 @@
-"""Enqueue: what a job is born with, the order of arrival, and who may be a parent."""
+"""Enqueue: the fields of a new job, the order of arrival, and which jobs can be a parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events: told under the current fence, numbered by job, and read as one feed in which nothing appears too late."""
+"""Events: written under the current fence, numbered by job, and read as one feed in which nothing appears too late."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def messages(queue: TenantQueue, job_id: str) -> list[str]:
 async def feed(
     queue: TenantQueue, after: FeedPosition = START, *, limit: int = 1000, at_least: int = 0
 ) -> list[FeedEvent]:
-    """A page of the feed, once so many are there: anybody who writes on the same server may hold it back for a moment."""
+    """A page of the feed, once this many are there: any writer on the same server may delay it for a moment."""
     page: list[FeedEvent] = []
 
     async def enough() -> bool:
@@ -385,7 +385,7 @@ async def test_any_feed_position_is_accepted_by_the_database(queue: TenantQueue)
 async def test_after_a_restore_new_events_come_after_every_issued_position(
     queue: TenantQueue, sql: SqlConnection
 ) -> None:
-    """A restored database has forgotten turns that readers have seen; the epoch it is given tells them apart."""
+    """A restored database has lost positions that readers have seen; its new epoch distinguishes them."""
     job = await queue.running()
     await append_events(queue, report(job, event("old")))
     seen = FeedPosition(0, 2**62, NEVER, 9)  # far beyond what the database remembers

@@ -1,4 +1,4 @@
-"""Finishing: a grant ends at most once, and the answer is a receipt that stays the same whatever happens since."""
+"""Finishing: a lease ends at most once, and the receipt stays the same after any later change."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_a_final_failure_may_leave_a_result(queue: TenantQueue) -> None:
     assert [isinstance(one, Receipt) and one.status for one in reported] == [Status.FAILED, Status.FAILED, Status.RETRY]
     first, second, third = [await queue.job(job.id) for job in jobs]
     assert (first.result, first.error, first.sanitized, first.usage) == ('{"n": 1.10}', ERROR, True, None)
-    assert (second.result, third.result) == (None, None), "what is tried again has no result yet"
+    assert (second.result, third.result) == (None, None), "a job that will be retried has no result yet"
     await queue.verify()
 
 
@@ -114,7 +114,7 @@ async def test_the_receipt_stays_the_same_while_the_job_continues(queue: TenantQ
 
 
 async def test_a_repeated_finish_is_not_validated_again(queue: TenantQueue) -> None:
-    """The verb, the fence and the worker make it the same call; what else it says comes too late."""
+    """The operation, the fence and the worker make it the same call; its other fields are ignored."""
     job = await queue.running()
     receipt = await queue.do(complete(job, result='"first"'))
     assert await queue.do(complete(job, result='"second"')) == receipt
@@ -173,7 +173,7 @@ async def test_a_stale_worker_cannot_complete_a_reclaimed_job(queue: TenantQueue
 
 
 async def test_a_late_finish_whose_fence_is_current_is_accepted(queue: TenantQueue) -> None:
-    """G06: the lease has run out, but nobody took the job away."""
+    """G06: the lease has expired, but no process has swept the job yet."""
     for verb, make in MAKERS.items():
         job = await queue.running(type=verb, lease_seconds=1.0)
         await queue.do(cancel(job.id))

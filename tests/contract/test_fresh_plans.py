@@ -29,7 +29,7 @@ ROWS_READ = """
 
 
 class Watched(NamedTuple):
-    """A store, and somebody who sees how many rows its statements have read."""
+    """A store, and a counter of the rows that its statements have read."""
 
     store: PostgresStore
     owner: asyncpg.Connection[asyncpg.Record]
@@ -41,7 +41,7 @@ class Watched(NamedTuple):
 
 @pytest.fixture
 async def watched(postgres: Postgres) -> AsyncIterator[Watched]:
-    """On a database whose statistics nobody gathers."""
+    """On a database without statistics."""
     async with fresh_database(postgres) as name:
         owner = await asyncpg.connect(postgres.dsn(name))
         for (table,) in await owner.fetch("select tablename from pg_tables where schemaname = 'interlock'"):
@@ -55,7 +55,7 @@ async def watched(postgres: Postgres) -> AsyncIterator[Watched]:
 async def test_plans_made_for_empty_tables_stay_efficient_with_thousands_of_jobs(watched: Watched) -> None:
     store = watched.store
     await _add(store, 60)
-    for _ in range(6):  # by the sixth time a plan of its own is kept for every statement
+    for _ in range(6):  # by the sixth time a separate plan is cached for every statement
         await _work(store, await _claim(store, 10))
     await _add(store, WAITING)
     before = await watched.rows_read()
@@ -100,7 +100,7 @@ async def test_no_operation_reads_more_rows_after_a_tenant_has_grown(watched: Wa
 
 
 class Verbs:
-    """One of each, for jobs of serial agents and of nobody."""
+    """One of each, for jobs of serial agents and without an agent."""
 
     def __init__(self, store: PostgresStore) -> None:
         self._store = store
@@ -187,7 +187,7 @@ async def _claim(store: PostgresStore, count: int) -> list[Job]:
 
 
 async def _work(store: PostgresStore, jobs: list[Job]) -> None:
-    """A heartbeat for all; then most are completed, some fail, some are handed back."""
+    """A heartbeat for all; then most are completed, some fail, some are released."""
     await store.heartbeat(TENANT, [heartbeat(job) for job in jobs])
     await store.carry_out(TENANT, [complete(job) for job in jobs[::3] + jobs[1::3]])
     for job in jobs[2::6]:

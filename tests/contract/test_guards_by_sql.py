@@ -17,7 +17,7 @@ DENIED = "permission denied"
 
 @pytest.fixture(params=CONNECTIONS)
 def connection_name(request: pytest.FixtureRequest) -> str:
-    """Which door is tried: with our functions, a plain tool, the owner of the schema, the app role."""
+    """The connection to try: with our functions, a plain tool, the owner of the schema, the app role."""
     return str(request.param)
 
 
@@ -27,7 +27,7 @@ def engine(connection_name: str) -> str:
 
 
 def expected_error(sql: SqlConnection, *, ours: str, app: str | None = None) -> str:
-    """What the database is expected to say at this door."""
+    """The expected error of the database on this connection."""
     if sql.name == "plain":
         return FUNCTION
     return app if sql.name == "app" and app is not None else ours
@@ -46,25 +46,25 @@ async def test_a_generic_sql_tool_can_make_no_transition(
     assert await queue.trace(job.id) == before
 
 
-# What is wrong with an otherwise legal move from queued to cancelled, or from running to retry, and what is said.
+# What is wrong with an otherwise legal transition from queued to cancelled, or from running to retry, and the error.
 WRONG: dict[str, tuple[Status, Status, dict[str, int], str]] = {
     "the version stays": (Status.QUEUED, Status.CANCELLED, {"version": 0}, "raises version by one"),
     "the version jumps": (Status.QUEUED, Status.CANCELLED, {"version": 2}, "raises version by one"),
     "the version falls": (Status.QUEUED, Status.CANCELLED, {"version": -1}, "raises version by one"),
     "the version jumps without a move": (Status.QUEUED, Status.QUEUED, {"version": 2}, "raises version by one"),
-    "a grant does not raise the fence": (
+    "a claim does not raise the fence": (
         Status.QUEUED,
         Status.RUNNING,
         {"fence": 0},
         "fence rises exactly when a lease begins",
     ),
-    "a grant lowers the fence": (
+    "a claim lowers the fence": (
         Status.RETRY,
         Status.RUNNING,
         {"fence": -1},
         "fence rises exactly when a lease begins",
     ),
-    "the fence rises without a grant": (
+    "the fence rises without a claim": (
         Status.RUNNING,
         Status.RUNNING,
         {"fence": 1},
@@ -79,7 +79,7 @@ WRONG: dict[str, tuple[Status, Status, dict[str, int], str]] = {
     "a retry does not count": (Status.RUNNING, Status.RETRY, {"attempt": 0}, "attempt rises exactly when"),
     "a retry counts twice": (Status.RUNNING, Status.RETRY, {"attempt": 2}, "attempt rises exactly when"),
     "a release counts": (Status.RUNNING, Status.QUEUED, {"attempt": 1}, "attempt rises exactly when"),
-    "an attempt is given back": (Status.RETRY, Status.RUNNING, {"attempt": -1}, "attempt rises exactly when"),
+    "an attempt is lowered": (Status.RETRY, Status.RUNNING, {"attempt": -1}, "attempt rises exactly when"),
 }
 
 
@@ -172,7 +172,7 @@ async def test_on_sqlite_only_the_finishing_operation_writes_a_result(
 async def test_on_postgresql_a_job_that_stops_waiting_keeps_its_due_time(
     queue: TenantQueue, sql: SqlConnection, target: Status
 ) -> None:
-    """Its row in ready is found by that, and would stay behind for good."""
+    """Its row in ready is found by that, and would stay behind permanently."""
     job = await queue.job(await queue.add(deadline=queue.after(60)))
     columns = moved(sql, job, target, queue.clock.now) | {"run_at": job.run_at - 1}
     assert "change while it waits, not as it stops waiting" in await rejection(sql, *update(job, columns))

@@ -1,4 +1,4 @@
-"""Lists of what is rare are read from stretches that upkeep has noted; what they show never depends on that."""
+"""Lists with rare matches are read from job blocks that maintenance indexed; their contents never depend on that."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def every_page(queue: TenantQueue, filter: Filter) -> list[str]:
 
 
 def fits(job: Job, f: Filter) -> bool:
-    """What a list must show, said once more and plainly."""
+    """The expected list, computed again in a simple way."""
     return (
         (not f.statuses or job.status in f.statuses)
         and f.type in (None, job.type)
@@ -136,7 +136,7 @@ async def test_a_job_block_is_indexed_when_full_and_deleted_with_its_last_job(
 async def test_a_tag_added_later_is_found(queue: TenantQueue) -> None:
     ids = await queue.add_all([new_job() for _ in range(6)])
     await note(queue)
-    for id in (ids[1], ids[5]):  # in a stretch, and behind the last one
+    for id in (ids[1], ids[5]):  # in a block, and after the last one
         await queue.do(EditJob(id, OPERATOR, tags=("late",)))
     await note(queue, jobs=2)
     assert await every_page(queue, Filter(tags=("late",))) == [ids[5], ids[1]]
@@ -171,8 +171,8 @@ async def test_succeeded_jobs_are_found_among_any_number_of_waiting_ones(queue: 
 async def test_a_job_in_an_open_transaction_is_not_missed(
     queue: TenantQueue, sql: SqlConnection, place: str, postgres: Postgres
 ) -> None:
-    """It has a place among jobs that are there already, and nobody else can see it yet."""
-    before = await queue.add_all([new_job(type="late"), new_job()])  # nobody has to wait for the other's routes
+    """Its position is among existing jobs, and no other transaction can see it yet."""
+    before = await queue.add_all([new_job(type="late"), new_job()])  # neither waits for the other's keys
     await note(queue, jobs=2)
     connection = await asyncpg.connect(postgres.dsn(place, user=APP_LOGIN))
     try:

@@ -1,4 +1,4 @@
-"""Leases: a grant holds until its time, a heartbeat moves it on, and the clock alone never lets a stale worker in."""
+"""Leases: valid until they expire, extended by heartbeats; the clock alone never admits a stale worker."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ async def test_a_thousand_leases_that_expire_together_are_all_retried(queue: Ten
 
 
 async def test_a_stale_worker_changes_nothing(queue: TenantQueue) -> None:
-    """G05: whatever it sends, not even updated_at moves."""
+    """G05: no call of a stale worker changes even updated_at."""
     stale = await queue.running(lease_seconds=10.0)
     queue.clock.advance(10)
     current = await queue.again(stale, worker="w2")

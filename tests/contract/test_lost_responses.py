@@ -1,6 +1,6 @@
-"""PostgreSQL has done what it was asked, and the connection breaks before anybody hears of it.
+"""PostgreSQL has committed a call, and the connection breaks before the response arrives.
 
-What may be asked again is; what would then be answered otherwise is said to be uncertain. Neither is done twice.
+Safe calls are repeated; calls whose result would then differ are reported as uncertain. Neither runs twice.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ async def test_a_batch_of_all_kinds_of_commands_is_one_transaction(queue: Tenant
 
 
 async def test_concurrent_operator_commands_are_sent_separately(queue: TenantQueue, master: Any) -> None:
-    """Merged calls run again one by one if they fail; an order that may not be given twice is no part of one."""
+    """Merged calls run one by one if they fail; a call that may not be repeated is never merged."""
     front = batched(queue.store)
     ids = [await queue.add() for _ in range(5)]
     await asyncio.gather(*(front.carry_out(queue.tenant, [EditJob(id, OPERATOR, priority=1)]) for id in ids))

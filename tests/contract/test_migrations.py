@@ -27,7 +27,7 @@ PACKAGES = {engine: f"interlock.storage.{engine}" for engine in ("sqlite", "post
 
 
 class Place:
-    """A database of one's own, made and opened as a user would."""
+    """A separate database, created and opened as a user would."""
 
     def __init__(self, engine: str, name: str, postgres: Postgres) -> None:
         self.engine = engine
@@ -77,7 +77,7 @@ async def migrated(engine: str, tmp_path: Path, postgres: Postgres) -> AsyncIter
 
 @pytest.fixture
 async def empty(engine: str, tmp_path: Path, postgres: Postgres) -> AsyncIterator[Place]:
-    """A database in which nobody has done anything yet."""
+    """An unused database."""
     if engine == "sqlite":
         yield Place(engine, str(tmp_path / "empty.db"), postgres)
     else:
@@ -243,7 +243,7 @@ async def test_on_postgresql_the_owner_need_not_be_a_superuser(empty: Place, log
 async def test_on_postgresql_another_owner_of_the_same_server_gets_the_missing_roles_named(
     empty: Place, may: str
 ) -> None:
-    """Roles belong to the whole server: whoever did not make them needs them granted, and nothing more."""
+    """Roles belong to the whole server: a user that did not create them needs membership, and nothing more."""
     owner = f"interlock_test_other_{os.getpid()}"
     async with empty.sql() as sql:
         await sql.run(f"create role {owner} login {may}")
@@ -251,7 +251,7 @@ async def test_on_postgresql_another_owner_of_the_same_server_gets_the_missing_r
             await sql.run(f"alter database {empty.name} owner to {owner}")
             dsn = empty.postgres.dsn(empty.name, user=owner)
             older = (await sql.run("select current_setting('server_version_num')::integer < 160000"))[0][0]
-            if not (older and may == "createrole"):  # before version 16 whoever may create roles may grant them
+            if not (older and may == "createrole"):  # before version 16 CREATEROLE includes granting roles
                 with pytest.raises(
                     SchemaMismatch, match=f"run: grant interlock_app, interlock_sweep, interlock_verbs to {owner}"
                 ):
@@ -272,7 +272,7 @@ async def test_on_postgresql_another_owner_of_the_same_server_gets_the_missing_r
 
 
 async def whole_life(queue: TenantQueue) -> None:
-    """A family, a lease that runs out, and a limited agent whose waiting job is edited."""
+    """A family, a lease that expires, and a limited agent whose waiting job is edited."""
     agent = Agent("bot", "1", max_concurrency=1)
     await queue.store.registry.set_agent(queue.tenant, agent)
     first, second = [await queue.add(type="bot", agent_kind="bot", agent_id="1") for _ in range(2)]

@@ -1,4 +1,4 @@
-"""A SQLite file in the hands of another tool: Python's own sqlite3 module, of whatever version it is here."""
+"""A SQLite file in another tool: Python's own sqlite3 module, in the installed version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that poison other queues: JSON text is stored and returned byte for byte, wherever it may come from."""
+"""Values that poison other queues: JSON text is stored and returned byte for byte, from every source."""
 
 from __future__ import annotations
 

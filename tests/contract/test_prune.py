@@ -94,7 +94,7 @@ async def test_a_job_is_pruned_with_all_its_rows(
 
 
 async def deliver_everything(queue: TenantQueue) -> None:
-    """Nothing is on its way any more."""
+    """Nothing is in flight any more."""
     for channel in [due.channel for due in await queue.store.outbox.due_channels(100) if due.tenant == queue.tenant]:
         for taken in await take(queue, channel):
             delivered = DeliveryResult(taken.id, taken.grab, Outcome(DeliveryStatus.DELIVERED), 200, None)

@@ -1,4 +1,4 @@
-"""Whether a database can be worked on, as a balancer asks again and again."""
+"""Whether a database is usable, as a load balancer polls it."""
 
 from __future__ import annotations
 

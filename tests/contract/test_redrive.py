@@ -1,4 +1,4 @@
-"""Redrive: an ended job is done again by a new one, from the start, from its checkpoint, or after a step."""
+"""Redrive: a new job repeats a terminal one, from the start, from its checkpoint, or after a step."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ async def test_each_command_of_a_batch_has_its_own_result(queue: TenantQueue) ->
     assert [type(first.error), type(third.error)] == [NotFound, NotTerminal]
 
 
-@pytest.mark.parametrize("how", ["cancelled", "asked to stop", "succeeded"])
+@pytest.mark.parametrize("how", ["cancelled", "cancel requested", "succeeded"])
 async def test_a_job_whose_parent_accepts_no_children_is_redriven_without_one(queue: TenantQueue, how: str) -> None:
     parent = await queue.running(type="parent")
     child = await ended(queue, parent_id=parent.id)

@@ -1,4 +1,4 @@
-"""Release: a job handed back on purpose, now, later, or when its children have ended; it spends no attempt."""
+"""Release: a worker returns a job now, for later, or until its children are terminal; it uses no attempt."""
 
 from __future__ import annotations
 

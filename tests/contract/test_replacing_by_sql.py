@@ -78,7 +78,7 @@ def tool(request: pytest.FixtureRequest, filled: bytes, tmp_path: Path) -> Itera
 
 
 class Tool:
-    """A connection that is no verb's: with our functions, or without."""
+    """A connection outside the operations: with our functions, or without."""
 
     def __init__(self, name: str, path: str) -> None:
         self.has_functions = name == "functions"
@@ -114,7 +114,7 @@ def keys(tool: Tool, table: str) -> list[list[str]]:
 
 
 def other(column: str) -> str:
-    """A value that keeps every CHECK and is in nobody's way."""
+    """A value that passes every CHECK and conflicts with no row."""
     values = {
         "id": f"'{new_id()}'", "seq": "seq + 1000", "hash": "zeroblob(32)", "fence": "fence + 1000", "at": "at + 1000",
         "voter": "'user:nobody'", "occurrence": "occurrence + 1000", "name": "'other'", "version": "version + 1000",

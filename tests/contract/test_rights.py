@@ -296,7 +296,7 @@ async def test_without_a_tenant_no_row_of_any_table_is_visible(
 async def test_the_owner_too_sees_only_its_tenant(
     queue: TenantQueue, neighbour: TenantQueue, sql: SqlConnection, place: str, clock: ManualClock, postgres: Postgres
 ) -> None:
-    """FORCE: the owner of a table is not exempt, nor is whoever has the sweeper's role without acting as it."""
+    """FORCE: the owner of a table is not exempt, nor is a member of the sweeper's role that does not act as it."""
     await furnish(queue)
     await furnish(neighbour)
     await sql.run("insert into move_delta (tenant, job_id) select tenant, id from job")

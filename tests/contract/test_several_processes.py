@@ -84,7 +84,7 @@ async def test_a_job_that_could_not_be_added_leaves_no_trace(queue: TenantQueue,
 
 
 async def test_a_finish_respects_changes_by_others_since_the_lease(queue: TenantQueue, beside: TenantQueue) -> None:
-    """What a process remembers of its grants is used only while it holds: same fence, same worker, same version."""
+    """The lease cache of a process is used only while it is valid: same fence, same worker, same version."""
     await queue.add_all([new_job() for _ in range(12)])
     jobs = await queue.claim(limit=12)
     asked, lost = jobs[3], jobs[7]

@@ -32,7 +32,7 @@ from tests.support.stores import APP_LOGIN, ManualClock
 
 
 class Map:
-    """Everybody's jobs are on the shards that are named; new ones go to the last of them, save some types."""
+    """The jobs of all tenants are on the named shards; new ones go to the last of them, except some types."""
 
     def __init__(self) -> None:
         self.names: Sequence[str] = SHARDS
@@ -57,7 +57,7 @@ def map() -> Map:
 
 @pytest.fixture
 async def queue(addresses: dict[str, str], map: Map, clock: ManualClock, tenant: str) -> AsyncIterator[TenantQueue]:
-    """A tenant whose jobs are wherever the map says."""
+    """A tenant whose jobs are where the map places them."""
     opened = await open_sharded_store(addresses, supplier=map, size=2, clock=clock)
     try:
         yield TenantQueue(opened, tenant, clock)

@@ -31,7 +31,7 @@ from tests.support.stores import APP_LOGIN, ManualClock
 
 
 class Spread:
-    """A supplier that has everybody's jobs on both shards; new ones go to the one it is told."""
+    """A supplier that has the jobs of all tenants on both shards; new ones go to the one that a test names."""
 
     def __init__(self) -> None:
         self.current = "a"
@@ -91,7 +91,7 @@ async def created(queue: TenantQueue, type: str | None = None) -> str:
 
 
 async def on_both(wide: TenantQueue, spread: Spread, count: int = 3) -> list[str]:
-    """New jobs, in turn on either shard."""
+    """New jobs, alternately on both shards."""
     ids = []
     for number in range(count * 2):
         spread.current = SHARDS[number % 2]
@@ -367,7 +367,7 @@ async def test_an_unavailable_shard_does_not_affect_the_others(
             assert here.tenant in {due.tenant for due in await router.due_leases(1000)}
             await here.sweep()
             assert (await here.job(job.id)).attempt == 2
-            with pytest.raises(Unavailable):  # nobody can say that it does not exist
+            with pytest.raises(Unavailable):  # no shard can rule out that it exists
                 await router.tokens.find(hashlib.sha256(b"unknown").digest())
             wire.restore()
             await eventually(lambda: _is_up(router))

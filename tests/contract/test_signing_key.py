@@ -1,4 +1,4 @@
-"""The key that all servers of one database share: random, kept there, and changed by nobody."""
+"""The key that all servers of one database share: random, stored there, and never changed."""
 
 from __future__ import annotations
 

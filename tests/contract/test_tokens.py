@@ -20,7 +20,7 @@ _numbers = itertools.count(1)
 
 
 def new_token(**fields: Any) -> NewToken:
-    """A token that may read, kept under a hash of its own."""
+    """A token that may read, stored under its own hash."""
     hash = hashlib.sha256(b"token %d of this file" % next(_numbers)).digest()
     return NewToken(**{"id": new_id(), "hash": hash, "roles": ("read",), "created_by": OPERATOR, **fields})
 

@@ -1,4 +1,4 @@
-"""Subscriptions and the outbox: who is told of what, in the same transaction, and how deliveries are handed out."""
+"""Subscriptions and the outbox: the deliveries that a transition writes, and how senders claim them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def test_an_expired_subscription_gets_nothing_until_renewed(queue: TenantQ
     assert renewed.expires_at == queue.after(5)
     await queue.add()
     queue.clock.advance(6)
-    assert await heard(queue) == ["job.queued"], "what happened before the end is told after it too"
+    assert await heard(queue) == ["job.queued"], "an event from before the end is delivered after it too"
     assert (await queue.store.outbox.renew(queue.tenant, mine.id, None)) == renewed._replace(expires_at=None)
 
 

@@ -1,4 +1,4 @@
-"""Why a job does not run, clause by clause: what is said is what holds the job back."""
+"""Why a job does not run, reason by reason: the named reason is the one that blocks the job."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_a_worker_with_a_lease_is_present_without_polling(queue: TenantQue
     assert "busy" in reported.reason.message
     assert await queue.claimed(types=frozenset({"long"}), worker=held.worker) == [id]
     another = await queue.add(type="long")
-    queue.clock.advance(61)  # both leases have run out
+    queue.clock.advance(61)  # both leases have expired
     assert await clauses(queue, another) == ["no_worker_for_type"]
 
 

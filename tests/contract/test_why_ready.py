@@ -84,7 +84,7 @@ async def test_exactly_the_jobs_reported_as_ready_are_leased_to_the_present_work
 
 
 async def add_some(queue: TenantQueue, chance: random.Random) -> list[str]:
-    """Jobs with needs of every kind. A deadline that passes frees a place in a line, so those have none."""
+    """Jobs with all kinds of needs. A passed deadline frees a concurrency slot, so jobs with a deadline have none."""
     made = []
     for _ in range(chance.randint(2, 6)):
         fields: dict[str, Any] = {
@@ -104,7 +104,7 @@ async def add_some(queue: TenantQueue, chance: random.Random) -> list[str]:
 
 
 async def end_somehow(queue: TenantQueue, chance: random.Random, job: Job) -> list[str]:
-    """One of the ways in which a run goes on or ends; new jobs that came of it."""
+    """One of the ways in which a run continues or ends; the new jobs that it created."""
     match chance.randrange(7):
         case 0:
             await queue.do(complete(job))

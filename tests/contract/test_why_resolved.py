@@ -1,4 +1,4 @@
-"""The clause that decides is the one to lift: lifting what is named, again and again, makes a job run, and nothing less does."""
+"""The named reason decides: resolving each named reason makes a job run, and nothing less does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.stores import START, ManualClock
 HOURS: Final = 7200.0
 NEEDS: Final = {"requires": ("gpu",), "repository": "org/x", "affinity_key": "k", "type": "render"}
 AGENT: Final = {"agent_kind": "bot", "agent_id": "a"}
-# Each worker lacks one thing less than the one before, in the order in which the clauses decide.
+# Each worker lacks one thing less than the previous one, in the order in which the reasons decide.
 WORKERS: Final[dict[ReasonCode, dict[str, Any]]] = {
     ReasonCode.NO_WORKER_FOR_TYPE: {"types": frozenset({"other"})},
     ReasonCode.NO_WORKER_WITH_CAPABILITIES: {},
@@ -103,7 +103,7 @@ async def test_removing_the_first_reason_repeatedly_makes_a_job_run(
     clock.now = START
     queue = TenantQueue(store, f"knot-{next(_numbers)}", clock)
     knot = Knot(queue)
-    busy = busy and (waits != "nothing" or later)  # else it was there first, and has the place itself
+    busy = busy and (waits != "nothing" or later)  # else it was there first, and has the slot itself
     id = await knot.tie(waits=waits, later=later, paused=paused, busy=busy, lacking=lacking)
     lifted = []
     while (clause := ReasonCode((await clauses(queue, id))[0])) is not ReasonCode.READY:

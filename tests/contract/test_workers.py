@@ -1,4 +1,4 @@
-"""Workers as they were seen. What these rows say explains; what jobs do never depends on them."""
+"""Worker presence. These rows only explain; the behavior of jobs never depends on them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_a_worker_without_a_recent_poll_and_without_a_lease_is_deleted(que
 
 
 async def test_workers_of_all_tenants_are_deleted_in_small_batches(queue: TenantQueue, rival: TenantQueue) -> None:
-    queue.clock.advance(-10 * DAY)  # longer ago than whatever other tests have left behind
+    queue.clock.advance(-10 * DAY)  # longer ago than any data of other tests
     for one in (queue, rival):
         await note(one, "a")
         await note(one, "b")

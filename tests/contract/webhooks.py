@@ -1,4 +1,4 @@
-"""Words for tests of webhooks: who listens, what is due, and what becomes of it."""
+"""Helpers for tests of webhooks: subscriptions, due deliveries, and their results."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def delivery(queue: TenantQueue, id: str) -> Delivery:
 
 
 async def heard(queue: TenantQueue) -> list[str]:
-    """The events that are due, and are now told."""
+    """The events that are due, and are now delivered."""
     taken = await take(queue)
     for dispatch in taken:
         assert await settle(queue, dispatch, OK, 200)

@@ -67,7 +67,7 @@ def request(type: str = "work", payload: str = "{}", **fields: Any) -> JobReques
 
 
 def same(job: Job) -> Job:
-    """A job to compare: lists are lists of either kind, and a fence is only told to whoever holds the job."""
+    """A job to compare: lists are lists of either kind, and only the lease holder sees the fence."""
     fence = job.fence if job.status is Status.RUNNING else 0
     return job._replace(tags=tuple(job.tags), requires=tuple(job.requires), awaiting=tuple(job.awaiting), fence=fence)
 

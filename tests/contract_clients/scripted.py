@@ -1,4 +1,4 @@
-"""A server that says what a test tells it to, and remembers what it was asked."""
+"""A server that returns what a test prescribes, and records the requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOST = b""  # hang up without an answer
 
 @dataclass
 class Scripted:
-    """Answers in order, the last one again and again."""
+    """Responses in order, the last one repeatedly."""
 
     answers: list[bytes]
     url: str = ""
@@ -39,7 +39,7 @@ class Scripted:
 
 @dataclass
 class Disconnecting(Scripted):
-    """Hangs up on the first body without a word, and answers whoever asks by a head alone before sending another."""
+    """Closes the connection at the first body, and responds to later requests by the head alone."""
 
     gone: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
 

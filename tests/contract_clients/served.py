@@ -1,4 +1,4 @@
-"""An app whose jobs live behind a server, for tests that must not be able to tell."""
+"""An app whose jobs are behind a server, for tests that must not depend on that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.stores import ManualClock
 
 @asynccontextmanager
 async def served_app(store: Store, clock: ManualClock, objects: Objects | None = None) -> AsyncIterator[StoreApp]:
-    """The app of the tests of workers, connected over HTTP; the server does the chores."""
+    """The app of the tests of workers, connected over HTTP; the server runs maintenance."""
     async with serving(store, clock, Options(tenant=TENANT), objects=objects) as api:
 
         async def connect() -> Client:

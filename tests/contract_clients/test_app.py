@@ -1,4 +1,4 @@
-"""Apps and workers on a server: the same code as on a database, told only where and with which token."""
+"""Apps and workers on a server: the same code as on a database, with only an address and a token."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_options_that_do_not_apply_to_a_url_are_rejected_immediately(
 
 
 async def worker(directory: Path, *options: str, **variables: str) -> tuple[int, str]:
-    """The exit code of a worker process that stops when nothing is due, and what it said."""
+    """The exit code of a worker process that stops when nothing is due, and its output."""
     (directory / "shop.py").write_text(MODULE)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "interlock", "worker", "shop:app", "--drain", *options,

@@ -1,4 +1,4 @@
-"""What the command line follows on a server: the events of all jobs, as they are told."""
+"""What the command line follows on a server: the events of all jobs, live."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_events_of_all_jobs_are_followed_through_a_server(api: Api, tenant
             heard.append(event)
 
     async def something_is_heard() -> bool:
-        """What was told before the stream was open is not part of it, so it is told until it is heard."""
+        """Events from before the stream was open are not part of it, so emit until one arrives."""
         event = Event(wire.new_id(), Level.INFO, "going on", None)
         await api.engine.progress.reports(tenant, [Report(job.id, job.fence, "w", (event,))])
         return bool(heard)

@@ -1,4 +1,4 @@
-"""One call over HTTP: repeated when that is safe, patient as it is told, and faithful to one host."""
+"""One call over HTTP: repeated when that is safe, waiting as the server asks, and only to one host."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_a_call_that_was_never_sent_is_reported_as_not_applied() -> None:
         full = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         sockets.enter_context(
             socket.create_connection(full.getsockname())
-        )  # nobody takes it, so there is no room for more
+        )  # no process accepts it, so the backlog is full
         client = HttpClient(f"http://127.0.0.1:{full.getsockname()[1]}", retry_seconds=0.3)
         with pytest.raises(Unavailable) as nothing:
             await client.jobs.enqueue([JobRequest(type="work")])

@@ -45,13 +45,13 @@ KEY: Final = b"the key of every server of one database"
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Whoever looks with the browser of its file, or at a server, runs in the loop of its file."""
+    """All tests that use the browser or a server of a file run in the event loop of that file."""
     ours = (item for item in items if Path(__file__).parent in item.path.parents)
     share_the_loop_of_their_file(item for item in ours if {"chromium", "store"} & {*getattr(item, "fixturenames", ())})
 
 
 class Ticks:
-    """Seconds that pass when a test says so."""
+    """A clock that a test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -100,7 +100,7 @@ async def serving(
 async def a_server(
     engine: Engine, clock: ManualClock, ticks: Ticks, *, auth: bool, tenant: str, key: bytes = KEY
 ) -> AsyncIterator[Board]:
-    """The API and the dashboard behind one door, as `interlock serve` puts them."""
+    """The API and the dashboard behind one address, as `interlock serve` runs them."""
     sessions, throttle = Sessions(key, seconds=ticks), SignInThrottle(seconds=ticks)
     dashboard = Dashboard(engine, auth=auth, tenant=tenant, sessions=sessions, throttle=throttle)
     with listen("127.0.0.1", 0) as listening:
@@ -115,7 +115,7 @@ async def a_server(
 
 @pytest.fixture
 def tenant(request: pytest.FixtureRequest) -> str:
-    """A tenant of its own for each test: those of one file share a PostgreSQL database."""
+    """A separate tenant for each test: those of one file share a PostgreSQL database."""
     return f"tenant-{abs(hash(request.node.nodeid)) % 10**9}"
 
 

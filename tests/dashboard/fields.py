@@ -26,7 +26,7 @@ RECORDS: Final[tuple[Any, ...]] = (
     Presence, ClaimFilter,
 )  # fmt: skip
 
-# Made by us, or of a shape that leaves no choice: ids, hashes, words of ours, and what is no text to anybody.
+# Generated, or of a fixed format: IDs, hashes, our own words, and values that are not text.
 NOT_CHOSEN: Final = {
     "Job": {"id", "parent_id", "redrive_of", "approval_id", "awaiting", "traceparent", "backoff", "tenant"},
     "HistoryRow": {"job_id"},

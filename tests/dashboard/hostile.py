@@ -1,4 +1,4 @@
-"""A tenant whose every field is hostile: the corpus wherever a text is taken, as many strings at once as fit."""
+"""A tenant whose every field is hostile: the corpus in every text field, as many strings as the field can hold."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Planter:
         engine, who = self._engine, self._who(text)
         asking = await self._claimed(text, agent=CROWD)
         approval, link = await self._asked(asking, text, text)
-        self.planted.add("a gate", f"/approvals/{approval.id}")
+        self.planted.add("an approval", f"/approvals/{approval.id}")
         self.planted.add("a bearer of a name", "/approve", {"token": link, "form_token": self._form_token})
         running = await self._claimed(text)
         holder = Holder(running.id, running.fence, text)
@@ -102,7 +102,7 @@ class Planter:
         decided = await self._claimed(text)
         approval, _ = await self._asked(decided, text, text)
         await engine.approvals.decide(who, approval.id, Decision.APPROVE, comment=text, data=json.dumps({text: text}))
-        self.planted.add("a gate that somebody decided", f"/approvals/{approval.id}")
+        self.planted.add("an approval with a vote", f"/approvals/{approval.id}")
         wanted = TokenRequest(
             roles=["work"], description=text, worker_id=as_worker(text), key=text, types=[text], repositories=[text],
             capabilities=[text],
@@ -114,14 +114,14 @@ class Planter:
         return running
 
     async def _signed_in(self, text: str) -> None:
-        """Somebody of a tenant of that name, known by that name."""
+        """A user of a tenant of that name, with that name."""
         there = Principal(text, user("somebody"), ROLES)
         wanted = TokenRequest(roles=["read", "work"], worker_id=as_worker(text))
         token = await self._engine.tokens.create(there, wanted)
         self.planted.cookies.append(self._sessions.begin(token.text))
 
     async def _waiting(self, text: str, parent: Job) -> None:
-        """A job that nobody takes, for every reason there is."""
+        """A job that no worker claims, for every possible reason."""
         engine, who = self._engine, self._who(text)
         child = await engine.jobs.enqueue(who, self._request(text, parent_id=parent.id, agent=CROWD))
         self.planted.add("a job that waits", f"/jobs/{child.id}")
@@ -157,7 +157,7 @@ class Planter:
         decided = await self._claimed(type, tome)
         approval, _ = await self._asked(decided, type, tome, schema="{}")
         await engine.approvals.decide(who, approval.id, Decision.APPROVE, comment=tome, data=value)
-        self.planted.add("a decided gate", f"/approvals/{approval.id}")
+        self.planted.add("a decided approval", f"/approvals/{approval.id}")
         self.planted.add("a job that asked", f"/jobs/{decided.id}")
 
         self.planted.add("a subscription", f"/webhooks/{await self._subscribed(who, names)}")
@@ -169,7 +169,7 @@ class Planter:
         self.planted.add("a job that is not there", f"/jobs/{quote(tome, safe='')}")
 
     async def _asked(self, job: Job, worker: str, text: str, *, schema: str | None = None) -> tuple[Approval, str]:
-        """A gate with the token of its link."""
+        """An approval with the token of its link."""
         rule = {"type": "string", "title": text, "description": text, "default": text}
         chosen = {"enum": [text], "title": text, "description": text}
         asks = schema or json.dumps({"properties": {text: rule, f"{text}, one of": chosen}})
@@ -189,7 +189,7 @@ class Planter:
         return (await self._engine.webhooks.subscribe(who, wanted)).subscription.id
 
     async def _recorded(self, job: Job, worker: str, names: Sequence[str]) -> None:
-        """All that a worker can say while it works."""
+        """Everything that a worker can report while it works."""
         engine, tenant = self._engine, self._tenant
         values = [json.dumps({name: [name]}) for name in names]
         events = [

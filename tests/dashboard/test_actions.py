@@ -1,4 +1,4 @@
-"""Every action, pressed in a real browser without script: the form, the deed, the page that comes after."""
+"""Every action, in a real browser without script: the form, the effect, the next page."""
 
 from __future__ import annotations
 

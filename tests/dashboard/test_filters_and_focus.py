@@ -1,4 +1,4 @@
-"""Finding the way with few moves: filters that add up, marks that stay, keys, copies, and times that tell something."""
+"""Navigation: filters that combine, focus that stays, keys, copying, and readable times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from interlock.wire import JobRequest
 from tests.dashboard.conftest import Board, follow, patient, press_at_once
 from tests.dashboard.scene import Scene
 
-# What a button says next, which it may say for no longer than a busy machine needs to look.
+# The next label of a button, shown at least as long as a busy machine needs to read it.
 FIRST_WORD = """button => {
   window.firstWord = new Promise((said) =>
     new MutationObserver(() => said(button.textContent)).observe(button, { childList: true }));

@@ -83,7 +83,7 @@ async def test_no_page_changes_its_structure_for_hostile_text(board: Board, tena
         for first in LISTS:
             await looked_through(tab, first)
         for kind, asks in planted.asks.items():
-            whole = script and len(asks) < len(TEXTS)  # so many strings to a page that few pages have them all
+            whole = script and len(asks) < len(TEXTS)  # enough strings per page that few pages contain them all
             seen = tab.seen()
             for ask in asks if whole else asks[-1:]:
                 await tab.look_at(*ask, seen)
@@ -106,7 +106,7 @@ async def test_no_page_changes_its_structure_for_hostile_text(board: Board, tena
 
 
 def elsewhere(engine: Engine, planted: Planted) -> list[str]:
-    """The pages of the table that are no list above and about nothing that was planted."""
+    """The pages of the table that are not in a list above and show nothing of the hostile tenant."""
     table = Dashboard(engine, auth=False, tenant="")
     seen = {table.find("GET", urlsplit(path).path)[0].path for path in LISTS}
     for path, form in (ask for asks in planted.asks.values() for ask in asks):

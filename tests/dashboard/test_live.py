@@ -1,4 +1,4 @@
-"""With script a page keeps itself true: only what differs changes, and what somebody is doing is left alone."""
+"""With script a page updates itself: only differences change, and user input in progress stays."""
 
 from __future__ import annotations
 

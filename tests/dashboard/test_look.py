@@ -1,4 +1,4 @@
-"""What everybody can see: contrast in light and dark, and nothing that moves for those who asked for stillness."""
+"""Accessible to all users: contrast in light and dark, and no motion for users who prefer reduced motion."""
 
 from __future__ import annotations
 

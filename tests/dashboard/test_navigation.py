@@ -1,4 +1,4 @@
-"""Where somebody is led: to the pages that their roles allow, and to no others."""
+"""Navigation shows the pages that the roles of a user allow, and no others."""
 
 from __future__ import annotations
 

@@ -31,13 +31,13 @@ NOW = 100 * MINUTE + 1
 
 
 def heights(path: str, top: float) -> list[float]:
-    """The values that a path was drawn from, as far as its points tell."""
+    """The values that a path was drawn from, as far as its points show them."""
     drawn = [float(y) for _, y in re.findall(r"([\d.]+),([\d.]+)", path)]
     return [round((plots.BASELINE - y) / (plots.BASELINE - 2) * top, 1) for y in drawn]
 
 
 async def quarter_of_an_hour(board: Board, tenant: str) -> None:
-    """Each minute two jobs come, one succeeds; in the last one another fails for good."""
+    """Each minute two jobs come, one succeeds; in the last one another fails permanently."""
     who = local(tenant)
     for minute in range(15):
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Whatever stands in an address or a form, the answer is a page, and no defect."""
+"""For any address or form the response is a page, never a server error."""
 
 from __future__ import annotations
 

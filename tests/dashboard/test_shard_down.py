@@ -1,4 +1,4 @@
-"""The dashboard over two shards, one of which is out of reach: a page says which, and comes back by itself."""
+"""The dashboard over two shards, one of which is unavailable: a page names it, and recovers by itself."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_a_page_of_a_tenant_on_an_unavailable_shard_reports_it_and_other_p
         ):
 
             async def look(url: str, *given: str) -> bool:
-                """Whether the page is whole and says this."""
+                """Whether the page is complete and contains this text."""
                 page = await browser.get(url)
                 return page.status_code == 200 and all(words in page.text for words in given)
 

@@ -1,4 +1,4 @@
-"""Whatever is typed into an address or a form comes back as text, on every page that takes any."""
+"""Input in an address or a form is shown again as text, on every page that accepts any."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.eventually import RETRY_SECONDS
 
 NAMES_BATCH_SIZE: Final = 45  # what the longest head of a request has room for, spelled as addresses spell it
 READS: Final = re.compile(r"""\.(?:one|all|raw|number|integer|timestamp)\(["'](\w+)["']\)""")
-# What the other fields of a form say, so that each has its turn to be looked at.
+# The values of the other fields of a form, so that each field is checked once.
 SENSIBLE: Final = {
     "role": "read", "event": "job.failed", "url": "https://hooks.example/x", "decision": "deny", "action": "cancel",
     "scope": "filter", "priority": "1", "max_concurrency": "1",
@@ -70,7 +70,7 @@ async def test_typed_text_is_returned_as_text(board: Board, stage: Scene, chromi
         token = (await http.get("/queues")).text.partition('name="form_token" value="')[2].partition('"')[0]
         for page in (one for one in pages() if one.path not in DOWNLOADED):
             for path, given in typed(stage, page):
-                board.ticks.now += WINDOW_SECONDS  # so that nobody has guessed too often
+                board.ticks.now += WINDOW_SECONDS  # so that the sign-in throttle does not apply
                 get = page.method == "GET"
                 answer = await (
                     http.get(path, params=given) if get else http.post(path, data={**given, "form_token": token})

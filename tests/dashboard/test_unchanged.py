@@ -1,4 +1,4 @@
-"""Whoever approves without changing anything approves what was proposed, whatever characters it is made of."""
+"""An approver who changes nothing approves exactly the proposal, with any characters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PERSON: Final = {"type": "object", "required": ["name"], "properties": {"name": 
 
 
 def sent_by_a_browser(fields: Iterable[Input]) -> list[tuple[str, str]]:
-    """What comes of a form that nobody changes: ends of lines are sent as a browser sends them."""
+    """The result of an unchanged form: line ends are sent as a browser sends them."""
     sent: list[tuple[str, str]] = []
     for field in fields:
         if field.kind == "group":
@@ -45,7 +45,7 @@ def sent_by_a_browser(fields: Iterable[Input]) -> list[tuple[str, str]]:
 
 
 def unchanged(rule: dict[str, Any], proposed: str, *, required: bool) -> str:
-    """What a field of this rule makes of a proposal that nobody changes."""
+    """The result of a field of this rule for an unchanged proposal."""
     schema = json.dumps({"properties": {"it": rule}, "required": ["it"] if required else []})
     details = f'{{"it": {proposed}}}'
     text = forms.data(schema, Fields(urlencode(sent_by_a_browser(forms.inputs(schema, details)))), details)

@@ -1,4 +1,4 @@
-"""A tab of a real browser that says what it was shown, and notes whatever ran or was fetched."""
+"""A tab of a real browser that reports what it shows, and records everything that ran or was fetched."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGES_OF_A_BUNDLE: Final = 100
 OURS: Final = re.compile(
     r'<script src="/static/[^>]*></script>|<link rel="stylesheet"[^>]*>|<nav aria-label="Pages">.*?</nav>', re.DOTALL
 )
-# What nobody sees still runs and fetches, and to paint it would cost the most.
+# Hidden content still runs and fetches, and painting it would cost the most.
 UNPAINTED: Final = '<!doctype html><link rel="icon" href="/static/icon.svg"><body hidden>'
 
 # All elements, names of attributes, addresses that leave us, and how often each text stands whole in a text or a value.
@@ -80,7 +80,7 @@ class Watched:
         return Seen([0] * len(self._texts))
 
     async def visit(self, path: str, seen: Seen, *, again: bool) -> str | None:
-        """Load a page as anybody does, `again` also by its own script; the answer is the page after it."""
+        """Load a page as a user does, `again` also by its own script; return the page after it."""
         await self._page.goto(self._url + path)
         await self._look(seen)
         next = self._page.locator("nav.pages a[rel=next]")
@@ -156,7 +156,7 @@ class Shape(HTMLParser):
 
 @cache
 def usual() -> set[str]:
-    """What our own templates are made of, whatever they show."""
+    """The elements of our templates, for any content."""
     shape = Shape()
     for template in (files("interlock.dashboard") / "templates").iterdir():
         shape.feed(re.sub(r"\{[%{#].*?[%}#]\}", "", template.read_text(), flags=re.DOTALL))
@@ -175,7 +175,7 @@ def is_inert(seen: Seen, what: str) -> None:
 
 
 def shows_all(seen: Seen, what: str) -> None:
-    """Each string stood whole wherever a plain one did."""
+    """Each string appeared completely where a plain one did."""
     *hostile, plain = seen.encoded
     assert plain > 0, what
     assert [i for i, count in enumerate(hostile) if count < plain] == [], (what, plain)

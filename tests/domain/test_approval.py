@@ -1,4 +1,4 @@
-"""What a ballot does to a gate and its job, as tables and properties."""
+"""The effect of a vote on an approval and its job, as tables and properties."""
 
 from __future__ import annotations
 
@@ -118,13 +118,13 @@ REFUSALS: dict[str, tuple[CastVote, Approval, type[Error]]] = {
     "the opener itself": (command(actor="worker:w"), an_approval(), Forbidden),
     "another digest": (command(digest="0" * 64), an_approval(), DigestMismatch),
     "an empty digest": (command(digest=""), an_approval(), DigestMismatch),
-    "a digest that is no ASCII": (command(digest="é"), an_approval(), DigestMismatch),
+    "a digest that is not ASCII": (command(digest="é"), an_approval(), DigestMismatch),
     "a token where there is none": (command(token_sha256=SECRET), an_approval(), NotFound),
     "another token": (command(token_sha256=b"x" * 32), an_approval(token_sha256=SECRET), NotFound),
     "data with a denial": (command(DENY, data="1"), an_approval(), Invalid),
     "data with several votes": (command(data="1"), an_approval(required=2), Invalid),
-    "an expired gate": (command(), an_approval(status=ApprovalStatus.EXPIRED, closed_at=NOW), ApprovalExpired),
-    "a void gate": (command(), an_approval(status=ApprovalStatus.VOID, closed_at=NOW), ApprovalVoid),
+    "an expired approval": (command(), an_approval(status=ApprovalStatus.EXPIRED, closed_at=NOW), ApprovalExpired),
+    "a void approval": (command(), an_approval(status=ApprovalStatus.VOID, closed_at=NOW), ApprovalVoid),
     "a denial after one's approval": (command(DENY), an_approval(FIRST, status=ApprovalStatus.APPROVED, **CLOSED), AlreadyDecided),
     "an approval after a denial": (command(), an_approval(AGAINST, status=ApprovalStatus.DENIED, **CLOSED), AlreadyDecided),
     "somebody else's approval": (

@@ -1,4 +1,4 @@
-"""The rules of artifacts that need no store: what is shown, what becomes of the rest, and what may be said."""
+"""The rules of artifacts that need no store: which versions are listed, which are deleted, and valid names."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_every_key_has_one_path_and_its_checksum_is_valid(
     assert behind | set(done.spare) | set(done.replaced) == {old.key for old in before if old.key is not None} | safe
     assert not behind & {*done.spare, *done.replaced}
     assert len({*done.spare, *done.replaced}) == len(done.spare) + len(done.replaced)
-    # Nobody is told of an artifact that is not there, unless a later one of the same batch has replaced it.
+    # Nothing reports an artifact that does not exist, unless a later one of the same batch has replaced it.
     assert len(done.answers) == len(items)
     last = {(item.job_id, item.name): i for i, item in enumerate(items) if not isinstance(done.answers[i], Rejected)}
     for place, i in last.items():

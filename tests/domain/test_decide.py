@@ -1,4 +1,4 @@
-"""Decisions as tables: an order and a standing in, a change or a refusal out."""
+"""Decisions as tables: a command and a job state in, a transition or an error out."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ LAST: dict[str, Any] = {"attempt": 3}
 OFTEN: dict[str, Any] = {"releases": MAX_RELEASES}
 OVER: dict[str, Any] = {"lease_expires_at": NOW}
 
-# Order, what is special about the running job, and what becomes of it.
+# Command, the special fields of the running job, and the outcome.
 RUNNING: list[tuple[Command, dict[str, Any], Status, int]] = [
     (CompleteJob(**LEASE), {}, Status.SUCCEEDED, 1),
     (CompleteJob(**LEASE), LAST, Status.SUCCEEDED, 3),

@@ -48,7 +48,7 @@ def test_options_are_digested_field_by_field() -> None:
     assert carried(of_creation(full))["options"] == hexed(text)
 
 
-# The ID is part of the chain; the others tell when a job is due and what an enqueue does, and are not stored with it.
+# The ID is part of the chain; the others control the due time and the enqueue, and are not stored with the job.
 NOT_DIGESTED = {"id", "run_at", "delay_seconds", "fault", "key_lifetime_seconds"}
 
 

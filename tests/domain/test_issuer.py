@@ -1,4 +1,4 @@
-"""Issuers as the settings name them: what is missing or odd is said, with its place."""
+"""Issuers as the settings name them: errors name the missing or invalid member."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guard over JSON text: what it keeps, what it refuses and where it says the trouble is."""
+"""The guard over JSON text: what it accepts, what it rejects, and the position in its errors."""
 
 import json
 import math

@@ -38,7 +38,7 @@ needs = st.fixed_dictionaries(
 
 
 def allowed(policy: Policy) -> ClaimFilter:
-    """The widest ask that a policy allows; whatever affinity key is named, no policy limits it."""
+    """The widest claim that a policy allows; no policy limits the affinity key."""
     return ClaimFilter("w", policy.types, policy.repositories, policy.capabilities, None)
 
 

@@ -32,7 +32,7 @@ chances = st.floats(0, 1, exclude_max=True)
 
 
 def grown(policy: Backoff, attempt: int) -> float:
-    """The specification: min(max, base · multiplier^(attempt-1)), in seconds; fixed and linear as their names say."""
+    """The specification: min(max, base · multiplier^(attempt-1)), in seconds; fixed and linear accordingly."""
     if policy.kind == "fixed":
         seconds = policy.base_seconds
     elif policy.kind == "linear":

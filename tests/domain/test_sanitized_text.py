@@ -1,4 +1,4 @@
-"""Text that is mended rather than refused: lone surrogates are replaced, and nothing else."""
+"""Text that is sanitized rather than rejected: lone surrogates are replaced, and nothing else."""
 
 import json
 

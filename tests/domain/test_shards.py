@@ -1,4 +1,4 @@
-"""What an id tells of its shard, where a new tenant goes, and numbers that never meet."""
+"""The shard number in an ID, the shard of a new tenant, and sequence numbers that never collide."""
 
 from __future__ import annotations
 

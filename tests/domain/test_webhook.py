@@ -1,4 +1,4 @@
-"""Webhooks as values: bodies, signatures, and what becomes of a failed try."""
+"""Webhooks as values: bodies, signatures, and the outcome of a failed attempt."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    """An issuer that is trusted, with a site and a time of its own."""
+    """A trusted issuer, with its own site and clock."""
     made = World()
     yield made
     await made.issuers.close()

@@ -1,4 +1,4 @@
-"""Words for tests of webhooks: what is asked for, and what became of it."""
+"""Helpers for tests of webhooks: subscriptions, and the results of deliveries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gates as workers open them and people decide them, on both engines."""
+"""Approvals as workers request them and approvers decide them, on both engines."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ async def test_a_request_with_invalid_unicode_is_sanitized_and_marked(interlock_
         OPERATOR,
         ADA._replace(roles=frozenset({"approve", "work"})),
         ADA._replace(roles=frozenset({"read"})),
-        ADA._replace(actor="token:agent"),  # who opened it, whatever else they may do
+        ADA._replace(actor="token:agent"),  # the requester, with any other roles
     ],
     ids=["the agent", "no approver", "an approver that works", "a reader", "the opener"],
 )

@@ -69,7 +69,7 @@ async def test_an_invisible_name_is_rejected(files: Engine, who: Principal, root
 
 
 def test_a_name_is_kept_unchanged_or_rejected(tmp_path: Path, who: Principal) -> None:
-    """Whatever the name, it comes back unchanged and nothing is written outside the directory."""
+    """Any name is returned unchanged, and nothing is written outside the directory."""
 
     async def opened() -> Engine:
         return Engine(

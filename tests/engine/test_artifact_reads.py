@@ -1,4 +1,4 @@
-"""Reading artifacts, and the collecting of bytes that are nobody's."""
+"""Reading artifacts, and the deletion of bytes without an artifact."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ async def test_bytes_that_cannot_be_deleted_are_retried_later(
     (old,) = paths(root)
     await put(files, holder, content=b"new")
     old.unlink()
-    old.mkdir()  # unlink refuses a directory, whoever asks
+    old.mkdir()  # unlink rejects a directory, even for root
     clock.advance(REPLACED_KEPT_SECONDS)
     assert await files.artifacts.collect_orphans() == 0
     assert await files.artifacts.collect_orphans() == 0

@@ -67,7 +67,7 @@ async def test_an_interrupted_upload_leaves_nothing(files: Engine, who: Principa
 
     async def broken() -> AsyncIterator[bytes]:
         yield bytes(uploads.PIECE)
-        raise ConnectionResetError("the worker went away")
+        raise ConnectionResetError("the worker disconnected")
 
     with pytest.raises(ConnectionResetError):
         await files.artifacts.put(TENANT, holder, "a", broken())

@@ -1,4 +1,4 @@
-"""What operators are told when they act on many jobs, on both engines."""
+"""Results of operations on many jobs, on both engines."""
 
 from __future__ import annotations
 

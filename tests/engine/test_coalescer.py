@@ -1,4 +1,4 @@
-"""Single calls share a batch exactly when another is under way."""
+"""Single calls share a batch exactly when another is in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Issuers that are given by their address alone: they tell where their keys are, over real connections."""
+"""Issuers that are given by their address alone: they publish the address of their keys, over real connections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.receiver import Receiver, Seen, hang, receiver, responds
 
 
 class Site:
-    """An issuer's server: a document, and a set of keys wherever the document says."""
+    """An issuer's server: a document, and a set of keys at the address in the document."""
 
     def __init__(self, host: Receiver) -> None:
         self.host = host
@@ -119,7 +119,7 @@ async def test_while_the_document_is_bad_the_last_good_keys_are_used(world: Worl
 
 
 async def test_an_internal_address_is_not_connected_to(world: World) -> None:
-    """The document is somebody else's text: where it leads is judged like every other destination."""
+    """The document is foreign input: its address is checked like every other destination."""
     async with receiver() as inside:
         world.site.document["jwks_uri"] = inside.url
         assert not await world.admits()

@@ -1,4 +1,4 @@
-"""What producers are told, on both engines."""
+"""Results of enqueue and reads for producers, on both engines."""
 
 from __future__ import annotations
 

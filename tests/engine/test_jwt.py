@@ -73,7 +73,7 @@ async def test_an_algorithm_that_is_not_text_is_rejected(world: World, alg: Any)
 
 
 async def test_a_public_key_used_as_a_shared_secret_is_rejected(world: World) -> None:
-    """Whoever knows the public key can make such a token."""
+    """Anyone who knows the public key can create such a token."""
     for secret in (RSA_A.as_pem(private=False), RSA_A.as_der(private=False), json.dumps(public(RSA_A)).encode()):
         start = f"{b64({'alg': 'HS256', 'kid': 'a', 'typ': 'at+jwt'})}.{b64(claims())}"
         mac = hmac.new(secret, start.encode(), hashlib.sha256).digest()
@@ -158,7 +158,7 @@ async def test_the_same_key_id_of_two_issuers_is_two_keys(world: World) -> None:
     assert await world.rejects(signed(claims(iss=other), key=RSA_A))
 
 
-# S09: what a token says about keys is not listened to.
+# S09: keys named in a token are ignored.
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "an hour": {"exp": NOW + 3600},
     "no iat": {"iat": None},
     "no roles": {"roles": None},
-    "words nobody knows": {"roles": ["read", "openid", "king"]},
+    "unknown words": {"roles": ["read", "openid", "king"]},
     "roles as one text": {"roles": "openid read"},
     "more claims": {"nonce": "x", "scope": "y"},
 }

@@ -1,4 +1,4 @@
-"""How the keys of an issuer come, go, and stay while it is away (F34, S13)."""
+"""How the keys of an issuer are added, removed, and kept while it is unavailable (F34, S13)."""
 
 from __future__ import annotations
 

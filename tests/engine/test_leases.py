@@ -1,4 +1,4 @@
-"""What workers are told, on both engines."""
+"""Results of claims, heartbeats and finishes for workers, on both engines."""
 
 from __future__ import annotations
 

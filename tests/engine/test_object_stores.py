@@ -44,7 +44,7 @@ def mode(path: Path) -> int:
 
 
 def make(directory: Path, mode: int) -> None:
-    """Whatever the umask."""
+    """With any umask."""
     directory.mkdir()
     directory.chmod(mode)
 
@@ -250,7 +250,7 @@ async def test_an_interrupted_upload_to_a_bucket_leaves_nothing(
 ) -> None:
     async def broken() -> AsyncIterator[bytes]:
         yield LARGE
-        raise ConnectionResetError("the worker went away")
+        raise ConnectionResetError("the worker disconnected")
 
     async with engine_over(S3Objects.s3("s3://bucket/p"), tmp_path, clock) as engine:
         holder = await lease(engine, who)

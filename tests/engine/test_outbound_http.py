@@ -48,7 +48,7 @@ async def outside(there: Receiver) -> AsyncIterator[OutboundClient]:
 
 
 def resolver(*answers: Sequence[str]) -> Resolve:
-    """Answers one after another, and the last one for ever."""
+    """Responses one after another, the last one repeatedly."""
     left = list(answers)
 
     async def resolve(_host: str, _port: int) -> Sequence[str]:
@@ -241,7 +241,7 @@ async def test_hanging_names_delay_only_their_owner(there: Receiver, monkeypatch
         assert await outside.post(url, {}, b"", owner="b") == WebhookResponse(200)
         delayed = asyncio.create_task(outside.post(url, {}, b"", owner="a"))
         await outside.post(url, {}, b"", owner="b")
-        assert (len(asked), delayed.done()) == (RESOLVERS_OF_ONE + 2, False), "its threads hang, though nobody waits"
+        assert (len(asked), delayed.done()) == (RESOLVERS_OF_ONE + 2, False), "its threads hang, though no call waits"
         answers.set()
         assert await delayed == WebhookResponse(200)
     finally:

@@ -1,4 +1,4 @@
-"""Schedules on both engines: one job per tick, whatever runs, stops or dies."""
+"""Schedules on both engines: one job per tick, even if processes stop or crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas that users register: whatever they say, to compare a value with one takes no time to speak of."""
+"""Schemas that users register: validating a value is fast for every schema."""
 
 from __future__ import annotations
 

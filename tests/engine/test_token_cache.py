@@ -1,4 +1,4 @@
-"""Tokens at the door: looked up once a second, refused alike, revoked within a second, on both engines and between processes."""
+"""Token checks: looked up once a second, rejected uniformly, revoked within a second, on both engines."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ async def test_a_revoked_token_is_rejected_by_another_process_within_a_second(
 async def test_two_engines_of_one_database_agree_within_a_second(
     engine: str, tmp_path: Path, postgres: Postgres
 ) -> None:
-    """With real time: the other engine goes on asking, as a busy worker would."""
+    """With real time: the other engine keeps checking the token, as a busy worker would."""
     async with two_stores(engine, tmp_path, postgres) as (first, second):
         here, there = Engine(batched(first)), Engine(batched(second))
         created_link = await here.tokens.create(ADMIN, READER)

@@ -177,7 +177,7 @@ async def test_a_hanging_receiver_delays_no_other(queue: Engine, who: Principal,
 async def test_a_flood_of_one_tenant_leaves_the_others_their_share(
     queue: Engine, who: Principal, there: Receiver
 ) -> None:
-    """Thirty receivers of one tenant hang, each with a queue of its own; eight tenants have one event each."""
+    """Thirty receivers of one tenant hang, each with its own backlog; eight tenants have one event each."""
     async with AsyncExitStack() as stack:
         for n in range(2, 32):
             stuck = await stack.enter_async_context(receiver(host=f"127.0.0.{n}"))
@@ -193,7 +193,7 @@ async def test_a_flood_of_one_tenant_leaves_the_others_their_share(
 
 
 async def test_the_oldest_backlogs_do_not_delay_a_new_one(store: Store, there: Receiver, who: Principal) -> None:
-    """Everybody is served in turn, however many were there before and however much they have."""
+    """Tenants are served round-robin, regardless of how many others wait and how many events they have."""
     queue = Engine(store, Limits(webhooks=HERE), outside=OutboundClient(HERE, deadline_seconds=RETRY_SECONDS))
     sender = Sender(store, queue.outside, pace=Pace(total=1))
     backlogs = [who._replace(tenant=f"old-{n}") for n in range(6)]

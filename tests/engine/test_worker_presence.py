@@ -92,7 +92,7 @@ MAIL, RENDER, GPU = (ClaimFilter("w1", types=frozenset({name})) for name in ("ma
     [
         ([MAIL], {MAIL}),
         ([MAIL, RENDER], {RENDER}),  # it changed what it accepts
-        ([MAIL, RENDER, MAIL], {MAIL, RENDER}),  # it claims for both in turn
+        ([MAIL, RENDER, MAIL], {MAIL, RENDER}),  # it claims for both alternately
         ([MAIL, RENDER, MAIL, RENDER, RENDER], {RENDER}),
         ([MAIL, RENDER, GPU] * 2, {MAIL, RENDER, GPU}),
         ([MAIL, RENDER, GPU] * 2 + [MAIL, RENDER] * 2, {MAIL, RENDER}),
@@ -232,7 +232,7 @@ async def test_a_claim_continues_when_recording_presence_fails_or_hangs(
     assert job.id == id
     await other.workers.stop()
     assert await other.leases.claim(who.tenant, ClaimFilter("w2")) == []
-    await other.workers.stop()  # does not wait for ever
+    await other.workers.stop()  # does not wait indefinitely
     assert [seen.name for seen in await engine.workers.seen(who.tenant)] == ["w1"]
 
 

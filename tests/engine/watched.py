@@ -1,4 +1,4 @@
-"""A store that is watched while it is asked about tokens, and seconds that pass when a test says so."""
+"""A store that counts its token lookups, and a clock that a test moves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READER = TokenRequest(roles=["read"])
 
 
 class Ticks:
-    """Seconds that pass only when a test says so."""
+    """A clock that only a test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0

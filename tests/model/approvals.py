@@ -1,4 +1,4 @@
-"""Gates in the model: opened by a worker, closed by votes, by the clock, or with their job."""
+"""Approvals in the model: requested by a worker, closed by votes, by the clock, or with their job."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class ApprovalModel:
 
 
 class ApprovalsModel(Jobs, ABC):
-    """All gates that ever were."""
+    """All approvals, open and closed."""
 
     def __init__(self) -> None:
         super().__init__()
         self.approvals: dict[str, ApprovalModel] = {}
 
     def decide(self, commands: Sequence[CastVote], now: int) -> list[tuple[ApprovalStatus, dict[str, Decision]] | str]:
-        """Each gate as it is after its ballot, or the code of a refusal."""
+        """Each approval after its vote, or the code of an error."""
         return [self._decide(command, now) for command in commands]
 
     def create_link(self, link_requests: Sequence[CreateApprovalLink], now: int) -> list[ApprovalStatus | str]:
-        """Each gate with a new link in place of the last, or the code of a refusal."""
+        """Each approval with a new link that replaces the last, or the code of an error."""
         return [self._mint(create_link, now) for create_link in link_requests]
 
     def _mint(self, create_link: CreateApprovalLink, now: int) -> ApprovalStatus | str:
@@ -60,7 +60,7 @@ class ApprovalsModel(Jobs, ABC):
         return next((id for id, approval in self.approvals.items() if approval.token == token), None)
 
     def overdue_approvals(self, now: int) -> list[str]:
-        """The jobs that nobody decided about in time."""
+        """The jobs whose approval was not decided in time."""
         return [g.asked.id for g in self.approvals.values() if g.status == ApprovalStatus.OPEN and g.expires_at <= now]
 
     def _request_approval(self, order: RequestApproval, life: JobModel, actor: str, now: int) -> Receipt:
@@ -70,7 +70,7 @@ class ApprovalsModel(Jobs, ABC):
         return self._move(life, Status.WAITING_FOR_APPROVAL, order.verb, actor, now, None, facts)
 
     def _leave_approval(self, life: JobModel, verb: Verb) -> None:
-        """A job that no longer waits has no open gate."""
+        """A job that no longer waits has no open approval."""
         assert life.approval_id is not None
         approval = self.approvals[life.approval_id]
         if approval.status == ApprovalStatus.OPEN:

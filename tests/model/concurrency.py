@@ -1,4 +1,4 @@
-"""The agent_nos of agents with a limit, worked out anew from rule 5 whenever somebody asks."""
+"""The concurrency slots of agents with a limit, computed from rule 5 on every call."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SlotsModel(Jobs):
         return sum(life.status == Status.RUNNING for life in self.jobs.values() if life.agent == agent)
 
     def blocked(self, now: int) -> set[str]:
-        """The jobs that are due and wait for a worker, but have no place in the line of their agent."""
+        """The jobs that are due and wait for a worker, but have no concurrency slot of their agent."""
         lives = defaultdict(list)
         for life in self.jobs.values():
             if life.agent is not None and life.status not in ENDED:

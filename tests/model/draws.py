@@ -1,4 +1,4 @@
-"""What hypothesis draws for the state machine: jobs, asks, and what workers and operators say."""
+"""What Hypothesis draws for the state machine: jobs, claims, and calls of workers and operators."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AFFINITIES: Final = ("k1", "k2")
 AGENTS: Final = ("a", "b")
 VOTERS: Final = ("user:ann", "user:bob")
 
-# Mostly a grant the worker has; sometimes one that is over, or it is confused about fence, name or job.
+# Mostly a current lease of the worker; sometimes one that has ended, or a wrong fence, worker or job.
 LEASE_KINDS: Final = (
     "live",
     "live",
@@ -137,7 +137,7 @@ edits = st.fixed_dictionaries(
 
 saved = (st.integers(0, 3), st.sampled_from(("1", '{"at": 2}')), st.booleans())
 checkpoints = planned_call(words.checkpoint, leases, *saved)
-# Few ids, so that many are told again.
+# Few IDs, so that many events are repeated.
 events = st.lists(
     st.builds(
         Event,

@@ -1,4 +1,4 @@
-"""One job of the model: what is known of it, what its history says, and how a store's answer is compared with it."""
+"""One job of the model: its fields, its history, and the comparison with the job of a store."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class HistoryLine(NamedTuple):
 
 
 class End(NamedTuple):
-    """How a grant ended; a receipt only if its worker ended it."""
+    """How a lease ended; a receipt only if its worker ended it."""
 
     verb: Verb
     actor: str
@@ -136,7 +136,7 @@ def micros(seconds: float) -> int:
 
 
 def plain(job: Job) -> Facts:
-    """A store's job for comparison: lists sorted, errors parsed, our own messages blanked; its location tells if it is blocked."""
+    """A store's job for comparison: lists sorted, errors parsed, our messages blanked; the location shows blocking."""
     facts = job._asdict()
     del facts["blocked"]
     for name in ("awaiting", "tags", "requires"):
@@ -168,7 +168,7 @@ def commit_seq(life: JobModel) -> tuple[int, int, int]:
 
 
 def receipt(life: JobModel) -> Receipt:
-    """What the newest line of history says."""
+    """The newest row of history."""
     line = life.history[-1]
     facts = line.metadata or {}
     ended = line.at if line.target in ENDED else None

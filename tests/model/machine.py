@@ -45,7 +45,7 @@ def unordered_id(mark: str) -> str:
 
 
 class Script(RuleBasedStateMachine):
-    """The verbs, each said to both; and what must hold at the end."""
+    """The operations, each called on both; and what must hold at the end."""
 
     def __init__(self, rig: Rig) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Script(RuleBasedStateMachine):
     def planned_call(self, words: PlannedCall) -> Any:
         return words.make(self.lease_ref(words.pick) if words.of_a_lease else self.job(words.pick), *words.rest)
 
-    # What is said.
+    # The calls.
 
     def _new_job(self, draft: Draft, parent_id: str | None = None) -> NewJob:
         now = self.clock.now
@@ -237,7 +237,7 @@ class Script(RuleBasedStateMachine):
         self._carry_out([EnforceDeadline(id) for id in self._due(self.rig.run(self.store.due_deadlines(10_000)), late)])
         late = self.model.overdue_approvals(now)
         self._carry_out([ExpireLease(id) for id in self._due(self.rig.run(self.store.approvals.due(10_000)), late)])
-        # Nobody can tell that a claim was forgotten whose jobs no longer run under it.
+        # A deleted claim whose jobs no longer run under it has no visible effect.
         self.rig.run(self.store.forget_claims(30.0, 10_000))
 
     def _due(self, found: Sequence[tuple[str, str]], foretold: list[str]) -> list[str]:
@@ -274,7 +274,7 @@ class Script(RuleBasedStateMachine):
             assert job.location(self.clock.now) == self.model.location(life, self.clock.now, blocked)
 
     def _check_lines(self, started: Sequence[Job]) -> None:
-        """No first start makes an agent run more than its limit; what was under way when it was lowered may go on."""
+        """No first start makes an agent exceed its limit; jobs that ran when the limit was lowered may continue."""
         for agent in {job.agent_id for job in started if job.agent_id is not None}:
             most = self.model.limit_of(agent).most
             assert most is None or self.model.running(agent) <= most

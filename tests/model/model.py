@@ -1,7 +1,7 @@
-"""What the specification says about jobs, as plain Python on plain objects: no lock, no SQL, no shared code with the stores.
+"""The specification of jobs as plain Python on plain objects: no lock, no SQL, no shared code with the stores.
 
-Time comes in as an argument. Answers are what a store would say, with refusals as their codes. Where the rules leave room (a
-delay with jitter) the model takes what the store chose, if it is within bounds.
+Time comes in as an argument. Results are those of a store, with errors as their codes. Where the rules leave room (a
+delay with jitter), the model accepts the choice of the store if it is within bounds.
 """
 
 from __future__ import annotations

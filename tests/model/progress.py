@@ -1,4 +1,4 @@
-"""Signs of life and saved progress in the model: only from the current holder."""
+"""Heartbeats and saved progress in the model: only from the current lease holder."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Progress(Jobs):
         return [self._lease_error(report) or self._add(report.id, report.events, now) for report in reports]
 
     def _add(self, job_id: str, events: Sequence[Event], now: int) -> tuple[int, ...]:
-        """Numbered as told; what was told before keeps its number."""
+        """Numbered in order; an event that was emitted before keeps its number."""
         reported = self.events[job_id]
         for event in events:
             if event.id not in {row.id for row in reported}:

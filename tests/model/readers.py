@@ -1,4 +1,4 @@
-"""Readers of the feed of all events: wherever one begins, it is told of every event from there on, once and in order."""
+"""Readers of the feed of all events: from any start, a reader gets every later event, once and in order."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Reader:
             if known:
                 assert event.seq == known[-1].seq + 1, f"after {known[-1].seq} came {event.seq}"
             else:
-                # Of what was told before it began a reader may see the last, but of what came later everything.
+                # Of the events before its start a reader may see the last, but of the later ones all.
                 assert event.seq <= self._read_before.get(event.job_id, 0) + 1, f"begun with {event.seq}"
             known.append(event)
 
     def has_all(self, reported: Mapping[str, Sequence[EventRow]]) -> bool:
-        """Whether everything was read that was told since it began."""
+        """Whether all events since its start were read."""
         return all(
             self.read.get(job_id, [])[-1:] == rows[-1:]
             for job_id, rows in reported.items()
@@ -41,7 +41,7 @@ class Reader:
         )
 
     def check(self, reported: Mapping[str, Sequence[EventRow]]) -> None:
-        """What was read is what was told."""
+        """The events read are the events emitted."""
         for job_id, rows in self.read.items():
             first = rows[0].seq - 1
             assert rows == reported[job_id][first : first + len(rows)]

@@ -1,4 +1,4 @@
-"""One store per engine for thousands of short lives: each example gets a tenant of its own, not a database."""
+"""One store per engine for thousands of short examples: each gets its own tenant, not a database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same script with gates, votes, links and edits on both engines: every answer and every byte of history is the same."""
+"""The same script with approvals, votes, links and edits on both engines: equal results and equal bytes of history."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ApprovalPair(StorePair):
         self.approvals: list[str] = []
 
     def add(self, batch: list[dict[str, Any]], whole: bool) -> None:
-        """Jobs without webhooks, which have scripts of their own."""
+        """Jobs without webhooks, which have separate scripts."""
         super().add([{name: facts[name] for name in facts if name != "webhook"} for facts in batch], whole)
 
     def approval(self, number: int) -> str:

@@ -85,7 +85,7 @@ leases = picks("grant")
 jobs = picks("job")
 
 
-# Few, so that their jobs meet; the odd names are agents that nobody has registered.
+# Few, so that their jobs meet; the unusual names are agents that are not registered.
 LINES: Final = (("plain", "back\\slash"), ('q"uo,te{}', "NULL"))
 agents = st.one_of(st.sampled_from(LINES), st.sampled_from(LINES), st.tuples(words, words))
 
@@ -180,7 +180,7 @@ class StorePair(RuleBasedStateMachine):
         return answer
 
     def planned_call(self, about: PlannedCall) -> Any:
-        """The words, about something that is there; nobody's job if there is nothing."""
+        """The call, on an existing job; on an unknown one if there is none."""
         number = about.pick.number
         if about.of_a_lease:
             return about.make(self.leases[number % len(self.leases)] if self.leases else UNKNOWN_LEASE, *about.rest)
@@ -343,7 +343,7 @@ def same(answer: Any) -> Any:
     """An answer without what engines may choose: the numbers of arrival, and the kind of sequence."""
     if isinstance(answer, Job):
         facts = answer._asdict()
-        del facts["seq"], facts["blocked"]  # which is told by the location
+        del facts["seq"], facts["blocked"]  # which the location shows
         return {name: same(value) for name, value in facts.items()}
     if isinstance(answer, Enqueued):
         return (answer.id, answer.replayed)

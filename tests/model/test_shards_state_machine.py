@@ -1,4 +1,4 @@
-"""The state machine over two shards: whatever is called in whatever order, a router answers as the model does."""
+"""The state machine over two shards: for any calls in any order, a sharded store responds as the model does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One state machine over both engines: whatever is called in whatever order, the store answers as the model does."""
+"""One state machine over both engines: for any calls in any order, the store responds as the model does."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Machine(Script):
 
     @rule(batch=st.lists(draws.drafts, min_size=1, max_size=2))
     def begin_more(self, batch: list[Draft]) -> None:
-        """Work that is under way, since most rules are about that."""
+        """Running jobs, since most rules are about them."""
         now = [draft._replace(run_in=None, base=draft.base._replace(delay_seconds=None)) for draft in batch]
         self._enqueue([self._new_job(draft) for draft in now], False)
         self._claim(greedy("w1"))
@@ -78,7 +78,7 @@ class Machine(Script):
 
     @rule(lost=picks("live"))
     def crash(self, lost: Pick) -> None:
-        """The worker is gone and forgets what it had; the store is not told."""
+        """The worker is gone and forgets its leases; the store is not notified."""
         self.leases = [lease_ref for lease_ref in self.leases if lease_ref != self.lease_ref(lost)]
 
     @rule(batch=st.lists(draws.heartbeats, min_size=1, max_size=3))
@@ -136,7 +136,7 @@ class Machine(Script):
         force=st.sampled_from((False, False, True)),
     )
     def cancel_many(self, jobs: list[Pick], force: bool) -> None:
-        """Some are cancelled, some only asked to stop, some the children of others."""
+        """Some are cancelled, some have a cancel request, some are the children of others."""
         ids = dict.fromkeys(self.job(pick) for pick in jobs)
         below = [life.id for life in by_seq(self.model.jobs.values()) if life.created.parent_id in ids]
         self._carry_out([CancelJob(id, "user:ann", force=force) for id in dict.fromkeys([*ids, *below])])
@@ -150,7 +150,7 @@ class Machine(Script):
         after=st.sampled_from((0.0, 0.0, 1.0, 61.0)),
     )
     def repeat(self, verb: str, after: float) -> None:
-        """The answer got lost, so the same is said again."""
+        """The response was lost, so the same call is repeated."""
         self.clock.advance(after)
         if verb == "carry_out":
             self._carry_out(self.last_orders)
@@ -229,7 +229,7 @@ class Machine(Script):
         after=st.sampled_from((0.0, 5.0, 21.0)),
     )
     def ask_in_vain(self, pick: Pick, asked: dict[str, Any], stop: PlannedCall, after: float) -> None:
-        """Something else happens to the job before anybody has decided."""
+        """Another operation changes the job before a decision."""
         lease_ref = self.lease_ref(pick)
         self._ask(lease_ref, asked)
         self.clock.advance(after)
@@ -259,7 +259,7 @@ class Machine(Script):
         crashes: tuple[bool, ...],
         after: float,
     ) -> None:
-        """A whole round through a gate by a link, with a server that may be gone between any two steps."""
+        """A complete approval by a link, with a server that may stop between any two steps."""
         lease_ref = self.lease_ref(pick)
         crash = iter(crashes)
         steps: tuple[Callable[[], object], ...] = (

@@ -1,4 +1,4 @@
-"""What workers and operators say. Hypothesis draws the words; whom or what they are about is picked when they are said."""
+"""Calls of workers and operators. Hypothesis draws them; their jobs are picked when they are made."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Draw = st.SearchStrategy[Any]
 
 
 class LeaseRef(NamedTuple):
-    """What a worker remembers of a grant."""
+    """What a worker remembers of a lease."""
 
     id: str
     fence: int
@@ -41,7 +41,7 @@ class Pick(NamedTuple):
 
 
 class PlannedCall(NamedTuple):
-    """Words still to be said about a pick."""
+    """Calls that still need a pick."""
 
     make: Callable[..., Any]
     pick: Pick

@@ -1,4 +1,4 @@
-"""What members of a crew do; functions of a module, so that they can be named to another process."""
+"""What processes of a test do; functions of a module, so that another process can find them by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def claim(store: Store, ask: ClaimFilter) -> list[Job]:
 
 
 async def claim_all(store: Store, ask: ClaimFilter) -> list[tuple[str, int]]:
-    """Claim again and again until there is nothing left, three times in a row."""
+    """Claim repeatedly until there is nothing left, three times in a row."""
     leased: list[tuple[str, int]] = []
     empty = 0
     while empty < 3:

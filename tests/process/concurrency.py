@@ -33,7 +33,7 @@ def agent(number: int) -> Agent:
 
 
 class LeaseInterval(NamedTuple):
-    """A grant as its worker knew it, in seconds of one clock: surely held from `got` to `gave`, which may be nothing."""
+    """A lease as its worker knew it, in seconds of one clock: surely held from `got` to `gave`, if at all."""
 
     agent: str
     id: str
@@ -44,7 +44,7 @@ class LeaseInterval(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """An attempt to take a job from whoever holds it: at some moment between `began` and `answered`, under whatever grant there was then."""
+    """An attempt to end any current lease of a job: at some moment between `began` and `answered`."""
 
     id: str
     began: float
@@ -70,7 +70,7 @@ class Log:
         ]
 
     def max_concurrent_leases(self, agent: str) -> int:
-        """A lower bound: what is told to be held was running, but not the other way round."""
+        """A lower bound: a job reported as leased was running, but not the other way round."""
         edges = []
         for stay in self.held():
             if stay.agent == agent and stay.gave > stay.got:
@@ -84,7 +84,7 @@ class Log:
     def overtakers(self, agent: str, jobs: Iterable[Job]) -> list[tuple[str, str]]:
         """Pairs of jobs of a serial agent where the second should have started before the first.
 
-        Only jobs that were granted once, and that nobody took away; the first was asked for when the second was known to be there.
+        Only jobs that were leased once and never revoked; the first was claimed when the second was known to exist.
         """
         taken_away = {cut.id for cut in self.cuts}
         jobs_by_id = {job.id: job for job in jobs if job.fence == 1 and job.id not in taken_away}
@@ -120,7 +120,7 @@ def some_jobs(dice: random.Random, count: int) -> list[NewJob]:
 
 
 def some_end(dice: random.Random, job: Job, worker: str) -> Command | None:
-    """What becomes of a grant; None: it is forgotten until the lease has run out."""
+    """How a lease ends; None: the worker forgets it until it expires."""
     lease = (job.id, job.fence, worker)
     chance = dice.random()
     if chance < 0.75:

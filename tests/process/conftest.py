@@ -47,7 +47,7 @@ def new_id() -> str:
 
 
 class Checker:
-    """Sets scenes, and tells afterwards whether everything is as it must be."""
+    """Prepares tests, and checks the invariants afterwards."""
 
     def __init__(self, place: Place, store: Store, admin_dsn: str | None) -> None:
         self.place, self.store = place, store

@@ -1,4 +1,4 @@
-"""A process that leads jobs through gates without end, telling before and after each call what it does and what it got;
+"""A process that runs jobs with approvals without end, reporting each call before it and its result after it;
 and the book in which that is kept, to be compared with the store afterwards."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.process.conftest import Checker, new_id
 from tests.support.workers import Place, until
 
 VERBS: Final = ("open", "mint", "decide", "resume", "expire", "void")
-LEASE_SECONDS: Final = 3.0  # time enough to open a gate on a slow disk
+LEASE_SECONDS: Final = 3.0  # time enough to request an approval on a slow disk
 DECIDED: Final = {ApprovalStatus.APPROVED: Decision.APPROVE, ApprovalStatus.DENIED: Decision.DENY}
 CLOSING: Final = {ApprovalStatus.EXPIRED: Verb.EXPIRE, ApprovalStatus.VOID: Verb.CANCEL}
 LAST: Final = ("user:last", Decision.APPROVE)
@@ -42,7 +42,7 @@ Recorder = Callable[[str, str, Any], None]
 
 
 class Rounds:
-    """Jobs that ask, people that answer in different ways, and jobs that go on."""
+    """Jobs that request approvals, approvers that decide in different ways, and jobs that resume."""
 
     def __init__(self, store: Store, worker: int, record: Recorder) -> None:
         self.store, self.worker, self.record = store, worker, record
@@ -164,11 +164,11 @@ class Ledger:
                     self.ended.add(answers[0].id)
 
     async def compare(self, checker: Checker) -> Counter[str]:
-        """Every gate was closed at most once and by one cause, and what was acknowledged is there."""
+        """Every approval was closed at most once and by one cause, and everything acknowledged exists."""
         jobs = {job.id: job for job in await checker.everything()}
         assert self.enqueued <= jobs.keys(), "lost jobs"
         approvals = await all_approvals(checker.store)
-        assert self.opened <= approvals.keys(), "lost gates"
+        assert self.opened <= approvals.keys(), "lost approvals"
         assert all(jobs[id].status in TERMINAL for id in self.ended)
         of_job: dict[str, list[Approval]] = defaultdict(list)
         for approval in approvals.values():
@@ -189,9 +189,7 @@ class Ledger:
 
     def _check_approval(self, approval: Approval) -> None:
         assert (approval.token_sha256 is not None) or approval.id not in self.linked, "a link was lost"
-        assert approval.token_sha256 is None or approval.token_sha256 in self.tokens[approval.id], (
-            "a link nobody asked for"
-        )
+        assert approval.token_sha256 is None or approval.token_sha256 in self.tokens[approval.id], "an unrequested link"
         wanted = DECIDED.get(approval.status)
         assert [vote.decision for vote in approval.votes] == ([] if wanted is None else [wanted])
         assert {(vote.voter, vote.decision) for vote in approval.votes} <= {*self.tried[approval.id], LAST}
@@ -201,7 +199,7 @@ class Ledger:
 
 
 def check_job(job: Job, approvals: list[Approval], rows: list[HistoryRow]) -> None:
-    """One row of history opened each gate and one closed it; its checkpoint came with it."""
+    """One row of history requested each approval and one closed it; its checkpoint came with it."""
     opened = {approval_of(row): row for row in rows if row.verb == Verb.REQUEST_APPROVAL}
     assert opened.keys() == {approval.id for approval in approvals}
     assert sum(row.verb == Verb.REQUEST_APPROVAL for row in rows) == len(approvals)
@@ -233,14 +231,14 @@ async def all_approvals(store: Store) -> dict[str, Approval]:
 
 
 async def listen(store: Store) -> None:
-    """Somebody wants to be told of every gate."""
+    """A subscription to all events of approvals."""
     secret = "whsec_" + "c2VjcmV0" * 4
     new = NewSubscription(new_id(), "https://hooks.example/", ("approval.requested", "approval.decided"), secret)
     await store.outbox.subscribe(TENANT, new)
 
 
 async def announced(store: Store) -> Counter[tuple[str, str]]:
-    """What is in the outbox, where nobody sends it."""
+    """The contents of the outbox, where no process sends them."""
     reported: Counter[tuple[str, str]] = Counter()
     before = None
     while page := await store.outbox.deliveries(TENANT, DeliveryFilter(before=before, limit=200)):
@@ -250,7 +248,7 @@ async def announced(store: Store) -> Counter[tuple[str, str]]:
 
 
 async def finish_remaining(checker: Checker) -> Counter[str]:
-    """Everything that waits is approved or expires, and everything that was decided is done by somebody else."""
+    """All waiting approvals are decided or expire, and another worker finishes the resumed jobs."""
 
     async def all_ended() -> bool:
         for tenant, job_id in await checker.store.approvals.due(100):

@@ -1,4 +1,4 @@
-"""A worker that enqueues, claims and finishes without end, telling before and after each call what it does and what it got;
+"""A worker that enqueues, claims and finishes without end, reporting each call before it and its result after it;
 and the book in which that is kept, to be compared with the store afterwards."""
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Book:
         self.answers = 0
 
     def writer(self, worker: int) -> Recorder:
-        """Notes what one worker tells; a call that was not answered stays among those that may have happened."""
+        """Records the reports of one worker; a call without a response stays among those that may have happened."""
 
         def note(when: str, verb: str, facts: Any) -> None:
             match when, verb:
@@ -151,7 +151,7 @@ class Book:
         await checker.check(integrity=True)
 
     async def finish_remaining(self, checker: Checker) -> Counter[Status]:
-        """Once the leases of the dead have run out, all work is done by somebody else; how everything ended."""
+        """Once the leases of the dead have expired, another worker finishes all jobs; returns how each ended."""
 
         async def all_ended() -> bool:
             left = await checker.store.claim(TENANT, ClaimFilter("last", limit=100))

@@ -1,4 +1,4 @@
-"""A process that moves a tenant and is killed on the way; and the load that goes on meanwhile."""
+"""A process that moves a tenant and is killed in between; and the load that continues meanwhile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AGENT: Final[dict[str, Any]] = {"agent_kind": "planner", "agent_id": "one"}
 
 
 def move(pipe: Connection, addresses: Mapping[str, str], tenant: str, target: str, die_at: str | None) -> None:
-    """Move a tenant, and tell how it went and past which points; killed by the kernel at the point of that name."""
+    """Move a tenant, and report the result and the points passed; killed by the kernel at the named point."""
     points: dict[str, None] = {}
 
     def at(point: str) -> None:
@@ -47,20 +47,20 @@ def move(pipe: Connection, addresses: Mapping[str, str], tenant: str, target: st
 
 
 class Load:
-    """Producers, workers and an approver of one tenant; they note what they were told, and hold the store to it."""
+    """Producers, workers and an approver of one tenant; they record the responses, and check the store against them."""
 
     def __init__(self, store: Store, tenant: str) -> None:
         self.store = store
         self.tenant = tenant
         self.created: dict[str, str] = {}  # ids by idempotency key
-        self.ended: dict[str, str] = {}  # how jobs ended, as the workers were told
+        self.ended: dict[str, str] = {}  # how jobs ended, by the responses to the workers
         self.leased: set[tuple[str, int]] = set()
         self.rounds = 0
-        self.edited: dict[str, int] = {}  # versions of jobs that wait all the time, as their editor was told
+        self.edited: dict[str, int] = {}  # versions of jobs that wait all the time, by the responses to their editor
         self._stopping = False
 
     async def run(self) -> None:
-        """Until it is stopped; whatever the store says that it must not say is raised."""
+        """Until it is stopped; a wrong response of the store is raised."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._produce())
             group.create_task(self._approve())

@@ -1,4 +1,4 @@
-"""SIGKILL between the steps of a gate, and within them: each gate is closed once, and what was decided is what happens."""
+"""SIGKILL between the steps of an approval, and within them: each is closed once, and the decision takes effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGKILL in the middle of uploads: what is seen is whole, what was acknowledged is there, what is nobody's goes away (G23)."""
+"""SIGKILL during uploads: visible files are complete, acknowledged ones exist, unused bytes are deleted (G23)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def new_id_of(worker: str) -> str:
 
 
 def upload_without_end(pipe: Connection, place: Place, root: Path, number: int) -> None:
-    """Upload versions of a few files, telling before and after each."""
+    """Upload versions of a few files, reporting before and after each."""
 
     async def work() -> None:
         engine = Engine(await place.open(size=1), objects=FileObjects(root))
@@ -117,12 +117,12 @@ async def test_a_process_killed_during_an_upload_leaves_complete_files_and_no_le
     line = f"{checker.place.engine}: {KILLS} kills {dict(moments)}; {encoded} files seen, {left_over} left over and collected"
     print(line)
     record_property("kills", line)
-    assert moments["before"] > 0, "no upload was under way when its process was killed"
+    assert moments["before"] > 0, "no upload was in progress when its process was killed"
     assert left_over > 0 or FAST, "no kill left anything to collect"
 
 
 def killed_at_some_moment(member: Member, dice: random.Random) -> list[tuple[str, Upload]]:
-    """Let it work until it begins an upload, and kill it a moment later; all that it told."""
+    """Run it until it begins an upload, and kill it a moment later; return its reports."""
     assert member.receive() is None
     member.pipe.send("go")
     reported: list[tuple[str, Upload]] = []
@@ -134,7 +134,7 @@ def killed_at_some_moment(member: Member, dice: random.Random) -> list[tuple[str
 
 
 class HaltingDirectory(FileObjects):
-    """A directory whose user stops at the gap: every byte is on disk, and nobody knows."""
+    """A directory whose user stops in between: every byte is on disk, but no row refers to it."""
 
     pipe: Connection
 

@@ -1,4 +1,4 @@
-"""A disk that lies, rots or is full under SQLite: stop and say so, or wait, but never write on into the unknown (G28)."""
+"""A disk that lies, rots or is full under SQLite: stop with an error, or wait, but never keep writing (G28)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fingerprint(path: Path) -> dict[str, str]:
 
 
 async def every_write(store: SQLiteStore) -> list[Failed | None]:
-    """What each verb that writes says."""
+    """The response of each operation that writes."""
 
     async def reported(call: Any) -> Failed | None:
         try:
@@ -54,7 +54,7 @@ async def every_write(store: SQLiteStore) -> list[Failed | None]:
 
 
 def work_until_it_breaks(pipe: Connection, path: Path, suffix: str) -> None:
-    """Enqueue on a file of which one part can no longer be synced; tell what was acknowledged and what came then."""
+    """Enqueue on a file that partly cannot be synced any more; report the acknowledged jobs and the error."""
 
     async def work() -> None:
         store = await SQLiteStore.open(str(path))
@@ -186,7 +186,7 @@ async def test_a_file_that_is_not_a_database_is_rejected_and_left_unchanged(tmp_
 
 
 def work_on_a_full_disk(pipe: Connection, path: Path) -> None:
-    """Fill the disk under a store and free it again, thrice: what every call said, and which jobs were acknowledged."""
+    """Fill the disk under a store and free it, three times; return all responses and the acknowledged jobs."""
 
     async def work() -> None:
         disk = FullDisk()

@@ -25,7 +25,7 @@ WHO = local(TENANT)
 
 
 async def grow(store: Store, root: str, requests: int) -> Counter[str]:
-    """Add children under the root and under what was born before, wherever there is still a parent to be had."""
+    """Add children under the root and under earlier children, while any of them can be a parent."""
     family, reported = [root], Counter[str]()
     for _ in range(requests):
         job = NewJob(new_id(), "t", parent_id=random.choice(family))
@@ -43,7 +43,7 @@ async def claim_some(store: Store, worker: str) -> int:
 
 
 async def cascade(store: Store, root: str, force: bool = False, looks: int = 0) -> int:
-    """Cancel a tree after so many looks at its root, so that it has time to grow."""
+    """Cancel a tree after this many reads of its root, so that it has time to grow."""
     for _ in range(looks):
         await store.get(TENANT, [root])
     return (await Operations(store, LIMITS).cancel_tree(WHO, root, force=force)).descendants

@@ -45,7 +45,7 @@ Property = Callable[[str, object], None]
 
 
 async def work(store: Store, name: str, record: Callable[[Any], None]) -> None:
-    """Claim and finish without end, telling what is held before anything is done about it."""
+    """Claim and finish without end, reporting each lease before it is used."""
     dice = random.Random()
     while True:
         with suppress(Unavailable):  # the server was killed: what was held is lost, or finished, or still held
@@ -72,7 +72,7 @@ def work_in_a_process(pipe: Connection, place: Place, name: str) -> None:
 
 
 class Shift:
-    """Workers who come and go, and the log of what they told."""
+    """Workers that come and go, and the log of their reports."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -88,7 +88,7 @@ class Shift:
         self.members.append(Member(work_in_a_process, self.place, f"w{self.started}"))
 
     def receive(self, member: Member) -> None:
-        """What it has told until now; a message it died over is none."""
+        """Its reports until now; an incomplete last message does not count."""
         with suppress(EOFError, OSError):
             while member.pipe.poll(0):
                 stays, cuts = member.pipe.recv()
@@ -96,7 +96,7 @@ class Shift:
                 self.cuts += cuts
 
     async def at_work(self) -> None:
-        """Until somebody has been granted something from now on."""
+        """Until a worker has claimed a job from now on."""
         before = len(self.stays)
 
         async def heard() -> bool:
@@ -104,7 +104,7 @@ class Shift:
                 self.receive(member)
             return len(self.stays) > before
 
-        await until(heard, "somebody is granted a job")
+        await until(heard, "a worker leases a job")
 
     def kill(self, number: int) -> None:
         member = self.members.pop(number)
@@ -122,7 +122,7 @@ class Shift:
 
 
 async def finish_remaining(checker: Checker) -> None:
-    """With nobody else about, one worker ends everything there is once the leases of the dead have run out."""
+    """One worker alone finishes all jobs once the leases of the dead have expired."""
 
     async def all_ended() -> bool:
         for due in await checker.store.due_leases(1000):

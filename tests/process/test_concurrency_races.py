@@ -37,13 +37,13 @@ from tests.support.workers import Failed, ProcessGroup
 JOBS: Final = 300 if FAST else 1200
 WORKERS: Final = 4
 LEASE_SECONDS: Final = 1.0
-TIMEOUT: Final = 400.0  # seconds, after which what has not ended is stuck, however busy the machine
+TIMEOUT: Final = 400.0  # seconds, after which a job that has not ended is stuck, even on a busy machine
 
 Property = Callable[[str, object], None]
 
 
 async def carry_out(store: Store, orders: list[Command]) -> list[Cut]:
-    """Those that name no grant, and so may hit the next one, are cuts."""
+    """Those that name no lease, and so may hit the next one, are cuts."""
     began = clock()
     await store.carry_out(TENANT, orders)
     return [Cut(order.id, began, clock()) for order in orders if isinstance(order, CancelJob | RevokeLease)]
@@ -87,7 +87,7 @@ async def feed(store: Store) -> dict[str, float]:
 
 
 async def steer(store: Store) -> list[Cut]:
-    """Change limits, and take jobs away from whoever holds them."""
+    """Change limits, and revoke leases."""
     dice = random.Random("steer")
     cuts: list[Cut] = []
     end = clock() + TIMEOUT
@@ -144,9 +144,7 @@ def test_the_checker_finds_exceeded_limits_and_overtaking() -> None:
     assert Log(stays, {}, [Cut("b", 0.1, 0.6)]).max_concurrent_leases("0") == 1, (
         "begun under an older grant, it may end this one"
     )
-    assert Log(stays, {}, [Cut("b", 0.1, 0.4)]).max_concurrent_leases("0") == 2, (
-        "answered before this grant was asked for"
-    )
+    assert Log(stays, {}, [Cut("b", 0.1, 0.4)]).max_concurrent_leases("0") == 2, "answered before this claim was sent"
     assert Log(stays, {}).max_concurrent_leases("1") == 0
 
 
@@ -156,6 +154,6 @@ def test_the_checker_finds_early_starts() -> None:
     jobs = [blank._replace(id=id, seq=seq, run_at=0, fence=1) for seq, id in enumerate("ab", 1)]
     stays = [LeaseInterval("0", "b", 1, 1.0, 1.1, 2.0), LeaseInterval("0", "a", 1, 2.0, 2.1, 3.0)]
     assert Log(stays, {"a": 0.5, "b": 0.5}).overtakers("0", jobs) == [("b", "a")]
-    assert Log(stays, {"a": 1.5, "b": 0.5}).overtakers("0", jobs) == [], "nobody could know of it yet"
-    assert Log(stays, {"a": 0.5, "b": 0.5}, [Cut("a", 0.6, 0.7)]).overtakers("0", jobs) == [], "somebody sent it back"
+    assert Log(stays, {"a": 1.5, "b": 0.5}).overtakers("0", jobs) == [], "no worker could know of it yet"
+    assert Log(stays, {"a": 0.5, "b": 0.5}, [Cut("a", 0.6, 0.7)]).overtakers("0", jobs) == [], "it was revoked"
     assert Log(stays, {"a": 0.5, "b": 0.5}).overtakers("1", jobs) == []

@@ -39,7 +39,7 @@ AGENT = Principal(TENANT, "worker:w", frozenset({"work"}))
 
 
 async def vote(store: Store, commands: Sequence[CastVote]) -> list[Any]:
-    """How each ballot left its gate, or the code of its refusal."""
+    """The approval after each vote, or the code of its error."""
     answers = await store.approvals.decide(TENANT, commands)
     return [answer.error.code if isinstance(answer, Rejected) else str(answer.status) for answer in answers]
 
@@ -122,7 +122,7 @@ async def both(
         for _ in range(15 if FAST else 60):
             job, approval = await waiting(checker, **fields)
             if fields:  # right at its end, so that either may come first
-                await until(lambda end=approval.expires_at: past(checker, end - 2_000), "the gate is about to expire")  # type: ignore[misc]
+                await until(lambda end=approval.expires_at: past(checker, end - 2_000), "it is about to expire")  # type: ignore[misc]
             order: Command = rival(job)
             answers = workers.race((vote, [CastVote(approval.id, "user:ada", APPROVE)]), (actions.carry_out, [order]))
             no_call_failed(answers)

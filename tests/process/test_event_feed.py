@@ -1,4 +1,4 @@
-"""The feed of events under writers that overtake each other: a number is not the order of commits, and nobody may miss one."""
+"""The feed under writers that overtake each other: numbers are not in commit order, and no reader may miss one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.workers import Failed, ProcessGroup, until
 START = FeedPosition(0, 0, SMALLEST_ID, 0)
 WRITERS = 32
 
-# Every commit that has told something takes its time, each another one, with all that it wrote already numbered.
+# Every commit with events takes a different time, with all its rows already numbered.
 SLOW_COMMITS = """
 create function interlock.dawdle() returns trigger language plpgsql as
   $$ begin perform pg_sleep(random() * 0.01); return null; end $$;
@@ -38,7 +38,7 @@ def event(id: str) -> Event:
 
 
 async def append_events(store: Store, writer: int, jobs: Sequence[Job], calls: int) -> list[tuple[str, str]]:
-    """Tell of a few of the jobs at a time, by reports or by heartbeats, and say what was acknowledged."""
+    """Emit events of a few of the jobs at a time, by calls or by heartbeats, and report the acknowledged ones."""
     chance = random.Random(writer)
     reported: list[tuple[str, str]] = []
     for call in range(calls):
@@ -57,7 +57,7 @@ async def append_events(store: Store, writer: int, jobs: Sequence[Job], calls: i
 
 
 async def read_until(store: Store, done: asyncio.Event, expected: set[tuple[str, str]]) -> list[FeedEvent]:
-    """What a reader sees that goes on from where it stopped, from before the first event until it has seen them all."""
+    """What a reader sees that resumes from its last position, from the start until it has seen all events."""
     seen: list[FeedEvent] = []
 
     async def all_seen() -> bool:
@@ -117,7 +117,7 @@ async def test_a_reader_of_one_job_misses_no_event_either(checker: Checker) -> N
 
 
 async def append_events_of_one_job(store: Store, writer: int, job: Job, calls: int) -> list[int]:
-    """Tell of one job, event by event; the numbers they got."""
+    """Emit events of one job, one by one; return their numbers."""
     numbers: list[int] = []
     for call in range(calls):
         reported = Report(job.id, job.fence, "w", (event(f"{writer:08x}-{call:04x}-7000-8000-000000000000"),))
@@ -154,7 +154,7 @@ class TestOnPostgres:
         return await checker.store.feed(TENANT, after, limit=200)
 
     async def fed_by(self, checker: Checker, count: int) -> list[tuple[str, int]]:
-        """The jobs and numbers of what is fed, once there are so many."""
+        """The jobs and numbers of the feed, once there are this many."""
 
         async def enough() -> bool:
             return len(await self.fed(checker)) >= count

@@ -132,7 +132,7 @@ async def test_a_job_that_always_kills_its_worker_is_claimed_max_attempts_times(
 
 
 def hold(pipe: Connection, place: Place) -> None:
-    """Claim a job; on a word from outside, go on with it as if nothing had happened, in every way there is, and tell."""
+    """Claim a job; on a signal, continue with it as if nothing had happened, with every operation, and report."""
 
     async def work() -> None:
         store = await place.open(size=1)

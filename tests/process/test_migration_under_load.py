@@ -1,4 +1,4 @@
-"""A database is migrated while work goes on, and a migrator that is killed half-way leaves nothing behind (G26).
+"""A database is migrated while jobs run, and a migrator that is killed half-way leaves nothing behind (G26).
 
 The programs at work are of today; the migrator is of tomorrow and knows one rung of the ladder more.
 """
@@ -30,7 +30,7 @@ ENOUGH = 30  # answers, on either side of a migration
 
 
 class Stuck(NamedTuple):
-    """A migration that tells when it is its turn, and then waits for ever."""
+    """A migration that reports when it starts, and then waits indefinitely."""
 
     number: int
     name: str
@@ -41,7 +41,7 @@ class Stuck(NamedTuple):
     def text(self) -> str:
         self.pipe.send("half-way")
         self.pipe.recv()
-        raise AssertionError("nobody was to answer")
+        raise AssertionError("no response was expected")
 
 
 def tomorrow(engine: str) -> Migration:
@@ -75,7 +75,7 @@ def migrator(checker: Checker, *, stuck: bool = False) -> Member:
 
 @contextlib.asynccontextmanager
 async def at_work(checker: Checker, book: Book) -> AsyncIterator[None]:
-    """Three workers that opened the database before, and go on until the block ends."""
+    """Three workers that opened the database before, and continue until the block ends."""
     stores = [await checker.place.open(size=1) for _ in range(3)]
     stop = asyncio.Event()
     work = [
@@ -100,11 +100,11 @@ async def more_answers(book: Book) -> None:
     async def enough() -> bool:
         return book.answers >= seen + ENOUGH
 
-    await until(enough, "work goes on")
+    await until(enough, "the workers continue")
 
 
 async def rungs(checker: Checker) -> list[str]:
-    """The names of the migrations that the database has, the verbs aside, as a tool of anybody's would read them."""
+    """The names of the applied migrations, without the functions, as any tool would read them."""
     query = f"SELECT name FROM {SCHEMA[checker.place.engine]}schema_migration WHERE number > 0 ORDER BY number"
     if checker.admin_dsn is None:
         with contextlib.closing(apsw.Connection(checker.place.address)) as db:
@@ -150,7 +150,7 @@ async def test_a_migrator_killed_halfway_leaves_the_old_schema_and_the_next_one_
 
 @pytest.mark.parametrize("engine", ["postgres"])
 async def test_a_migrator_that_cannot_get_a_lock_yields_to_others(checker: Checker) -> None:
-    """Somebody has read a job and not ended their transaction: the migrator must not make all others wait behind it."""
+    """A client has read a job in a transaction that is still open: the migrator must not make others wait behind it."""
     book = Book()
     idle = await asyncpg.connect(checker.admin_dsn)
     reading = idle.transaction()

@@ -1,4 +1,4 @@
-"""PostgreSQL killed, or its backends ended, under load: acknowledged work survives and the stores go on by themselves."""
+"""PostgreSQL killed, or its backends ended, under load: acknowledged work survives, and the stores recover."""
 
 from __future__ import annotations
 

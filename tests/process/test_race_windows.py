@@ -26,8 +26,8 @@ from tests.support.workers import until
 
 BARRIER = 4711
 
-# Every look at a job, by whoever is no superuser, first passes this gate, which a test can close: so a statement of the store
-# can be stopped between what it has seen and what it locks.
+# Every read of a job by an ordinary role first passes this barrier, which a test can close. So a statement of the store
+# can be stopped between its read and its lock.
 BLOCKED_FUNCTION = f"""
 create function interlock.pass_gate() returns boolean language plpgsql volatile as $$
 begin
@@ -61,7 +61,7 @@ async def awaiting_approval(
 async def test_a_claim_leases_nothing_by_an_outdated_slot(
     awaiting_approval: tuple[PostgresStore, PostgresStore, asyncpg.Connection[asyncpg.Record]], how: str
 ) -> None:
-    """A claimer has seen a job as ready; before it locks it, another has run it and handed it back to wait."""
+    """A claimer has seen a job as ready; before it locks it, another has run it and released it to wait."""
     quick, slow, keeper = awaiting_approval
     job = NewJob(new_id(), "t")
     await quick.enqueue(TENANT, [job])
@@ -71,7 +71,7 @@ async def test_a_claim_leases_nothing_by_an_outdated_slot(
     async def waits_at_the_barrier() -> bool:
         return bool(await keeper.fetchval("select count(*) from pg_locks where locktype = 'advisory' and not granted"))
 
-    await until(waits_at_the_barrier, "the slow claim stands at the gate")
+    await until(waits_at_the_barrier, "the slow claim waits at the barrier")
     if how == "edited":
         child = job
         (edited,) = await quick.carry_out(

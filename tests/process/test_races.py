@@ -1,4 +1,4 @@
-"""Several processes on one place, at the same moment, with the real clock: whoever wins, nothing is torn."""
+"""Several processes on one database, at the same moment, with the real clock: the result is always consistent."""
 
 from __future__ import annotations
 
@@ -396,7 +396,7 @@ async def expired(checker: Checker, held: list[Job]) -> None:
     async def passed() -> bool:
         return await checker.store.now() > last
 
-    await until(passed, "the leases have run out")
+    await until(passed, "the leases have expired")
 
 
 async def end_all(checker: Checker) -> None:

@@ -40,7 +40,7 @@ async def test_a_backup_made_under_load_is_consistent_and_no_lease_from_before_o
     await until(lambda: at_least(book, ENOUGH), "there is load")
     acknowledged = set(book.enqueued)
     async with backup(checker, stop, work) as copy:
-        (after,) = await checker.store.claim(TENANT, MINE)  # the backup knows nothing of this grant
+        (after,) = await checker.store.claim(TENANT, MINE)  # the backup does not contain this lease
         assert after.id == waiting
         await restored(copy)
         again = Checker(copy.place, await copy.place.open(), copy.admin_dsn)
@@ -64,7 +64,7 @@ async def at_least(book: Book, answers: int) -> bool:
 
 
 async def refused(checker: Checker, job: Job) -> None:
-    """Whatever a worker says under an old grant is lost."""
+    """Every call of a worker under an old lease is lost."""
     mine = (job.id, job.fence, str(job.worker))
     orders: list[Command] = [CompleteJob(*mine), FailJob(*mine, '{"message":"late"}')]
     assert given(await checker.store.carry_out(TENANT, orders)) == ["lease_lost"] * 2
@@ -72,7 +72,7 @@ async def refused(checker: Checker, job: Job) -> None:
 
 
 async def restored(copy: Checker) -> None:
-    """As the owner of the database says it."""
+    """As the owner of the database runs it."""
     store = await (copy.place.open() if copy.admin_dsn is None else PostgresStore.open(copy.admin_dsn, size=1))
     try:
         await Restore(store).restored(local())
@@ -104,7 +104,7 @@ async def backup(checker: Checker, stop: asyncio.Event, work: asyncio.Task[None]
 
 
 async def _copied(admin: asyncpg.Connection[asyncpg.Record], name: str) -> bool:
-    """With nobody in it, which those who were there may take longer to leave than PostgreSQL waits."""
+    """Without connections, which may take longer to close than PostgreSQL waits."""
     await admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = $1", name)
     try:
         await admin.execute(f"create database {name}_restored template {name}")

@@ -1,4 +1,4 @@
-"""Senders that are killed, and workers that are killed while somebody listens: no event is missed, none is invented."""
+"""Senders that are killed, and workers that are killed under a receiver: no event is missed, none is invented."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def everything(checker: Checker) -> list[Any]:
 
 
 async def receive(member: Member) -> Any:
-    """What a process says, while the receiver here goes on answering."""
+    """The output of a process, while the receiver here keeps responding."""
     return await asyncio.to_thread(member.receive)
 
 
@@ -91,7 +91,7 @@ async def test_a_sender_killed_at_any_stage_misses_nothing(checker: Checker, sta
         async def all_sent() -> bool:
             return {d.status for d in await everything(checker)} == {DeliveryStatus.DELIVERED}
 
-        await until(all_sent, "every event is told")
+        await until(all_sent, "every event is delivered")
         await survivor.stop()
         await outside.close()
         reported = {d.id: d for d in await everything(checker)}
@@ -100,12 +100,12 @@ async def test_a_sender_killed_at_any_stage_misses_nothing(checker: Checker, sta
         bodies: dict[str, set[bytes]] = {}
         for seen in there.seen:
             bodies.setdefault(seen.headers["webhook-id"], set()).add(seen.body)
-        assert all(len(texts) == 1 for texts in bodies.values()), "told twice is told the same"
+        assert all(len(texts) == 1 for texts in bodies.values()), "a repeated delivery has the same body"
         assert all(json.loads(text)["id"] == id for id, (text,) in bodies.items())
 
 
 async def test_every_transition_of_a_killed_worker_is_in_the_outbox_and_no_other(checker: Checker) -> None:
-    """The outbox row is part of the transaction: what history says happened is what will be told."""
+    """The outbox row is part of the transaction: every transition in history will be delivered."""
     dice = random.Random()
     async with receiver() as there:
         await listen(checker, there)

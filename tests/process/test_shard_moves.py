@@ -33,7 +33,7 @@ def databases(postgres: Postgres) -> Iterator[dict[str, str]]:
 
 
 async def attempt(owners: dict[str, str], target: str, die_at: str | None) -> tuple[Moved, list[str]] | None:
-    """What a mover has to tell, and the points it went past; None if it was killed."""
+    """The report of a mover, and the points it passed; None if it was killed."""
     member = Member(move, owners, TENANT, target, die_at)
     try:
         await asyncio.to_thread(member.wait)
@@ -55,7 +55,7 @@ async def everything(store: Store) -> list[Job]:
 
 
 async def rows_left(owner: str) -> int:
-    """How many rows of the tenant a database still has, beside the one that says it is gone."""
+    """How many rows of the tenant a database still has, except the one that records its move."""
     connection = await asyncpg.connect(owner)
     try:
         tables = await connection.fetch(
@@ -93,7 +93,7 @@ async def test_a_tenant_is_moved_under_load_by_movers_killed_at_every_point(
         here, there = there, here
         kills = 0
         for point in points:
-            # Where an earlier attempt has brought the move past this point already, it is met on the way back.
+            # If an earlier attempt has passed this point already, the rollback passes it again.
             while (finished := await attempt(owners, there, point)) is not None:
                 assert finished[0][1:3] == (here, there)
                 assert await rows_left(owners[here]) == 0
@@ -118,7 +118,7 @@ async def _true(value: bool) -> bool:
 
 
 async def check(store: Store, load: Load, owner: str) -> None:
-    """Every job that was acknowledged is there once, ended as its worker was told, with a history that verifies."""
+    """Every acknowledged job exists once, ended as its worker's response stated, with a history that verifies."""
     jobs = await everything(store)
     assert sorted(job.id for job in jobs) == sorted(load.created.values())
     by_id = {job.id: job for job in jobs}

@@ -89,7 +89,7 @@ async def test_an_abandoned_item_is_redelivered_when_its_lease_expires(app: Stor
     await pop(queue)
     gc.collect()
     again = None
-    for _ in range(20):  # a heartbeat that was already on its way may have kept it once more
+    for _ in range(20):  # a heartbeat in flight may have extended it once more
         clock.advance(10)
         again = again or await queue.pop()
     assert again is not None
@@ -101,7 +101,7 @@ async def test_an_item_with_a_lost_lease_cannot_be_settled(app: StoreApp, clock:
     await queue.push(1)
     lost = await pop(queue)
     current = None
-    while current is None:  # a heartbeat that was already on its way may have kept it once more
+    while current is None:  # a heartbeat in flight may have extended it once more
         clock.advance(3)
         current = await rival.pop()
     for settle in (lost.ack, lost.nack, lost.release):

@@ -1,4 +1,4 @@
-"""Two databases that are shards, for whoever uses them as a user would: by their addresses."""
+"""Two databases that are shards, used as a user would: by their addresses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def databases(postgres: Postgres) -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def owners(databases: dict[str, str], postgres: Postgres) -> dict[str, str]:
-    """Their addresses for whoever may do everything."""
+    """Their addresses for a user with all rights."""
     return {name: postgres.dsn(database) for name, database in databases.items()}
 
 

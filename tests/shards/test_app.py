@@ -1,4 +1,4 @@
-"""An app over shards: its tasks, workers and queues cannot tell that there are several databases."""
+"""An app over shards: its tasks, workers and queues work as on one database."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class ByType:
 
 
 class Nowhere(ByType):
-    """Names a shard that nobody has."""
+    """Names a shard that does not exist."""
 
     def shards(self) -> list[str]:
         return ["a", "z"]

@@ -1,4 +1,4 @@
-"""The guide to shards goes as it is told, on two databases that know nothing of Interlock yet."""
+"""The guide to shards works as written, on two databases without Interlock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chores over several shards: each has a share of what a step may take, and nothing is left behind for that."""
+"""Maintenance over several shards: each has a share of the limit of a step, and nothing is left behind."""
 
 from __future__ import annotations
 

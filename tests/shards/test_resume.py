@@ -1,4 +1,4 @@
-"""While a tenant is moved its work goes on: whatever is done on the way comes along, and the pause is short."""
+"""While a tenant is moved its work continues: changes in between are copied, and the pause is short."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WHILE_WORK_GOES_ON = ("verified", "step", "counted ahead", "caught up")
 
 
 class Beside:
-    """Another program that works on the source: it gets its turn whenever the mover says where it is."""
+    """Another program that works on the source: it runs whenever the mover reports a point."""
 
     def __init__(self, address: str, tenant: str, clock: ManualClock) -> None:
         self._loop = asyncio.new_event_loop()
@@ -173,7 +173,7 @@ async def test_waiting_jobs_keep_their_order_and_become_ready_during_a_move(
 
         turns: Iterator[Turn] = iter(
             [
-                lambda: far.do(complete(placed[0])),  # the next in the line gets the place, and is not changed
+                lambda: far.do(complete(placed[0])),  # the next blocked job gets the slot, and is not changed
                 lambda: far.do(complete(children[0])),
                 lambda: far.store.registry.set_agent(
                     queue.tenant, Agent("planner", "tightened", max_concurrency=LIMIT)

@@ -34,7 +34,7 @@ Way = Callable[[str, int], int]
 
 
 class ClusterFailed(Exception):
-    """The cluster did not become what it was asked to be; the message ends with what its programs wrote."""
+    """The cluster did not reach the requested state; the message ends with the output of its programs."""
 
 
 @dataclass
@@ -166,7 +166,7 @@ class Node:
 
 
 class Cluster:
-    """Three nodes, of which one leads; whoever connects with `dsn` finds it, whichever it is."""
+    """Three nodes with one leader; a connection with `dsn` finds the leader."""
 
     def __init__(self, home: Path, way: Way) -> None:
         self.home = home
@@ -264,7 +264,7 @@ class Cluster:
         return self.leader
 
     def _leader(self) -> Node | None:
-        """The node that says of itself that it holds the lock of the leader."""
+        """The node that reports that it holds the leader lock."""
         return next((node for node in self.nodes if node.child is not None and node.ask("/leader")[0] == 200), None)
 
     def _members(self) -> list[dict[str, Any]]:

@@ -82,13 +82,13 @@ def lent_database(postgres: Postgres, template: str) -> Iterator[str]:
 
 
 async def _take(postgres: Postgres, template: str) -> Emptied:
-    """A copy of the template that nobody else uses."""
+    """A copy of the template without other users."""
     idle = _idle.get(postgres, {}).get(template)
     return idle.pop() if idle else await _make(postgres, template)
 
 
 async def _give_back(postgres: Postgres, database: Emptied) -> None:
-    """Keep a copy for whoever asks next; what cannot be brought back to the template's state is dropped."""
+    """Keep a copy for the next test; one that cannot be reset to the template's state is dropped."""
     if await _empty(postgres, database):
         _idle.setdefault(postgres, {}).setdefault(database.template, []).append(database)
     else:
@@ -96,12 +96,12 @@ async def _give_back(postgres: Postgres, database: Emptied) -> None:
 
 
 async def copy_database(postgres: Postgres, name: str, template: str) -> None:
-    """Make a database from another, which nobody uses any more, for the same owner."""
+    """Create a database from another one without connections, for the same owner."""
     await _administer(postgres, f"create database {name} template {template} owner {OWNER}")
 
 
 async def drop_database(postgres: Postgres, name: str) -> None:
-    """Whoever still uses it has to go."""
+    """Close all connections to it."""
     await _administer(postgres, f"drop database if exists {name} with (force)")
 
 
@@ -144,7 +144,7 @@ async def _rows(connection: asyncpg.Connection[asyncpg.Record], tables: Iterable
 
 
 async def _administer(postgres: Postgres, statement: str) -> None:
-    """Again if somebody is still on the way out of the database: PostgreSQL waits for them, but for seconds only."""
+    """Retry if a connection to the database is still closing: PostgreSQL waits for it only a few seconds."""
     connection = await asyncpg.connect(postgres.dsn())
 
     async def done() -> bool:

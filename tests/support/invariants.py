@@ -15,7 +15,7 @@ from interlock.domain.lifecycle import EDGES, TERMINAL, Status, Verb
 
 
 def check_history(job: Job, rows: Sequence[HistoryRow]) -> None:
-    """The history has no gap, every move in it is legal, and it replays to what the job says now."""
+    """The history has no gap, every transition in it is legal, and it replays to the current job."""
     where = f"job {job.id}"
     assert [row.version for row in rows] == list(range(1, job.version + 1)), where
     status: Status | None = None
@@ -27,7 +27,7 @@ def check_history(job: Job, rows: Sequence[HistoryRow]) -> None:
         assert row.attempt == attempt <= job.max_attempts, where
         if row.verb == Verb.CLAIM:
             assert row.fence > fence, f"{where}: a fence was given twice"
-            assert not cancelling, f"{where}: granted although somebody wanted it cancelled"
+            assert not cancelling, f"{where}: leased although a cancel was requested"
             fence = row.fence
         assert row.fence == fence, where
         hash = history_hash(hash, job.tenant, *row[:-1])
@@ -41,9 +41,9 @@ def check_history(job: Job, rows: Sequence[HistoryRow]) -> None:
     assert sum(row.to_status in TERMINAL for row in rows) == (status in TERMINAL), f"{where}: ended more than once"
 
 
-# Places are those of running jobs, of waiting ones that have got one, and of jobs of strict agents that kept theirs and wait for
-# something else than a worker. One statement sees one moment, so this holds while others work, too.
-_MISCOUNTED: Final = "an agent whose places are counted wrong"
+# Concurrency slots are those of running jobs, of waiting ones that have got one, and of jobs of strict agents that kept
+# theirs and do not wait for a worker. One statement sees one moment, so this holds while others work, too.
+_MISCOUNTED: Final = "an agent whose slots are counted wrong"
 
 # On PostgreSQL two narrow tables index the truth in job; each query finds rows where they do not fit it.
 _POSTGRES_FAULTS = {
@@ -77,10 +77,10 @@ _POSTGRES_FAULTS = {
         select j.id from interlock.job j where ($1::text is null or j.tenant = $1) and j.status = 'running'
           and not exists (select from interlock.lease l where l.tenant = j.tenant and l.job_id = j.id
             and l.fence = j.fence and l.worker = j.worker)""",
-    "an open gate that its job does not wait for": """
+    "an open approval that its job does not wait for": """
         select a.id from interlock.approval a where ($1::text is null or a.tenant = $1) and a.status = 'open'
           and not exists (select from interlock.job j where j.tenant = a.tenant and j.id = a.job_id and j.approval_id = a.id)""",
-    "set back and not told among the setbacks, or the other way round": """
+    "unsuccessful and not in unsuccessful_job, or the other way round": """
         select coalesce(j.id, s.job_id) from (select * from interlock.job where status >= 'failed' or status = 'retry') j
         full join interlock.unsuccessful_job s
           on s.tenant = j.tenant and s.job_id = j.id and s.status = j.status::text and s.seq = j.seq and s.type = j.type
@@ -107,12 +107,12 @@ _SQLITE_FAULTS = {
     "waiting for a child that has ended": """
         SELECT a.job_id FROM job_await a JOIN job c ON c.tenant = a.tenant AND c.id = a.child_id
         WHERE (?1 IS NULL OR a.tenant = ?1) AND c.finished_at IS NOT NULL""",
-    "on another route than its body says": """
+    "on another eligibility key than that of its body": """
         SELECT j.id FROM job j JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
         LEFT JOIN eligibility_key r ON r.tenant = j.tenant AND r.no = j.eligibility_key
         WHERE (?1 IS NULL OR j.tenant = ?1) AND (r.no IS NULL OR r.base <> j.base OR r.type <> b.type OR r.priority <> j.priority
           OR r.requires <> b.requires OR r.repository IS NOT b.repository OR r.affinity_key IS NOT b.affinity_key)""",
-    "an open gate that its job does not wait for": """
+    "an open approval that its job does not wait for": """
         SELECT a.id FROM approval a WHERE (?1 IS NULL OR a.tenant = ?1) AND a.status = 'open'
           AND NOT EXISTS (SELECT 1 FROM job j WHERE j.tenant = a.tenant AND j.id = a.job_id AND j.approval_id = a.id)""",
     "without body": """

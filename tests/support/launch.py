@@ -13,10 +13,10 @@ from typing import Final
 
 NOBODY: Final = 65534
 
-# Becomes the real command after giving up root and asking for a signal when the test process dies. A program of its own,
+# Becomes the real command after giving up root and asking for a signal when the test process dies. A separate program,
 # because a preexec_fn is unsafe, and from Python 3.12 a warning, in a process with threads. Of root's rights only the one
-# to read what others may not is kept, for who asks for it: Python and its packages may be installed where nobody else can
-# walk to. It is kept in the ambient set, so that it outlives the change of user and every exec. The last look at the
+# to read all files is kept, on request: Python and its packages may be installed where only root can read.
+# It is kept in the ambient set, so that it outlives the change of user and every exec. The last look at the
 # parent closes the gap in which it died before the request was made.
 _LAUNCHER: Final = """
 import ctypes, os, sys

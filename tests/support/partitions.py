@@ -1,4 +1,4 @@
-"""Databases whose history is partitioned: made once per process, and copied for whoever wants one of their own."""
+"""Databases whose history is partitioned: created once per process, and copied for each test that needs one."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Postgres(Protocol):
 
 @contextlib.contextmanager
 def postgres() -> Iterator[Postgres]:
-    """The PostgreSQL of this test run: the one that INTERLOCK_TEST_POSTGRES names, else one of our own."""
+    """The PostgreSQL of this test run: the one that INTERLOCK_TEST_POSTGRES names, else a new one."""
     given = os.environ.get(GIVEN)
     if given:
         yield GivenPostgres(given)
@@ -62,7 +62,7 @@ def postgres() -> Iterator[Postgres]:
 
 
 class GivenPostgres:
-    """A running server that somebody else looks after; tests that must kill one use `PostgresServer`."""
+    """A running server that another process manages; tests that must kill one use `PostgresServer`."""
 
     def __init__(self, superuser_dsn: str) -> None:
         self._parts = urlsplit(superuser_dsn)
@@ -77,7 +77,7 @@ class GivenPostgres:
 
 
 class PostgresServer:
-    """One server on 127.0.0.1 with a data directory of its own, durable as by default (fsync is on).
+    """One server on 127.0.0.1 with its own data directory, durable as by default (fsync is on).
 
     `start` after `stop` or `kill` serves the same data on the same port. Leaving the `with` block or `close`
     stops the server and removes its directory. Should the test process die, Linux stops the server.
@@ -243,7 +243,7 @@ def _complete(place: Path) -> bool:
 
 
 def _major_version(place: Path) -> int:
-    """From a line such as `postgres (PostgreSQL) 15.16 (Debian …)`; 0 if it says anything else."""
+    """From a line such as `postgres (PostgreSQL) 15.16 (Debian …)`; 0 for any other text."""
     answer = subprocess.run([place / "postgres", "--version"], capture_output=True, text=True, check=False)
     digits = answer.stdout.partition("(PostgreSQL) ")[2].partition(".")[0]
     return int(digits) if digits.isdigit() else 0
@@ -300,7 +300,7 @@ def _finish(process: subprocess.Popen[bytes], how: signal.Signals) -> None:
 
 
 def _at_end(reading: int) -> bool:
-    """Whether the last writer of a pipe goes away in time."""
+    """Whether the last writer of a pipe closes it in time."""
     poll = select.poll()
     poll.register(reading, select.POLLIN)
     return bool(poll.poll(TIMEOUT * 1000))

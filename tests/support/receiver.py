@@ -1,4 +1,4 @@
-"""A real HTTP receiver on a port of this machine that does whatever a test wants of it."""
+"""A real HTTP receiver on a port of this machine that behaves as a test prescribes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def responds(status: int, headers: str = "", body: bytes = b"") -> Answer:
 
 
 def sends(raw: bytes) -> Answer:
-    """Answer with these bytes, whatever they are."""
+    """Respond with exactly these bytes."""
 
     async def answer(_seen: Seen, writer: asyncio.StreamWriter) -> None:
         writer.write(raw)
@@ -110,7 +110,7 @@ async def receiver(
     try:
         yield made
     finally:
-        # A server that is closed while asyncio takes a connection in leaves that one open, so the door is shut first.
+        # A server that is closed while asyncio accepts a connection leaves it open, so the listener is closed first.
         for adapter in server.sockets:
             asyncio.get_running_loop().remove_reader(adapter)
         for _ in range(3):

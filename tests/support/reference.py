@@ -23,7 +23,7 @@ Every public name of the Python package, from its docstrings; `python -m tests.s
 [testing](../how-to/test-tasks.md) explain how to use them. Methods marked \\* also have a synchronous version with
 `_sync` at the end of the name and the same arguments.
 """
-# What the worker and the SDK say to each other, and nobody else.
+# Used only between the worker and the SDK.
 INSIDE: Final = {
     "App": {"connect_by"},
     "Context": {"take_events", "give_back", "used", "keep_usage", "keep_patches"},
@@ -79,7 +79,7 @@ def _members(kind: type) -> Iterator[str]:
 
 
 def _is_ours(kind: type, name: str) -> bool:
-    """Whether a member is of this class, and not of another one that has a place of its own on the page."""
+    """Whether a member is of this class, and not of another one with a separate entry on the page."""
     home = next(base for base in kind.__mro__ if name in vars(base))
     elsewhere = home.__name__ != kind.__name__ and home.__name__ in interlock.__all__
     return home.__module__.startswith("interlock.") and not elsewhere

@@ -1,4 +1,4 @@
-"""Databases that are shards of one service: made once per process, and copied for whoever wants some of their own."""
+"""Databases that are shards of one service: created once per process, and copied for each test that needs them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def _templates(postgres: Postgres) -> dict[str, str]:
 
 
 class Link:
-    """The way to a server: it can be cut, so that nobody gets through, or stalled, so that nobody gets an answer."""
+    """The connection to a server: it can be cut (no client gets through) or stalled (none gets a response)."""
 
     def __init__(self, port: int) -> None:
         self._port = port

@@ -33,7 +33,7 @@ _numbers = itertools.count(1)
 
 
 class ManualClock:
-    """Time that moves only when a test says so; microseconds since 1970."""
+    """A clock that only a test moves; microseconds since 1970."""
 
     def __init__(self, now: int = START) -> None:
         self.now = now
@@ -46,7 +46,7 @@ class ManualClock:
 
 
 async def make_template(postgres: Postgres) -> None:
-    """A migrated database to copy from, its owner, who is no superuser, and a login with the rights of the app role and no more."""
+    """A migrated database to copy, its owner (not a superuser), and a login with only the rights of the app role."""
     admin = await asyncpg.connect(postgres.dsn())
     try:
         await _make_role(admin, f"{OWNER} login createrole")
@@ -85,7 +85,7 @@ def migrated_file(path: Path) -> str:
 
 @asynccontextmanager
 async def fresh_database(postgres: Postgres) -> AsyncIterator[str]:
-    """The name of a new migrated database, dropped afterwards; whoever only needs it empty takes an `empty_database`."""
+    """The name of a new migrated database, dropped afterwards; if it only has to be empty, use an `empty_database`."""
     name = f"interlock_test_{os.getpid()}_{next(_numbers)}"
     try:
         await copy_database(postgres, name, TEMPLATE)

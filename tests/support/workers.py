@@ -53,7 +53,7 @@ class Failed(NamedTuple):
 
 
 class Member:
-    """One process. It runs acts (async functions of a module, which get the store first) as it is told."""
+    """One process. On request it runs functions (async, of a module, with the store as first argument)."""
 
     def __init__(self, target: Callable[..., None], *args: Any) -> None:
         self.pipe, theirs = _context.Pipe()
@@ -79,7 +79,7 @@ class Member:
         return self.pipe.recv()
 
     def kill_within(self, seconds: float) -> list[Any]:
-        """Kill it after so long, and what it told before it died; a message it died over is none."""
+        """Kill it after this time, and return its reports; an incomplete last message does not count."""
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:  # a moment, not a wait: nothing depends on its length
             pass
@@ -172,7 +172,7 @@ def members(*started: Member) -> Iterator[None]:
 
 
 async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Wait for a condition, looking again and again; not to meet it in time is a failure."""
+    """Wait for a condition by polling; fail if it is not met in time."""
     deadline = time.monotonic() + TIMEOUT
     while not await condition():
         assert time.monotonic() < deadline, f"still not: {what}"

@@ -14,7 +14,7 @@ from tests.support.stores import ManualClock
 async def app(request: pytest.FixtureRequest, store: Store, clock: ManualClock) -> AsyncIterator[StoreApp]:
     """An app without tasks on a fresh store of each engine, with a clock that stands still until moved.
 
-    Its jobs are in this process or behind a server; no worker can tell which.
+    Its jobs are in this process or behind a server; workers behave alike on both.
     """
     if request.param == "over http":
         async with served_app(store, clock) as made:

@@ -1,4 +1,4 @@
-"""A task asks people, waits without a worker, and goes on with their answer."""
+"""A task requests an approval, waits without a worker, and resumes with the decision."""
 
 from __future__ import annotations
 

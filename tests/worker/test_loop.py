@@ -1,4 +1,4 @@
-"""The worker: how many jobs at a time, signs of life, cancels, timeouts, and leaving without loss."""
+"""The worker: number of concurrent jobs, heartbeats, cancels, timeouts, and shutdown without loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The database goes away under a worker and comes back: nothing is lost, and the worker takes up again by itself."""
+"""The database is lost under a worker and comes back: nothing is lost, and the worker resumes by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that are lost on their way: what was granted is neither forgotten nor run twice, what was reported counts once."""
+"""Lost responses: a leased job is neither forgotten nor run twice, and a finish counts once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LossyWork(LocalWork):
     reports_to_lose = 0
     attaches_to_lose = 0
     hangs = False
-    trouble: Exception | None = None  # met by whoever asks again for what was lost
+    trouble: Exception | None = None  # raised for the repeated call
 
     def __init__(self, engine: Engine, who: Principal) -> None:
         super().__init__(engine, who)
@@ -109,7 +109,7 @@ async def test_a_claim_whose_response_was_lost_is_repeated_and_runs_once(app: St
 async def test_a_worker_stopped_while_it_waits_for_a_claim_releases_its_jobs(app: StoreApp, client: Lossy) -> None:
     @app.task
     async def never() -> None:
-        raise AssertionError("it was not heard of")
+        raise AssertionError("no heartbeat arrived")
 
     client.lossy.claims_to_lose, client.lossy.hangs = 1, True
     handle = await never.enqueue()

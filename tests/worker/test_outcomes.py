@@ -1,4 +1,4 @@
-"""What a task does decides how its job goes on."""
+"""The result of a task decides the next status of its job."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ async def test_usage_of_failed_attempts_is_included(app: StoreApp, clock: Manual
 
     @app.task(max_attempts=2, backoff={"kind": "fixed", "base_seconds": 1})
     async def by_steps(ctx: interlock.Context) -> None:
-        ctx.usage(tokens=await ctx.step("search", search))  # the step is not run again, but told of again
+        ctx.usage(tokens=await ctx.step("search", search))  # the step is not run again, but its usage is reported again
         if ctx.attempt < 2:
             raise OSError("overloaded")
 
@@ -319,7 +319,7 @@ async def test_a_release_until_a_past_time_is_immediate(app: StoreApp) -> None:
 
 
 async def test_a_rejected_release_fails_the_attempt_and_explains_why(app: StoreApp) -> None:
-    """Else it would hang until its lease ran out, and be told to have been silent."""
+    """Else it would hang until its lease expires, and the error would name a missing heartbeat."""
 
     @app.task(max_attempts=1)
     async def verbose() -> None:

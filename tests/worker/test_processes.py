@@ -1,4 +1,4 @@
-"""Real worker processes: told to stop, killed, killing themselves, and several under one parent."""
+"""Real worker processes: stopped by a signal, killed, killing themselves, and several under one parent."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Shop:
         return self.app.tasks[name]
 
     def worker(self, *options: str, target: str = "shop:app") -> subprocess.Popen[str]:
-        """One whose leases outlast any pause of a busy machine, unless told otherwise."""
+        """By default, one whose leases outlast any pause of a busy machine."""
         patient = [word for name, value in PATIENT.items() if name not in options for word in (name, value)]
         process = subprocess.Popen(
             [sys.executable, "-m", "interlock", "worker", target, *patient, *options],

@@ -67,7 +67,7 @@ class Flow:
         return handle.id
 
     async def go_on(self, code: Code | None = None) -> None:
-        """Deploy, if there is other code, and run whatever is due after a while."""
+        """Deploy, if there is other code, and run the due jobs after a while."""
         self.code = code or self.code
         self.clock.advance(PAUSE)
         await self.app.drain()
@@ -85,7 +85,7 @@ class Flow:
         return json.loads((await self.app.job(job_id)).result or "null")
 
     async def mismatch(self, job_id: str) -> str:
-        """What a job that fails retryably says; it waits at least 30 s."""
+        """The error of a job that fails retryably; it waits at least 30 s."""
         job = await self.app.job(job_id)
         error = json.loads(job.error or "{}")
         assert (job.status, error.get("kind")) == (Status.RETRY, "step_mismatch"), error

@@ -1,4 +1,4 @@
-"""What tasks do that nobody expects of them harms neither their own report nor anybody else's."""
+"""Unexpected behavior of a task harms neither its own result nor other tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moves that may end on the way, and where a tenant lives after them."""
+"""Moves of a tenant that may be interrupted, and the shard of the tenant after them."""
 
 from __future__ import annotations
 

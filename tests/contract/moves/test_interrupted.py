@@ -64,7 +64,7 @@ async def test_a_move_can_be_aborted_until_the_tenant_has_left(
 
 
 async def asked_and_ended(queue: TenantQueue) -> Job:
-    """A job that somebody had to approve, and that has left a file behind."""
+    """A job that needed an approval, and that has an artifact."""
     job = await queue.running()
     await show(queue, file(job))
     return await approved_and_ended(queue, await waiting(queue, job=job))

@@ -1,4 +1,4 @@
-"""A tenant on another shard is the same tenant: everything that was there is, and goes on where it was."""
+"""A tenant on another shard is the same tenant: all its data is there, and its jobs continue."""
 
 from __future__ import annotations
 
