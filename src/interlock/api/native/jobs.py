@@ -223,7 +223,7 @@ async def run_now(call: RequestContext[Nothing, Nothing]) -> Response:
     body_optional=True, answers={200: responses.CancelReceipt},
 )  # fmt: skip
 async def cancel(call: RequestContext[CancelRequest, Nothing]) -> Response:
-    """Cancel a job. A running job is asked to stop, unless `force` is set. A producer may cancel its own jobs."""
+    """Cancel a job. A running job gets a cancel request, unless `force` is set. A producer may cancel its own jobs."""
     body = call.body
     if not call.who.may("operate"):
         if body.cascade:  # its descendants may have other creators
