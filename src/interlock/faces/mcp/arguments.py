@@ -79,7 +79,7 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
 
 
 def schema_of(route: Route, path: Sequence[str]) -> dict[str, Any]:
-    """What a route takes: the names in its path, and the fields of its body or query."""
+    """Return the input schema of a route: path parameters and the fields of its body or query."""
     shapes = Schemas()
     name = shapes.of(route.body or route.query)["$ref"].removeprefix(REF)
     shape = _written_out(shapes.components[name], shapes.components)
@@ -101,7 +101,7 @@ _TEXT: Final = {"type": "string"}
 
 
 def _written_out(shape: Any, components: Mapping[str, Any]) -> Any:
-    """A schema without references: models read it as it stands."""
+    """Return a schema with its references inlined, for language models."""
     if isinstance(shape, list):
         return [_written_out(one, components) for one in shape]
     if not isinstance(shape, dict):

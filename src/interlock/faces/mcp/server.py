@@ -64,7 +64,7 @@ INSTRUCTIONS: Final = (
 
 
 def server_for(native: Api, roles: frozenset[str]) -> Server[Any]:
-    """A server that offers what the roles of its caller allow."""
+    """Return an MCP server with the tools that the caller's roles allow."""
     offered = {tool.name: tool for tool in TOOLS if tool.is_for(roles)}
     known = {tool.name: tool for tool in TOOLS}
 

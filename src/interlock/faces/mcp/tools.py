@@ -103,7 +103,7 @@ Act = Callable[[Api, Fields], Awaitable[ApiResponse]]
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """Something an agent can do, and who may."""
+    """An MCP tool and its required roles."""
 
     name: str
     title: str
@@ -133,7 +133,7 @@ def route_of(handler: Handler) -> Route:
 
 
 def request(route: Route, fields: Fields, *, repeatable: bool = True) -> ApiRequest:
-    """Arguments as a request: those that the path names go there, the others into the body or the query."""
+    """Build a request from arguments: path parameters go into the path, others into the body or query."""
     names = path_names(route)
     path = {name: path_part(fields, name) for name in names}
     rest = {name: value for name, value in fields.items() if name not in names}

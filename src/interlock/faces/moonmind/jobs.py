@@ -115,7 +115,7 @@ class ResubmitRequest(MoonmindRequest, frozen=True, kw_only=True):
 
 
 class QueueService:
-    """The agent queue for one caller. Job ids are taken in the form of MoonMind clients or in ours."""
+    """The agent queue for one caller. Accepts job IDs in the form of MoonMind clients or of Interlock."""
 
     def __init__(self, engine: Engine, who: Principal, *, sanitized: bool = False) -> None:
         self._engine = engine

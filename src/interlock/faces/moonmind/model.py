@@ -78,7 +78,7 @@ def stripped(values: Sequence[str] | None) -> list[str]:
 
 
 def trimmed(value: str | None) -> str | None:
-    """A text without the space around it, or None if nothing is left."""
+    """Strip white space; return None if the text is empty."""
     return (value or "").strip() or None
 
 
@@ -94,7 +94,7 @@ STATUS: Final = {ours: theirs for theirs, several in STATUSES.items() for ours i
 
 
 def encode_job(found: Job) -> dict[str, Any]:
-    """A job with all its fields, also those that are null; a cancel request is added if there is one."""
+    """Encode a job with all its fields, including null ones, and its cancel request, if any."""
     created_by = user_id(found.created_by)
     fields = {
         "id": encode_id(found.id),
