@@ -39,7 +39,7 @@ class Scripted:
 
 @dataclass
 class Disconnecting(Scripted):
-    """Closes the connection at the first body, and responds to later requests by the head alone."""
+    """Aborts the first request without a response; one that expects 100-continue gets a response to its head alone."""
 
     gone: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
 

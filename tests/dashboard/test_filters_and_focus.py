@@ -19,7 +19,7 @@ from interlock.wire import JobRequest
 from tests.dashboard.conftest import Board, follow, patient, press_at_once
 from tests.dashboard.scene import Scene
 
-# The next label of a button, shown at least as long as a busy machine needs to read it.
+# The next label of a button, observed because a busy machine may read the button too late.
 FIRST_WORD = """button => {
   window.firstWord = new Promise((said) =>
     new MutationObserver(() => said(button.textContent)).observe(button, { childList: true }));

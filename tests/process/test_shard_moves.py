@@ -93,7 +93,7 @@ async def test_a_tenant_is_moved_under_load_by_movers_killed_at_every_point(
         here, there = there, here
         kills = 0
         for point in points:
-            # If an earlier attempt has passed this point already, the rollback passes it again.
+            # If an earlier attempt has passed this point already, the move back reaches it.
             while (finished := await attempt(owners, there, point)) is not None:
                 assert finished[0][1:3] == (here, there)
                 assert await rows_left(owners[here]) == 0
