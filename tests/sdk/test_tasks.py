@@ -282,7 +282,7 @@ def test_a_string_where_a_list_is_expected_is_not_split_into_letters(app: StoreA
     for wrong in ({"tags": "red"}, {"requires": "gpu"}, {"agent": "ab"}, {"agent": ("planner",)}):
         with pytest.raises(TypeError, match="expected a "):
             bare.options(**wrong)
-    with pytest.raises(interlock.Error, match="a list of names, not 'gpu'"):
+    with pytest.raises(interlock.Error, match="capabilities is 'gpu': expected a list of names"):
         interlock.Worker(app, capabilities="gpu")
 
 
