@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -19,8 +19,11 @@ from interlock.config import Settings
 from interlock.domain.issuer import issuers
 from interlock.domain.principal import DEFAULT_TENANT, local
 from interlock.domain.shards import ShardSupplier
+from interlock.domain.sign_in import SignIn, sign_in
 from interlock.domain.webhook_url import Allowance
 from interlock.engine.engine import Engine
+from interlock.engine.outbound_http import OutboundClient
+from interlock.engine.sign_in import Provider
 from interlock.engine.tokens import OWN, Trust
 from interlock.errors import Invalid, Unavailable
 from interlock.faces import load_face
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from interlock.api.adapters import Adapter
     from interlock.engine.jwks import Fetch
     from interlock.engine.webhook_messages import FindFormat, WebhookFormat
+    from interlock.storage.promotion.promoter import Promoter
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +112,25 @@ async def migrate(url: str) -> list[str]:
     raise _no_database(url)
 
 
+def promoter(source: str, target: str, report: Callable[[str, int], None]) -> Promoter:
+    """Return what promotes an existing SQLite file to a PostgreSQL database."""
+    if not source.startswith(SQLITE):
+        raise Invalid("the first URL is that of the SQLite file: sqlite:///PATH", pointer="/source")
+    if not target.startswith(POSTGRES):
+        raise Invalid("the second URL is that of the new database: postgresql://OWNER@HOST/NAME", pointer="/target")
+    check_exists(source)
+    _need_asyncpg()
+    from interlock.storage.promotion.promoter import Promoter
+
+    return Promoter(str(Path(_path(source)).absolute()), target, report=report)
+
+
+def artifacts_beside(source: str) -> str | None:
+    """Return the default directory of the artifacts of a SQLite file, if it exists."""
+    directory = Path(_path(source)).absolute().parent / ARTIFACTS
+    return str(directory) if directory.is_dir() else None
+
+
 def _no_database(url: str) -> Invalid:
     """Return an error without the parts of the URL that may contain a password."""
     return Invalid(f"{url.split('@')[-1].split('?')[0]!r} is not a database; {ADVICE}", pointer="/database")
@@ -139,6 +162,24 @@ def trust(settings: Settings, fetch: Fetch) -> Trust:
     return Trust(own=own, issuers=Issuers(issuers(settings.issuers), fetch=fetch))
 
 
+def sign_in_of(settings: Settings) -> SignIn | None:
+    """Return the identity provider of the settings, or None if `auth` does not name `oidc`."""
+    if "oidc" not in settings.auth:
+        return None
+    return sign_in(settings.sign_in, client_secret=settings.sign_in_client_secret, public_url=settings.public_url)
+
+
+@asynccontextmanager
+async def open_provider(settings: Settings, outside: OutboundClient) -> AsyncIterator[Provider | None]:
+    """Provide the identity provider of the dashboard, if the settings name one."""
+    provider = None if (found := sign_in_of(settings)) is None else Provider(found, outside)
+    try:
+        yield provider
+    finally:
+        if provider is not None:
+            await provider.close()
+
+
 def limits(settings: Settings) -> Limits:
     """Return the limits of the settings, except that of a request body."""
     return Limits(
@@ -156,10 +197,12 @@ async def new_engine(settings: Settings, *, trust: Trust = OWN, supplier: ShardS
         store = await open_shards(settings.shards, supplier=supplier or settings.shard_supplier)
     else:
         store = await open_store(settings.database)
+    people = sign_in_of(settings)
     return Engine(
         batched(store), limits(settings), objects=objects, trust=trust, retention_days=settings.retention_days,
         strict_types=settings.strict_types, implicit_agents=settings.implicit_agents,
-        webhook_formats=webhook_formats(settings),
+        webhook_formats=webhook_formats(settings), public_url=settings.public_url,
+        step_up=None if people is None else people.step_up,
     )  # fmt: skip
 
 

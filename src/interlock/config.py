@@ -18,7 +18,10 @@ from interlock.faces import check_face, installed_faces, load_face
 PREFIX = "INTERLOCK_"
 FILE = "interlock.toml"
 OFF = "off"
-CREDENTIALS = ("tokens", "jwt")
+CREDENTIALS = ("tokens", "jwt", "oidc")
+_ORIGIN = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
+TRACE_ID = "{trace_id}"
+_TRACE_URL = re.compile(r"https?://[A-Za-z0-9.\[:][!-~]*")
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
 KIB = 1024
 # Range of each limit. The minimum of errors and events is the size that workers truncate them to.
@@ -26,6 +29,7 @@ LIMITS: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("body", "payload", "result", "checkpoint", "step", "headers"), (KIB, 64 * KIB * KIB)),
     "event": (8 * KIB, 64 * KIB * KIB),
     "error": (16 * KIB, 64 * KIB * KIB),
+    "streams": (KIB, 64 * KIB * KIB * KIB),
     "batch": (1, 1000),
 }
 
@@ -44,6 +48,10 @@ class Settings:
     limits: Mapping[str, int] = field(default_factory=dict)
     auth: tuple[str, ...] = ()
     issuers: tuple[Mapping[str, Any], ...] = ()
+    sign_in: Mapping[str, Any] = field(default_factory=dict)
+    sign_in_client_secret: str | None = None
+    public_url: str | None = None
+    trace_url: str | None = None
     host: str = "127.0.0.1"
     port: int = 8420
     hosts: tuple[str, ...] = ()
@@ -82,6 +90,10 @@ def load(
         settings = replace(settings, database=next(iter(settings.shards.values())))
     if "jwt" in settings.auth and not settings.issuers:
         raise Invalid("auth names jwt, but no issuers are set", pointer="/issuers")
+    if "oidc" in settings.auth and not settings.sign_in:
+        raise Invalid(
+            "auth names oidc, but sign_in is not set: expected a table with issuer and client_id", pointer="/sign_in"
+        )
     return settings
 
 
@@ -152,7 +164,7 @@ def _auth(value: object) -> tuple[str, ...]:
     if given == [OFF]:
         return ()
     if not isinstance(given, list) or not given or not all(word in CREDENTIALS for word in given):
-        raise Invalid(f"auth must be {OFF}, or a list of {' and '.join(CREDENTIALS)}", pointer="/auth")
+        raise Invalid(f"auth must be {OFF}, or a list of {', '.join(CREDENTIALS)}", pointer="/auth")
     return tuple(dict.fromkeys(given))
 
 
@@ -165,6 +177,35 @@ def tables(name: str, value: object) -> tuple[Mapping[str, Any], ...]:
     if not isinstance(given, list) or not all(isinstance(table, Mapping) for table in given):
         raise Invalid(f"{name} must be a list of tables", pointer=f"/{name}")
     return tuple(given)
+
+
+def _sign_in(value: object) -> Mapping[str, Any]:
+    """Parse the identity provider of the dashboard: a TOML table, or a JSON object."""
+    try:
+        given = json.loads(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise Invalid(f"sign_in cannot be read as JSON: {error}", pointer="/sign_in") from None
+    if not isinstance(given, Mapping):
+        raise Invalid("sign_in must be a table", pointer="/sign_in")
+    return dict(given)
+
+
+def _public_url(value: object) -> str:
+    """Parse the origin at which browsers reach the server."""
+    text = value.removesuffix("/") if isinstance(value, str) else ""
+    if not _ORIGIN.fullmatch(text):
+        expected = "expected an address such as https://jobs.example.com, without a path"
+        raise Invalid(f"public_url is {value!r}: {expected}", pointer="/public_url")
+    return text
+
+
+def _trace_url(value: object) -> str:
+    """Parse the address of a trace in a tracing system, with a place for its ID."""
+    text = value if isinstance(value, str) else ""
+    if not _TRACE_URL.fullmatch(text) or text.count(TRACE_ID) != 1:
+        expected = f"expected an address such as https://tempo.example.com/trace/{TRACE_ID}"
+        raise Invalid(f"trace_url is {value!r}: {expected}", pointer="/trace_url")
+    return text
 
 
 def secret(name: str, value: object) -> str:
@@ -320,6 +361,10 @@ _READ: Mapping[str, Callable[[object], Any]] = {
     "implicit_agents": partial(flag, "implicit_agents"),
     "auth": _auth,
     "issuers": partial(tables, "issuers"),
+    "sign_in": _sign_in,
+    "sign_in_client_secret": partial(secret, "sign_in_client_secret"),
+    "public_url": _public_url,
+    "trace_url": _trace_url,
     "limits": _limits,
     "shards": _shards,
     "hosts": _hosts,

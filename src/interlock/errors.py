@@ -4,20 +4,30 @@ Error
 ├── Malformed             400  the text is not valid JSON, or breaks a rule for JSON
 ├── Unauthenticated       401  the credential is missing or invalid
 ├── Forbidden             403  the credential does not allow this
+│   ├── FreshSignInRequired    the decision needs a person who has just signed in
+│   └── SignInFailed           a sign-in with OpenID Connect that is not valid
 ├── NotFound              404  no such job for this tenant
 ├── Conflict              409
 │   ├── LeaseLost              the fence is stale
 │   ├── AlreadyFinished        another operation ended the lease, or the job is terminal
 │   ├── NotRunning             the worker itself has already finished the run
 │   ├── CheckpointConflict     an old checkpoint number with different data
+│   ├── StreamConflict         an append at an offset that has other chunks, or leaves a gap
+│   ├── MessageConflict        a message ID that was already sent with other content
+│   ├── TopicConflict          a message ID that was already sent to the topic with other content
+│   ├── EffectConflict         an outcome of an effect that differs from the recorded one
+│   ├── LimitReached           the job has no room for more, such as chunks of its streams
 │   ├── CancelRequested        an approval request while cancellation is pending
 │   ├── NoCancelRequested      an acknowledgement of a cancellation that was not requested
 │   ├── NotEditable            an edit of a job that is not waiting for a worker
 │   ├── NotTerminal            a redrive of a job that is not terminal
+│   ├── NotFailed              an acknowledgement of a job that is neither failed nor a dead letter
 │   ├── AlreadyDecided         a decision or vote that differs from the recorded one
 │   ├── DigestMismatch         a decision with the digest of a different request
 │   ├── TokenExists            the idempotency key was already used for a token
-│   ├── AgentInUse             an agent with unfinished jobs cannot be deleted
+│   ├── InUse                  unfinished jobs name what is to be deleted
+│   │   ├── AgentInUse         an agent with unfinished jobs
+│   │   └── LimitInUse         a limit or budget that unfinished jobs name
 │   ├── BrokenJob              a row that violates a database constraint; doctor --repair fixes or ends it
 │   ├── WouldDeadlock          a wait for a child that could never run
 │   └── ParentNotActive        a child for a job that is terminal or being cancelled
@@ -40,6 +50,7 @@ Error
 ├── StepMismatch               a replay differs from the saved steps (SDK only)
 └── Fatal                      the process must stop
     ├── StorageBroken          a failed fsync, a corrupt page
+    ├── DatabasePromoted       a write to a SQLite file that was promoted to PostgreSQL
     └── SchemaMismatch         the database schema is older or newer than this program
 """
 
@@ -81,6 +92,24 @@ class Forbidden(Error):
 
     code = "forbidden"
     status = 403
+
+
+class FreshSignInRequired(Forbidden):
+    """The risk of the approval requires a person who has just signed in."""
+
+    code = "fresh_sign_in_required"
+
+    def __init__(self, risk: str, seconds: int) -> None:
+        self.risk, self.seconds = risk, seconds
+        super().__init__(
+            f"risk {risk}: expected a person who signed in within the last {seconds} s; sign in again on the dashboard"
+        )
+
+
+class SignInFailed(Forbidden):
+    """The response or a token of the identity provider is not valid."""
+
+    code = "sign_in_failed"
 
 
 class NotFound(Error):
@@ -153,6 +182,60 @@ class CheckpointConflict(Conflict):
     def __init__(self, job_id: str, seq: int, current: int) -> None:
         self.job_id, self.seq, self.current = job_id, seq, current
         super().__init__(f"job {job_id}: checkpoint {seq} is not newer than {current}: read it and continue from there")
+
+
+class StreamConflict(Conflict):
+    """An append begins at an offset that already has other chunks, or beyond the end of the stream."""
+
+    code = "stream_conflict"
+
+    def __init__(self, job_id: str, stream: str, offset: int, next: int) -> None:
+        self.job_id, self.stream, self.offset, self.next = job_id, stream, offset, next
+        super().__init__(
+            f"job {job_id}: stream {stream!r} continues at offset {next}, and the append at {offset} does not repeat "
+            "chunks of this lease; append at the end"
+        )
+
+
+class MessageConflict(Conflict):
+    """A message with this ID was already sent to the job, with another name or payload."""
+
+    code = "message_conflict"
+
+    def __init__(self, job_id: str, message_id: str) -> None:
+        self.job_id, self.message_id = job_id, message_id
+        super().__init__(f"job {job_id}: message {message_id!r} was already sent with other content; use a new id")
+
+
+class TopicConflict(Conflict):
+    """A message with this ID was already sent to the topic, with another payload."""
+
+    code = "topic_conflict"
+
+    def __init__(self, topic: str, message_id: str) -> None:
+        self.topic, self.message_id = topic, message_id
+        super().__init__(f"topic {topic!r}: message {message_id!r} was already sent with other content; use a new id")
+
+
+class EffectConflict(Conflict):
+    """An effect is already done, with another result, or is known not to have happened and was not begun again."""
+
+    code = "effect_conflict"
+
+    def __init__(self, job_id: str, effect: str, occurrence: int, state: str) -> None:
+        self.job_id, self.effect, self.occurrence, self.state = job_id, effect, occurrence, state
+        next_step = "the recorded result is final" if state == "done" else "begin it again first"
+        super().__init__(f"job {job_id}: effect {effect!r}, occurrence {occurrence}, is {state}: {next_step}")
+
+
+class LimitReached(Conflict):
+    """The job has reached a limit on what it may store."""
+
+    code = "limit_reached"
+
+    def __init__(self, job_id: str, what: str, limit: int) -> None:
+        self.job_id, self.what, self.limit = job_id, what, limit
+        super().__init__(f"job {job_id}: the limit of {limit} {what} is reached")
 
 
 class CancelRequested(Conflict):
@@ -231,6 +314,16 @@ class NotTerminal(Conflict):
         super().__init__(f"job {job_id} is {status}: only a terminal job can be redriven")
 
 
+class NotFailed(Conflict):
+    """Only a failed or dead-letter job can be acknowledged."""
+
+    code = "not_failed"
+
+    def __init__(self, job_id: str, status: str) -> None:
+        self.job_id, self.state = job_id, status
+        super().__init__(f"job {job_id} is {status}: only a failed or dead-letter job can be acknowledged")
+
+
 class AlreadyDecided(Conflict):
     """The approval already has a different decision, or this voter a different vote."""
 
@@ -289,14 +382,26 @@ class PreconditionFailed(Error):
         super().__init__(f"job {job_id}: {why}; read it again")
 
 
-class AgentInUse(Conflict):
-    """An agent with unfinished jobs cannot be deleted."""
+class InUse(Conflict):
+    """Unfinished jobs name what is to be deleted."""
 
     code = "in_use"
+
+
+class AgentInUse(InUse):
+    """An agent with unfinished jobs cannot be deleted."""
 
     def __init__(self, kind: str, id: str) -> None:
         self.kind, self.id = kind, id
         super().__init__(f"agent {kind}/{id} has unfinished jobs: wait for them or cancel them first")
+
+
+class LimitInUse(InUse):
+    """A limit or budget that unfinished jobs name cannot be deleted."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"unfinished jobs name limit {name!r}: wait for them or cancel them first")
 
 
 class TooLarge(Error):
@@ -444,6 +549,18 @@ class StorageBroken(Fatal):
     """A failed fsync or a corrupt page: the server writes nothing more until an operator intervenes."""
 
     code = "storage_broken"
+
+
+class DatabasePromoted(Fatal):
+    """The SQLite file was promoted to PostgreSQL and takes no more writes."""
+
+    code = "database_promoted"
+
+    def __init__(self, target: str) -> None:
+        self.target = target  # without a password
+        message = f"this database was promoted to {target}: use that one; this file takes no more writes"
+        super().__init__(message)
+        self.public = message
 
 
 class SchemaMismatch(Fatal):

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from enum import StrEnum
 from hashlib import sha256
 from hmac import compare_digest
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from interlock.domain.expiry import expire_approval, pass_deadline
 from interlock.domain.job import Checkpoint
 from interlock.domain.lifecycle import Status, Verb
-from interlock.domain.principal import Principal
+from interlock.domain.principal import Person, Principal
+from interlock.domain.retry import SECOND
 from interlock.domain.transition import JobState, Transition, error_text, transition
 from interlock.errors import (
     AlreadyDecided,
@@ -20,6 +21,7 @@ from interlock.errors import (
     DigestMismatch,
     Error,
     Forbidden,
+    FreshSignInRequired,
     Invalid,
     NotFound,
 )  # fmt: skip
@@ -27,6 +29,7 @@ from interlock.errors import (
 DEFAULT_EXPIRY_SECONDS: Final = 86_400.0
 MAX_EXPIRY_SECONDS: Final = 7 * 86_400.0
 MAX_VOTES: Final = 100
+RISKS: Final = ("low", "medium", "high", "critical")
 
 
 class ApprovalStatus(StrEnum):
@@ -49,8 +52,18 @@ class OnDeny(StrEnum):
     RESUME = "resume"
 
 
+class ApprovalKind(StrEnum):
+    """What approvers are asked for: a decision, or data that the job needs."""
+
+    APPROVAL = "approval"
+    QUESTION = "question"
+
+
 class RequestApproval(NamedTuple):
-    """Request an approval and end the lease until it is decided; details and schema are JSON."""
+    """Request an approval and end the lease until it is decided; details and schema are JSON.
+
+    A question needs one answer, and its job resumes if it is declined.
+    """
 
     id: str
     fence: int
@@ -68,6 +81,7 @@ class RequestApproval(NamedTuple):
     sanitized: bool = False
     name: str | None = None  # a later run finds the decision by it
     occurrence: int | None = None  # of the name in a run, from 1; None: the job's next one
+    kind: ApprovalKind = ApprovalKind.APPROVAL
     verb: Verb = Verb.REQUEST_APPROVAL
 
 
@@ -95,6 +109,7 @@ class Approval(NamedTuple):
     digest: str
     required: int
     on_deny: OnDeny
+    kind: ApprovalKind
     name: str | None
     occurrence: int
     opened_by: str
@@ -125,6 +140,7 @@ class CastVote(NamedTuple):
     data: str | None = None
     digest: str | None = None
     token_sha256: bytes | None = None
+    person: Person | None = None
 
 
 class CreateApprovalLink(NamedTuple):
@@ -182,6 +198,28 @@ def refuse_approver(who: Principal) -> Error | None:
     if not who.may("approve"):
         return Forbidden("this needs the role approve")
     return Forbidden("a credential that works cannot approve") if who.may("work") else None
+
+
+class StepUp(NamedTuple):
+    """Approvals from a risk on need a person who signed in within the last seconds."""
+
+    risk: str
+    seconds: int
+
+    def covers(self, risk: str | None) -> bool:
+        """Return whether a risk is at or above the limit; an unknown risk counts as the highest."""
+        if risk is None:
+            return False
+        return risk.lower() not in RISKS or RISKS.index(risk.lower()) >= RISKS.index(self.risk)
+
+    def refuse(self, risk: str | None, who: Principal | None, now: int) -> Error | None:
+        """Return why this caller may not decide now; None for the bearer of a link is never enough."""
+        if not self.covers(risk) or (who is not None and who.unchecked):
+            return None
+        at = None if who is None or who.person is None else who.person.authenticated_at
+        if at is not None and now - at <= self.seconds * SECOND:
+            return None
+        return FreshSignInRequired(risk or "", self.seconds)
 
 
 def refuse_link(approval: Approval, actor: str, now: int) -> Error | None:
@@ -259,7 +297,10 @@ def _counted(command: CastVote, approval: Approval, vote: Vote, job: JobState, n
     closed = approval._replace(
         status=status, closed_by=command.actor, closed_at=now, comment=command.comment, data=command.data
     )
-    facts = {"approval_id": approval.id, "decision": str(command.decision)}
+    facts: dict[str, Any] = {"approval_id": approval.id, "decision": str(command.decision)}
+    if command.person is not None:
+        known = {"name": command.person.name, "email": command.person.email}
+        facts["person"] = {name: value for name, value in known.items() if value is not None}
     if status is ApprovalStatus.DENIED and approval.on_deny is OnDeny.FAIL:
         error = error_text(f"denied by {command.actor}", "approval_denied")
         change = transition(job, Status.FAILED, Verb.DECIDE, command.actor, command.comment, error=error, facts=facts)

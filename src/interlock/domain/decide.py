@@ -13,12 +13,21 @@ from interlock.domain import json_text, principal
 from interlock.domain.approval import RequestApproval
 from interlock.domain.edit import EditJob, edit
 from interlock.domain.expiry import SWEEP, expire_approval, pass_deadline
-from interlock.domain.job import ANY_FENCE, MAX_RELEASES, HistoryRow, Receipt
-from interlock.domain.lifecycle import TERMINAL, Status, Verb
+from interlock.domain.job import ANY_FENCE, MAX_DELAY_SECONDS, MAX_RELEASES, HistoryRow, Receipt
+from interlock.domain.lifecycle import TERMINAL, UNRESOLVED, Status, Verb
+from interlock.domain.message import AwaitMessage
 from interlock.domain.retry import DEFAULT_BACKOFF, SECOND, Backoff, after_expiry, after_failure
 from interlock.domain.timestamps import micros
 from interlock.domain.transition import JobState, NoChange, Transition, error_text, transition
-from interlock.errors import AlreadyFinished, CancelRequested, Error, LeaseLost, NoCancelRequested, NotRunning
+from interlock.errors import (
+    AlreadyFinished,
+    CancelRequested,
+    Error,
+    LeaseLost,
+    NoCancelRequested,
+    NotFailed,
+    NotRunning,
+)
 
 MAX_CHILDREN: Final = 1000  # that a job waits for at a time; its row lists them until they are terminal
 
@@ -54,7 +63,10 @@ class FailJob(NamedTuple):
 
 
 class ReleaseJob(NamedTuple):
-    """Release a job: due immediately, at a time, after a delay, or when the listed children are terminal."""
+    """Release a job: due immediately, at a time, after a delay, or when the listed children are terminal.
+
+    With a message, the time or delay is the limit of the wait for it.
+    """
 
     id: str
     fence: int
@@ -63,6 +75,7 @@ class ReleaseJob(NamedTuple):
     run_at: int | None = None
     delay_seconds: float | None = None
     children: tuple[str, ...] = ()
+    message: AwaitMessage | None = None
     verb: Verb = Verb.RELEASE
 
 
@@ -109,9 +122,18 @@ class EnforceDeadline(NamedTuple):
     verb: Verb = Verb.PASS_DEADLINE
 
 
+class AcknowledgeJob(NamedTuple):
+    """Record that an operator has seen a failed or dead-letter job; it needs no attention from then on."""
+
+    id: str
+    actor: str
+    comment: str | None = None
+    verb: Verb = Verb.ACKNOWLEDGE
+
+
 Finish = CompleteJob | FailJob | ReleaseJob | AcknowledgeCancel
 WorkerCommand = Finish | RequestApproval  # every command that ends a worker's lease
-Command = WorkerCommand | CancelJob | RevokeLease | ExpireLease | EnforceDeadline | EditJob
+Command = WorkerCommand | CancelJob | RevokeLease | ExpireLease | EnforceDeadline | EditJob | AcknowledgeJob
 STOPS: Final = (CancelJob, RevokeLease)  # commands that a worker must learn of before its next heartbeat
 
 
@@ -141,6 +163,12 @@ def decide(order: Command, job: JobState, *, now: int, chance: float) -> Transit
             return pass_deadline(job, now)
         case EditJob():
             return edit(order, job, now)
+        case AcknowledgeJob():
+            if job.status not in UNRESOLVED:
+                return NotFailed(job.id, job.status)
+            if job.acknowledged_at is not None:
+                return NoChange()
+            return transition(job, job.status, order.verb, order.actor, order.comment)
 
 
 def holds(job: JobState, fence: int, worker: str) -> bool:
@@ -175,7 +203,7 @@ def receipt_of(row: HistoryRow) -> Receipt:
         attempt=facts.get("attempt", row.attempt),
         version=row.version,
         run_at=None if run_at is None else micros(datetime.fromisoformat(run_at)),
-        finished_at=row.at if row.to_status in TERMINAL else None,
+        finished_at=row.at if row.to_status in TERMINAL and row.from_status != row.to_status else None,
     )
 
 
@@ -209,15 +237,25 @@ def _finish(order: WorkerCommand, job: JobState, now: int, chance: float) -> Tra
         delay = after_failure(backoff, job.attempt, chance, order.retry_after_seconds)
         change = _try_again(job, order.verb, actor, None, order.error, now + delay)
         return change._replace(sanitized=order.sanitized)
-    if job.releases >= MAX_RELEASES:
-        error = error_text(f"released more than {MAX_RELEASES} times", "too_many_releases")
-        return _try_again(job, order.verb, actor, order.reason, error, now + backoff.delay(job.attempt, chance))
     if order.delay_seconds is not None:
         run_at = now + round(order.delay_seconds * SECOND)
+    elif order.run_at is None and order.message is not None:
+        run_at = now + MAX_DELAY_SECONDS * SECOND
     else:
         run_at = now if order.run_at is None else max(order.run_at, now)
-    change = transition(job, Status.QUEUED, order.verb, actor, order.reason, run_at=run_at, facts={"run_at": run_at})
-    return change._replace(releases=job.releases + 1, children=order.children)
+    waits = (
+        run_at > now or bool(order.children) or order.message is not None
+    )  # only releases that are due immediately are counted and limited
+    if not waits and job.releases >= MAX_RELEASES:
+        error = error_text(f"released more than {MAX_RELEASES} times", "too_many_releases")
+        return _try_again(job, order.verb, actor, order.reason, error, now + backoff.delay(job.attempt, chance))
+    facts: dict[str, object] = {"run_at": run_at}
+    if order.children:
+        facts["awaiting_children"] = len(order.children)
+    if order.message is not None:
+        facts["awaiting_message"] = order.message.name or order.message.topic
+    change = transition(job, Status.QUEUED, order.verb, actor, order.reason, run_at=run_at, facts=facts)
+    return change._replace(releases=job.releases + (not waits), children=order.children)
 
 
 def _cancel(order: CancelJob, job: JobState, now: int) -> Transition | NoChange | Error:

@@ -102,12 +102,13 @@ def of_steps(steps: Iterable[StepFields]) -> str | None:
 
 def of_request(
     id: str, fence: int, prompt: str, details: str | None, risk: str | None, schema: str | None, digest: str,
-    required: int, on_deny: str, opened_by: str, opened_at: int, expires_at: int, name: str | None, occurrence: int,
+    required: int, on_deny: str, kind: str, opened_by: str, opened_at: int, expires_at: int, name: str | None,
+    occurrence: int,
 ) -> str:  # fmt: skip
     """Return the digest of an approval request."""
     return of_fields(
-        id, fence, prompt, details, risk, schema, digest, required, on_deny, opened_by, opened_at, expires_at, name,
-        occurrence,
+        id, fence, prompt, details, risk, schema, digest, required, on_deny, kind, opened_by, opened_at, expires_at,
+        name, occurrence,
     )  # fmt: skip
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from interlock.domain import principal
-from interlock.domain.lifecycle import Status, Verb
+from interlock.domain.lifecycle import CLAIMABLE, Status, Verb
 from interlock.domain.transition import JobState, NoChange, Transition, error_text, transition
 
 SWEEP: Final = principal.system("sweep")
+BUDGETS: Final = principal.system("budgets")
 
 
 def pass_deadline(job: JobState, now: int) -> Transition | NoChange:
@@ -24,6 +25,16 @@ def pass_deadline(job: JobState, now: int) -> Transition | NoChange:
         error = error_text("the deadline passed before the next run could start", "deadline")
         return transition(job, Status.FAILED, Verb.PASS_DEADLINE, SWEEP, "deadline", error=error)
     return NoChange()
+
+
+def exceed_budget(job: JobState, budget: str) -> Transition | NoChange:
+    """Fail a waiting job whose budget is spent."""
+    if job.status not in CLAIMABLE:
+        return NoChange()
+    error = error_text(f"budget {budget} is spent", "budget_exceeded")
+    return transition(
+        job, Status.FAILED, Verb.EXCEED_BUDGET, BUDGETS, "budget_exceeded", error=error, facts={"budget": budget}
+    )
 
 
 def expire_approval(job: JobState, now: int) -> Transition | NoChange:

@@ -7,12 +7,15 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from interlock.domain import json_text
+from interlock.domain.budget import PREFIX, TREE
 from interlock.domain.lifecycle import TERMINAL, Status
+from interlock.domain.limits import Wait
 from interlock.domain.policy import ClaimFilter, fits
 from interlock.domain.retry import SECOND
 from interlock.domain.timestamps import when
 from interlock.domain.worker_presence import LATELY_SECONDS, EligibleWorkers
 
+LONG_SECONDS: Final = 5 * 365 * 86_400.0  # a wait without a time limit is longer
 _SEEN: Final = f"in the last {LATELY_SECONDS:.0f} s"
 
 
@@ -24,9 +27,12 @@ class ReasonCode(StrEnum):
     DEADLINE_PASSED = "deadline_passed"
     WAITING_FOR_APPROVAL = "waiting_for_approval"
     WAITING_FOR_CHILDREN = "waiting_for_children"
+    WAITING_FOR_MESSAGE = "waiting_for_message"
     DUE_LATER = "due_later"
     PAUSED = "paused"
     AGENT_BUSY = "agent_busy"
+    WAITING_FOR_LIMIT = "waiting_for_limit"
+    BUDGET_SPENT = "budget_spent"
     NO_WORKER_FOR_TYPE = "no_worker_for_type"
     NO_WORKER_WITH_CAPABILITIES = "no_worker_with_capabilities"
     NO_WORKER_FOR_REPOSITORY = "no_worker_for_repository"
@@ -55,6 +61,7 @@ class JobSnapshot(NamedTuple):
     agent_kind: str | None
     agent_id: str | None
     awaiting: Sequence[str]
+    awaiting_message: str | None  # JSON
     blocked: bool
     approval_id: str | None = None
     votes: int | None = None
@@ -69,6 +76,7 @@ class JobSnapshot(NamedTuple):
     ahead: int = 0
     eligible_workers: Sequence[EligibleWorkers] = ()
     cycle: Sequence[str] = ()  # jobs that wait for each other, and this one for them; the first one again at the end
+    limits: Sequence[Wait] = ()
 
 
 class Reason(NamedTuple):
@@ -109,8 +117,11 @@ def _reasons(job: JobSnapshot) -> Iterator[Reason]:
         yield final
         return
     waiting = [
-        reason for clause in (_approval, _children, _time, _pause, _concurrency) if (reason := clause(job)) is not None
+        reason
+        for clause in (_approval, _children, _message, _time, _pause, _concurrency)
+        if (reason := clause(job)) is not None
     ]
+    waiting += map(_limit, job.limits)
     yield from waiting
     lacking = _worker(job)
     if lacking.clause is not ReasonCode.READY or not waiting:
@@ -178,6 +189,20 @@ def _children(job: JobSnapshot) -> Reason | None:
     return _in_a_cycle(job, Reason(ReasonCode.WAITING_FOR_CHILDREN, message, {"children": list(job.awaiting)}))
 
 
+def _message(job: JobSnapshot) -> Reason | None:
+    if job.awaiting_message is None or job.run_at <= job.now:
+        return None
+    details = json_text.loads(job.awaiting_message)
+    what = f"a message {details['name']}" if "name" in details else f"a message to topic {details['topic']}"
+    message = f"it waits for {what}"
+    if details["after"]:
+        message += f" after seq {details['after']}"
+    if job.run_at < job.now + LONG_SECONDS * SECOND:
+        message += f", until {when(job.run_at)}"
+        details["until"] = when(job.run_at)
+    return Reason(ReasonCode.WAITING_FOR_MESSAGE, message, details)
+
+
 def _in_a_cycle(job: JobSnapshot, reason: Reason) -> Reason:
     """Add the jobs that wait for each other, if this one waits for them: no worker can end such a wait."""
     if not job.cycle:
@@ -188,7 +213,7 @@ def _in_a_cycle(job: JobSnapshot, reason: Reason) -> Reason:
 
 
 def _time(job: JobSnapshot) -> Reason | None:
-    if job.run_at <= job.now or job.status is Status.WAITING_FOR_APPROVAL:
+    if job.run_at <= job.now or job.status is Status.WAITING_FOR_APPROVAL or job.awaiting_message is not None:
         return None
     message = f"it is due at {when(job.run_at)}"
     if job.status is Status.RETRY:
@@ -225,6 +250,49 @@ def _concurrency(job: JobSnapshot) -> Reason | None:
         "ahead": job.ahead,
     }
     return _in_a_cycle(job, Reason(ReasonCode.AGENT_BUSY, message, details))
+
+
+def _limit(wait: Wait) -> Reason:
+    """Return the reason of a job that a limit or a budget does not admit."""
+    if wait.name.startswith((PREFIX, TREE)):
+        return _budget(wait)
+    name = f"limit {wait.name}" + (f" for key {wait.key}" if wait.key else "")
+    opens_at = None if wait.opens_at is None else when(wait.opens_at)
+    if wait.unit is None:
+        message = f"{name} is held until {opens_at}" + (f": {wait.hold_reason}" if wait.hold_reason else "")
+    elif wait.unit == "concurrency":
+        message = f"{name} is at its concurrency; a running job must end first"
+    else:
+        message = f"{name} has {wait.available:g} {wait.unit} of {wait.needed:g} needed; enough at {opens_at}"
+    message += f"; {wait.ahead} jobs ahead" if wait.ahead else "; it is next"
+    details = {
+        "limit": wait.name,
+        "key": wait.key or None,
+        "unit": wait.unit,
+        "available": wait.available,
+        "needed": wait.needed,
+        "opens_at": opens_at,
+        "held": wait.unit is None,
+        "hold_reason": wait.hold_reason,
+        "ahead": wait.ahead,
+    }
+    return Reason(ReasonCode.WAITING_FOR_LIMIT, message, details)
+
+
+def _budget(wait: Wait) -> Reason:
+    """Return the reason of a job whose budget is spent."""
+    tree = wait.name.removeprefix(TREE) if wait.name.startswith(TREE) else None
+    name = "of this tree of jobs" if tree else wait.name.removeprefix(PREFIX)
+    resets_at = None if wait.opens_at is None else when(wait.opens_at)
+    until = "until it is raised" if resets_at is None else f"until it is raised or starts anew at {resets_at}"
+    left = f"{wait.available or 0:g} {wait.unit} left, {wait.needed or 0:g} needed"
+    message = f"budget {name} has {left}; the job waits {until}"
+    details: dict[str, Any] = {"root_id": tree} if tree else {"budget": name}
+    details |= {
+        "unit": wait.unit, "available": wait.available, "needed": wait.needed, "resets_at": resets_at,
+        "ahead": wait.ahead,
+    }  # fmt: skip
+    return Reason(ReasonCode.BUDGET_SPENT, message, details)
 
 
 def _worker(job: JobSnapshot) -> Reason:

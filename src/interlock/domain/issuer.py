@@ -32,6 +32,8 @@ class JwtClaims(NamedTuple):
     types: Path = ("types",)
     repositories: Path = ("repositories",)
     capabilities: Path = ("capabilities",)
+    name: Path = ("name",)
+    email: Path = ("email",)
 
 
 class Issuer(NamedTuple):
@@ -63,7 +65,7 @@ class Issuer(NamedTuple):
         found = document if isinstance(document, Mapping) else {}
         if found.get("issuer") != self.issuer:
             raise Invalid("this is the document of another issuer", pointer="/issuer")
-        return _address(found.get("jwks_uri"), "jwks_uri", loopback=urlsplit(self.issuer).hostname in LOOPBACK)
+        return address(found.get("jwks_uri"), "jwks_uri", loopback=urlsplit(self.issuer).hostname in LOOPBACK)
 
     def actor(self, subject: str) -> str:
         """Return the history actor for a subject of this issuer."""
@@ -81,7 +83,7 @@ def issuers(tables: Sequence[Mapping[str, Any]]) -> tuple[Issuer, ...]:
     found = []
     for i, table in enumerate(tables):
         try:
-            found.append(_issuer(table))
+            found.append(issuer(table))
         except Invalid as error:
             error.pointer = f"/issuers/{i}{error.pointer}"
             raise
@@ -93,7 +95,7 @@ def issuers(tables: Sequence[Mapping[str, Any]]) -> tuple[Issuer, ...]:
     return tuple(found)
 
 
-def _issuer(table: Mapping[str, Any]) -> Issuer:
+def issuer(table: Mapping[str, Any]) -> Issuer:
     if unknown := sorted(table.keys() - set(Issuer._fields)):
         raise Invalid(f"an issuer has no setting {unknown[0]!r}", pointer=f"/{unknown[0]}")
     values: dict[str, Any] = {
@@ -129,7 +131,7 @@ def _keys(table: Mapping[str, Any]) -> dict[str, Any]:
     if uri is not None and jwks is not None:
         raise Invalid("an issuer has either jwks_uri or jwks", pointer="/jwks_uri")
     if uri is not None:
-        return {"jwks_uri": _address(uri, "jwks_uri")}
+        return {"jwks_uri": address(uri, "jwks_uri")}
     if jwks is None:
         _check_discoverable(table["issuer"])
         return {}
@@ -141,23 +143,23 @@ def _keys(table: Mapping[str, Any]) -> dict[str, Any]:
 def _check_discoverable(issuer: str) -> None:
     """Reject an issuer whose name is not a URL: discovery needs one."""
     try:
-        _address(issuer, "issuer")
+        address(issuer, "issuer")
     except Invalid:
         raise Invalid("an issuer without an https address needs jwks_uri or jwks", pointer="/jwks_uri") from None
     if not set("?#").isdisjoint(issuer):
         raise Invalid("an issuer with a query or a fragment needs jwks_uri or jwks", pointer="/jwks_uri")
 
 
-def _address(value: object, what: str, *, loopback: bool = True) -> str:
+def address(value: object, what: str, *, loopback: bool = True) -> str:
     """Return an address that keys may be fetched from: https, or plain http on the loopback interface."""
     text = _text(value, what)
     try:
-        address = urlsplit(text)
+        parts = urlsplit(text)
     except ValueError:
         raise Invalid(f"{what} is not a valid address", pointer=f"/{what}") from None
-    if not (address.scheme == "https" or (loopback and address.scheme == "http" and address.hostname in LOOPBACK)):
+    if not (parts.scheme == "https" or (loopback and parts.scheme == "http" and parts.hostname in LOOPBACK)):
         raise Invalid(f"{what} must be an https address", pointer=f"/{what}")
-    if not address.hostname or address.username is not None:
+    if not parts.hostname or parts.username is not None:
         raise Invalid(f"{what} must name a host and no user", pointer=f"/{what}")
     return text
 

@@ -117,6 +117,14 @@ class Job(NamedTuple):
             Kind.SECONDS, _BODY, bounds=(0, MAX_RETRY_AFTER_SECONDS), redriven=True,
         ),
     ]  # fmt: skip
+    limits: Annotated[
+        str | None,
+        Field("limits that a run reserves: name, key and cost", Kind.JSON, _BODY, list[dict[str, Any]], redriven=True),
+    ]
+    budget: Annotated[
+        str | None,
+        Field("what the job and its descendants may use, by unit", Kind.JSON, _BODY, dict[str, float], redriven=True),
+    ]
     attempt: Annotated[int, Field("current attempt", _Int, initial=1)]
     max_attempts: Annotated[
         int, Field("maximum number of attempts", _Int, bounds=(1, MAX_ATTEMPTS), redriven=True, editable=True)
@@ -129,6 +137,9 @@ class Job(NamedTuple):
     awaiting: Annotated[
         Sequence[str],
         Field("children that the next run waits for", Kind.NAMES, Stored.VIEW, listed=False, initial=()),
+    ]
+    awaiting_message: Annotated[
+        str | None, Field("JSON: the message that the next run waits for, and its number", stored=Stored.VIEW)
     ]
     cancel_requested_at: Annotated[int | None, Field("time of the cancel request", Kind.TIME)]
     cancel_reason: Annotated[str | None, Field("reason of the cancel request")]
@@ -144,18 +155,21 @@ class Job(NamedTuple):
     ]
     sanitized: Annotated[bool, Field("whether invalid Unicode was replaced", Kind.BOOLEAN, Stored.VIEW, initial=False)]
     version: Annotated[int, Field("rises with every transition and edit", _Int, initial=1)]
-    releases: Annotated[int, Field("how often the job was released", _Int, initial=0)]
+    releases: Annotated[int, Field("releases that were due immediately", _Int, initial=0)]
     created_at: Annotated[int, Field("time of the enqueue", Kind.TIME, _BODY)]
     updated_at: Annotated[int, Field("time of the last change", Kind.TIME, Stored.VIEW)]
     started_at: Annotated[int | None, Field("start of the first run", Kind.TIME)]
     run_started_at: Annotated[int | None, Field("start of the newest run", Kind.TIME)]
     finished_at: Annotated[int | None, Field("time when the job became terminal", Kind.TIME)]
+    acknowledged_at: Annotated[int | None, Field("time at which its failure was acknowledged", Kind.TIME)]
+    acknowledged_by: Annotated[str | None, Field("principal that acknowledged its failure")]
     blocked: Annotated[
         bool, Field("whether it lacks a concurrency slot of its agent", Kind.BOOLEAN, Stored.VIEW, initial=False)
     ]
 
     def location(self, now: int) -> Location:
-        return locate(self.status, run_at=self.run_at, now=now, awaits=bool(self.awaiting), blocked=self.blocked)
+        awaits = bool(self.awaiting) or (self.awaiting_message is not None and self.run_at > now)
+        return locate(self.status, run_at=self.run_at, now=now, awaits=awaits, blocked=self.blocked)
 
     @property
     def retry_count(self) -> int:
@@ -227,6 +241,8 @@ class NewJob(NamedTuple):
     redrive_of: str | None = None
     created_by: str = "user:local"
     requested_by: str | None = None
+    limits: str | None = None  # JSON
+    budget: str | None = None  # JSON
     fault: Error | None = None  # why it is rejected, unless its idempotency key matches an existing job
     key_lifetime_seconds: float | None = None  # of its idempotency key; None means as long as the job exists
 
@@ -235,7 +251,8 @@ class NewJob(NamedTuple):
         at = enqueued.at
         if at is None or self.agent_kind is not None or self.delay_seconds is not None:
             return None
-        return _created((*_new_values(self), tenant, enqueued.seq, at if self.run_at is None else self.run_at, at, at))
+        job = self if enqueued.limits is None else self._replace(limits=enqueued.limits)
+        return _created((*_new_values(job), tenant, enqueued.seq, at if self.run_at is None else self.run_at, at, at))
 
 
 # Fields of a new job that are stored with it or choose when it is due; `run_at` needs the clock of the database.
@@ -262,6 +279,7 @@ class Enqueued(NamedTuple):
     seq: int
     replayed: bool
     at: int | None = None  # when a new job was enqueued
+    limits: str | None = None  # JSON; of a new job in a tree with a budget
 
 
 class Added(NamedTuple):
@@ -291,16 +309,22 @@ class Heartbeat(NamedTuple):
     lease_seconds: float | None = None
     checkpoint: Checkpoint | None = None
     events: tuple[Event, ...] = ()
+    usage: str | None = None  # JSON: what the run has used so far
 
 
 class HeartbeatReply(NamedTuple):
-    """The reply to a heartbeat: the lease expiry, and whether cancellation was requested or the queue is paused."""
+    """The reply to a heartbeat: the lease expiry, and why the run should stop, if it should.
+
+    `messages` is the number of the last message in the inbox, 0 without any.
+    """
 
     id: str
     lease_expires_at: int
     cancel_requested: bool
     cancel_reason: str | None
     paused: bool
+    budget_exceeded: bool = False
+    messages: int = 0
 
 
 class LeaseState(NamedTuple):
@@ -349,6 +373,20 @@ class Rejected(NamedTuple):
     """One rejected item of a batch."""
 
     error: Error
+
+
+SEARCHED_JOBS: Final = 5_000  # the newest ones, for a text
+SEARCHED_CHARS: Final = 16 * 1024  # of each payload and error
+
+
+class TextSearch(NamedTuple):
+    """A search for a text in the newest `jobs`, in the first `chars` characters of each payload and error."""
+
+    text: str
+    json: str  # the text as it is spelled within a JSON string
+    jobs: int
+    chars: int
+    limit: int
 
 
 class Filter(NamedTuple):

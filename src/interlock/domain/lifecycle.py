@@ -32,7 +32,10 @@ class Verb(StrEnum):
     REVOKE = "revoke"
     EXPIRE = "expire"
     PASS_DEADLINE = "pass_deadline"
+    EXCEED_BUDGET = "exceed_budget"
     EDIT = "edit"
+    SEND_MESSAGE = "send_message"
+    ACKNOWLEDGE = "acknowledge"
 
 
 class Location(StrEnum):
@@ -48,18 +51,24 @@ class Location(StrEnum):
 
 TERMINAL: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED})
 CLAIMABLE: Final = frozenset({Status.QUEUED, Status.RETRY})
+# Jobs in these statuses need attention until they are acknowledged or redriven.
+UNRESOLVED: Final = frozenset({Status.FAILED, Status.DEAD_LETTER})
 
 # Operations by which a worker ends its own lease; after any other operation the worker has lost it.
 FINISHES: Final = frozenset({Verb.COMPLETE, Verb.FAIL, Verb.RELEASE, Verb.REQUEST_APPROVAL, Verb.CANCEL_ACK})
 
+# Operations by which a worker loses a lease: what it had not reported is not known.
+LOSSES: Final = frozenset({Verb.EXPIRE, Verb.REVOKE})
+
 EDGES: Final[dict[tuple[Status | None, Status], frozenset[Verb]]] = {
     (None, Status.QUEUED): frozenset({Verb.ENQUEUE}),
-    (Status.QUEUED, Status.QUEUED): frozenset({Verb.EDIT}),
+    (Status.QUEUED, Status.QUEUED): frozenset({Verb.EDIT, Verb.SEND_MESSAGE}),
     (Status.QUEUED, Status.RUNNING): frozenset({Verb.CLAIM}),
     (Status.QUEUED, Status.CANCELLED): frozenset({Verb.CANCEL, Verb.PASS_DEADLINE}),
+    (Status.QUEUED, Status.FAILED): frozenset({Verb.EXCEED_BUDGET}),
     (Status.RETRY, Status.RETRY): frozenset({Verb.EDIT}),
     (Status.RETRY, Status.RUNNING): frozenset({Verb.CLAIM}),
-    (Status.RETRY, Status.FAILED): frozenset({Verb.PASS_DEADLINE}),
+    (Status.RETRY, Status.FAILED): frozenset({Verb.PASS_DEADLINE, Verb.EXCEED_BUDGET}),
     (Status.RETRY, Status.CANCELLED): frozenset({Verb.CANCEL}),
     (Status.RUNNING, Status.RUNNING): frozenset({Verb.CANCEL}),
     (Status.RUNNING, Status.SUCCEEDED): frozenset({Verb.COMPLETE}),
@@ -74,6 +83,9 @@ EDGES: Final[dict[tuple[Status | None, Status], frozenset[Verb]]] = {
     (Status.WAITING_FOR_APPROVAL, Status.QUEUED): frozenset({Verb.DECIDE}),
     (Status.WAITING_FOR_APPROVAL, Status.FAILED): frozenset({Verb.DECIDE, Verb.EXPIRE, Verb.PASS_DEADLINE}),
     (Status.WAITING_FOR_APPROVAL, Status.CANCELLED): frozenset({Verb.CANCEL}),
+    # A terminal status is final; an acknowledgement is recorded once and changes nothing else.
+    (Status.FAILED, Status.FAILED): frozenset({Verb.ACKNOWLEDGE}),
+    (Status.DEAD_LETTER, Status.DEAD_LETTER): frozenset({Verb.ACKNOWLEDGE}),
 }
 
 

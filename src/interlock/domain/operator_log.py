@@ -9,10 +9,13 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from interlock.domain.audit import fields
+from interlock.domain.channel import NewChannel
 from interlock.domain.digests import of_text
+from interlock.domain.limits import Limit
 from interlock.domain.operations import PruneCommand
 from interlock.domain.registry import Agent, JobType
 from interlock.domain.schedule import Schedule
+from interlock.domain.session import NewSession
 from interlock.domain.timestamps import when
 from interlock.domain.token import NewToken
 from interlock.domain.webhook import NewSubscription
@@ -100,6 +103,16 @@ def revoke_token(actor: str, id: str) -> Entry:
     return _entry(actor, "token.revoke", id)
 
 
+def begin_session(new: NewSession) -> Entry:
+    """Record that a person signed in with OpenID Connect."""
+    name, email = (None, None) if new.person is None else new.person[:2]
+    return _entry(new.actor, "session.begin", new.actor, roles=list(new.roles or ()), name=name, email=email)
+
+
+def end_session(actor: str, of_actor: str) -> Entry:
+    return _entry(actor, "session.end", of_actor)
+
+
 def subscribe(new: NewSubscription) -> Entry:
     """Record only the host of the URL: the rest may contain a credential."""
     return _entry(
@@ -154,3 +167,31 @@ def _entry(actor: str, action: str, object: str, **details: Any) -> Entry:
     given = {name: value for name, value in details.items() if value is not None}
     text = json.dumps(given, separators=(",", ":"), sort_keys=True, ensure_ascii=False) if given else None
     return Entry(actor, action, object, text)
+
+
+def set_limit(actor: str, limit: Limit) -> Entry:
+    return _entry(actor, "limit.set", limit.name, rules=limit.to_text())
+
+
+def delete_limit(actor: str, name: str) -> Entry:
+    return _entry(actor, "limit.delete", name)
+
+
+def hold_limit(actor: str, name: str, key: str, until: int, reason: str | None) -> Entry:
+    return _entry(actor, "limit.hold", name, key=key, until=when(until), reason=reason)
+
+
+def release_limit(actor: str, name: str, key: str) -> Entry:
+    return _entry(actor, "limit.release", name, key=key)
+
+
+def set_channel(new: NewChannel) -> Entry:
+    """Record no secret: of the destination only the host."""
+    return _entry(
+        new.created_by, "channel.set", new.name, kind=str(new.kind), host=new.address.host, events=list(new.events),
+        types=new.types, tags=new.tags, min_risk=new.min_risk, min_interval_seconds=new.min_interval_seconds,
+    )  # fmt: skip
+
+
+def delete_channel(actor: str, name: str) -> Entry:
+    return _entry(actor, "channel.delete", name)

@@ -11,6 +11,14 @@ ROLES: Final = frozenset({"read", "produce", "work", "operate", "approve", "admi
 DEFAULT_TENANT: Final = "default"
 
 
+class Person(NamedTuple):
+    """A person behind a principal: name and e-mail address, and when an identity provider authenticated them."""
+
+    name: str | None = None
+    email: str | None = None
+    authenticated_at: int | None = None
+
+
 class Principal(NamedTuple):
     """An authenticated caller: its tenant, its roles and its actor name in the history.
 
@@ -24,6 +32,7 @@ class Principal(NamedTuple):
     policy: Policy | None = None
     unchecked: bool = False  # authentication is off: the caller is unknown and may do everything
     subject: str | None = None  # the issuer's subject behind a worker, which is the actor of its other tokens
+    person: Person | None = None  # who signed in with OpenID Connect
 
     def may(self, role: str) -> bool:
         return role in self.roles

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from interlock.domain.limits import Limit
 
 
 class Defaults(NamedTuple):
@@ -15,6 +17,8 @@ class Defaults(NamedTuple):
     lease_seconds: float | None = None
     timeout_seconds: float | None = None
     priority: int | None = None
+    limits: Sequence[Mapping[str, Any]] | None = None  # name, key and cost of each
+    budgets: Sequence[str] | None = None
 
     def over(self, other: Defaults) -> Defaults:
         """Return these defaults, with unset fields from the other ones."""
@@ -65,6 +69,7 @@ class Registry(NamedTuple):
 
     version: int
     types: Mapping[str, JobType]
+    limits: Mapping[str, Limit] = {}
 
 
 class Minute(NamedTuple):

@@ -21,6 +21,7 @@ from interlock.errors import Invalid
 
 MAX_CATCH_UP: Final = 100
 MAX_PREVIEW: Final = 100
+MAX_CRON_LENGTH: Final = 1000
 # A tick that is at most this late still counts as on time, for `catch_up: none`. A busy server must not lose a tick.
 ON_TIME: Final = 10 * SECOND
 MIN_EVERY_SECONDS: Final = 1.0
@@ -212,6 +213,10 @@ def _check_zone(timing: Timing) -> None:
 
 def _check_cron(timing: Timing) -> None:
     assert timing.cron is not None
+    if len(timing.cron) > MAX_CRON_LENGTH:
+        raise Invalid(
+            f"cron expression has {len(timing.cron)} characters: expected at most {MAX_CRON_LENGTH}", pointer="/cron"
+        )
     fields = len(timing.cron.split())
     if fields != 5:
         raise Invalid(

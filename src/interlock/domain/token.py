@@ -82,7 +82,7 @@ class CreatedToken(NamedTuple):
     text: str
 
     def __repr__(self) -> str:
-        return f"Minted({self.token.id})"
+        return f"CreatedToken({self.token.id})"
 
 
 class TokenUse(NamedTuple):

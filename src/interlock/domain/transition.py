@@ -33,6 +33,7 @@ class JobState(NamedTuple):
     error: str | None
     approval_id: str | None = None
     approval_expires_at: int | None = None
+    acknowledged_at: int | None = None
     priority: int = 0  # this and the tags are read only for an edit
     tags: tuple[str, ...] = ()
 

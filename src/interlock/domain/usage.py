@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from interlock.domain import json_text
@@ -64,6 +64,32 @@ def summed(job_id: str, steps: Iterable[StepRow], *, has_ended: bool) -> dict[st
     if last is not None and has_ended:
         counted.append(last)
     return together(map(_amounts, counted))
+
+
+def of_run(
+    job_id: str, fence: int, steps: Sequence[StepRow], total: str | None, heartbeat: str | None
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return what one run used: by its reports during the run, and by all reports at its end.
+
+    `total` is the usage of all runs, which a completed job reports; `heartbeat` is what the run reported last while it
+    was running. Earlier runs have been settled, so what they reported is left out.
+    """
+    kinds = [kept_by(job_id, is_repeated=False), kept_by(job_id, is_repeated=True)]
+    told = [step for step in steps if step.name == USAGE]
+    before, here = ([s for s in told if s.fence < fence], [s for s in told if s.fence == fence])
+    added, repeated = ([_amounts(s.result) for s in before if s.function == kind] for kind in kinds)
+    earlier = together(repeated[-1:])
+    during = _without({} if heartbeat is None else _amounts(heartbeat), earlier)
+    if total is not None:
+        return during, _without(_amounts(total), together([*added, earlier]))
+    if not here:
+        return during, during
+    mine, again = ([_amounts(s.result) for s in here if s.function == kind] for kind in kinds)
+    return during, _without(together([*mine, *again[-1:]]), earlier)
+
+
+def _without(amounts: Mapping[str, float], others: Mapping[str, float]) -> dict[str, float]:
+    return {name: max(amount - others.get(name, 0.0), 0.0) for name, amount in amounts.items()}
 
 
 def together(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:

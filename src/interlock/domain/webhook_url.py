@@ -17,6 +17,7 @@ from interlock.errors import Invalid
 MAX_URL_LENGTH: Final = 2048
 DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 PORTS: Final = frozenset({443, 8443})
+MAIL_PORTS: Final = {"starttls": 587, "implicit": 465, "none": 25}
 
 _CHARACTERS: Final = re.compile(r"[A-Za-z0-9\-._~:/?\[\]@!$&'()*+,;=%]+")
 _LABEL: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
@@ -177,6 +178,11 @@ class Allowance(NamedTuple):
             return "refers to a host that is not public"
         return None
 
+    def allows(self, destination: Destination) -> bool:
+        """Return whether an operator allowed this destination by name or address."""
+        address = destination.address
+        return self._names(destination) or (address is not None and self._reaches(address, destination.port))
+
     def permits(self, destination: Destination, address: str) -> bool:
         """Return whether a connection to this address, which the host resolved to, is allowed."""
         if self._names(destination) or is_public(address):
@@ -198,6 +204,21 @@ def admitted(url: str, allowance: Allowance, field: str = "url") -> Destination:
     destination = parse(url, field)
     if why := allowance.fault(destination):
         raise Invalid(f"{field} {why}", pointer=f"/{field}")
+    return destination
+
+
+def admitted_mail(host: str, port: int, allowance: Allowance) -> Destination:
+    """Return the destination of a mail server, or raise Invalid with the field."""
+    destination = Destination("smtp", host, port, "")
+    if not _is_host(host):
+        raise Invalid("host must be a plain name or an address in its usual form", pointer="/host")
+    if not 0 < port < 65_536 or not (allowance.allows(destination) or port in MAIL_PORTS.values()):
+        ports = ", ".join(map(str, sorted(MAIL_PORTS.values())))
+        raise Invalid(f"port is {port}: expected one of {ports}", pointer="/port")
+    address = destination.address
+    local = ("." not in host or host.endswith(".localhost")) if address is None else not is_public(address)
+    if local and not allowance.allows(destination):
+        raise Invalid("host refers to a host that is not public", pointer="/host")
     return destination
 
 

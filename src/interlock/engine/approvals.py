@@ -15,6 +15,7 @@ from interlock.domain.approval import (
     MAX_VOTES,
     Approval,
     ApprovalFilter,
+    ApprovalKind,
     ApprovalLink,
     ApprovalStatus,
     CastVote,
@@ -22,6 +23,7 @@ from interlock.domain.approval import (
     Decision,
     OnDeny,
     RequestApproval,
+    StepUp,
     refuse_approver,
 )  # fmt: skip
 from interlock.domain.job import Checkpoint, Job, Receipt
@@ -29,7 +31,7 @@ from interlock.domain.principal import Principal
 from interlock.domain.progress import LARGEST_OCCURRENCE
 from interlock.engine import schemas
 from interlock.engine.results import answered
-from interlock.errors import Conflict, Forbidden, Gone, Invalid, NotFound
+from interlock.errors import Conflict, Error, Forbidden, Gone, Invalid, NotFound
 from interlock.storage.contract import Store
 from interlock.wire import Limits
 
@@ -53,9 +55,10 @@ class RequestedApproval(NamedTuple):
 class Approvals:
     """Requests, decisions and links of approvals."""
 
-    def __init__(self, store: Store, limits: Limits) -> None:
+    def __init__(self, store: Store, limits: Limits, step_up: StepUp | None = None) -> None:
         self._store = store
         self._limits = limits
+        self._step_up = step_up
 
     async def open(self, who: Principal, order: RequestApproval, *, link: bool = True) -> RequestedApproval:
         """Suspend a job until a decision; a repeated call under the same lease returns the same receipt and approval.
@@ -92,6 +95,8 @@ class Approvals:
     async def create_link(self, who: Principal, approval_id: str) -> ApprovalLink:
         """Create a link token for one approval; it replaces the previous token."""
         _may_approve(who)
+        if self._step_up is not None:  # the bearer of a link has not signed in, so such an approval has no link
+            await self._need_fresh(who if who.unchecked else None, await self.get(who.tenant, approval_id))
         token = LINK_PREFIX + secrets.token_urlsafe(32)
         (answer,) = await self._store.approvals.create_link(
             who.tenant, [CreateApprovalLink(_approval_id(approval_id), who.actor, _hash(token))]
@@ -111,7 +116,27 @@ class Approvals:
         """Vote as the caller; repeating the same vote returns the same result."""
         _may_approve(who)
         approval = await self.get(who.tenant, approval_id)
-        return await self._vote(approval, CastVote(approval.id, who.actor, decision, comment, digest=digest), data)
+        await self._need_fresh(who, approval)
+        vote = CastVote(approval.id, who.actor, decision, comment, digest=digest, person=who.person)
+        return await self._vote(approval, vote, data)
+
+    def steps_up(self, approval: Approval) -> bool:
+        """Return whether the risk of the approval requires a fresh sign-in, so that it has no link."""
+        return self._step_up is not None and self._step_up.covers(approval.risk)
+
+    async def needs_sign_in(self, who: Principal, approval: Approval) -> bool:
+        """Return whether the caller must sign in again before a decision."""
+        return await self._stale(who, approval) is not None
+
+    async def _need_fresh(self, who: Principal | None, approval: Approval) -> None:
+        """Reject a decision without a fresh sign-in, where the risk requires one."""
+        if (fault := await self._stale(who, approval)) is not None:
+            raise fault
+
+    async def _stale(self, who: Principal | None, approval: Approval) -> Error | None:
+        if self._step_up is None or not self.steps_up(approval):
+            return None
+        return self._step_up.refuse(approval.risk, who, await self._store.now())
 
     async def decide_by_token(
         self,
@@ -127,6 +152,7 @@ class Approvals:
         if who is not None and who.may("work") and not who.unchecked:
             raise Forbidden("a credential that works cannot approve")
         approval = await self.of_token(token)
+        await self._need_fresh(None, approval)
         actor = principal.bearer(approval.link_created_by or "")
         vote = CastVote(approval.id, actor, decision, comment, digest=digest, token_sha256=_hash(token))
         return await self._vote(approval, vote, data)
@@ -142,6 +168,9 @@ class Approvals:
         kept = None if data is None else json_text.check(data, what="data", limit=self._limits.payload)
         if kept is not None and approval.schema is not None:
             await schemas.check(approval.schema, kept, what="data")
+        is_answer = approval.kind is ApprovalKind.QUESTION and command.decision is Decision.APPROVE
+        if is_answer and kept is None and approval.schema is not None:
+            raise Invalid("data is missing: expected an answer that is valid against the schema", pointer="/data")
         vote = command._replace(comment=wire.reason(command.comment, "comment"), data=kept)
         (answer,) = await self._store.approvals.decide(approval.tenant, [vote])
         return answered(answer)
@@ -152,6 +181,8 @@ class Approvals:
         prompt = wire.remark(order.prompt, "prompt")
         if prompt is None or json_text.is_blank(order.prompt):
             raise Invalid("prompt must not be empty", pointer="/prompt")
+        if order.kind is ApprovalKind.QUESTION and (order.required != 1 or order.on_deny != OnDeny.RESUME):
+            raise Invalid("a question has one answer, and its job resumes if it is declined", pointer="/kind")
         if order.required > 1 and order.schema is not None:
             raise Invalid("with several votes there is no data, and so no schema", pointer="/schema")
         details, sanitized = order.details, order.sanitized or prompt != order.prompt

@@ -24,11 +24,11 @@ class Audit:
     async def verify_part(self, tenant: str, *, after: str | None = None, jobs: int | None = None) -> VerifiedPart:
         """Verify the chains of up to `jobs` jobs, starting after the previous part."""
         most = BATCH_SIZE if jobs is None else wire.whole(jobs, "jobs", 1, BATCH_SIZE)
-        return await self._store.verify_part(tenant, after=after, jobs=most)
+        return await self._store.audit.verify_part(tenant, after=after, jobs=most)
 
     async def verify_all_tenants(self) -> AsyncIterator[VerifiedPart]:
         """Verify all tenants, one part at a time to bound memory."""
-        for tenant in await self._store.tenants():
+        for tenant in await self._store.audit.tenants():
             part = await self.verify_part(tenant)
             yield part
             while part.next is not None:
@@ -37,10 +37,10 @@ class Audit:
 
     async def log(self, tenant: str, *, after: int = 0, limit: int = 50) -> list[LogRow]:
         """List operator actions after a row number, oldest first."""
-        return await self._store.log(tenant, after=after, limit=wire.whole(limit, "limit", 1, MAX_LOG_ROWS))
+        return await self._store.audit.log(tenant, after=after, limit=wire.whole(limit, "limit", 1, MAX_LOG_ROWS))
 
     async def export(self, tenant: str, *, after: int = 0) -> AsyncIterator[list[HistoryExport]]:
         """Yield every history of a tenant in order of arrival, a few jobs at a time."""
-        while page := await self._store.histories(tenant, after=after, jobs=EXPORT_BATCH_SIZE):
+        while page := await self._store.audit.histories(tenant, after=after, jobs=EXPORT_BATCH_SIZE):
             yield page
             after = page[-1].seq

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from interlock import wire
-from interlock.domain.decide import CancelJob, Command, RevokeLease
+from interlock.domain.decide import AcknowledgeJob, CancelJob, Command, RevokeLease
 from interlock.domain.edit import EditJob
 from interlock.domain.job import Added, Enqueued, Receipt, Rejected
 from interlock.domain.principal import Principal
@@ -147,6 +147,11 @@ class Jobs:
     async def run_now(self, who: Principal, job_id: str) -> Receipt:
         """Make a queued or retrying job due; a job that is already due keeps its order."""
         return await self._order(who, EditJob(id=wire.job_id(job_id), actor=who.actor, due_now=True))
+
+    async def acknowledge(self, who: Principal, job_id: str, *, comment: str | None = None) -> Receipt:
+        """Record that a failed or dead-letter job was seen; it it needs no attention from then on."""
+        order = AcknowledgeJob(wire.job_id(job_id), who.actor, wire.reason(comment, field="comment"))
+        return await self._order(who, order)
 
     async def cancel(self, who: Principal, job_id: str, *, reason: str | None = None, force: bool = False) -> Receipt:
         """Cancel a job: immediately unless it is running; a running one by request, or immediately with `force`."""

@@ -208,6 +208,23 @@ def _principal(claims: Mapping[str, Any], issuer: Issuer) -> Principal:
     return Principal(tenant, principal.worker(worker), may, worker, allowed, subject=actor)
 
 
+def person(claims: Mapping[str, Any], issuer: Issuer, *, tenant: str | None = None) -> Principal:
+    """Return the principal of a person who signed in; people do not work, so they never have that role."""
+    named, subject = _at(claims, issuer.claims.tenant), _str(claims.get("sub"))
+    whose = _str(tenant if named is None else named)
+    with _one_error_for_callers():
+        if not is_visible_name(whose) or (issuer.tenants is not None and whose not in issuer.tenants):
+            raise _Rejected("it names no tenant of this issuer")
+        if not is_visible_name(subject, limit=MAX_SUBJECT_LENGTH):
+            raise _Rejected("it names no subject")
+        roles = issuer.roles_of(_words(_at(claims, issuer.claims.roles))) - {"work"}
+    return Principal(whose, principal.user(issuer.actor(subject)), roles, None, Policy())
+
+
+def claim(claims: Mapping[str, Any], path: Path) -> Any:
+    return _at(claims, path)
+
+
 def _at(claims: Mapping[str, Any], path: Path) -> Any:
     value: Any = claims
     for step in path:

@@ -12,6 +12,7 @@ from interlock.domain import json_text, usage
 from interlock.domain.decide import MAX_CHILDREN, AcknowledgeCancel, CompleteJob, FailJob, Finish, ReleaseJob
 from interlock.domain.job import ANY_FENCE, Checkpoint, Heartbeat, HeartbeatReply, Job, LeaseState, Receipt, Rejected
 from interlock.domain.policy import ClaimFilter, Names
+from interlock.domain.progress import LARGEST_NUMBER
 from interlock.domain.retry import MAX_RETRY_AFTER_SECONDS
 from interlock.engine.completion import first_of
 from interlock.engine.progress import sanitized_events
@@ -179,12 +180,13 @@ class Leases:
 
     def _checked_heartbeat(self, heartbeat: Heartbeat, *, max_lease: float) -> Heartbeat:
         wire.seconds(heartbeat.lease_seconds, "lease_seconds", 1, max_lease)
-        if heartbeat.fence == ANY_FENCE and (heartbeat.checkpoint is not None or heartbeat.events):
+        if heartbeat.fence == ANY_FENCE and (heartbeat.checkpoint or heartbeat.events or heartbeat.usage):
             raise Invalid("fence must be that of a lease", pointer="/fence")
         checkpoint = None if heartbeat.checkpoint is None else self._sanitized(heartbeat.checkpoint)
         id, worker = wire.job_id(heartbeat.id), wire.name(heartbeat.worker, "worker")
         events = sanitized_events(heartbeat.events, self._limits)
-        return heartbeat._replace(id=id, worker=worker, checkpoint=checkpoint, events=events)
+        used = None if heartbeat.usage is None else usage.sanitized(heartbeat.usage)[0]
+        return heartbeat._replace(id=id, worker=worker, checkpoint=checkpoint, events=events, usage=used)
 
     def _sanitized(self, checkpoint: Checkpoint) -> Checkpoint:
         data, changed = json_text.sanitize(checkpoint.data, what="checkpoint", limit=self._limits.checkpoint)
@@ -222,6 +224,16 @@ class Leases:
             case ReleaseJob():
                 if sum(x is not None for x in (order.run_at, order.delay_seconds, order.children or None)) > 1:
                     raise Invalid("release at a time, after a delay or when children have ended, not several")
+                if order.message is not None:
+                    if order.children:
+                        raise Invalid("release until a message or until children have ended, not both")
+                    if (order.message.name is None) == (order.message.topic is None):
+                        raise Invalid("a message has a name or a topic: expected exactly one", pointer="/message")
+                    if order.message.topic is None:
+                        wire.name(order.message.name or "", "message/name")
+                    else:
+                        wire.name(order.message.topic, "message/topic")
+                    wire.whole(order.message.after, "message/after", 0, LARGEST_NUMBER)
                 wire.seconds(order.delay_seconds, "delay_seconds", 0, wire.MAX_DELAY_SECONDS)
                 if len(order.children) > MAX_CHILDREN:
                     raise Invalid(f"a job waits for at most {MAX_CHILDREN} children at a time", pointer="/children")

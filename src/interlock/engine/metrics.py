@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from time import monotonic
+from typing import Any, Final, Protocol, cast, runtime_checkable
 
 from interlock.domain.decide import Command
 from interlock.domain.job import Enqueued, Job, NewJob, Receipt, Rejected
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.policy import ClaimFilter
+from interlock.domain.retry import SECOND
 from interlock.domain.webhook import DeliveryResult
 from interlock.storage.contract import NO_TERMS, Outbox, Store, Terms
+
+MAX_TYPES: Final = 100  # job types with their own series; later ones share one with an empty name
+_MAX_RUNS: Final = 10_000
+_JOB_SECONDS: Final = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3_600, 14_400, 86_400)
+
+
+class Histogram:
+    """Durations by labels. Only the event loop updates them, so they need no lock."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._series: dict[tuple[str, ...], tuple[list[int], list[float]]] = {}
+
+    def add(self, labels: tuple[str, ...], seconds: float) -> None:
+        found = self._series.get(labels)
+        if found is None:
+            found = self._series[labels] = ([0] * (len(self._bounds) + 1), [0.0])
+        found[0][bisect_left(self._bounds, seconds)] += 1
+        found[1][0] += seconds
+
+    def series(self) -> Iterator[tuple[tuple[str, ...], list[tuple[str, float]], float]]:
+        """Yield the labels of each series, its cumulative buckets, and its sum."""
+        bounds = [*(f"{float(bound)}" for bound in self._bounds), "+Inf"]
+        for labels, (counts, (total,)) in sorted(self._series.items()):
+            yield labels, list(zip(bounds, accumulate(counts), strict=True)), total
 
 
 @runtime_checkable
@@ -34,6 +63,29 @@ class EngineMetrics:
         self.ordered: Counter[tuple[str, str]] = Counter()  # by operation and resulting status
         self.refused: Counter[tuple[str, str]] = Counter()  # by operation and error code
         self.delivered: Counter[str] = Counter()  # attempts, by outcome of the delivery
+        self.waited = Histogram(_JOB_SECONDS)  # by type
+        self.ran = Histogram(_JOB_SECONDS)  # by type and resulting status
+        self._types: set[str] = set()
+        self._running: dict[str, tuple[str, float]] = {}  # type and start of the runs that this process handed out
+
+    def started(self, job: Job) -> None:
+        """Count a claimed job, and remember when its run started."""
+        self.claimed += 1
+        if job.type in self._types or len(self._types) < MAX_TYPES:
+            self._types.add(job.type)
+            type = job.type
+        else:
+            type = ""
+        self.waited.add((type,), max((job.run_started_at or job.run_at) - job.run_at, 0) / SECOND)
+        self._running.pop(job.id, None)
+        if len(self._running) >= _MAX_RUNS:  # their workers died or reported to another server
+            del self._running[next(iter(self._running))]
+        self._running[job.id] = type, monotonic()
+
+    def stopped(self, job_id: str, status: str) -> None:
+        """Measure the run that a command ended, if this process handed it out."""
+        if run := self._running.pop(job_id, None):
+            self.ran.add((run[0], status), monotonic() - run[1])
 
     @property
     def moved(self) -> Counter[tuple[str, str]]:
@@ -75,7 +127,8 @@ class _Counted:
 
     async def claim(self, tenant: str, ask: ClaimFilter, *, claimants: Sequence[str] = ()) -> list[Job]:
         jobs = await self._store.claim(tenant, ask, claimants=claimants)
-        self._counts.claimed += len(jobs)
+        for job in jobs:
+            self._counts.started(job)
         return jobs
 
     async def carry_out(self, tenant: str, orders: Sequence[Command]) -> list[Receipt | Rejected]:
@@ -85,6 +138,8 @@ class _Counted:
                 self._counts.refused[order.verb, answer.error.code] += 1
             else:
                 self._counts.ordered[order.verb, answer.status] += 1
+                if answer.status != Status.RUNNING:
+                    self._counts.stopped(answer.id, answer.status)
         return answers
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import httpx2
 
 from interlock.domain.webhook import WebhookResponse
-from interlock.domain.webhook_url import Allowance, Destination, admitted
+from interlock.domain.webhook_url import Allowance, Destination, admitted, admitted_mail
 from interlock.engine.dns import Dns
 from interlock.errors import Invalid, Unavailable
 
@@ -73,6 +73,31 @@ class OutboundClient:
             if str(error) == "destination_refused":
                 raise Invalid(f"{field} refers to a host that is not public", pointer=f"/{field}") from None
 
+    async def admit_mail(self, host: str, port: int, *, owner: str = OURS) -> None:
+        """Reject a mail server that resolves to a forbidden address; a name that does not resolve yet is accepted."""
+        admitted_mail(host, port, self._allowance)
+        try:
+            await self.mail_servers(host, port, owner=owner)
+        except Unreachable as error:
+            if str(error) == "destination_refused":
+                raise Invalid("host refers to a host that is not public", pointer="/host") from None
+
+    async def mail_servers(self, host: str, port: int, *, owner: str = OURS) -> Sequence[str]:
+        """Return the checked addresses of a mail server."""
+        try:
+            destination = admitted_mail(host, port, self._allowance)
+            async with asyncio.timeout(self._deadline):
+                return await self._addresses(destination, owner)
+        except Invalid:
+            raise Unreachable("destination_refused") from None
+        except TimeoutError:
+            raise Unreachable("timeout") from None
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """The trusted certificates; None means those of the system."""
+        return self._tls
+
     async def post(
         self, url: str, headers: Mapping[str, str], content: bytes, at: Stage | None = None, *, owner: str = OURS
     ) -> WebhookResponse:
@@ -93,6 +118,18 @@ class OutboundClient:
             why = f"it answered {answer.status_code}" if answer.whole else f"it has more than {limit} bytes"
             raise Unavailable(f"{url} cannot be fetched: {why}")
         return answer.body
+
+    async def call(
+        self, method: str, url: str, headers: Mapping[str, str], content: bytes | None, *, limit: int
+    ) -> OutboundResponse:
+        """Return the response to a request; no response, or one above the limit, raises Unavailable."""
+        try:
+            answer = await self._request(method, url, headers, content, limit)
+        except Unreachable as error:
+            raise Unavailable(f"{url} cannot be reached: {error}") from None
+        if not answer.whole:
+            raise Unavailable(f"{url} cannot be used: its response has more than {limit} bytes")
+        return answer
 
     async def close(self) -> None:
         self._lookups.close()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from interlock.domain import json_text
 from interlock.domain.identifiers import id_end
-from interlock.domain.job import Filter, HistoryRow, Job
+from interlock.domain.job import SEARCHED_CHARS, SEARCHED_JOBS, Filter, HistoryRow, Job, TextSearch
 from interlock.domain.registry import Minute, QueueStats
 from interlock.errors import Invalid, NotFound
 from interlock.storage.contract import ChainVerification, Fitness, Store
@@ -44,12 +45,19 @@ class Queries:
         return await self._store.find(tenant, filter)
 
     async def search(self, tenant: str, text: str, *, limit: int = 50) -> list[Job]:
-        """Find jobs by ID, its last 8 or more characters, or idempotency key, newest first."""
+        """Find jobs by ID, its last 8 or more characters, or idempotency key, then by text, each newest first.
+
+        Text is found in payload, error, tags and the name of the requester, in the newest 5000 jobs.
+        """
         if not 1 <= limit <= MAX_PAGE_SIZE:
             raise Invalid(f"limit must be from 1 to {MAX_PAGE_SIZE}", pointer="/limit")
         if not 1 <= len(text) <= MAX_SEARCH or "\x00" in text:
             raise Invalid(f"search must have 1 to {MAX_SEARCH} characters", pointer="/search")
         ids = await self._store.search(tenant, text, id_end(text), limit)
+        if len(ids) < limit:
+            escaped = json.dumps(text, ensure_ascii=False)[1:-1]
+            wanted = TextSearch(text, escaped, SEARCHED_JOBS, SEARCHED_CHARS, limit)
+            ids = list(dict.fromkeys([*ids, *await self._store.search_text(tenant, wanted)]))[:limit]
         return [job for job in await self._store.get(tenant, ids) if job is not None] if ids else []
 
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
@@ -67,9 +75,11 @@ class Queries:
         """Return the IDs of those jobs that were redriven."""
         return await self._store.redriven(tenant, job_ids) if job_ids else set()
 
-    async def dead_letters(self, tenant: str, *, limit: int) -> list[str]:
-        """Return the IDs of dead-letter jobs that need attention, newest first; redriven jobs do not."""
-        return await self._store.dead_letters(tenant, limit=limit)
+    async def redrives(self, tenant: str, job_id: str, *, limit: int) -> list[Job]:
+        """Return the jobs that redrive this one, newest first."""
+        ids = await self._store.redrives(tenant, job_id, limit=limit)
+        jobs = await self._store.get(tenant, ids) if ids else []
+        return [job for job in jobs if job is not None]
 
     async def mismatched(self, tenant: str, *, limit: int) -> list[Job]:
         """Return jobs that cannot continue with the deployed code, newest first; they are retried until it is fixed."""
@@ -88,11 +98,11 @@ class Queries:
         return stats[0]
 
     async def verify(self, tenant: str | None = None) -> ChainVerification:
-        return await self._store.verify(tenant)
+        return await self._store.audit.verify(tenant)
 
     async def head(self, tenant: str | None = None) -> str:
         """Return one hash over a tenant's chain heads; all tenants only for an operator with database access."""
-        return await self._store.head(tenant)
+        return await self._store.audit.head(tenant)
 
     async def now(self) -> int:
         return await self._store.now()

@@ -216,6 +216,7 @@ class TypeRegistry:
             job = wire.new_job(
                 request, created_by=who.actor, now=now, limits=self._limits, defaults=defaults,
                 requires=type.requires if type else (), traceparent=traceparent, judged=judged,
+                known_limits=known.registry.limits,
             )  # fmt: skip
             if type is not None and type.schema is not None:
                 await schemas.check(type.schema, job.payload, what="payload")

@@ -40,7 +40,7 @@ class Restore:
         now = await self._store.now()
         epoch = await self._store.raise_epoch(max((now - CALENDAR_START) // CALENDAR_STEP, 0))
         revoked = 0
-        for tenant in await self._store.tenants():
+        for tenant in await self._store.audit.tenants():
             revoked += await self._revoke_all(tenant, below=epoch << 32)
         return Restored(epoch, revoked)
 

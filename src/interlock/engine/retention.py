@@ -56,7 +56,7 @@ class Retention:
         cutoff = await self._store.now() - round(self._days * DAY)
         deleted = 0
         await self._store.leave_history(cutoff)
-        for tenant in await self._store.tenants():
+        for tenant in await self._store.audit.tenants():
             try:
                 deleted += (await self._prune(tenant, principal.system("retention"), cutoff)).deleted
             except Unavailable as error:  # one shard is down or one tenant is being moved: continue with the others

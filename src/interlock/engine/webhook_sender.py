@@ -13,11 +13,14 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from random import random
 from typing import Final, NamedTuple
 
 from interlock.domain import webhook, webhook_url
-from interlock.domain.webhook import Channel, DeliveryResult, Dispatch
+from interlock.domain.channel import PREFIX
+from interlock.domain.webhook import Channel, DeliveryResult, Dispatch, Outcome, WebhookResponse
 from interlock.domain.webhook_format import format_of
+from interlock.engine.notifier import Notifier
 from interlock.engine.outbound_http import OutboundClient
 from interlock.engine.webhook_messages import FindFormat, Messages, no_format
 from interlock.errors import Error, Fatal, Invalid
@@ -57,10 +60,12 @@ class Sender:
         clock: Callable[[], float] = time.time,
         at: Callable[[str], None] = lambda stage: None,
         formats: FindFormat = no_format,
+        notifier: Notifier | None = None,
     ) -> None:
         self._outbox = store.outbox
         self._messages = Messages(store, formats)
         self._outside = outside
+        self._notifier = notifier or Notifier(store, outside)
         self._pace = pace or Pace()
         self._lease_seconds = lease_seconds
         self._clock = clock
@@ -190,14 +195,21 @@ class Sender:
             return
         self._by_host[host] += 1
         try:
-            message = await self._messages.of(tenant, dispatch, self._clock())
-            reply = await self._outside.post(url, message.headers, message.content, self._at, owner=tenant)
+            reply, outcome = await self._send(tenant, dispatch, url)
         finally:
             self._by_host -= Counter({host: 1})
         self._at("answered")
-        outcome, fault = message.outcome(reply), webhook.fault_of(reply)
+        fault = webhook.fault_of(reply)
         await self._outbox.settle(tenant, DeliveryResult(dispatch.id, dispatch.grab, outcome, reply.status_code, fault))
         self._at("settled")
+
+    async def _send(self, tenant: str, dispatch: Dispatch, url: str) -> tuple[WebhookResponse, Outcome]:
+        if url.startswith(PREFIX):
+            reply = await self._notifier.deliver(tenant, dispatch, self._clock())
+            return reply, webhook.outcome(dispatch.attempts, reply, random())
+        message = await self._messages.of(tenant, dispatch, self._clock())
+        reply = await self._outside.post(url, message.headers, message.content, self._at, owner=tenant)
+        return reply, message.outcome(reply)
 
 
 def _host(url: str) -> str:

@@ -49,7 +49,7 @@ def pending(known: Sequence[Migration], applied: dict[int, str]) -> list[Migrati
         ours = next((m for m in known if m.number == number), None)
         if ours is None:
             raise SchemaMismatch(
-                f"the database has migration {number}, which this version of Interlock does not know; use a newer one"
+                f"the database was migrated by a newer version of Interlock (migration {number}): install that version"
             )
         if ours.checksum != checksum:
             raise SchemaMismatch(

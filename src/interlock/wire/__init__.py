@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +14,12 @@ import msgspec
 import uuid_utils
 
 from interlock.domain import json_text, policy, timestamps
+from interlock.domain import limits as flow_limits
+from interlock.domain.budget import PREFIX, Period
 from interlock.domain.job import FIELDS, Field, Filter, HistoryRow, Kind, NewJob
 from interlock.domain.job import MAX_DELAY_SECONDS as MAX_DELAY_SECONDS
 from interlock.domain.lifecycle import Status
+from interlock.domain.limits import Limit
 from interlock.domain.operator_log import LogRow
 from interlock.domain.registry import NO_DEFAULTS, Defaults
 from interlock.domain.retry import Backoff
@@ -42,6 +46,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     headers: int = 8 * 1024
     artifact: int = 50 * 1024 * 1024
     artifacts_of_tenant: int | None = None
+    streams: int = 64 * 1024 * 1024  # of one job
     batch: int = 1000
     lease_seconds: float = policy.MAX_LEASE_SECONDS
     claim: int = 100
@@ -49,6 +54,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 LIMITS: Final = Limits()
+NO_LIMITS: Final[Mapping[str, Limit]] = {}
 
 
 class AgentName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,6 +62,14 @@ class AgentName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     kind: str
     id: str
+
+
+class LimitUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A limit that a job names. The key may be a template over the payload, such as `{customer}`."""
+
+    name: str
+    key: str | None = None
+    cost: dict[str, float] | None = None
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -82,6 +96,9 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     webhook: str | None = None
     parent_id: str | None = None
     requested_by: str | None = None
+    limits: list[LimitUse] | None = None
+    budgets: list[str] | None = None
+    budget: dict[str, float] | None = None
 
 
 _PLAIN: Final = msgspec.structs.astuple(JobRequest(type=""))[2:]  # a request with only type and payload
@@ -143,6 +160,7 @@ def new_job(
     traceparent: str | None = None,
     shard: int = 0,
     judged: bool = False,
+    known_limits: Mapping[str, Limit] = NO_LIMITS,
 ) -> NewJob:
     """Validate a request and return a new job with an ID; fields that it does not set come from the defaults."""
     payload = (json_text.measured if judged else json_text.check)(
@@ -162,6 +180,11 @@ def new_job(
     for inherited in ("priority", "timeout_seconds", "max_attempts"):  # backoff and lease are inherited by each run
         if inherited not in values and (default := getattr(defaults, inherited)) is not None:
             values[inherited] = default
+    named = request.limits if request.limits is not None else defaults.limits
+    budgets = request.budgets if request.budgets is not None else defaults.budgets
+    if named or budgets:
+        uses = [msgspec.to_builtins(one) for one in named or ()]
+        values["limits"] = flow_limits.resolve(uses, known_limits, payload, budgets or ())
     if traceparent is not None:
         values.setdefault("traceparent", traceparent)
     if request.idempotency_key is not None:
@@ -174,6 +197,8 @@ def _checked(request: JobRequest, limits: Limits) -> dict[str, Any]:
     given = zip(JobRequest.__struct_fields__, msgspec.structs.astuple(request), strict=True)
     values = {field: value for field, value in given if value is not None}
     del values["payload"]
+    values.pop("limits", None)  # resolved below, with the limits of the tenant
+    values.pop("budgets", None)
     agent = values.pop("agent", None)
     checked = {field: _CHECKS[field](value, limits) for field, value in values.items()}
     if agent is not None:
@@ -226,7 +251,10 @@ def defaults(values: Mapping[str, Any] | None, limits: Limits = LIMITS) -> Defau
         raise invalid(error).within("/defaults") from None
     try:
         lease = seconds(given.pop("lease_seconds"), "lease_seconds", 1, limits.lease_seconds)
-        return Defaults(lease_seconds=lease, **{field: job_value(field, value) for field, value in given.items()})
+        uses, budgets = given.pop("limits"), given.pop("budgets")
+        limits_ = None if uses is None else tuple(msgspec.to_builtins(use) for use in uses)
+        checked = {field: job_value(field, value) for field, value in given.items()}
+        return Defaults(lease_seconds=lease, limits=limits_, budgets=budgets, **checked)
     except Invalid as error:
         raise error.within("/defaults") from None
 
@@ -237,6 +265,8 @@ class _Defaults(msgspec.Struct, forbid_unknown_fields=True):
     lease_seconds: float | None = None
     timeout_seconds: float | None = None
     priority: int | None = None
+    limits: list[LimitUse] | None = None
+    budgets: list[str] | None = None
 
 
 def backoff(value: Mapping[str, Any] | None) -> str | None:
@@ -437,6 +467,15 @@ def _headers(value: Mapping[str, str], limits: Limits) -> str:
     return json_text.check(encode_json(value, what="headers"), what="headers", limit=limits.headers)
 
 
+def _budget(value: Mapping[str, float]) -> str:
+    try:
+        units = flow_limits.check(Limit(PREFIX, units=value, budget=Period())).units
+    except Invalid as error:
+        _, _, unit = error.pointer.partition("/amount/")
+        raise Invalid(str(error), pointer=f"/budget/{unit}" if unit else "/budget") from None
+    return json.dumps(dict(units), separators=(",", ":"))
+
+
 def _webhook(value: str, limits: Limits) -> str:
     admitted(value, limits.webhooks, "webhook")
     return value
@@ -473,4 +512,5 @@ _CHECKS: Final[Mapping[str, Callable[[Any, Limits], Any]]] = {
     "requires": lambda value, _: policy.names(value, what="requires"),
     "repository": lambda value, _: policy.repository(value),
     "webhook": _webhook,
+    "budget": lambda value, _: _budget(value),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import Any
 
 from msgspec import Raw
@@ -9,9 +10,12 @@ from msgspec import Raw
 from interlock.domain import timestamps
 from interlock.domain.approval import Approval, Vote
 from interlock.domain.artifact import Artifact
+from interlock.domain.effect import Effect
 from interlock.domain.job import HeartbeatReply, Receipt
+from interlock.domain.message import Message
 from interlock.domain.progress import EventRow, StepRow
 from interlock.domain.registry import Agent, Defaults, JobType, QueueStats
+from interlock.domain.stream import Chunk
 from interlock.domain.token import Token
 from interlock.domain.webhook import Delivery, Subscription
 from interlock.domain.worker_presence import Presence, filter_to_dict
@@ -43,6 +47,26 @@ def step_to_dict(row: StepRow) -> dict[str, Any]:
     encoded = row._asdict() | {"result": raw(row.result), "at": when(row.at)}
     del encoded["job_id"]
     return encoded
+
+
+def chunk_to_dict(chunk: Chunk) -> dict[str, Any]:
+    """Serialize a chunk: text as text, other bytes as base64."""
+    named = {"offset": chunk.offset, "attempt": chunk.attempt, "fence": chunk.fence}
+    data = {"text": chunk.data.decode()} if chunk.is_text else {"base64": b64encode(chunk.data).decode()}
+    return named | data | {"at": when(chunk.at)}
+
+
+def effect_to_dict(effect: Effect) -> dict[str, Any]:
+    return effect._asdict() | {
+        "result": raw(effect.result), "started_at": when(effect.started_at), "ended_at": when(effect.ended_at)
+    }  # fmt: skip
+
+
+def message_to_dict(message: Message) -> dict[str, Any]:
+    return {
+        "id": message.id, "seq": message.seq, "name": message.name, "topic": message.topic,
+        "payload": raw(message.payload), "from": message.sender, "at": when(message.at),
+    }  # fmt: skip
 
 
 def event_to_dict(row: EventRow) -> dict[str, Any]:
@@ -142,6 +166,7 @@ def approval_to_dict(found: Approval) -> dict[str, Any]:
         "schema": raw(found.schema),
         "required": found.required,
         "on_deny": found.on_deny,
+        "kind": found.kind,
         "name": found.name,
         "occurrence": found.occurrence,
         "votes": [_vote(vote) for vote in found.votes],
@@ -161,6 +186,7 @@ def decision_to_dict(found: Approval) -> dict[str, Any]:
     """Serialize a decision for the worker that resumes the job, without the identity of the approvers."""
     return {
         "id": found.id,
+        "kind": found.kind,
         "name": found.name,
         "occurrence": found.occurrence,
         "decision": found.decision,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final
 
+import msgspec
 from msgspec import Raw
 
 from interlock.domain.job import FIELDS, UNLISTED, Job, Kind, job_maker
+from interlock.domain.job_tree import Shares, shares_of
 from interlock.domain.lifecycle import CLAIMABLE, Location, Status
 from interlock.domain.timestamps import when
 from interlock.domain.webhook_format import format_of
@@ -28,6 +30,11 @@ def _url(webhook: str) -> str:
     return format_of(webhook)[1]
 
 
+def _limits_only(limits: str) -> Raw | None:
+    named = shares_of(limits).limits
+    return None if named is None else Raw(named.encode())
+
+
 # Members that the response has instead of fields of the job, in terms of those fields.
 _FORMS: Final = {
     "location": "location",
@@ -35,7 +42,12 @@ _FORMS: Final = {
     "agent": "None if agent_kind is None else {'kind': agent_kind, 'id': agent_id}",
     "lease": "{'worker': worker, 'fence': fence, 'expires_at': when(lease_expires_at)}"
     " if status is RUNNING and lease_expires_at is not None else None",
+    "awaiting": "{'children': awaiting} if awaiting else None if awaiting_message is None"
+    " else {'message': Raw(awaiting_message.encode())}",
     "webhook": "None if webhook is None else url(webhook)",
+    "limits": "None if limits is None else limits_only(limits)",
+    "budgets": "() if limits is None else shares_of(limits).budgets",
+    "budget_roots": "() if limits is None else shares_of(limits).budget_roots",
 }
 _BY_KIND: Final = {Kind.JSON: "Raw({0}.encode())", Kind.TIME: "when({0})"}
 
@@ -51,6 +63,7 @@ def _encoder(body: Any) -> Callable[[Job, Location], tuple[Any, ...]]:
         bare = name in _FORMS or not FIELDS[name].nullable or form == name
         parts.append(form if bare else f"None if {name} is None else {form}")
     scope: dict[str, Any] = {"Raw": Raw, "when": when, "url": _url, "RUNNING": Status.RUNNING}
+    scope |= {"limits_only": _limits_only, "shares_of": shares_of}
     exec(
         f"def encode(job, location):\n  {', '.join(Job._fields)} = job\n  return {', '.join(parts)}",
         scope,
@@ -65,6 +78,8 @@ _encode_listed: Final = _encoder(responses.ListedJob)
 
 def job_fields(job: Job, *, now: int, listed: bool = False) -> tuple[Any, ...]:
     """Return the values of a response body of a job. The time matters only for a waiting job."""
+    if job.awaiting_message is not None and job.run_at <= now:
+        job = job._replace(awaiting_message=None)  # the time of the wait is over
     return (_encode_listed if listed else _encode)(job, job.location(now))
 
 
@@ -82,9 +97,9 @@ class _Reader:
     """Builds jobs from bodies of one class; `unread` has the fields that the class lacks."""
 
     def __init__(self, body: Any, unread: Mapping[str, object]) -> None:
-        names = [name for name in Job._fields if name in body.__struct_fields__]
+        names = [name for name in Job._fields if name in body.__struct_fields__ and name not in _FOLDED]
         decoders: dict[Kind, Callable[[Any], object]] = {Kind.JSON: text, Kind.TIME: _micros}
-        self._values = attrgetter(*names)
+        self._values, self._limits = attrgetter(*names), names.index("limits")
         self._decoders = [(i, decoders[FIELDS[n].kind]) for i, n in enumerate(names) if FIELDS[n].kind in decoders]
         self._make = job_maker((*names, *_FOLDED), unread)
 
@@ -93,6 +108,8 @@ class _Reader:
         for i, decode in self._decoders:
             if (value := values[i]) is not None:
                 values[i] = decode(value)
+        if body.budgets or body.budget_roots:
+            values[self._limits] = Shares(values[self._limits], body.budgets, body.budget_roots).stored()
         agent, lease = body.agent, body.lease
         return self._make((
             *values,
@@ -100,6 +117,7 @@ class _Reader:
             # The fence is known only while the job runs, and useful only to the lease holder.
             *((None, 0, None) if lease is None else (lease.worker, lease.fence, _micros(lease.expires_at))),
             body.status in CLAIMABLE and body.location is Location.BLOCKED,
+            *_awaited(getattr(body, "awaiting", None)),
         ))  # fmt: skip
 
 
@@ -109,10 +127,21 @@ def _micros(value: datetime) -> int:
     return found
 
 
-_FOLDED: Final = ("agent_kind", "agent_id", "worker", "fence", "lease_expires_at", "blocked")
+def _awaited(awaiting: responses.Awaiting | None) -> tuple[Sequence[str], str | None]:
+    """Return the children and the message that a job waits for."""
+    if awaiting is None:
+        return (), None
+    message = None if awaiting.message is None else msgspec.json.encode(awaiting.message).decode()
+    return tuple(awaiting.children or ()), message
+
+
+_FOLDED: Final = (
+    "agent_kind", "agent_id", "worker", "fence", "lease_expires_at", "blocked", "awaiting", "awaiting_message",
+)  # fmt: skip
 _whole: Final = _Reader(responses.Job, {})
 _listed: Final = _Reader(
-    responses.ListedJob, {name: () if FIELDS[name].kind is Kind.NAMES else None for name in UNLISTED}
+    responses.ListedJob,
+    {name: () if FIELDS[name].kind is Kind.NAMES else None for name in UNLISTED if name not in _FOLDED},
 )
 
 
@@ -127,4 +156,4 @@ def job_of(body: Any) -> Job:
     if job.payload is None or (job.checkpoint is None and job.checkpoint_seq is not None):
         checkpoint = None if job.checkpoint_seq is None else bytes(body.checkpoint).decode()
         job = job._replace(payload=bytes(body.payload).decode(), checkpoint=checkpoint)
-    return job._replace(blocked=False) if job.awaiting else job
+    return job._replace(blocked=False) if job.awaiting or job.awaiting_message else job

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, defstruct
 
-from interlock.domain.approval import ApprovalStatus, Decision
+from interlock.domain.approval import ApprovalKind, ApprovalStatus, Decision
+from interlock.domain.effect import EffectState
 from interlock.domain.job import FIELDS, Field, Kind
 from interlock.domain.lifecycle import Location, Status, Verb
 from interlock.domain.progress import Level
@@ -169,6 +170,7 @@ class Decided(Shape, frozen=True, kw_only=True):
     """A decision, for the worker that resumes the job."""
 
     id: str
+    kind: ApprovalKind
     name: str | None
     occurrence: int
     decision: Decision
@@ -183,13 +185,15 @@ class Decided(Shape, frozen=True, kw_only=True):
 
 
 class HeartbeatReply(Shape, frozen=True, kw_only=True):
-    """The new lease expiry, and whether cancellation was requested."""
+    """The new lease expiry, why the run should stop, if it should, and the number of the last message."""
 
     id: str
     lease_expires_at: datetime
     cancel_requested: bool
     cancel_reason: str | None
     paused: bool
+    budget_exceeded: bool
+    messages: int
 
 
 class HeartbeatReplies(Shape, frozen=True, kw_only=True):
@@ -202,6 +206,95 @@ class Saved(Shape, frozen=True, kw_only=True):
     """The number of the stored checkpoint."""
 
     seq: int
+
+
+class Effect(Shape, frozen=True, kw_only=True):
+    """An effect of a job. `attempt` began it; `fence` is that of the lease that wrote it last, 0 if it was copied."""
+
+    seq: int
+    name: str
+    occurrence: int
+    key: str | None
+    state: EffectState
+    result: Raw
+    sanitized: bool
+    attempt: int
+    fence: int
+    started_at: datetime
+    ended_at: datetime | None
+
+
+class EffectPage(Shape, frozen=True, kw_only=True):
+    """Effects in the order in which they first began."""
+
+    items: list[Effect]
+    next_cursor: str | None
+
+
+class Message(Shape, frozen=True, kw_only=True, rename={"sender": "from"}):
+    """A message in the inbox of a job."""
+
+    id: str
+    seq: int
+    name: str | None
+    topic: str | None
+    payload: Raw
+    sender: str
+    at: datetime
+
+
+class Published(Shape, frozen=True, kw_only=True):
+    """The ID of a message to a topic, and how many waiting jobs got it."""
+
+    id: str
+    delivered: int
+
+
+class MessagePage(Shape, frozen=True, kw_only=True):
+    """Messages in the order of arrival."""
+
+    items: list[Message]
+    next_cursor: str | None
+
+
+class Appended(Shape, frozen=True, kw_only=True):
+    """The offset at which the stream continues."""
+
+    next: int
+
+
+class StreamInfo(Shape, frozen=True, kw_only=True):
+    """A stream of a job: its number of chunks and bytes."""
+
+    name: str
+    chunks: int
+    bytes: int
+    updated_at: datetime
+
+
+class StreamList(Shape, frozen=True, kw_only=True):
+    """The streams of a job, by name."""
+
+    items: list[StreamInfo]
+
+
+class Chunk(Shape, frozen=True, kw_only=True, omit_defaults=True):
+    """A chunk of a stream: `text`, or `base64` for other bytes, and the attempt and lease that wrote it."""
+
+    offset: int
+    attempt: int
+    fence: int
+    text: str | None = None
+    base64: str | None = None
+    at: datetime
+
+
+class ChunkPage(Shape, frozen=True, kw_only=True):
+    """Chunks in order. `next` is the `after` of the next page; `ended` is true if no chunk can follow."""
+
+    items: list[Chunk]
+    next: int
+    ended: bool
 
 
 class Artifact(Shape, frozen=True, kw_only=True):
@@ -280,13 +373,32 @@ class Readiness(Health, frozen=True, kw_only=True):
     unreachable: list[str] | UnsetType = UNSET
 
 
+class AwaitedMessage(Shape, frozen=True, kw_only=True, omit_defaults=True):
+    """The message that a job waits for: of a name or to a topic, with a number above `after`."""
+
+    name: str | None = None
+    topic: str | None = None
+    after: int
+
+
+class Awaiting(Shape, frozen=True, kw_only=True, omit_defaults=True):
+    """What a released job waits for: children that are not terminal yet, or a message."""
+
+    children: list[str] | None = None
+    message: AwaitedMessage | None = None
+
+
 # Fields of a job that the response has under another name, or not at all.
 _FOLDED: Final[dict[str, tuple[str, Any] | None]] = {
     "agent_kind": ("agent", Agent | None), "agent_id": None,
     "worker": ("lease", Lease | None), "fence": None, "lease_expires_at": None,
-    "blocked": None,
+    "blocked": None, "awaiting": ("awaiting", Awaiting | None), "awaiting_message": None,
 }  # fmt: skip
-_DERIVED: Final[dict[str, tuple[str, Any]]] = {"status": ("location", Location), "max_attempts": ("retry_count", int)}
+_DERIVED: Final[dict[str, list[tuple[str, Any]]]] = {
+    "status": [("location", Location)],
+    "max_attempts": [("retry_count", int)],
+    "budget": [("budgets", tuple[str, ...]), ("budget_roots", tuple[str, ...])],
+}
 _TYPES: Final[dict[Kind, Any]] = {
     Kind.TEXT: str, Kind.INTEGER: int, Kind.SECONDS: float, Kind.BOOLEAN: bool, Kind.NAMES: tuple[str, ...],
     Kind.ID: str, Kind.STATUS: Status, Kind.TIME: datetime,
@@ -295,11 +407,12 @@ _TYPES: Final[dict[Kind, Any]] = {
 
 def _members(*, listed: bool) -> list[tuple[str, Any]]:
     """Return the members of a job and their types, in the order of the fields."""
-    found: list[tuple[str, Any] | None] = []
+    found: list[tuple[str, Any]] = []
     for name, field in FIELDS.items():
         if field.listed or not listed:
-            found += [_FOLDED[name] if name in _FOLDED else (name, _type(field)), _DERIVED.get(name)]
-    return [member for member in found if member is not None]
+            member = _FOLDED[name] if name in _FOLDED else (name, _type(field))
+            found += [*([] if member is None else [member]), *_DERIVED.get(name, ())]
+    return found
 
 
 def _type(field: Field) -> Any:

@@ -22,30 +22,33 @@ from interlock.domain.job import (
     NewJob,
     Receipt,
     Rejected,
+    TextSearch,
 )  # fmt: skip
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.progress import EventRow, FeedEvent, FeedPosition, Report, Step, StepRow
 from interlock.storage.contract.approvals import ApprovalStore
 from interlock.storage.contract.artifacts import ArtifactStore
 from interlock.storage.contract.artifacts import Objects as Objects
+from interlock.storage.contract.attention import AttentionStore
 from interlock.storage.contract.audit import AuditStore
+from interlock.storage.contract.audit import ChainVerification as ChainVerification
+from interlock.storage.contract.channels import ChannelStore
 from interlock.storage.contract.doctor import DoctorStore
 from interlock.storage.contract.due import Due as Due
+from interlock.storage.contract.effects import EffectStore
+from interlock.storage.contract.limits import LimitStore
+from interlock.storage.contract.messages import MessageStore
 from interlock.storage.contract.operations import OperationStore
 from interlock.storage.contract.outbox import Outbox as Outbox
 from interlock.storage.contract.registry import RegistryStore
 from interlock.storage.contract.schedules import ScheduleStore
+from interlock.storage.contract.sessions import SessionStore
+from interlock.storage.contract.streams import StreamStore
+from interlock.storage.contract.streams import streams_of as streams_of
 from interlock.storage.contract.tokens import TokenStore
+from interlock.storage.contract.usage import UsageStore
 from interlock.storage.contract.workers import WorkerStore
 from interlock.storage.expired import ExpiredCounts
-
-
-class ChainVerification(NamedTuple):
-    """The result of an audit: how much was read, and the first row that does not match, if any."""
-
-    jobs: int
-    rows: int
-    first_bad: str | None
 
 
 class Fitness(NamedTuple):
@@ -120,7 +123,6 @@ class ProgressStore(Protocol):
 
 
 class Store(
-    AuditStore,
     DoctorStore,
     ProgressStore,
     OperationStore,
@@ -132,18 +134,44 @@ class Store(
     def approvals(self) -> ApprovalStore: ...
 
     @property
+    def audit(self) -> AuditStore: ...
+
+    @property
     def artifacts(self) -> ArtifactStore: ...
 
     @property
     def registry(self) -> RegistryStore: ...
 
     @property
+    def messages(self) -> MessageStore: ...
+
+    @property
+    def streams(self) -> StreamStore: ...
+
+    @property
+    def effects(self) -> EffectStore: ...
+
+    @property
+    def usage(self) -> UsageStore: ...
+
+    @property
     def tokens(self) -> TokenStore: ...
 
     @property
     def workers(self) -> WorkerStore: ...
+
+    @property
+    def attention(self) -> AttentionStore: ...
+
     @property
     def schedules(self) -> ScheduleStore: ...
+    @property
+    def limits(self) -> LimitStore: ...
+    @property
+    def channels(self) -> ChannelStore: ...
+
+    @property
+    def sessions(self) -> SessionStore: ...
 
     @property
     def outbox(self) -> Outbox: ...
@@ -196,6 +224,10 @@ class Store(
         """Return IDs of jobs whose idempotency key is the text or whose ID ends with `id_end`, newest first."""
         ...
 
+    async def search_text(self, tenant: str, wanted: TextSearch) -> list[str]:
+        """Return IDs of the newest jobs that contain a text, newest first. Only ASCII letters match in either case."""
+        ...
+
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]: ...
 
     async def due_leases(self, limit: int) -> list[Due]: ...
@@ -208,12 +240,11 @@ class Store(
 
     async def now(self) -> int: ...
 
-    async def verify(self, tenant: str | None = None) -> ChainVerification:
-        """Recompute every chain of history, and compare its head with the job."""
-        ...
+    async def raise_epoch(self, above: int) -> int:
+        """Raise the epoch above `above`, so that future fences exceed all issued so far; return the new epoch.
 
-    async def head(self, tenant: str | None = None) -> str:
-        """Return one hash over the chain heads of a tenant, or of all tenants, to be stored elsewhere."""
+        Only the owner of a database may do this. No claim in progress keeps the old epoch.
+        """
         ...
 
     def watch(self, tenant: str) -> asyncio.Event:

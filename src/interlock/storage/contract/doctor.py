@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, Protocol
 
-# Invariants of every job and agent. The database enforces them: a violation requires disabling its constraints.
+# Invariants of every job, agent and limit. The database enforces them: a violation requires disabling its constraints.
 RULES: Final = {
     "attempt_within_max": "its attempt is between 1 and max_attempts, which is at most 100",
     "finished_exactly_when_ended": "it has a time of its end exactly when it has ended",
@@ -22,6 +22,7 @@ RULES: Final = {
     "waits_for_living_children": "the children it waits for have not ended",
     "head_is_its_last_history": "its head is the hash of the last row of its history",
     "slots_are_counted": "of an agent: the slot counter equals the slots in use",
+    "limits_are_counted": "of a limit or one of its keys: the counter equals the running jobs that name it",
 }
 
 EVIDENCE: Final = "left as it is: history is evidence; run interlock audit verify"
@@ -30,7 +31,7 @@ CANCELLED: Final = "cancelled"
 
 
 class Fault(NamedTuple):
-    """A rule violated by a job or by an agent, which is named by kind and ID."""
+    """A rule violated by a job, by an agent (named by kind and ID) or by a limit (named by name and key)."""
 
     tenant: str
     rule: str
@@ -41,7 +42,7 @@ class DoctorStore(Protocol):
     """The part of a store that finds invalid rows and tests the basic operations."""
 
     async def faults(self, tenant: str, limit: int) -> list[Fault]:
-        """List up to `limit` jobs and agents of a tenant that violate a rule, as of one moment."""
+        """List up to `limit` jobs, agents and limits of a tenant that violate a rule, as of one moment."""
         ...
 
     async def repair(self, fault: Fault, actor: str) -> str:

@@ -22,8 +22,8 @@ class OperationStore(Protocol):
         """Return the IDs of those jobs that were redriven."""
         ...
 
-    async def dead_letters(self, tenant: str, *, limit: int) -> list[str]:
-        """Return the IDs of dead-letter jobs that were not redriven, newest first."""
+    async def redrives(self, tenant: str, job_id: str, *, limit: int) -> list[str]:
+        """Return the IDs of jobs that redrive this one, newest first."""
         ...
 
     async def retrying_after(self, tenant: str, text: str, *, limit: int) -> list[str]:
@@ -60,10 +60,6 @@ class OperationStore(Protocol):
 
         If a job remains long after the others were due, delete the history of the others from its partition.
         """
-        ...
-
-    async def tenants(self) -> list[str]:
-        """List all tenants that have a job."""
         ...
 
     async def index_job_blocks(self, jobs: int, limit: int) -> int:

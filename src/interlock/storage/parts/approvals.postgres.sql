@@ -9,10 +9,10 @@ select j.id, j.payload from interlock.job j where j.tenant = :tenant and j.id = 
 
 -- name: open
 insert into interlock.approval (tenant, id, job_id, fence, status, prompt, details, risk, schema, digest, required, on_deny, opened_by,
-  opened_at, expires_at, name, occurrence, deadline)
+  opened_at, expires_at, kind, name, occurrence, deadline)
 values (:tenant, :id, :job_id, :fence, 'open', :prompt, :details, :risk, :schema, :digest, :required, :on_deny, :opened_by,
-  :now, :expires_at, :name, coalesce(:occurrence, 1 + (select count(*)::integer from interlock.approval a
-    where a.tenant = :tenant and a.job_id = :job_id and a.name is not distinct from :name)),
+  :now, :expires_at, :kind, :name, coalesce(:occurrence, 1 + (select count(*)::integer from interlock.approval a
+    where a.tenant = :tenant and a.job_id = :job_id and a.kind = :kind and a.name is not distinct from :name)),
   (select j.deadline from interlock.job j where j.tenant = :tenant and j.id = :job_id));
 
 -- name: of_token

@@ -114,7 +114,7 @@ def open_approvals(tx: Transaction, orders: Sequence[RequestApproval]) -> Steps[
             SQL["open"], id=o.approval_id, job_id=o.id, fence=o.fence, prompt=o.prompt, details=o.details, risk=o.risk,
             schema=o.schema, digest=digest(payloads[o.id], o.prompt, o.details, o.schema), required=o.required,
             on_deny=o.on_deny, opened_by=o.opened_by, expires_at=tx.now + round(o.expires_in_seconds * SECOND),
-            name=o.name, occurrence=o.occurrence,
+            kind=o.kind, name=o.name, occurrence=o.occurrence,
         )  # fmt: skip
 
 

@@ -11,10 +11,10 @@ CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq;
 
 -- name: open
 INSERT INTO approval (tenant, id, job_id, fence, status, prompt, details, risk, schema, digest, required, on_deny, opened_by,
-  opened_at, expires_at, name, occurrence)
+  opened_at, expires_at, kind, name, occurrence)
 VALUES (:tenant, :id, :job_id, :fence, 'open', :prompt, :details, :risk, :schema, :digest, :required, :on_deny, :opened_by,
-  :now, :expires_at, :name, coalesce(:occurrence,
-    1 + (SELECT count(*) FROM approval a WHERE a.tenant = :tenant AND a.job_id = :job_id AND a.name IS :name)));
+  :now, :expires_at, :kind, :name, coalesce(:occurrence,
+    1 + (SELECT count(*) FROM approval a WHERE a.tenant = :tenant AND a.job_id = :job_id AND a.kind = :kind AND a.name IS :name)));
 
 -- name: of_token
 SELECT a.tenant, a.id FROM approval a INDEXED BY approval_token WHERE a.token_sha256 = :sha256;

@@ -104,6 +104,7 @@ class Artifacts:
 
     async def condemn_orphans(self, tenant: str, keys: Sequence[str]) -> list[str]:
         def body(tx: Transaction) -> Steps[list[str]]:
+            yield from tx.run(SQL["keep_shared"], keys=keys)
             rows = yield from tx.rows(
                 SQL["condemn"], keys=keys, again_at=tx.now + round(COLLECT_AGAIN_SECONDS * SECOND)
             )

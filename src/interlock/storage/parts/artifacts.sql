@@ -45,5 +45,10 @@ ORDER BY a.created_at DESC, a.id DESC LIMIT :limit;
 -- name: forget
 DELETE FROM interlock.artifact WHERE tenant = :tenant AND job_id {in ids} RETURNING object_key, size;
 
+-- name: keep_shared
+-- A redrive shares the objects of large results with its source: they are kept until no artifact refers to them.
+DELETE FROM interlock.artifact_orphan WHERE tenant = :tenant AND object_key {in keys} AND NOT condemned
+AND EXISTS (SELECT 1 FROM interlock.artifact a WHERE a.tenant = :tenant AND a.object_key = artifact_orphan.object_key);
+
 -- name: drop
 DELETE FROM interlock.artifact_orphan WHERE tenant = :tenant AND object_key {in keys} AND condemned;

@@ -67,7 +67,9 @@ class StoredOutbox:
 
     async def unsubscribe(self, tenant: str, id: str, *, actor: str | None = None) -> bool:
         def body(tx: Transaction) -> Steps[bool]:
-            gone = yield from _unsubscribe(tx, id)
+            if actor is not None and (yield from _get(tx, id)) is None:
+                return False
+            gone = yield from delete_subscription(tx, id)
             if gone and actor is not None:
                 yield from tx.log(operator_log.unsubscribe(actor, id))
             return gone
@@ -98,7 +100,9 @@ class StoredOutbox:
             until = _later(tx, keep_seconds)
             if id is None:
                 yield from tx.run(SQL["rotate_job_secret"], secret=secret, until=until)
-            elif not (yield from tx.run(SQL["rotate"], id=id, secret=secret, until=until)):
+            elif (yield from _get(tx, id)) is None or not (
+                yield from tx.run(SQL["rotate"], id=id, secret=secret, until=until)
+            ):
                 return False
             if actor is not None:
                 yield from tx.log(operator_log.rotate(actor, id, keep_seconds))
@@ -175,7 +179,7 @@ def _subscribe(tx: Transaction, new: NewSubscription) -> Steps[Subscribed]:
             raise too_many_subscriptions()
         if kept >= MAX_KEPT:
             ((longest_ended,),) = yield from tx.rows(SQL["longest_ended"])
-            yield from _unsubscribe(tx, longest_ended)
+            yield from delete_subscription(tx, longest_ended)
         expires_at = _later(tx, new.expires_in_seconds)
         if (yield from tx.run(SQL["subscribe"], **new._asdict(), channel=new.channel, expires_at=expires_at)):
             yield from tx.log(operator_log.subscribe(new))
@@ -200,7 +204,7 @@ def _get(tx: Transaction, id: str) -> Steps[Subscription | None]:
     return None if row is None else _subscription(row)
 
 
-def _unsubscribe(tx: Transaction, id: str) -> Steps[bool]:
+def delete_subscription(tx: Transaction, id: str) -> Steps[bool]:
     """Delete a subscription; with the last one of a channel, also delete its deliveries."""
     row = yield from tx.one(SQL["unsubscribe"], id=id)
     if row is None:

@@ -18,10 +18,15 @@ VALUES (:tenant, :id, :channel, :url, :events, :types, :mode, :group_id, :min_in
 ON CONFLICT DO NOTHING;
 
 -- name: subscriptions
-SELECT {subscription} FROM interlock.subscription s WHERE s.tenant = :tenant AND s.id < :before ORDER BY s.id DESC LIMIT :limit;
+SELECT {subscription} FROM interlock.subscription s WHERE s.tenant = :tenant AND s.id < :before AND {own}
+ORDER BY s.id DESC LIMIT :limit;
 
 -- name: subscription_by_id
-SELECT {subscription} FROM interlock.subscription s WHERE s.tenant = :tenant AND s.id = :id;
+SELECT {subscription} FROM interlock.subscription s WHERE s.tenant = :tenant AND s.id = :id AND {own};
+
+-- name: own
+-- Subscriptions that users made: not those that queue the deliveries of notification channels.
+(s.url NOT LIKE 'channel:%');
 
 -- name: channel
 SELECT channel FROM interlock.subscription WHERE tenant = :tenant AND id = :id;

@@ -64,6 +64,11 @@ select r.type, count(*) filter (where q.run_at > :now), count(*) filter (where q
 from interlock.ready q join interlock.eligibility_key r on r.tenant = q.tenant and r.no = q.eligibility_key
 where q.tenant = :tenant and q.agent_no is not null and q.blocked and (r.type = :type or :type is null) group by r.type;
 
+-- name: awaiting_message
+select j.type, count(*) from interlock.message_wait w
+join interlock.job j on j.tenant = w.tenant and j.id = w.job_id and j.fence = w.fence and j.status = 'queued' and j.run_at > :now
+where w.tenant = :tenant and (j.type = :type or :type is null) group by j.type;
+
 -- name: awaiting
 select j.type, count(*) from interlock.job j
 where j.tenant = :tenant and j.id in (select w.job_id from interlock.job_await w where w.tenant = :tenant)

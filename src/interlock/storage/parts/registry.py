@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from interlock.domain import operator_log
+from interlock.domain.limits import Limit
 from interlock.domain.registry import Agent, Defaults, JobType, Minute, QueueStats, Registry
 from interlock.errors import AgentInUse
 from interlock.storage.dialect import Database, Row, Steps, Transaction, columns, reader, statements
@@ -37,7 +38,8 @@ class TypesAndAgents:
         # The version first: types that changed since then make the enqueue that passes it back start over.
         ((version,),) = await self._database.rows(tenant, SQL["version"])
         types = map(_type, await self._database.rows(tenant, SQL["types"]))
-        return Registry(version, {type.name: type for type in types})
+        limits = [Limit.from_text(*row) for row in await self._database.rows(tenant, SQL["limits"])]
+        return Registry(version, {type.name: type for type in types}, {limit.name: limit for limit in limits})
 
     async def set_type(self, tenant: str, type: JobType, *, actor: str | None = None) -> JobType:
         def body(tx: Transaction) -> Steps[JobType]:
@@ -186,6 +188,9 @@ def _stats(tx: Transaction, type: str | None) -> Steps[list[QueueStats]]:
         delayed[name] += later
         blocked[name] += due
     for name, n in (yield from tx.rows(SQL["awaiting"], type=type)):
+        blocked[name] += n
+    for name, n in (yield from tx.rows(SQL["awaiting_message"], type=type)):
+        delayed[name] -= n
         blocked[name] += n
     pauses: dict[str, Row] = {name: rest for name, *rest in (yield from tx.rows(SQL["queues"], type=type))}
     known: list[Any] = yield from tx.rows(SQL["names_of_types"], type=type)

@@ -4,6 +4,9 @@ SELECT coalesce((SELECT registry FROM interlock.tenant WHERE tenant = :tenant), 
 -- name: types
 SELECT {type} FROM interlock.job_type y WHERE y.tenant = :tenant ORDER BY y.name;
 
+-- name: limits
+SELECT f.name, f.rules, f.created_at, f.updated_at FROM interlock.flow_limit f WHERE f.tenant = :tenant AND substr(f.name, 1, 5) <> 'tree:';
+
 -- name: set_type
 INSERT INTO interlock.job_type AS y (tenant, name, schema, requires, defaults, backoff, lease_seconds, created_at, updated_at)
 VALUES (:tenant, :name, :schema, :requires, :defaults, :backoff, :lease_seconds, :now, :now)

@@ -64,6 +64,12 @@ SELECT r.type, sum(j.run_at > :now), sum(j.run_at <= :now)
 FROM job j INDEXED BY job_blocked CROSS JOIN eligibility_key r ON r.tenant = j.tenant AND r.no = j.eligibility_key
 WHERE j.tenant = :tenant AND j.blocked = 1 AND j.finished_at IS NULL AND (r.type = :type OR :type IS NULL) GROUP BY r.type;
 
+-- name: awaiting_message
+SELECT b.type, count(*) FROM message_wait w
+JOIN job j ON j.tenant = w.tenant AND j.id = w.job_id AND j.fence = w.fence AND j.status = 'queued' AND j.run_at > :now
+JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
+WHERE w.tenant = :tenant AND (b.type = :type OR :type IS NULL) GROUP BY b.type;
+
 -- name: awaiting
 SELECT b.type, count(*) FROM (SELECT DISTINCT job_id FROM job_await WHERE tenant = :tenant) w
 CROSS JOIN job j ON j.tenant = :tenant AND j.id = w.job_id CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq

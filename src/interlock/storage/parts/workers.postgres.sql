@@ -24,7 +24,7 @@ select tenant, name from interlock.old_workers(:before, :limit);
 -- name: job_snapshot
 -- A job with its approval, the pause of its type, the slots of its agent, and the workers present.
 select :now, v.id, v.type, v.status, v.run_at, v.deadline, v.finished_at, v.worker, v.lease_expires_at, v.cancel_requested_at, v.cancel_reason,
-  v.error, v.requires, v.repository, v.affinity_key, v.agent_kind, v.agent_id, v.awaiting, v.blocked, v.approval_id,
+  v.error, v.requires, v.repository, v.affinity_key, v.agent_kind, v.agent_id, v.awaiting, v.awaiting_message, v.blocked, v.approval_id,
   case when g.id is not null then (
     select count(*) from interlock.approval_vote x where x.tenant = :tenant and x.approval_id = g.id and x.decision = 'approve') end,
   g.required, g.opened_at, g.expires_at, k.paused_at, k.paused_by, k.pause_reason, a.max_concurrency,
@@ -60,3 +60,15 @@ select * from interlock.look_at_awaited(:tenant, :about);
 
 -- name: look_at_holders
 select * from interlock.look_at_holders(:tenant, :about);
+
+-- name: limits_of_job
+select j.limits, j.priority, j.seq from interlock.job j where j.tenant = :tenant and j.id = :id;
+
+-- name: ahead_in_limit
+select coalesce(sum((select count(*) from interlock.ready q where q.tenant = :tenant and q.eligibility_key = e.no and q.run_at <= :now and not q.blocked
+  and (e.priority > :priority or (q.run_at, q.seq) < (:run_at, :seq))
+  and (d ->> 1 = :key or case q.limit_name when :name then q.limit_key = :key else exists (
+    select from interlock.job j cross join lateral json_array_elements(j.limits::json) x
+    where j.tenant = :tenant and j.id = q.job_id and x ->> 'name' = :name and x ->> 'key' = :key) end))), 0)::bigint
+from interlock.eligibility_key e cross join lateral json_array_elements(nullif(e.flow, '')::json) d
+where e.tenant = :tenant and d ->> 0 = :term and coalesce(d ->> 1, :key) = :key and e.priority >= :priority;

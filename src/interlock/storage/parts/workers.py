@@ -9,6 +9,8 @@ from typing import Final, TypeVar
 
 from interlock.domain.deadlock import Question, Rows, cycle
 from interlock.domain.explain import JobSnapshot
+from interlock.domain.lifecycle import Status
+from interlock.domain.limits import Bucket, Limit, Wait, demands_of, term_of, wait_of
 from interlock.domain.retry import SECOND
 from interlock.domain.worker_presence import (
     LATELY_SECONDS,
@@ -24,6 +26,7 @@ from interlock.storage.parts.registry import settle
 T = TypeVar("T")
 MAX_NAMED: Final = 10
 SQL: Final = statements("workers")
+_CLAIMABLE: Final = (Status.QUEUED, Status.RETRY)
 
 
 def _eligible_workers(text: str) -> tuple[EligibleWorkers, ...]:
@@ -75,13 +78,42 @@ class Workers:
             row = yield from tx.one(SQL["job_snapshot"], id=job_id, lately=lately, most=MAX_NAMED)
             if row is None:
                 return None
-            found = _snapshot([*row, ()])
+            found = _snapshot([*row, (), ()])
             if found.awaiting or found.blocked:
                 found = found._replace(cycle=(yield from _search(tx, cycle(found.id))))
+            if found.status in _CLAIMABLE and found.run_at <= found.now:
+                found = found._replace(limits=(yield from _waits(tx, found)))
             return found
 
         await settle(self._database, tenant)
         return await self._database.read(tenant, body)
+
+
+def _waits(tx: Transaction, job: JobSnapshot) -> Steps[tuple[Wait, ...]]:
+    """Return the limits that do not admit a due job now."""
+    row = yield from tx.one(SQL["limits_of_job"], id=job.id)
+    if row is None or row[0] is None:
+        return ()
+    demanded, priority, seq = row
+    rank, waits = (-priority, job.run_at, seq), []
+    for demand in demands_of(demanded):
+        found = yield from tx.one(SQL["bucket"], name=demand.name, key=demand.key)
+        if found is None:
+            continue
+        rules, reason, *state = found
+        limit, bucket = Limit.from_text(demand.name, rules), Bucket.from_row(*state)
+        if (wait := wait_of(demand, limit, bucket, rank, job.now, reason=reason)) is not None:
+            about = {
+                "name": demand.name,
+                "key": demand.key,
+                "term": term_of(demand.name),
+                "priority": priority,
+                "run_at": job.run_at,
+                "seq": seq,
+            }
+            ((ahead,),) = yield from tx.rows(SQL["ahead_in_limit"], **about)
+            waits.append(wait._replace(ahead=int(ahead)))
+    return tuple(waits)
 
 
 def _search(tx: Transaction, questions: Generator[Question, Rows, T]) -> Steps[T]:

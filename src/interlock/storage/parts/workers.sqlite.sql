@@ -23,7 +23,7 @@ SELECT w.tenant, w.name FROM worker w WHERE w.last_seen_at < :before AND NOT EXI
 -- name: job_snapshot
 -- A job with its approval, the pause of its type, the slots of its agent, and the workers present.
 SELECT :now, v.id, v.type, v.status, v.run_at, v.deadline, v.finished_at, v.worker, v.lease_expires_at, v.cancel_requested_at,
-  v.cancel_reason, v.error, v.requires, v.repository, v.affinity_key, v.agent_kind, v.agent_id, v.awaiting, v.blocked,
+  v.cancel_reason, v.error, v.requires, v.repository, v.affinity_key, v.agent_kind, v.agent_id, v.awaiting, v.awaiting_message, v.blocked,
   v.approval_id,
   CASE WHEN g.id IS NOT NULL THEN
     (SELECT count(*) FROM approval_vote x WHERE x.tenant = g.tenant AND x.approval_id = g.id AND x.decision = 'approve') END,
@@ -67,3 +67,17 @@ SELECT a.no, j.id FROM json_each(:about) i CROSS JOIN agent a ON a.tenant = :ten
 CROSS JOIN job j INDEXED BY job_of_agent ON j.tenant = a.tenant AND j.agent_no = a.no AND j.agent_no IS NOT NULL AND j.blocked = 0
 WHERE a.strict AND a.used >= a.max_concurrency AND j.finished_at IS NULL
   AND (j.status = 'running' OR j.slot_epoch IS a.strict_epoch OR (j.status <> 'waiting_for_approval' AND j.awaiting = 0));
+
+-- name: limits_of_job
+SELECT b.limits, j.priority, j.seq FROM job j JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq WHERE j.tenant = :tenant AND j.id = :id;
+
+-- name: ahead_in_limit
+-- The number of due jobs with a higher rank that name the bucket.
+SELECT coalesce(sum((SELECT count(*) FROM job j INDEXED BY job_ready WHERE j.tenant = e.tenant AND j.eligibility_key = e.no
+  AND j.run_at <= :now AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0
+  AND (e.priority > :priority OR (j.run_at, j.seq) < (:run_at, :seq))
+  AND (d.value ->> 1 = :key OR CASE j.limit_name WHEN :name THEN j.limit_key = :key ELSE EXISTS (
+    SELECT 1 FROM job_body b, json_each(b.limits) x WHERE b.tenant = j.tenant AND b.seq = j.seq
+      AND x.value ->> 'name' = :name AND x.value ->> 'key' = :key) END))), 0)
+FROM eligibility_key e, json_each(e.flow) d WHERE e.tenant = :tenant AND e.flow <> '' AND d.value ->> 0 = :term AND coalesce(d.value ->> 1, :key) = :key
+  AND e.priority >= :priority;

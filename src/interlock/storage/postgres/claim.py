@@ -15,7 +15,7 @@ from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimFilter, Names
 from interlock.storage.expired import ExpiredCounts, count_expired
 from interlock.storage.job_columns import JOB, RARE, job_of
-from interlock.storage.postgres import transition
+from interlock.storage.postgres import flow, transition
 from interlock.storage.postgres.column_arrays import filled, is_empty, times
 from interlock.storage.postgres.connection import Conn, call, of_a_row
 
@@ -48,6 +48,12 @@ async def claim(
     if first == "sweep":
         await _sweep(connection, tenant, expired)
         first, *answer = await _ask(connection, *asked, False)
+    if first == "wake":
+        async with connection.transaction():
+            await flow.wake(connection, tenant)
+    if first in ("limits", "wake"):
+        async with connection.transaction():
+            answer = await flow.claim(connection, asked)
     if first == "repeat":
         jobs = list(map(job_of, await connection.fetch(_LEASED_BEFORE, tenant, ask.worker, ask.claim_id)))
     else:

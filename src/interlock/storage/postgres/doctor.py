@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 DERIVED = {
     "slots_are_counted": "the slots of the agent were counted anew",
+    "limits_are_counted": "the running jobs of the limit were counted anew",
     "lease_has_a_running_job": "the lease was deleted",
     "running_has_a_lease": "the lease was written anew; it ends when the worker does not renew it",
     "open_approval_has_a_waiting_job": "the approval was closed as void",

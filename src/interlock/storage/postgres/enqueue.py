@@ -12,15 +12,21 @@ import asyncpg
 
 from interlock.domain.digests import of_creation
 from interlock.domain.job import FIELDS, Enqueued, Kind, NewJob, Rejected
+from interlock.domain.job_tree import budget_of, in_trees, may_be_in_tree
+from interlock.domain.limits import flow_of
 from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentNotActive, UnknownAgent
 from interlock.storage.contract import RegistryChanged, Terms
 from interlock.storage.job_columns import RARE
 from interlock.storage.postgres.column_arrays import array_literal, shared, some
 from interlock.storage.postgres.connection import Conn, call
 
-Key = tuple[str, str, tuple[str, ...], int, str | None, str | None]
+Key = tuple[str, str, tuple[str, ...], int, str | None, str | None, str]
 # IDs are sent as one text: for an array, the driver would encode every element.
 _ENQUEUE: Final = call("enqueue", 18).replace("$3", "$3::text::uuid[]")
+_INSERT_BUDGETS: Final = """
+insert into interlock.flow_limit (tenant, name, rules, created_at, updated_at)
+select $1, u.name, u.rules, interlock.clock(), interlock.clock() from unnest($2::text[], $3::text[]) u(name, rules)
+"""
 Progress = Mapping[str, dict[str, str | None]]
 NO_PROGRESS: Final[Progress] = {}
 REGISTRY_CHANGED: Final = "IL001"
@@ -36,13 +42,15 @@ class EligibilityKeys:
 
     async def of(self, connection: Conn, tenant: str, jobs: Sequence[NewJob]) -> list[tuple[int, int]]:
         """Return the number and base of each job's eligibility key; create missing keys."""
-        keys: list[Key] = [(tenant, j.type, j.requires, j.priority, j.repository, j.affinity_key) for j in jobs]
+        keys: list[Key] = [
+            (tenant, j.type, j.requires, j.priority, j.repository, j.affinity_key, flow_of(j.limits)) for j in jobs
+        ]
         with contextlib.suppress(KeyError):
             return [self._known[key] for key in keys]
         known = {key: self._known[key] for key in keys if key in self._known}
         if new := sorted({key for key in keys if key not in known}, key=repr):
             columns = zip(*((type, array_literal(requires), *rest) for _, type, requires, *rest in new), strict=True)
-            rows = await connection.fetch(call("ensure_eligibility_keys", 6), tenant, *columns)
+            rows = await connection.fetch(call("ensure_eligibility_keys", 7), tenant, *columns)
             known |= {key: (row[0], row[1]) for key, row in zip(new, rows, strict=True)}
             if len(self._known) >= MAX_ROUTES:
                 self._known.clear()
@@ -103,11 +111,14 @@ async def enqueue(
 ) -> list[Enqueued | Rejected]:  # fmt: skip
     """Add the new jobs; with `whole`, none if any is rejected. `progress`: digests of the progress some start with."""
     try:
+        jobs = await _in_trees(connection, tenant, jobs)
         eligibility_keys = await known.eligibility_keys.of(connection, tenant, jobs)
         agent_nos = await known.agents.of(connection, tenant, jobs, terms.implicit_agents)
         batch = _Batch(connection, tenant, jobs, eligibility_keys, agent_nos, terms.registry, progress)
         ends = any(job.key_lifetime_seconds is not None for job in jobs)
-        if not (ends or any(job.parent_id for job in jobs) or (whole and _may_be_refused(jobs, agent_nos))):
+        if not (
+            ends or any(job.parent_id or job.budget for job in jobs) or (whole and _may_be_refused(jobs, agent_nos))
+        ):
             return await _enqueue(batch, {})
         async with connection.transaction():
             if ends:
@@ -125,6 +136,17 @@ async def enqueue(
         raise
     except _BatchRejected as refused:
         return refused.answers
+
+
+async def _in_trees(connection: Conn, tenant: str, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+    """Add the budgets of the trees that the jobs belong to."""
+    parents = sorted({job.parent_id for job in jobs if job.parent_id is not None})
+    if not any(map(may_be_in_tree, jobs)):
+        return jobs
+    rows = (
+        await connection.fetch("select id, limits from interlock.limits_of($1, $2)", tenant, parents) if parents else ()
+    )
+    return in_trees(jobs, {row[0]: row[1] for row in rows})
 
 
 def _may_be_refused(jobs: Sequence[NewJob], agent_nos: Sequence[int | None]) -> bool:
@@ -173,6 +195,10 @@ async def _enqueue(batch: _Batch, parents: dict[str, bool]) -> list[Enqueued | R
     checked = zip(jobs, batch.eligibility_keys, batch.agent_nos, faults, strict=True)
     good = [(job, eligibility_key, agent_no) for job, eligibility_key, agent_no, fault in checked if fault is None]
     added = await _insert(connection, tenant, good, batch.registry, batch.progress, batch.generations)
+    budgets = [budget_of(job.id, job.budget) for job, *_ in good if job.budget is not None and job.id in added]
+    if budgets:
+        names, rules = [one.name for one in budgets], [one.to_text() for one in budgets]
+        await connection.execute(_INSERT_BUDGETS, tenant, names, rules)
     left = [job for job, _, _ in good if job.id not in added]
     left += [
         job for job, fault in zip(jobs, faults, strict=True) if fault is not None and job.idempotency_key is not None
@@ -194,7 +220,7 @@ async def _enqueue(batch: _Batch, parents: dict[str, bool]) -> list[Enqueued | R
         if job.id in added:
             to_come.discard(job.id)
             seq, at = added[job.id]
-            answers.append(Enqueued(job.id, seq, False, at))
+            answers.append(Enqueued(job.id, seq, False, at, job.limits))
         elif job.id in by_id and (
             job.idempotency_key is None or by_key[key][0] == job.id
         ):  # added by an earlier call whose response was lost

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from interlock.domain.decide import result_of_repeat
 from interlock.domain.job import Checkpoint, Heartbeat, HeartbeatReply, Rejected
+from interlock.domain.job_tree import has_budget
 from interlock.errors import CheckpointConflict, Error, NotFound
 from interlock.storage.batch_split import split_by_job
-from interlock.storage.postgres import events, history
+from interlock.storage.parts import budgets
+from interlock.storage.postgres import driver, events, history
 from interlock.storage.postgres.connection import Conn, call
 
 
@@ -22,7 +24,7 @@ async def heartbeat(connection: Conn, tenant: str, heartbeats: Sequence[Heartbea
 
 async def _heartbeat(connection: Conn, tenant: str, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply | Rejected]:
     carried = [heartbeat.checkpoint for heartbeat in heartbeats if heartbeat.checkpoint is not None]
-    if not carried and not any(heartbeat.events for heartbeat in heartbeats):
+    if not carried and not any(heartbeat.events or heartbeat.usage for heartbeat in heartbeats):
         return await _heartbeat_one(connection, tenant, heartbeats, {})
     async with connection.transaction():
         saved = await checkpoint(connection, tenant, carried)
@@ -44,10 +46,16 @@ async def _heartbeat_one(
         (heartbeat for heartbeat in heartbeats if heartbeat.id not in faults), key=lambda heartbeat: heartbeat.id
     )
     replies: dict[str, HeartbeatReply] = {}
+    usages = {one.id: one.usage for one in good}
     if good:
         columns = zip(*((b.id, b.fence, b.worker, b.lease_seconds) for b in good), strict=True)
         rows = await connection.fetch(call("heartbeat", 5), tenant, *columns)
-        replies = {row[0]: HeartbeatReply(*row) for row in rows}
+        replies = {row[0]: HeartbeatReply(*tuple(row)[:5])._replace(messages=row[7]) for row in rows}
+        leases = [budgets.Lease(row[0], row[6], row[5], usages.get(row[0])) for row in rows if has_budget(row[5])]
+        if leases:
+            async with connection.transaction():
+                spent = await driver.run(connection, tenant, lambda tx: budgets.charge(tx, leases))
+            replies |= {id: replies[id]._replace(budget_exceeded=True) for id in spent}
     faults = faults | await why_lease_lost(
         connection, tenant, [(b.id, b.fence, b.worker) for b in good if b.id not in replies]
     )

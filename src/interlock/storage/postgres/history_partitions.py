@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from interlock.domain.retry import SECOND
+from interlock.storage.parts.audit import Audit
 from interlock.storage.postgres.connection import call
 
 if TYPE_CHECKING:
@@ -50,8 +51,7 @@ class PostgresPartitions(ABC):
     @abstractmethod
     async def _fetch(self, statement: str, *values: Any) -> list[asyncpg.Record]: ...
 
-    @abstractmethod
-    async def tenants(self) -> list[str]: ...
+    audit: Audit
 
     async def extend_history(self) -> int:
         ((made,),) = await self._fetch("select interlock.extend_history()")
@@ -88,7 +88,7 @@ class PostgresPartitions(ABC):
     async def _keep(self, name: str) -> None:
         """Keep a partition that cannot be dropped whole, and delete the history of its pruned jobs row by row."""
         await self._fetch(call("keep_history", 1), name)
-        for tenant in await self.tenants():
+        for tenant in await self.audit.tenants():
             after: str | None = _NO_ID
             while after is not None:
                 ((after,),) = await self._fetch(call("sweep_history", 4), tenant, name, after, SWEEP_BATCH_SIZE)

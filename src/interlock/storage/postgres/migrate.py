@@ -30,6 +30,7 @@ FUNCTIONS: Final = (
     "registry",
     "enqueue",
     "claim",
+    "flow",
     "transition",
     "edit",
     "heartbeats",
@@ -38,7 +39,6 @@ FUNCTIONS: Final = (
     "progress",
     "artifacts",
     "operations",
-    "audit",
     "shards",
     "partitions",
     "statistics",
@@ -73,7 +73,9 @@ declare
 begin
   grant create on schema interlock to interlock_verbs;
   for verb in select p.oid from pg_proc p where p.pronamespace = 'interlock'::regnamespace
-      and p.proname in ('enqueue', 'claim', 'complete', 'change', 'edit', 'hold', 'fill_slots') loop
+      and p.proname in ('enqueue', 'claim', 'complete', 'change', 'edit', 'acknowledge', 'hold', 'fill_slots',
+        'flow_due', 'flow_show', 'flow_wakes', 'flow_terms', 'flow_candidates', 'flow_peek', 'flow_lock',
+        'flow_park', 'flow_turns', 'flow_show_jobs', 'flow_start') loop
     execute format('alter function %s owner to interlock_verbs', verb);
   end loop;
   revoke create on schema interlock from interlock_verbs;
@@ -166,6 +168,17 @@ async def renew_functions(connection: asyncpg.Connection[asyncpg.Record]) -> Non
 
 
 async def check(connection: Conn) -> None:
+    """Raise SchemaMismatch if the schema does not match this version, or is still being filled."""
+    await check_schema(connection)
+    filling = await connection.fetchrow("select source from interlock.promotion where phase <> 'done'")
+    if filling is not None:
+        raise SchemaMismatch(
+            f"this database is being filled by the promotion of {filling[0]}, which is not finished: "
+            "wait for interlock promote, or run it again"
+        )
+
+
+async def check_schema(connection: Conn) -> None:
     """Raise SchemaMismatch if the schema does not match this version."""
     advice = "run interlock migrate with the owner's database URL"
     try:

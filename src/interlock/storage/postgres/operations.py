@@ -45,8 +45,8 @@ class PostgresOperations(ABC):
     async def redriven(self, tenant: str, job_ids: Sequence[str]) -> set[str]:
         return {row[0] for row in await self._fetch(call("redriven", 2), tenant, list(job_ids))}
 
-    async def dead_letters(self, tenant: str, *, limit: int) -> list[str]:
-        return [row[0] for row in await self._fetch(call("dead_letters", 2), tenant, limit)]
+    async def redrives(self, tenant: str, job_id: str, *, limit: int) -> list[str]:
+        return [row[0] for row in await self._fetch(call("redrives", 3), tenant, job_id, limit)]
 
     async def retrying_after(self, tenant: str, text: str, *, limit: int) -> list[str]:
         return [row[0] for row in await self._fetch(call("retrying_after", 3), tenant, text, limit)]
@@ -69,9 +69,6 @@ class PostgresOperations(ABC):
         rows = await self._fetch(call("prunes", 2), tenant, limit)
         found = (Prune._make(row[field] for field in Prune._fields) for row in rows)
         return sorted(found, key=lambda prune: (prune.at, prune.id), reverse=True)
-
-    async def tenants(self) -> list[str]:
-        return sorted(row[0] for row in await self._fetch("select * from interlock.tenants()"))
 
 
 async def _redrive(connection: Conn, tenant: str, orders: Sequence[Redrive], terms: Terms) -> list[Enqueued | Rejected]:
@@ -119,8 +116,10 @@ async def _redrive_within(
         answers |= zip(new, added, strict=True)
     for i, order in enumerate(orders):
         answer = answers[i]
-        if order.origin != START and isinstance(answer, Enqueued) and not answer.replayed:
-            await connection.execute(
-                "select interlock.copy_progress($1, $2, $3, $4)", tenant, order.id, answer.id, order.step
-            )
+        if isinstance(answer, Enqueued) and not answer.replayed:
+            await connection.execute("select interlock.copy_effects($1, $2, $3)", tenant, order.id, answer.id)
+            if order.origin != START:
+                await connection.execute(
+                    "select interlock.copy_progress($1, $2, $3, $4)", tenant, order.id, answer.id, order.step
+                )
     return [answers[i] for i in range(len(orders))]

@@ -21,20 +21,29 @@ from interlock.domain.job import (
     NewJob,
     Receipt,
     Rejected,
+    TextSearch,
 )  # fmt: skip
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.retry import SECOND
-from interlock.errors import SchemaMismatch
-from interlock.storage import history_chain
-from interlock.storage.contract import NO_TERMS, ChainVerification, Due, Fitness, Terms, cancels_of
+from interlock.errors import Forbidden, SchemaMismatch
+from interlock.storage.contract import NO_TERMS, Due, Fitness, Terms, cancels_of
 from interlock.storage.expired import ExpiredCounts
 from interlock.storage.job_columns import JOB, job_of
 from interlock.storage.parts.approvals import Approvals
 from interlock.storage.parts.artifacts import Artifacts
+from interlock.storage.parts.attention import Attention
+from interlock.storage.parts.audit import Audit, by_id
+from interlock.storage.parts.channels import StoredChannels
+from interlock.storage.parts.effects import Effects
+from interlock.storage.parts.limits import FlowLimits
+from interlock.storage.parts.messages import Messages
 from interlock.storage.parts.outbox import StoredOutbox
 from interlock.storage.parts.registry import TypesAndAgents
 from interlock.storage.parts.schedules import Schedules
+from interlock.storage.parts.sessions import Sessions
+from interlock.storage.parts.streams import Streams
 from interlock.storage.parts.tokens import Tokens
+from interlock.storage.parts.usage import UsageSums
 from interlock.storage.parts.workers import Workers
 from interlock.storage.postgres import (
     caller_transaction,
@@ -47,7 +56,6 @@ from interlock.storage.postgres import (
 from interlock.storage.postgres import (
     migrate as migrations,
 )
-from interlock.storage.postgres.audit import PostgresAudit
 from interlock.storage.postgres.connection import OLDEST_SERVER, Conn, Link, call
 from interlock.storage.postgres.doctor import DoctorVerbs
 from interlock.storage.postgres.driver import PostgresDatabase
@@ -61,12 +69,15 @@ from interlock.storage.postgres.shard_directory import PostgresShards
 from interlock.storage.wakeup import Wakeup
 
 T = TypeVar("T")
-NO_ID: Final = "00000000-0000-0000-0000-000000000000"
-PAGE: Final = 2_000
+# Claims read the epoch under a lock that they hold until they end. This lock conflicts, so it comes after all of them.
+_ALONE: Final = """
+set local role none;
+set local lock_timeout = '10s';
+lock table interlock.epoch in access exclusive mode;
+"""
 
 
 class PostgresStore(
-    PostgresAudit,
     DoctorVerbs,
     PostgresOperations,
     PostgresPartitions,
@@ -86,19 +97,33 @@ class PostgresStore(
         database = PostgresDatabase(self._run, transition, self._bell.ring)
         self.approvals = Approvals(database)
         self.artifacts = Artifacts(database)
+        self.audit = Audit(database, by_id)
         self.registry = TypesAndAgents(database)
         self.schedules = Schedules(database)
+        self.messages = Messages(database)
+        self.streams = Streams(database)
+        self.effects = Effects(database)
+        self.sessions = Sessions(database)
+        self.limits = FlowLimits(database)
+        self.channels = StoredChannels(database)
+        self.usage = UsageSums(database)
         self.tokens = Tokens(database)
         self.workers = Workers(database)
+        self.attention = Attention(database)
         self.outbox = StoredOutbox(database)
 
     @classmethod
-    async def open(cls, dsn: str, *, size: int = 8, clock: Callable[[], int] | None = None) -> PostgresStore:
-        """Connect, and reject a server or schema of an unsupported version. `clock` is for tests."""
+    async def open(
+        cls, dsn: str, *, size: int = 8, clock: Callable[[], int] | None = None, promoting: bool = False
+    ) -> PostgresStore:
+        """Connect, and reject a server or schema of an unsupported version. `clock` is for tests.
+
+        With `promoting`, accept a database that is still being filled.
+        """
         link = await Link.open(dsn, size=size)
         store = cls(dsn, link, clock)
         try:
-            await link.run(migrations.check)
+            await link.run(migrations.check_schema if promoting else migrations.check)
             number = int(await link.run(lambda connection: connection.fetchval("show server_version_num")))
             if number < OLDEST_SERVER:
                 raise SchemaMismatch(f"PostgreSQL 15 or newer is needed, this one is {number // 10_000}")
@@ -166,6 +191,10 @@ class PostgresStore(
         rows = await self._fetch("select * from interlock.search_jobs($1, $2, $3, $4)", tenant, text, id_end, limit)
         return [str(row[0]) for row in rows]
 
+    async def search_text(self, tenant: str, wanted: TextSearch) -> list[str]:
+        rows = await self._fetch("select * from interlock.search_text($1, $2, $3, $4, $5, $6)", tenant, *wanted)
+        return [row[0] for row in rows]
+
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
         return await self._run(lambda c: history.of_job(c, tenant, job_id))
 
@@ -193,16 +222,21 @@ class PostgresStore(
         ((now,),) = await self._fetch("select interlock.clock()")
         return int(now)
 
-    async def verify(self, tenant: str | None = None) -> ChainVerification:
-        return await history_chain.verify_all(
-            [tenant] if tenant is not None else await self.tenants(),
-            lambda tenant, after: self.verify_part(tenant, after=after, jobs=history_chain.VERIFIED_BATCH_SIZE),
-        )
+    async def raise_epoch(self, above: int) -> int:
+        async def lift(connection: Conn) -> int:
+            async with connection.transaction():
+                await connection.execute(_ALONE)
+                value = await connection.fetchval(
+                    "update interlock.epoch set value = greatest(value, $1) + 1 returning value", above
+                )
+            return int(value)
 
-    async def head(self, tenant: str | None = None) -> str:
-        return await history_chain.head_of(
-            await self.tenants() if tenant is None else [tenant], self.chain_ends, self.log_end
-        )
+        try:
+            return await self._run(lift)
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise Forbidden(
+                "only the owner of the schema may do this; connect with the owner's database URL"
+            ) from error
 
     def watch(self, tenant: str) -> asyncio.Event:
         return self._bell.event(tenant)

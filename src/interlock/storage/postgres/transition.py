@@ -23,12 +23,14 @@ from interlock.domain.decide import (
 )  # fmt: skip
 from interlock.domain.edit import EditJob
 from interlock.domain.job import Receipt, Rejected
-from interlock.domain.lifecycle import TERMINAL, Status
+from interlock.domain.lifecycle import TERMINAL, Status, Verb
+from interlock.domain.message import AwaitMessage
 from interlock.domain.transition import JobState, NoChange, Transition
 from interlock.errors import Error, Invalid, NotFound, WouldDeadlock
 from interlock.storage import broken
 from interlock.storage.batch_split import are_distinct, id_of, split_by_job
 from interlock.storage.parts.approvals import open_approvals
+from interlock.storage.parts.messages import await_message
 from interlock.storage.postgres import driver, edit, heartbeats, history
 from interlock.storage.postgres.column_arrays import array_literal, is_empty, shared
 from interlock.storage.postgres.connection import Conn, call, of_a_row
@@ -171,10 +173,21 @@ async def _outcome(
             return saved.error
     if isinstance(order, EditJob):
         job = await edit.with_what_can_be_edited(connection, tenant, job)
+    if isinstance(order, ReleaseJob) and order.message is not None and job.cancel_requested_at is None:
+        order = await _await_message(connection, tenant, order, job.fence, order.message, now)
     outcome = decide(order, job, now=now, chance=random())
     if isinstance(outcome, Transition) and outcome.children:
         return await _await_children(connection, tenant, outcome, waits)
     return outcome
+
+
+async def _await_message(
+    connection: Conn, tenant: str, order: ReleaseJob, fence: int, wanted: AwaitMessage, now: int
+) -> ReleaseJob:
+    """Begin the wait for a message; one that has already arrived makes the job due immediately."""
+    if await driver.run(connection, tenant, lambda tx: await_message(tx, order.id, fence, wanted), guarded=True):
+        return order._replace(run_at=now, delay_seconds=None)
+    return order
 
 
 async def job_states(connection: Conn, tenant: str, ids: Sequence[str]) -> tuple[dict[str, JobState], int]:
@@ -185,7 +198,7 @@ async def job_states(connection: Conn, tenant: str, ids: Sequence[str]) -> tuple
 
 
 def _receipt(change: Transition, job: JobState, now: int) -> Receipt:
-    finished_at = now if change.status in TERMINAL else None
+    finished_at = now if change.status in TERMINAL and job.status not in TERMINAL else None
     return Receipt(change.id, job.fence, change.status, change.attempt, change.version + 1, change.run_at, finished_at)
 
 
@@ -231,7 +244,10 @@ async def write(connection: Conn, tenant: str, changes: Sequence[Transition]) ->
     for change in changes:
         if change.edited is not None:
             await edit.write(connection, tenant, change)
-    moves = sorted((change for change in changes if change.edited is None), key=lambda change: change.id)
+    if seen := sorted((c for c in changes if c.verb is Verb.ACKNOWLEDGE), key=id_of):
+        facts = zip(*((c.id, c.version, c.actor, c.reason) for c in seen), strict=True)
+        assert await connection.fetchval(call("acknowledge", 5), tenant, *facts) == len(seen)
+    moves = sorted((c for c in changes if c.edited is None and c.verb is not Verb.ACKNOWLEDGE), key=id_of)
     if not moves:
         return
     columns = zip(*(

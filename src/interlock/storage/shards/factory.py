@@ -60,7 +60,7 @@ async def open_sharded_store(
 
 async def _check_map(router: ShardedStore) -> None:
     """Query a third-party supplier for existing tenants, so that a wrong shard name fails at startup."""
-    for tenant in (await router.tenants())[:MAX_ASKED_FOR]:
+    for tenant in (await router.audit.tenants())[:MAX_ASKED_FOR]:
         try:
             await router.homes(tenant)
         except Exception as error:  # any third-party error: a server does not start without its shard map

@@ -22,6 +22,7 @@ from interlock.domain.job import (
     NewJob,
     Receipt,
     Rejected,
+    TextSearch,
 )  # fmt: skip
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.retry import SECOND
@@ -96,6 +97,10 @@ class ShardedJobs(Routing):
     async def search(self, tenant: str, text: str, id_end: str | None, limit: int) -> list[str]:
         pages = await self.each(tenant, lambda store: store.search(tenant, text, id_end, limit))
         return list(dict.fromkeys(itertools.chain(*pages)))[:limit]
+
+    async def search_text(self, tenant: str, wanted: TextSearch) -> list[str]:
+        pages = await self.each(tenant, lambda store: store.search_text(tenant, wanted))
+        return sorted(itertools.chain(*pages), reverse=True)[: wanted.limit]
 
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
         return await self.of_job(tenant, job_id, lambda store: store.history(tenant, job_id))

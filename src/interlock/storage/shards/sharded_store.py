@@ -16,14 +16,23 @@ from interlock.storage.expired import ExpiredCounts
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.approvals import ShardedApprovals
 from interlock.storage.shards.artifacts import ShardedArtifacts
+from interlock.storage.shards.attention import ShardedAttention
+from interlock.storage.shards.audit import ShardedAudit
+from interlock.storage.shards.channels import ShardedChannels
+from interlock.storage.shards.effects import ShardedEffects
 from interlock.storage.shards.job_data import ShardedProgress
 from interlock.storage.shards.jobs import ShardedJobs
-from interlock.storage.shards.operations import ShardedAudit, ShardedMaintenance, ShardedOperations
+from interlock.storage.shards.limits import ShardedLimits
+from interlock.storage.shards.messages import ShardedMessages
+from interlock.storage.shards.operations import ShardedMaintenance, ShardedOperations
 from interlock.storage.shards.outbox import ShardedOutbox
 from interlock.storage.shards.registry import ShardedRegistry
 from interlock.storage.shards.schedules import ShardedSchedules
+from interlock.storage.shards.sessions import ShardedSessions
 from interlock.storage.shards.shard import Shard
+from interlock.storage.shards.streams import ShardedStreams
 from interlock.storage.shards.tokens import ShardedTokens
+from interlock.storage.shards.usage import ShardedUsage
 from interlock.storage.shards.workers import ShardedWorkers
 from interlock.storage.wakeup import Wakeup
 
@@ -36,7 +45,6 @@ class ShardedStore(
     ShardedJobs,
     ShardedProgress,
     ShardedOperations,
-    ShardedAudit,
     ShardedMaintenance,
 ):
     """Jobs on several shards. Any number of processes may use them; there is no leader."""
@@ -47,10 +55,19 @@ class ShardedStore(
         self._sharded_outbox = ShardedOutbox(shards, supplier)
         self.approvals = ShardedApprovals(self)
         self.artifacts = ShardedArtifacts(self)
+        self.audit = ShardedAudit(self)
         self.registry = ShardedRegistry(self)
         self.schedules = ShardedSchedules(self)
+        self.messages = ShardedMessages(self)
+        self.streams = ShardedStreams(self)
+        self.effects = ShardedEffects(self)
+        self.sessions = ShardedSessions(self)
+        self.limits = ShardedLimits(self)
+        self.channels = ShardedChannels(self)
+        self.usage = ShardedUsage(self)
         self.tokens = ShardedTokens(self)
         self.workers = ShardedWorkers(self)
+        self.attention = ShardedAttention(self)
         self._ready = Wakeup()
         self._events_added = Wakeup()
         for shard in shards:
@@ -74,6 +91,15 @@ class ShardedStore(
                 failure = failure or error
         assert failure is not None
         raise failure
+
+    async def raise_epoch(self, above: int) -> int:
+        """Set the same epoch on all shards, above that of each."""
+        raised = await self.all_shards(lambda store: store.raise_epoch(above))
+        epoch = max(raised.values())
+        for name, value in raised.items():
+            if value < epoch:
+                await self._shards[name].run(lambda store: store.raise_epoch(epoch - 1))
+        return epoch
 
     async def unreachable(self) -> dict[str, str]:
         """Return the shards known to be down; a call detects a failure, but not immediately."""

@@ -25,6 +25,10 @@ _READY: Final = f"""ctid = any(array(
       union all
       (select ctid from interlock.ready where tenant = $1 and agent_no is not null
        and agent_no = j.agent_no and run_at = j.run_at and seq = j.seq and blocked offset 0)
+      union all
+      (select r.ctid from interlock.eligibility_key e join interlock.ready r on r.tenant = $1
+       and r.eligibility_key = e.no and r.run_at = j.run_at and r.seq = j.seq and not r.blocked
+       where e.tenant = $1 and e.parks = j.eligibility_key offset 0)
     ) q))"""
 _UNSUCCESSFUL: Final = f"""ctid = any(array(
     select s.at from (select status::text as status, seq from interlock.job where tenant = $1 and {_JOBS} offset 0) j
@@ -39,6 +43,11 @@ OWNED: Final = {
     "job_checkpoint": _BY_JOB,
     "job_step": _BY_JOB,
     "job_event": _BY_JOB,
+    "job_message": _BY_JOB,
+    "message_wait": _BY_JOB,
+    "job_stream": _BY_JOB,
+    "stream_chunk": _BY_JOB,
+    "job_effect": _BY_JOB,
     "approval": _BY_JOB,
     "approval_vote": _BY_JOB,
     "artifact": _BY_JOB,

@@ -33,6 +33,7 @@ from interlock.storage.sql_files import load
 from interlock.storage.sqlite import transition_effects
 from interlock.storage.sqlite.connection import Connection, Lease, LeasedJob, of_a_row
 from interlock.storage.sqlite.eligibility_keys import EligibilityKeys, IndexRange, Span
+from interlock.storage.sqlite.flow import FlowClaim
 from interlock.storage.sqlite.history import hash_transitions
 from interlock.storage.sqlite.job_row import to_job
 from interlock.storage.sqlite.transition import carry_out_apart
@@ -42,6 +43,7 @@ log = logging.getLogger(__name__)
 _SQL: Final = load("interlock.storage.sqlite", "claim.sql")
 SWEEP_FIRST: Final = 100
 RANGES_PER_STATEMENT: Final = 16
+MOST_READ: Final = 1000
 _READY: Final = {
     Span.ROUTE: _SQL["ready_on_key"],
     Span.BASE: _SQL["ready_on_base"],
@@ -50,6 +52,7 @@ _READY: Final = {
 }
 _ID, _SEQ, _TYPE, _KIND, _AGENT = AT["id"], AT["seq"], AT["type"], AT["agent_kind"], AT["agent_id"]
 _STATUS, _DEADLINE, _TIMEOUT, _ATTEMPT = AT["status"], AT["deadline"], AT["timeout_seconds"], AT["attempt"]
+_AWAITED: Final = AT["awaiting_message"]
 _VERSION, _FENCE, _WORKER, _EXPIRES = AT["version"], AT["fence"], AT["worker"], AT["lease_expires_at"]
 _HEARTBEAT, _STARTED, _RUN_STARTED, _UPDATED = (
     AT[name] for name in ("heartbeat_at", "started_at", "run_started_at", "updated_at")
@@ -103,11 +106,22 @@ def claim(
         lease_seconds = DEFAULT_LEASE_SECONDS
     leased: list[Job] = []
     passed: set[int] = set()
+    read = 0  # candidates to look at; rises while limits admit none of them
+    flow = FlowClaim(connection, eligibility_keys, tenant, index_ranges) if any(r.flow for r in index_ranges) else None
     while (wanted := ask.limit - len(leased)) > 0:
-        best = _best(connection, tenant, index_ranges, wanted + len(passed))
-        seqs = [seq for seq in best if seq not in passed][: 1 if careful else wanted] if passed or careful else best
+        if flow is not None:
+            index_ranges = flow.open_ranges(index_ranges)
+        count = wanted if careful else max(wanted, read)
+        best = _best(connection, tenant, index_ranges, count + len(passed))
+        seqs = [seq for seq in best if seq not in passed][: 1 if careful else count] if passed or careful else best
         if not seqs:
+            if flow is not None and flow.show_more(index_ranges, wanted, read):
+                continue
             break
+        if flow is not None and not (seqs := flow.admit(seqs, wanted)):
+            read = min(max(read, wanted) * 4, MOST_READ)
+            continue  # each job that does not fit closes a bucket or is parked
+        read = 0
         workers = iter(claimants[len(leased) :]) if claimants else repeat(ask.worker)
         leases = LeaseWriter(connection, tenant, lease_seconds, epoch << 32, workers)
         try:
@@ -127,6 +141,8 @@ def claim(
             expired += count_expired(late, carry_out_apart(connection, tenant, late))
         if not some:  # expired jobs are no longer due; skip jobs that could not be read
             passed.update(seqs)
+    if flow is not None:
+        flow.save(job.seq for job in leased)
     if ask.claim_id is not None and leased:
         pairs = json.dumps([(job.seq, job.fence) for job in leased])
         db.execute(_SQL["keep_claim"], _claim_key(tenant, ask) | {"leased": pairs, "now": now})
@@ -271,6 +287,7 @@ class LeaseWriter:
         values[_STATUS], values[_WORKER], values[_FENCE] = "running", worker, self._next(values[_FENCE])
         values[_EXPIRES] = now + round((lease if timeout is None else min(lease, timeout)) * SECOND)
         values[_VERSION] += 1
+        values[_AWAITED] = None
         values[_HEARTBEAT], values[_STARTED] = None, values[_STARTED] or now
         values[_RUN_STARTED] = values[_UPDATED] = now
         return to_job(values)

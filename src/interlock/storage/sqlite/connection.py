@@ -16,7 +16,7 @@ import apsw
 
 from interlock.domain.audit import history_hash
 from interlock.domain.digests import of_fields
-from interlock.errors import Error, Fatal, StorageBroken, Unavailable
+from interlock.errors import DatabasePromoted, Error, Fatal, StorageBroken, Unavailable
 from interlock.storage import broken
 from interlock.storage.sqlite import digests
 
@@ -31,6 +31,7 @@ WORTH_A_RANGE: Final = 8  # average jobs per range above which several range sta
 WRITER_CACHE_KIB: Final = 8192
 READER_CACHE_KIB: Final = 65_536
 MAX_REMEMBERED_LEASES: Final = 20_000
+PROMOTED: Final = 1  # the user_version of a file that was promoted to PostgreSQL
 CHECKPOINT_PAGES: Final = 8000  # hot pages are written many times between checkpoints, but copied back once
 
 # Older versions can lose committed pages when a WAL file is reset while another connection writes.
@@ -132,8 +133,9 @@ class Connection:
             ("interlock_clock", self._time, 0),
             ("interlock_history_hash", history_hash, 13),
             ("interlock_metadata_of_change", partial(digests.metadata_of_change, self), 6),
-            ("interlock_digest", digests.of_text, 1),
+            ("digest", digests.of_text, 1),
             ("interlock_digest_fields", of_fields, -1),
+            ("interlock_digest_options", digests.of_stored_options, -1),
         ]
         for name, function, arguments in functions:
             db.create_scalar_function(name, function, arguments)
@@ -181,6 +183,15 @@ class Connection:
         """Take the write lock and read the clock once for the transaction."""
         self.db.execute("BEGIN IMMEDIATE")
         self.now = self._clock()
+
+    @property
+    def is_promoted(self) -> bool:
+        return int(str(self.db.pragma("user_version"))) == PROMOTED
+
+    def refuse_if_promoted(self) -> None:
+        """Raise if the file was promoted to PostgreSQL: its jobs live there."""
+        if self.is_promoted:
+            raise DatabasePromoted(str(self.rows("SELECT target FROM promotion")[0][0]))
 
     def rows(self, statement: str, values: Any = ()) -> list[tuple[Any, ...]]:
         """Return all rows of a query."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from interlock.domain import digests
-from interlock.domain.digests import Kept, StepFields
+from interlock.domain.digests import StepFields
 from interlock.domain.job import OPTIONS, Kind, kind_of
 from interlock.domain.transition import EditedFields
 from interlock.storage.sql_files import load
@@ -19,6 +17,7 @@ if TYPE_CHECKING:
 
 _SQL: Final = load("interlock.storage.sqlite", "digests.sql")
 FAILURES: Final = frozenset({"retry", "failed", "dead_letter"})  # statuses after a run that ended with an error
+_LISTS: Final = frozenset(i for i, name in enumerate(OPTIONS) if kind_of(name) is Kind.NAMES)
 _RUNNING, _WAITING = "running", "waiting_for_approval"
 
 Digests = dict[str, str | None]
@@ -111,28 +110,6 @@ def metadata_of_change(
     return digests.merge(metadata, found)
 
 
-def kept(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, Kept]:
-    """Return the digests of the stored values of these jobs."""
-    facts = {"tenant": tenant, "ids": json.dumps(ids)}
-    steps: defaultdict[str, dict[int, str]] = defaultdict(dict)
-    for (job_id, fence), rows in groupby(connection.rows(_SQL["kept_steps"], facts), key=lambda row: row[:2]):
-        steps[job_id][fence] = digests.of_steps(StepFields._make(row[2:]) for row in rows) or ""
-    requests: defaultdict[str, dict[int, str]] = defaultdict(dict)
-    decisions: defaultdict[str, dict[int, str]] = defaultdict(dict)
-    for job_id, fence, id in connection.rows(_SQL["kept_approvals"], facts):
-        requests[job_id][fence] = str(_request(connection, tenant, job_id, fence))
-        decisions[job_id][fence] = _decision(connection, tenant, id, None)
-    found = {}
-    for id, payload, result, summary, usage, error, saved_at, checkpoint, seq in connection.rows(_SQL["kept"], facts):
-        covered = of_options(connection, tenant, seq) if payload is not None else None
-        values = {
-            "payload": payload, "options": covered, "result": result, "summary": summary, "usage": usage,
-            "error": error, "checkpoint": checkpoint,
-        }  # fmt: skip
-        found[id] = Kept(values, saved_at, steps[id], requests[id], decisions[id])
-    return found
-
-
 def _request(connection: Connection, tenant: str, job_id: str, fence: int) -> str | None:
     rows = connection.rows(_SQL["request"], (tenant, job_id, fence))
     return digests.of_request(*rows[0]) if rows else None
@@ -150,5 +127,13 @@ def _decision(connection: Connection, tenant: str, approval_id: str, if_open: st
 def options(connection: Connection, tenant: str, seq: int) -> dict[str, Any]:
     """Return the current options of a job by name, in digest order."""
     (row,) = connection.rows(_SQL["options"], (tenant, seq))
-    found = dict(zip(OPTIONS, row, strict=True))
-    return found | {name: tuple(json.loads(text)) for name, text in found.items() if kind_of(name) is Kind.NAMES}
+    return dict(zip(OPTIONS, _options(row), strict=True))
+
+
+def of_stored_options(*values: Any) -> str:
+    """Return the digest of the option columns of a job. Registered as an SQL function."""
+    return digests.of_options(_options(values))
+
+
+def _options(columns: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(tuple(json.loads(value)) if i in _LISTS else value for i, value in enumerate(columns))

@@ -13,11 +13,11 @@ SELECT interlock_digest_fields(seq, data) FROM job_checkpoint WHERE tenant = ? A
 
 -- name: steps
 -- The steps saved under one lease; fence 0 selects steps copied by a redrive.
-SELECT seq, name, occurrence, function, fence, at, sanitized, interlock_digest(result) FROM job_step WHERE tenant = ? AND job_id = ? AND fence = ? ORDER BY seq;
+SELECT seq, name, occurrence, function, fence, at, sanitized, digest(result) FROM job_step WHERE tenant = ? AND job_id = ? AND fence = ? ORDER BY seq;
 
 -- name: steps_to_copy
 -- The steps that a redrive of the job copies.
-SELECT s.seq, s.name, s.occurrence, s.function, 0, s.at, s.sanitized, interlock_digest(s.result) FROM job_step s
+SELECT s.seq, s.name, s.occurrence, s.function, 0, s.at, s.sanitized, digest(s.result) FROM job_step s
 WHERE s.tenant = :tenant AND s.job_id = :source AND (:through IS NULL
   OR s.seq <= (SELECT max(n.seq) FROM job_step n WHERE n.tenant = :tenant AND n.job_id = :source AND n.name = :through))
 ORDER BY s.seq;
@@ -28,7 +28,7 @@ SELECT EXISTS (SELECT 1 FROM job_checkpoint WHERE tenant = ?1 AND job_id BETWEEN
   OR EXISTS (SELECT 1 FROM job_step WHERE tenant = ?1 AND job_id BETWEEN ?2 AND ?3);
 
 -- name: request
-SELECT id, fence, prompt, details, risk, schema, digest, required, on_deny, opened_by, opened_at, expires_at, name, occurrence
+SELECT id, fence, prompt, details, risk, schema, digest, required, on_deny, kind, opened_by, opened_at, expires_at, name, occurrence
 FROM approval WHERE tenant = ? AND job_id = ? AND fence = ?;
 
 -- name: decision
@@ -36,20 +36,3 @@ SELECT status, closed_by, comment, data FROM approval WHERE tenant = ? AND id = 
 
 -- name: votes
 SELECT voter, decision, comment, at FROM approval_vote WHERE tenant = ? AND approval_id = ? ORDER BY at, voter;
-
--- name: kept
--- The digests of the current values of some jobs.
-SELECT j.id, interlock_digest(b.payload), interlock_digest(r.result), interlock_digest(r.result_summary), interlock_digest(r.usage),
-  interlock_digest(j.error), c.at,
-  CASE WHEN c.data IS NOT NULL THEN interlock_digest_fields(c.seq, c.data) END, j.seq
-FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value
-LEFT JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
-LEFT JOIN job_result r ON r.tenant = j.tenant AND r.seq = j.seq
-LEFT JOIN job_checkpoint c ON c.tenant = j.tenant AND c.job_id = j.id;
-
--- name: kept_steps
-SELECT s.job_id, s.fence, s.seq, s.name, s.occurrence, s.function, s.fence, s.at, s.sanitized, interlock_digest(s.result)
-FROM json_each(:ids) i CROSS JOIN job_step s ON s.tenant = :tenant AND s.job_id = i.value ORDER BY s.job_id, s.fence, s.seq;
-
--- name: kept_approvals
-SELECT a.job_id, a.fence, a.id FROM json_each(:ids) i CROSS JOIN approval a ON a.tenant = :tenant AND a.job_id = i.value;

@@ -27,6 +27,9 @@ from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
 T = TypeVar("T")
 
 _SQL: Final = load("interlock.storage.sqlite", "doctor.sql")
+DERIVED: Final = frozenset(
+    {"slots_are_counted", "limits_are_counted", "open_approval_has_a_waiting_job", "waits_for_living_children"}
+)
 
 
 class _RolledBack(Exception):
@@ -52,7 +55,7 @@ class DoctorVerbs(ABC):
     async def repair(self, fault: Fault, actor: str) -> str:
         if fault.rule == "head_is_its_last_history":
             return EVIDENCE
-        if fault.rule in ("slots_are_counted", "open_approval_has_a_waiting_job", "waits_for_living_children"):
+        if fault.rule in DERIVED:
             return await self._write(lambda c: _derive(c, fault))
         reason = f"doctor: broke the rule {fault.rule}"
         (answer,) = await self.carry_out(fault.tenant, [CancelJob(fault.name, actor, reason, force=True)])
@@ -77,6 +80,9 @@ def _derive(c: Connection, fault: Fault) -> str:
         for (agent_no,) in c.rows(_SQL["job_of_agent_no"], facts):
             c.db.execute(_SQL["recount"], {"tenant": fault.tenant, "agent_no": agent_no})
         return "the slots of the agent were counted anew"
+    if fault.rule == "limits_are_counted":
+        c.db.execute(_SQL["recount_flow"], facts)
+        return "the running jobs of the limit were counted anew"
     if fault.rule == "open_approval_has_a_waiting_job":
         c.db.execute(_SQL["close_void"], facts)
         return "the approval was closed as void"

@@ -1,5 +1,5 @@
 -- name: faults
--- Jobs and agents of a tenant that break a rule; one statement, so it reads one snapshot.
+-- Jobs, agents and limits of a tenant that break a rule; one statement, so it reads one snapshot.
 SELECT rule, name FROM (
   SELECT 'attempt_within_max' AS rule, j.id AS name FROM job j
   WHERE j.tenant = :tenant AND (j.attempt BETWEEN 1 AND j.max_attempts AND j.max_attempts <= 100) IS NOT 1
@@ -43,13 +43,25 @@ SELECT rule, name FROM (
     SELECT count(*) FROM job j WHERE j.tenant = a.tenant AND j.agent_no = a.no AND j.finished_at IS NULL
       AND (j.status = 'running' OR (j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0)
         OR (a.strict AND j.slot_epoch = a.strict_epoch AND (j.status = 'waiting_for_approval' OR j.awaiting > 0))))
-) ORDER BY rule = 'slots_are_counted', name, rule LIMIT :limit;
+  UNION ALL
+  SELECT 'limits_are_counted', f.name || CASE f.key WHEN '' THEN '' ELSE '/' || f.key END FROM flow_bucket f LEFT JOIN (
+    SELECT d.value ->> 'name' AS name, coalesce(d.value ->> 'key', '') AS key, count(*) AS n
+    FROM job j INDEXED BY job_lease JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq, json_each(b.limits) d
+    WHERE j.tenant = :tenant AND j.status = 'running' GROUP BY 1, 2) r ON r.name = f.name AND r.key = f.key
+  WHERE f.tenant = :tenant AND f.used <> coalesce(r.n, 0)
+) ORDER BY rule IN ('slots_are_counted', 'limits_are_counted'), name, rule LIMIT :limit;
 
 -- name: job_of_agent_no
 SELECT no FROM agent WHERE tenant = :tenant AND kind || '/' || id = :name;
 
 -- name: recount
 INSERT INTO slots_to_recount VALUES (:tenant, :agent_no);
+
+-- name: recount_flow
+UPDATE flow_bucket SET wake_at = CASE WHEN parked THEN interlock_clock() END, used = (
+  SELECT count(*) FROM job j INDEXED BY job_lease JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq, json_each(b.limits) d
+  WHERE j.tenant = :tenant AND j.status = 'running' AND d.value ->> 'name' = flow_bucket.name AND coalesce(d.value ->> 'key', '') = flow_bucket.key)
+WHERE tenant = :tenant AND name || CASE key WHEN '' THEN '' ELSE '/' || key END = :name;
 
 -- name: close_void
 UPDATE approval SET status = 'void', closed_at = :now

@@ -26,12 +26,12 @@ def write(connection: Connection, eligibility_keys: EligibilityKeys, tenant: str
     """Write the edited values and the eligibility key that matches the new priority."""
     edited = change.edited
     assert edited is not None
-    ((_, _, _, type, requires, repository, affinity_key),) = connection.rows(
+    ((_, _, _, type, requires, repository, affinity_key, limits),) = connection.rows(
         _SQL["editable"], {"tenant": tenant, "ids": json.dumps([change.id])}
     )
     like = NewJob(
         change.id, type, priority=edited.priority, requires=_names(requires), repository=repository,
-        affinity_key=affinity_key,
+        affinity_key=affinity_key, limits=limits,
     )  # fmt: skip
     (eligibility_key,) = eligibility_keys.of(connection, [like])
     connection.db.execute(

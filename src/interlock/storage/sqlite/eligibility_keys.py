@@ -13,6 +13,8 @@ from itertools import product
 from typing import Final, NamedTuple
 
 from interlock.domain.job import NewJob
+from interlock.domain.limits import flow_of, is_parked
+from interlock.domain.limits import parked as parked_flow
 from interlock.domain.policy import ClaimFilter, Names, fits
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite.connection import Connection
@@ -20,7 +22,7 @@ from interlock.storage.sqlite.connection import Connection
 _SQL: Final = load("interlock.storage.sqlite", "enqueue.sql")
 MAX_ASKS: Final = 256
 
-Key = tuple[str, tuple[str, ...], int, str | None, str | None]
+Key = tuple[str, tuple[str, ...], int, str | None, str | None, str]
 
 
 class EligibilityKey(NamedTuple):
@@ -33,6 +35,7 @@ class EligibilityKey(NamedTuple):
     priority: int
     repository: str | None
     affinity_key: str | None
+    flow: str  # the buckets that its jobs need, as JSON; empty without limits
 
 
 class Span(IntEnum):
@@ -51,6 +54,18 @@ class IndexRange(NamedTuple):
     no: int
     span: Span
     type: str
+    flow: str
+
+
+def is_read(key: EligibilityKey, index_ranges: Iterable[IndexRange]) -> bool:
+    """Return whether one of these index ranges has the jobs of a key."""
+    found = {
+        (Span.ROUTE, key.no),
+        (Span.BASE, key.base if key.no != key.base else None),
+        (Span.ACROSS_REPOSITORIES, key.across_repositories),
+        (Span.ACROSS_KEYS, key.across_keys),
+    }
+    return any((one.span, one.no) in found for one in index_ranges)
 
 
 class EligibilityKeys:
@@ -61,6 +76,7 @@ class EligibilityKeys:
         self._rollbacks = 0
         self._last = 0
         self._by_key: dict[Key, EligibilityKey] = {}
+        self._by_no: dict[int, EligibilityKey] = {}
         # Fields of each key that a leased job needs: base, type, requires, repository, affinity key.
         self.encoded: dict[int, tuple[int, str, tuple[str, ...], str | None, str | None]] = {}
         # By affinity key, repository and first requirement, to skip most keys that the worker cannot claim.
@@ -83,7 +99,24 @@ class EligibilityKeys:
         """Return the eligibility key of each job; insert missing keys."""
         ((last,),) = connection.rows(_SQL["last_eligibility_key"], {"tenant": self._tenant})
         self.refresh(connection, last)
-        return [self._key(connection, (j.type, j.requires, j.priority, j.repository, j.affinity_key)) for j in jobs]
+        return [
+            self._key(connection, (j.type, j.requires, j.priority, j.repository, j.affinity_key, flow_of(j.limits)))
+            for j in jobs
+        ]
+
+    def parked(self, connection: Connection, no: int) -> EligibilityKey:
+        """Return the key of parked jobs that otherwise have this key; insert it if it is missing."""
+        key = self._by_no[no]
+        return self._key(
+            connection,
+            (key.type, key.requires, key.priority, key.repository, key.affinity_key, parked_flow(key.flow)),
+        )
+
+    def shown(self, no: int) -> EligibilityKey:
+        """Return the key by which claims find jobs that have this key while they are parked."""
+        key = self._by_no[no]
+        flow = f"[{key.flow[len('[[],') :]}"
+        return self._by_key[key.type, key.requires, key.priority, key.repository, key.affinity_key, flow]
 
     def index_ranges(self, ask: ClaimFilter) -> list[IndexRange]:
         """Return the index ranges of all jobs that match the filter, highest priority first."""
@@ -101,18 +134,18 @@ class EligibilityKeys:
         for needs in product(_or_none(ask.affinity_keys), repositories, _or_none(ask.capabilities)):
             for r in self._by_needs.get(needs, ()):
                 if fits(ask, type=r.type, requires=r.requires, repository=r.repository, affinity_key=r.affinity_key):
-                    yield IndexRange(r.priority, r.no, Span.ROUTE, r.type)
+                    yield IndexRange(r.priority, r.no, Span.ROUTE, r.type, r.flow)
                     if span is not Span.ROUTE and r.no in self._reached[span]:
-                        yield IndexRange(r.priority, r.no, span, r.type)
+                        yield IndexRange(r.priority, r.no, span, r.type, r.flow)
 
     def _key(self, connection: Connection, key: Key) -> EligibilityKey:
         if (eligibility_key := self._by_key.get(key)) is not None:
             return eligibility_key
-        type, requires, priority, repository, affinity_key = key
+        type, requires, priority, repository, affinity_key, flow = key
         if repository is not None:
-            self._key(connection, (type, requires, priority, None, affinity_key))
+            self._key(connection, (type, requires, priority, None, affinity_key, flow))
         if affinity_key is not None:
-            self._key(connection, (type, requires, priority, repository, None))
+            self._key(connection, (type, requires, priority, repository, None, flow))
         eligibility_key = self._add(self._last + 1, key)
         connection.db.execute(
             _SQL["insert_eligibility_key"],
@@ -125,24 +158,28 @@ class EligibilityKeys:
                 priority,
                 repository,
                 affinity_key,
+                flow,
             ),
         )
         return eligibility_key
 
     def _add(self, no: int, key: Key) -> EligibilityKey:
         """Add a key to the cache. Its wider keys exist: they are inserted first and have lower numbers."""
-        type, requires, priority, repository, affinity_key = key
+        type, requires, priority, repository, affinity_key, flow = key
 
         def wider(repository: str | None, affinity_key: str | None) -> int:
-            return self._by_key[type, requires, priority, repository, affinity_key].no
+            return self._by_key[type, requires, priority, repository, affinity_key, flow].no
 
         across_repositories = None if repository is None else wider(None, affinity_key)
         across_keys = None if affinity_key is None else wider(repository, None)
         plain = repository is None and affinity_key is None
         base = no if plain else wider(None, None)
         eligibility_key = EligibilityKey(no, base, across_repositories, across_keys, *key)
-        self._by_key[key] = eligibility_key
+        self._by_key[key] = self._by_no[no] = eligibility_key
         self.encoded[no] = (base, type, requires, repository, affinity_key)
+        self._last = no
+        if is_parked(flow):
+            return eligibility_key
         self._by_needs[affinity_key, repository, next(iter(requires), None)].append(eligibility_key)
         if not plain:
             self._reached[Span.BASE].add(base)
@@ -150,7 +187,6 @@ class EligibilityKeys:
             self._reached[Span.ACROSS_REPOSITORIES].add(across_repositories)
         if across_keys is not None:
             self._reached[Span.ACROSS_KEYS].add(across_keys)
-        self._last = no
         self._index_ranges.clear()
         return eligibility_key
 

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from interlock.domain.audit import origins
 from interlock.domain.digests import metadata_of_creation, of_options, options_of
 from interlock.domain.job import Enqueued, NewJob, Rejected
+from interlock.domain.job_tree import budget_of, in_trees, may_be_in_tree
 from interlock.domain.retry import SECOND
 from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentNotActive, UnknownAgent
 from interlock.storage.contract import RegistryChanged, Terms
@@ -45,15 +46,20 @@ def enqueue(
     ((registry,),) = connection.rows(_SQL["registry"], {"tenant": tenant})
     if registry != terms.registry:
         raise RegistryChanged(tenant)
+    parents = sorted({job.parent_id for job in jobs if job.parent_id is not None})
+    if any(map(may_be_in_tree, jobs)):
+        rows = connection.rows(_SQL["limits_of"], {"tenant": tenant, "ids": json.dumps(parents)})
+        jobs = in_trees(jobs, dict(rows))
     agents = _agents(connection, tenant, jobs, terms.implicit_agents)
-    if not any(job.idempotency_key or job.parent_id for job in jobs) and None not in agents.values():
+    is_plain = not any(job.idempotency_key or job.parent_id or job.fault for job in jobs)
+    if is_plain and None not in agents.values():
         first = _insert(connection, eligibility_keys, tenant, jobs, _known(agents), progress, {})
-        return [Enqueued(job.id, seq, False, connection.now) for seq, job in enumerate(jobs, first)]
+        return [Enqueued(job.id, seq, False, connection.now, job.limits) for seq, job in enumerate(jobs, first)]
     answers, new, generations = _sort_out(connection, tenant, jobs, agents)
     if whole and any(isinstance(a, Rejected) for a in answers):
         return [Enqueued(job.id, 0, False) if a is None else a for job, a in zip(jobs, answers, strict=True)]
     first = _insert(connection, eligibility_keys, tenant, new, _known(agents), progress, generations) if new else 0
-    fresh = {job.id: Enqueued(job.id, first + i, False, connection.now) for i, job in enumerate(new)}
+    fresh = {job.id: Enqueued(job.id, first + i, False, connection.now, job.limits) for i, job in enumerate(new)}
     by_key = {_key(job): fresh[job.id] for job in new if job.idempotency_key is not None}
     results: list[Enqueued | Rejected] = []
     for job, answer in zip(jobs, answers, strict=True):
@@ -62,7 +68,7 @@ def enqueue(
         elif job.id in fresh:
             results.append(fresh[job.id])
         else:  # repeats the key of an earlier item in this batch
-            results.append(by_key[_key(job)]._replace(replayed=True, at=None))
+            results.append(by_key[_key(job)]._replace(replayed=True, at=None, limits=None))
     return results
 
 
@@ -215,6 +221,8 @@ def _insert(
     )
     connection.insert(_SQL["insert_body"], (tenant, now), bodies)
     connection.insert(_SQL["insert_full_body"], (tenant, now), full_bodies)
+    budgets = [budget_of(job.id, job.budget) for job in jobs if job.budget is not None]
+    connection.insert(_SQL["insert_tree_budget"], (tenant, now), [(one.name, one.to_text()) for one in budgets])
     overtaken = transition_effects.overtaken(connection, tenant, first_due)
     seqs, bases = range(first, first + len(jobs)), [kind.base for kind in kinds]
     transition_effects.record_enqueued(connection, tenant, seqs, bases, {*first_due})

@@ -27,14 +27,22 @@ FROM json_each(:keys) k CROSS JOIN job_body b ON b.tenant = :tenant AND b.idempo
 SELECT j.id, j.finished_at IS NULL AND j.cancel_requested_at IS NULL
 FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
 
+-- name: limits_of
+-- The limits of parents, which name the budgets of their trees.
+SELECT b.id, b.limits FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value
+CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq;
+
+-- name: insert_tree_budget
+INSERT INTO flow_limit (tenant, created_at, updated_at, name, rules) VALUES (?1, ?2, ?2, ?, ?);
+
 -- name: eligibility_keys
-SELECT no, base, type, requires, priority, repository, affinity_key FROM eligibility_key WHERE tenant = :tenant AND no > :after ORDER BY no;
+SELECT no, base, type, requires, priority, repository, affinity_key, flow FROM eligibility_key WHERE tenant = :tenant AND no > :after ORDER BY no;
 
 -- name: last_eligibility_key
 SELECT coalesce(max(no), 0) FROM eligibility_key WHERE tenant = :tenant;
 
 -- name: insert_eligibility_key
-INSERT INTO eligibility_key (tenant, no, base, type, requires, priority, repository, affinity_key) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO eligibility_key (tenant, no, base, type, requires, priority, repository, affinity_key, flow) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: registry
 SELECT coalesce((SELECT registry FROM tenant WHERE tenant = :tenant), 0);

@@ -8,12 +8,14 @@ from typing import Final, NamedTuple
 
 from interlock.domain.decide import result_of_repeat
 from interlock.domain.job import ANY_FENCE, Checkpoint, Heartbeat, HeartbeatReply, Rejected
+from interlock.domain.job_tree import has_budget
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import DEFAULT_LEASE_SECONDS
 from interlock.domain.retry import SECOND
 from interlock.errors import CheckpointConflict, Error, NotFound
+from interlock.storage.parts import budgets
 from interlock.storage.sql_files import load
-from interlock.storage.sqlite import events, history
+from interlock.storage.sqlite import driver, events, history
 from interlock.storage.sqlite.connection import Connection
 
 _SQL: Final = load("interlock.storage.sqlite", "heartbeats.sql")
@@ -46,13 +48,25 @@ def heartbeat(connection: Connection, tenant: str, heartbeats: Sequence[Heartbea
             with_events.append(heartbeat)
         answers.append(
             HeartbeatReply(
-                heartbeat.id, expires, job.cancel_requested_at is not None, job.cancel_reason, bool(job.paused)
+                heartbeat.id,
+                expires,
+                job.cancel_requested_at is not None,
+                job.cancel_reason,
+                bool(job.paused),
+                messages=job.messages,
             )
         )
     connection.db.executemany(_SQL["heartbeat"], moves)
     _save(connection, tenant, saves)
     if with_events:
         events.write(connection, tenant, with_events)
+    leases = []
+    for beat, answer in zip(heartbeats, answers, strict=True):
+        if isinstance(answer, HeartbeatReply) and has_budget(limits := leased_rows[beat.id].limits):
+            leases.append(budgets.Lease(beat.id, leased_rows[beat.id].fence, limits or "", beat.usage))
+    if leases:
+        spent = driver.run(connection, tenant, lambda tx: budgets.charge(tx, leases), now)
+        answers = budgets.marked(answers, spent)
     return answers
 
 
@@ -89,6 +103,8 @@ class _LeasedRow(NamedTuple):
     checkpoint_seq: int | None
     checkpoint: str | None
     paused: int
+    limits: str | None
+    messages: int
 
 
 def _leased_rows(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, _LeasedRow]:

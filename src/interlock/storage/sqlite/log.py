@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from interlock.domain.operator_log import Entry, LogRow, log_hash
+from interlock.domain.operator_log import Entry, log_hash
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite.connection import Connection
 
@@ -17,11 +17,6 @@ def append(connection: Connection, tenant: str, entry: Entry) -> None:
     seq, before = (1, None) if last is None else (last[0] + 1, last[1])
     hash = log_hash(before, tenant, seq, *entry, connection.now)
     connection.db.execute(_SQL["append"], (tenant, seq, *entry, connection.now, hash))
-
-
-def rows(connection: Connection, tenant: str, after: int, limit: int) -> list[LogRow]:
-    """Return rows after a number, oldest first."""
-    return [*map(LogRow._make, connection.rows(_SQL["rows"], (tenant, after, limit)))]
 
 
 def end(connection: Connection, tenant: str) -> tuple[int, bytes] | None:

@@ -1,8 +1,5 @@
 -- name: append
 INSERT INTO audit_log (tenant, seq, actor, action, object, details, at, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: rows
-SELECT seq, actor, action, object, details, at, hash FROM audit_log WHERE tenant = ? AND seq > ? ORDER BY seq LIMIT ?;
-
 -- name: end
 SELECT seq, hash FROM audit_log WHERE tenant = ? ORDER BY seq DESC LIMIT 1;

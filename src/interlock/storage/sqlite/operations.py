@@ -6,6 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
+from uuid import uuid4
 
 from interlock.domain import operator_log
 from interlock.domain.job import Enqueued, NewJob, Rejected
@@ -55,9 +56,9 @@ class SQLiteOperations(ABC):
         facts = {"tenant": tenant, "ids": json.dumps(job_ids)}
         return await self._read(lambda c: {id for (id,) in c.rows(_SQL["redriven"], facts)})
 
-    async def dead_letters(self, tenant: str, *, limit: int) -> list[str]:
-        facts = {"tenant": tenant, "limit": limit}
-        return await self._read(lambda c: [id for (id,) in c.rows(_SQL["dead_letters"], facts)])
+    async def redrives(self, tenant: str, job_id: str, *, limit: int) -> list[str]:
+        facts = {"tenant": tenant, "id": job_id, "limit": limit}
+        return await self._read(lambda c: [id for (id,) in c.rows(_SQL["redrives"], facts)])
 
     async def retrying_after(self, tenant: str, text: str, *, limit: int) -> list[str]:
         facts = {"tenant": tenant, "text": text, "limit": limit}
@@ -84,9 +85,6 @@ class SQLiteOperations(ABC):
 
     async def drop_history(self, cutoff: int) -> int:
         return 0
-
-    async def tenants(self) -> list[str]:
-        return await self._read(lambda c: [tenant for (tenant,) in c.rows(_SQL["tenants"])])
 
 
 def _redrive(
@@ -119,16 +117,30 @@ def _redrive(
         answers |= zip(new, added, strict=True)
     for i, order in enumerate(orders):
         answer = answers[i]
-        if order.origin != START and isinstance(answer, Enqueued) and not answer.replayed:
-            _copy_progress(connection, tenant, order.id, answer.id, order.step)
+        if isinstance(answer, Enqueued) and not answer.replayed:
+            connection.db.execute(_SQL["copy_effects"], {"tenant": tenant, "source": order.id, "target": answer.id})
+            if order.origin != START:
+                _copy_progress(connection, tenant, order.id, answer.id, order.step)
     return [answers[i] for i in range(len(orders))]
 
 
 def _copy_progress(connection: Connection, tenant: str, source: str, target: str, through: str | None) -> None:
     """Copy the steps up to the last one named `through`, or all steps and the checkpoint."""
     progress.copy_steps(connection, tenant, source, target, through=through)
+    _copy_step_results(connection, tenant, source, target)
+    connection.db.execute(_SQL["copy_messages"], {"tenant": tenant, "source": source, "target": target})
     if through is None:
         connection.db.execute(_SQL["copy_checkpoint"], {"tenant": tenant, "source": source, "target": target})
+
+
+def _copy_step_results(connection: Connection, tenant: str, source: str, target: str) -> None:
+    """Copy the artifacts that hold large results of steps."""
+    found = connection.rows(_SQL["step_results"], {"tenant": tenant, "source": source})
+    for id, _ in found:
+        facts = {"tenant": tenant, "source": source, "target": target, "id": id, "copy": str(uuid4())}
+        connection.db.execute(_SQL["copy_artifact"], facts)
+    if found:
+        connection.db.execute(_SQL["use_bytes"], {"tenant": tenant, "growth": sum(size for _, size in found)})
 
 
 def _is_open(connection: Connection, tenant: str, parent_id: str | None) -> bool:

@@ -12,6 +12,14 @@ SELECT id FROM (
   UNION SELECT b.id, b.seq FROM job_body b WHERE b.tenant = :tenant AND b.idempotency_key = :text)
 ORDER BY seq DESC LIMIT :limit;
 
+-- name: search_text
+-- Reads the newest jobs and the beginning of their payloads and errors.
+SELECT j.id FROM (SELECT tenant, id, seq, tags, error FROM job WHERE tenant = :tenant ORDER BY seq DESC LIMIT :jobs) j
+JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
+WHERE instr(lower(substr(b.payload, 1, :chars)), lower(:json)) OR instr(lower(substr(j.error, 1, :chars)), lower(:json))
+  OR instr(lower(b.requested_by), lower(:text)) OR EXISTS (SELECT 1 FROM json_each(j.tags) t WHERE instr(lower(t.value), lower(:text)))
+ORDER BY j.seq DESC LIMIT :limit;
+
 -- name: history
 SELECT j.id, h.version, h.from_status, h.to_status, h.verb, h.actor, h.attempt, h.fence, h.reason, h.metadata, h.at, h.hash
 FROM job j CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq
@@ -40,7 +48,5 @@ WITH RECURSIVE t (tenant) AS (
 SELECT j.tenant, j.id FROM t CROSS JOIN job j INDEXED BY job_deadline ON j.tenant = t.tenant
 WHERE j.deadline IS NOT NULL AND j.status IN ('queued', 'retry', 'waiting_for_approval') AND j.deadline <= :now LIMIT :limit;
 
--- name: heads
--- A page of a tenant's chain heads, by job ID.
-SELECT j.id, h.hash FROM job j JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq AND h.version = j.version
-WHERE j.tenant = :tenant AND j.id > :after ORDER BY j.id LIMIT :limit;
+-- name: raise_epoch
+UPDATE epoch SET value = max(value, :above) + 1 RETURNING value;

@@ -24,25 +24,34 @@ from interlock.domain.job import (
     NewJob,
     Receipt,
     Rejected,
+    TextSearch,
 )  # fmt: skip
+from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.retry import SECOND
 from interlock.errors import Invalid, SchemaMismatch, StorageBroken
-from interlock.storage import history_chain
-from interlock.storage.contract import NO_TERMS, ChainVerification, Due, Fitness, Terms, cancels_of
+from interlock.storage.contract import NO_TERMS, Due, Fitness, Terms, cancels_of
 from interlock.storage.expired import ExpiredCounts
 from interlock.storage.job_columns import expand
 from interlock.storage.migrate import lacking, migrations, pending
 from interlock.storage.parts.approvals import Approvals
 from interlock.storage.parts.artifacts import Artifacts
+from interlock.storage.parts.attention import Attention
+from interlock.storage.parts.audit import Audit, by_seq
+from interlock.storage.parts.channels import StoredChannels
+from interlock.storage.parts.effects import Effects
+from interlock.storage.parts.limits import FlowLimits
+from interlock.storage.parts.messages import Messages
 from interlock.storage.parts.outbox import StoredOutbox
 from interlock.storage.parts.registry import TypesAndAgents
 from interlock.storage.parts.schedules import Schedules
+from interlock.storage.parts.sessions import Sessions
+from interlock.storage.parts.streams import Streams
 from interlock.storage.parts.tokens import Tokens
+from interlock.storage.parts.usage import UsageSums
 from interlock.storage.parts.workers import Workers
 from interlock.storage.sql_files import load
-from interlock.storage.sqlite import claim, enqueue, history, list_jobs, log, transition, transition_effects
-from interlock.storage.sqlite.audit import SQLiteAudit
+from interlock.storage.sqlite import claim, enqueue, history, list_jobs, transition, transition_effects
 from interlock.storage.sqlite.connection import (
     MEMORY,
     Connection,
@@ -72,7 +81,6 @@ T = TypeVar("T")
 
 
 class SQLiteStore(
-    SQLiteAudit,
     DoctorVerbs,
     SQLiteOperations,
     SQLiteProgress,
@@ -90,10 +98,19 @@ class SQLiteStore(
         database = SQLiteDatabase(self._write, self._read, transition, clock, self._stir)
         self.approvals = Approvals(database)
         self.artifacts = Artifacts(database)
+        self.audit = Audit(database, by_seq)
         self.registry = TypesAndAgents(database)
         self.schedules = Schedules(database)
+        self.messages = Messages(database)
+        self.streams = Streams(database)
+        self.effects = Effects(database)
+        self.sessions = Sessions(database)
+        self.limits = FlowLimits(database)
+        self.channels = StoredChannels(database)
+        self.usage = UsageSums(database)
         self.tokens = Tokens(database)
         self.workers = Workers(database)
+        self.attention = Attention(database)
         self.outbox = StoredOutbox(database)
         prepare_file(path)
         self._writer = Writer(self._connect, path)
@@ -106,9 +123,10 @@ class SQLiteStore(
         """Open the file and migrate it; with `migrate=False`, raise if migrations are missing."""
         store = await asyncio.to_thread(cls, path, clock=clock)
         try:
-            if migrate:
+            missing = await store._read(_missing)  # a file that was promoted can still be read
+            if missing and migrate:
                 await store.migrate()
-            elif missing := await store._write(_missing):
+            elif missing:
                 raise SchemaMismatch(f"{path} lacks migration {missing[0]}; run interlock migrate")
         except BaseException:
             await store.close()
@@ -177,6 +195,8 @@ class SQLiteStore(
         def read(c: Connection) -> list[Job | None]:
             rows = c.rows(_READ["jobs"], {"tenant": tenant, "ids": json.dumps(job_ids)})
             jobs = {job.id: job for job in map(to_job, rows)}
+            if any(job.status not in TERMINAL for job in jobs.values()):
+                c.refuse_if_promoted()  # it goes on elsewhere, and nobody would see it end here
             return [jobs.get(id) for id in job_ids]
 
         return await self.read_settled(tenant, read)
@@ -187,6 +207,10 @@ class SQLiteStore(
     async def search(self, tenant: str, text: str, id_end: str | None, limit: int) -> list[str]:
         wanted = {"tenant": tenant, "text": text, "id_end": id_end, "limit": limit}
         return await self.read_settled(tenant, lambda c: [id for (id,) in c.rows(_READ["search"], wanted)])
+
+    async def search_text(self, tenant: str, wanted: TextSearch) -> list[str]:
+        facts = {"tenant": tenant, **wanted._asdict()}
+        return await self.read_settled(tenant, lambda c: [id for (id,) in c.rows(_READ["search_text"], facts)])
 
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
         return await self._read(lambda c: history.of_job(c, tenant, job_id))
@@ -199,6 +223,7 @@ class SQLiteStore(
 
     async def _due(self, statement: str, limit: int) -> list[Due]:
         def read(c: Connection) -> list[Due]:
+            c.refuse_if_promoted()  # an idle server asks only this
             return [Due._make(row) for row in c.rows(_READ[statement], {"now": c.read_clock(), "limit": limit})]
 
         return await self._read(read)
@@ -209,22 +234,12 @@ class SQLiteStore(
     async def now(self) -> int:
         return self._clock()
 
-    async def verify(self, tenant: str | None = None) -> ChainVerification:
-        return await history_chain.verify_all(
-            [tenant] if tenant is not None else await self.tenants(),
-            lambda tenant, after: self.verify_part(tenant, after=after, jobs=history_chain.VERIFIED_BATCH_SIZE),
-        )
+    async def raise_epoch(self, above: int) -> int:
+        def write(c: Connection) -> int:
+            ((value,),) = c.rows(_READ["raise_epoch"], {"above": above})
+            return int(value)
 
-    async def head(self, tenant: str | None = None) -> str:
-        async def ends(tenant: str, after: str, limit: int) -> history_chain.Ends:
-            asked = {"tenant": tenant, "after": after, "limit": limit}
-            return await self._read(lambda c: c.rows(_READ["heads"], asked))
-
-        async def log_end(tenant: str) -> bytes | None:
-            end = await self._read(lambda c: log.end(c, tenant))
-            return None if end is None else end[1]
-
-        return await history_chain.head_of(await self.tenants() if tenant is None else [tenant], ends, log_end)
+        return await self._write(write)
 
     def watch(self, tenant: str) -> asyncio.Event:
         return self._notifier.event(tenant)
@@ -273,7 +288,7 @@ class SQLiteStore(
 
         def read(c: Connection) -> tuple[bool, T | None]:
             ((due,),) = c.rows(_ANY_AGENT_DUE, {"tenant": tenant, "now": c.read_clock()})
-            return (True, None) if due else (False, query(c))
+            return (True, None) if due and not c.is_promoted else (False, query(c))
 
         due, answer = await self._read(read)
         if due:

@@ -27,12 +27,14 @@ from interlock.domain.decide import (
 from interlock.domain.digests import merge, of_result, of_text
 from interlock.domain.edit import EditJob
 from interlock.domain.job import ANY_FENCE, Receipt, Rejected
-from interlock.domain.lifecycle import TERMINAL, Status
+from interlock.domain.lifecycle import TERMINAL, Status, Verb
+from interlock.domain.message import AwaitMessage
 from interlock.domain.transition import JobState, NoChange, Transition
 from interlock.errors import Error, Invalid, NotFound, WouldDeadlock
 from interlock.storage import broken
 from interlock.storage.batch_split import are_distinct, id_of, split_by_job
 from interlock.storage.parts.approvals import open_approvals
+from interlock.storage.parts.messages import await_message
 from interlock.storage.parts.workers import SQL as LOOKS
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import digests, driver, edit, heartbeats, history, transition_effects
@@ -218,6 +220,8 @@ def _outcome(
             return saved.error
     if isinstance(order, EditJob):
         job = edit.with_what_can_be_edited(connection, tenant, [job])[job.id]
+    if isinstance(order, ReleaseJob) and order.message is not None and job.cancel_requested_at is None:
+        order = _await_message(connection, tenant, order, job.fence, order.message)
     outcome = decide(order, job, now=connection.now, chance=random())
     if isinstance(outcome, Transition) and outcome.children:
         outcome = _still_open(connection, tenant, outcome)
@@ -225,6 +229,15 @@ def _outcome(
             child = search(connection, tenant, starved_child(job.id, outcome.children, waits))
             return outcome if child is None else WouldDeadlock(job.id, child)
     return outcome
+
+
+def _await_message(
+    connection: Connection, tenant: str, order: ReleaseJob, fence: int, wanted: AwaitMessage
+) -> ReleaseJob:
+    """Begin the wait for a message; one that has already arrived makes the job due immediately."""
+    if driver.run(connection, tenant, lambda tx: await_message(tx, order.id, fence, wanted), connection.now):
+        return order._replace(run_at=connection.now, delay_seconds=None)
+    return order
 
 
 def search(connection: Connection, tenant: str, questions: Generator[Question, Rows, T]) -> T:
@@ -262,7 +275,7 @@ def _still_open(connection: Connection, tenant: str, change: Transition) -> Tran
 def _receipt(change: Transition, here: Found, now: int) -> Receipt:
     return Receipt(
         change.id, here.state.fence, change.status, change.attempt, change.version + 1, change.run_at,
-        now if change.status in TERMINAL else None,
+        now if change.status in TERMINAL and here.state.status not in TERMINAL else None,
     )  # fmt: skip
 
 
@@ -285,7 +298,9 @@ def write(
             head, tenant, change.id, change.version + 1, state.status, change.status, change.verb, change.actor,
             state.attempt, state.fence, change.reason, metadata, now,
         )  # fmt: skip
-        if change.edited is not None:
+        if change.verb is Verb.ACKNOWLEDGE:
+            db.execute(_SQL["acknowledge"], change._asdict() | {"tenant": tenant, "seq": seq, "now": now})
+        elif change.edited is not None:
             edit.write(connection, eligibility_keys, tenant, change, seq)
         else:
             updates.append(change._asdict() | {
@@ -293,6 +308,7 @@ def write(
                 "finished_at": now if change.status in TERMINAL else None,
             })  # fmt: skip
     db.executemany(_SQL["change"], updates)
+    changes = [(c, f) for c, f in changes if c.verb is not Verb.ACKNOWLEDGE]  # an acknowledgement has no effects
     results = [(f.seq, c.result, None, None, c.sanitized) for c, f in changes if c.result is not None]
     connection.insert(_SQL["insert_result"], (tenant,), results)
     db.executemany(_SQL["await_child"], [(tenant, child, c.id) for c, _ in changes for child in c.children])

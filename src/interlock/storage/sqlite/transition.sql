@@ -4,7 +4,7 @@ SELECT j.id, j.status, j.attempt, j.max_attempts, j.version, j.fence, j.worker, 
   j.run_started_at, j.timeout_seconds,
   coalesce(b.backoff, (SELECT a.backoff FROM agent a WHERE a.tenant = j.tenant AND a.no = j.agent_no),
     (SELECT y.backoff FROM job_type y WHERE y.tenant = j.tenant AND y.name = b.type)), b.expiry_delay_seconds, j.releases, j.cancel_requested_at, j.cancel_reason,
-  j.error, j.approval_id, g.expires_at, j.seq, j.head, j.base, j.agent_no,
+  j.error, j.approval_id, g.expires_at, j.acknowledged_at, j.seq, j.head, j.base, j.agent_no,
   CASE WHEN j.agent_no IS NULL THEN 0 WHEN j.status = 'waiting_for_approval' OR j.awaiting > 0
     THEN (SELECT a.strict AND j.slot_epoch IS a.strict_epoch FROM agent a WHERE a.tenant = j.tenant AND a.no = j.agent_no)
     ELSE NOT j.blocked END
@@ -42,11 +42,18 @@ UPDATE job SET status = :status, version = version + 1, attempt = :attempt, rele
     WHEN status = :status THEN blocked
     ELSE (SELECT a.max_concurrency IS NOT NULL AND NOT (a.strict AND (job.status = 'running' OR job.slot_epoch IS a.strict_epoch))
           FROM agent a WHERE a.tenant = job.tenant AND a.no = job.agent_no) END,
+  limit_name = CASE WHEN status = :status THEN limit_name END, limit_key = CASE WHEN status = :status THEN limit_key END,
+  parked = CASE WHEN status = :status THEN parked ELSE 0 END,
   slot_epoch = CASE WHEN agent_no IS NOT NULL AND status = 'running' AND :status <> 'running'
     THEN (SELECT a.strict_epoch FROM agent a WHERE a.tenant = job.tenant AND a.no = job.agent_no AND a.strict AND a.max_concurrency IS NOT NULL)
     ELSE slot_epoch END,
   finished_at = :finished_at, updated_at = :now, verb = :verb, actor = :actor, reason = :reason, metadata = :metadata,
   head = interlock_head(seq)
+WHERE tenant = :tenant AND seq = :seq;
+
+-- name: acknowledge
+UPDATE job SET acknowledged_at = :now, acknowledged_by = :actor, version = version + 1, updated_at = :now, verb = :verb, actor = :actor,
+  reason = :reason, metadata = :metadata, head = interlock_head(seq)
 WHERE tenant = :tenant AND seq = :seq;
 
 -- name: lease_end

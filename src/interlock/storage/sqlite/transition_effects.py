@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from interlock.domain.concurrency import frees_slot, keeps_slot
 from interlock.domain.lifecycle import TERMINAL
 from interlock.storage.sql_files import load
+from interlock.storage.sqlite import flow
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.webhooks import add_deliveries
 
@@ -49,6 +50,8 @@ def record(connection: Connection, tenant: str, moves: Sequence[StatusChange]) -
     limited_moves = [m for m in moves if m.agent_no is not None and m.target != "running"]
     if limited_moves:
         _move_up(connection, tenant, limited_moves)
+    flow.settle_ended(connection, tenant, [m.seq for m in moves if m.origin == "running" and m.target != "running"])
+    flow.wake(connection, tenant, [m.seq for m in moves if m.origin in ("queued", "retry")])
     add_deliveries(connection, tenant, ((m.seq, m.origin, m.target) for m in moves))
 
 
@@ -79,6 +82,7 @@ def record_succeeded(
     freed = {agent_no: n for agent_no, n in Counter(agent_nos).items() if agent_no is not None}
     if freed:
         release_slots(connection, tenant, limited(connection, tenant, freed), freed)
+    flow.settle_ended(connection, tenant, seqs)
     add_deliveries(connection, tenant, zip(seqs, repeat("running"), repeat("succeeded")))
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import apsw
 
-from interlock.errors import Error, Fatal, StorageBroken, Unavailable
+from interlock.errors import DatabasePromoted, Error, Fatal, StorageBroken, Unavailable
 from interlock.storage.sqlite.connection import MEMORY, Connection, explain
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class Writer:
     def __init__(self, open_connection: Callable[[], Connection], path: str) -> None:
         self._path = path
         self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
-        self._broken: StorageBroken | None = None
+        self._broken: Fatal | None = None
         self._closed = False
         self.batches = 0
         self.connection = open_connection()
@@ -109,6 +109,7 @@ class Writer:
             if time.monotonic() - self._seen_file > LOOK_FOR_FILE_SECONDS:
                 self.refuse_lost_file()
             connection.begin()
+            connection.refuse_if_promoted()
             connection.let_verbs_write(True)
             if len(batch) == 1:
                 answers.append((batch[0], batch[0].verb(connection)))
@@ -155,7 +156,8 @@ class Writer:
         except Exception as unexpected:
             return unexpected
         if isinstance(meaning, Fatal):
-            self._broken = meaning if isinstance(meaning, StorageBroken) else StorageBroken(str(meaning))
+            is_known = isinstance(meaning, (StorageBroken, DatabasePromoted))
+            self._broken = meaning if is_known else StorageBroken(str(meaning))
         return meaning
 
     @staticmethod

@@ -42,7 +42,8 @@ end $$;
 -- Lease the best jobs that a worker may run.
 --
 -- `first` is set when nothing was leased because another call must come first: `sweep` expired leases or deadlines, or
--- `repeat` the result of this claim ID.
+-- `repeat` the result of this claim ID, or the claim must ask the `limits` of jobs, and first `wake` parked ones
+-- (functions/flow.sql).
 --
 -- p_claimants: for several workers that claim as one, the worker of the first job, the second, and so on. p_careful:
 -- set after a failed claim, to skip jobs that cannot be leased.
@@ -80,6 +81,10 @@ begin
   if terms.keys is null then
     return;
   end if;
+  if terms.limited then
+    first := case when exists (select from flow_bucket b where b.tenant = p_tenant and b.wake_at <= clock()) then 'wake' else 'limits' end;
+    return;
+  end if;
   got := take_ready(p_tenant, terms.keys, terms.ranks, terms.bound, p_repositories is null, p_affinity_keys is null, p_limit, p_careful);
   if got = '{}' then
     return;
@@ -102,7 +107,8 @@ end $$;
 -- capabilities of other workers cost nothing.
 create or replace function interlock.terms_of_claim(
   p_tenant text, p_types text[], p_capabilities text[], p_repositories text[], p_affinity_keys text[], p_sweep boolean,
-  out overdue boolean, out slots_due boolean, out lease_set boolean, out bound boolean, out floor bigint, out keys bigint[], out ranks integer[]
+  out overdue boolean, out slots_due boolean, out lease_set boolean, out bound boolean, out floor bigint, out keys bigint[], out ranks integer[],
+  out flows text[], out limited boolean
 ) language plpgsql stable as $$
 declare
   t timestamptz := clock();
@@ -112,14 +118,14 @@ begin
     exists (select from agent a where a.tenant = p_tenant and a.next_due <= t),
     exists (select from job_type y where y.tenant = p_tenant and y.lease_seconds is not null)
       or exists (select from agent a where a.tenant = p_tenant and a.defaults like '%"lease_seconds"%'),
-    exists (select from eligibility_key a where a.tenant = p_tenant and a.no <> a.base), e.value::bigint << 32, r.nos, r.priorities
-  into overdue, slots_due, lease_set, bound, floor, keys, ranks from epoch e cross join lateral (
-    select array_agg(r.no) as nos, array_agg(r.priority) as priorities
+    exists (select from eligibility_key a where a.tenant = p_tenant and a.no <> a.base), e.value::bigint << 32, r.nos, r.priorities, r.flows, r.limited
+  into overdue, slots_due, lease_set, bound, floor, keys, ranks, flows, limited from epoch e cross join lateral (
+    select array_agg(r.no) as nos, array_agg(r.priority) as priorities, array_agg(r.flow) as flows, bool_or(r.flow <> '') as limited
     from unnest(array_append(p_affinity_keys, '')) k(name) cross join unnest(coalesce(p_repositories, '{""}')) s(name)
     cross join unnest(array_append(p_capabilities, '')) c(name) cross join lateral (
       select * from eligibility_key a where a.tenant = p_tenant and a.found_by_key = k.name
         and a.found_by_repository = s.name and a.found_by_need = c.name offset 0) r
-    where (p_types is null or r.type = any(p_types)) and r.requires <@ p_capabilities
+    where r.parks is null and (p_types is null or r.type = any(p_types)) and r.requires <@ p_capabilities
       and not exists (select from queue k where k.tenant = p_tenant and k.type = r.type and k.paused_at is not null)) r;
 end $$;
 

@@ -46,7 +46,7 @@ create or replace function interlock.request_digest(p_tenant text, p_job_id uuid
 begin
   return (select interlock.digest(interlock.field(a.id::text) || interlock.field(a.fence) || interlock.field(a.prompt)
       || interlock.field(a.details) || interlock.field(a.risk) || interlock.field(a.schema) || interlock.field(a.digest)
-      || interlock.field(a.required) || interlock.field(a.on_deny) || interlock.field(a.opened_by)
+      || interlock.field(a.required) || interlock.field(a.on_deny) || interlock.field(a.kind) || interlock.field(a.opened_by)
       || interlock.field(interlock.micros(a.opened_at)) || interlock.field(interlock.micros(a.expires_at)) || interlock.field(a.name)
       || interlock.field(a.occurrence))
     from interlock.approval a where a.tenant = p_tenant and a.job_id = p_job_id and a.fence = p_fence);
@@ -129,23 +129,6 @@ declare
 begin
   return (steps is null or position(interlock.named_digest('steps', steps) in coalesce(p_metadata, '')) > 0)
     and (checkpoint is null or position(interlock.named_digest('checkpoint', checkpoint) in coalesce(p_metadata, '')) > 0);
-end $$;
-
--- Return the digests of the stored values of jobs, and by fence of their steps and approvals.
-create or replace function interlock.kept(p_tenant text, p_ids uuid[]) returns table (id uuid, payload text, options text, result text,
-  summary text, usage text, error text, checkpoint text, checkpoint_at timestamptz, steps text, requests text, decisions text) language plpgsql stable as $$
-begin
-  return query
-  select j.id, interlock.digest(j.payload), interlock.options_digest(j), interlock.digest(j.result), interlock.digest(j.result_summary),
-    interlock.digest(j.usage), interlock.digest(j.error), interlock.checkpoint_digest(j.tenant, j.id),
-    (select c.at from interlock.job_checkpoint c where c.tenant = j.tenant and c.job_id = j.id),
-    (select json_agg(json_build_array(s.fence, interlock.steps_digest(j.tenant, j.id, s.fence)))::text
-     from (select distinct x.fence from interlock.job_step x where x.tenant = j.tenant and x.job_id = j.id) s),
-    (select json_agg(json_build_array(a.fence, interlock.request_digest(j.tenant, j.id, a.fence)))::text
-     from interlock.approval a where a.tenant = j.tenant and a.job_id = j.id),
-    (select json_agg(json_build_array(a.fence, interlock.decision_digest(j.tenant, a.id, null)))::text
-     from interlock.approval a where a.tenant = j.tenant and a.job_id = j.id)
-  from interlock.job j where j.tenant = p_tenant and j.id = any(p_ids);
 end $$;
 
 -- Return the digests of the progress that a redrive of a job starts with.

@@ -1,4 +1,4 @@
--- Return jobs and agents of a tenant that violate an invariant. One statement, so that it reads one snapshot.
+-- Return jobs, agents and limits of a tenant that violate an invariant. One statement, so that it reads one snapshot.
 create or replace function interlock.faults(p_tenant text, p_limit integer) returns table (rule text, name text) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
@@ -27,7 +27,9 @@ begin
     select 'ready_only_when_it_waits', q.job_id::text from interlock.ready q
     left join interlock.job j on j.tenant = q.tenant and j.id = q.job_id
     where q.tenant = p_tenant group by q.job_id
-    having count(*) > 1 or bool_or(j.id is null or j.status > 'retry' or (j.seq, j.eligibility_key, j.base, j.run_at) <> (q.seq, q.eligibility_key, q.base, q.run_at)
+    having count(*) > 1 or bool_or(j.id is null or j.status > 'retry' or (j.seq, j.run_at) <> (q.seq, q.run_at)
+      or (case when q.parked then not exists (select from interlock.eligibility_key e where e.tenant = q.tenant and e.no = q.eligibility_key
+            and e.parks = j.eligibility_key and q.limit_name is not null) else (j.eligibility_key, j.base) <> (q.eligibility_key, q.base) end)
       or j.deadline is distinct from q.deadline or exists (select from interlock.job_await w where w.tenant = q.tenant and w.job_id = q.job_id))
     union all
     select 'lease_has_a_running_job', l.job_id::text from interlock.lease l
@@ -49,7 +51,13 @@ begin
              and j.slot_epoch = a.strict_epoch and j.status <= 'waiting_for_approval'
              and not exists (select from interlock.ready q where q.tenant = j.tenant and q.job_id = j.id)) as n) c
     where a.tenant = p_tenant and a.max_concurrency is not null and a.used <> c.n
-  ) x order by x.rule = 'slots_are_counted', x.name, x.rule limit p_limit;
+    union all
+    select 'limits_are_counted', b.name || coalesce('/' || nullif(b.key, ''), '') from interlock.flow_bucket b left join (
+      select d ->> 'name' as name, coalesce(d ->> 'key', '') as key, count(*) as n
+      from interlock.lease l join interlock.job j on j.tenant = l.tenant and j.id = l.job_id
+      cross join lateral json_array_elements(j.limits::json) d where l.tenant = p_tenant group by 1, 2) r on r.name = b.name and r.key = b.key
+    where b.tenant = p_tenant and b.used <> coalesce(r.n, 0)
+  ) x order by x.rule in ('slots_are_counted', 'limits_are_counted'), x.name, x.rule limit p_limit;
 end $$;
 
 -- Recount the slots of an agent, as a change of its limit does.
@@ -76,6 +84,15 @@ begin
   perform set_config('interlock.tenant', p_tenant, true);
   if p_rule = 'slots_are_counted' then
     perform recount_slots(p_tenant, a.no) from agent a where a.tenant = p_tenant and a.kind || '/' || a.id = p_name;
+    return found;
+  end if;
+  if p_rule = 'limits_are_counted' then  -- buckets are locked before they are counted, as in a claim
+    perform from flow_bucket b where b.tenant = p_tenant and b.name || coalesce('/' || nullif(b.key, ''), '') = p_name
+    order by b.name, b.key for no key update;
+    update flow_bucket b set wake_at = case when b.parked then clock() end, used = (select count(*) from lease l join job x on x.tenant = l.tenant and x.id = l.job_id
+      cross join lateral json_array_elements(x.limits::json) d
+      where l.tenant = p_tenant and d ->> 'name' = b.name and coalesce(d ->> 'key', '') = b.key)
+    where b.tenant = p_tenant and b.name || coalesce('/' || nullif(b.key, ''), '') = p_name;
     return found;
   end if;
   select * into j from job x where x.tenant = p_tenant and x.id = p_name::uuid for update;
@@ -146,6 +163,9 @@ begin
   alter table job enable trigger guard_move;
   perform set_config('interlock.verb', 'on', true);
   delete from lease l where l.tenant = p_tenant and l.job_id = p_id;
+  if found and j.limits is not null then
+    perform settle_flow(p_tenant, array[p_id]);
+  end if;
   delete from ready q where q.tenant = p_tenant and q.job_id = p_id;
   perform set_config('interlock.verb', '', true);
   if j.agent_no is not null then

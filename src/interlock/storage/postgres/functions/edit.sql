@@ -19,7 +19,8 @@ begin
     max_attempts = p_max_attempts, tags = p_tags, previous = j.status, version = j.version + 1, verb = 'edit', actor = p_actor,
     reason = null, metadata = p_metadata, updated_at = interlock.clock()
   from interlock.job k cross join lateral
-    interlock.ensure_eligibility_key(p_tenant, k.type, k.requires, p_priority, k.repository, k.affinity_key) r
+    interlock.ensure_eligibility_key(p_tenant, k.type, k.requires, p_priority, k.repository, k.affinity_key,
+      (select e.flow from interlock.eligibility_key e where e.tenant = p_tenant and e.no = k.eligibility_key)) r
   where k.tenant = p_tenant and k.id = p_id and j.tenant = p_tenant and j.id = p_id and j.version = p_version;
   get diagnostics changed = row_count;
   if changed = 1 then

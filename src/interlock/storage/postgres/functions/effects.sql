@@ -16,12 +16,16 @@ begin
     bool_or(j.previous = 'running' and j.status <> 'running') as stopped,
     bool_or(j.status <= 'retry' and (j.previous is null or j.previous > 'retry')) as entered,
     bool_or(j.previous <= 'retry' and j.status > 'running') as left_ready,
-    bool_or(j.parent_id is not null and j.status >= 'succeeded') as children,
+    bool_or(j.parent_id is not null and j.status >= 'succeeded') as children, bool_or(j.verb = 'acknowledge') as acknowledged,
     array_agg(distinct j.agent_no order by j.agent_no) filter (where j.agent_no is not null and j.status <> 'running') as agents
   into seen from job j where j.tenant = p_tenant and j.id = any(p_ids);
   perform record_transitions(p_tenant, p_ids);
   if seen.created then
     perform refuse_unknown_keys(p_tenant, p_ids);
+  end if;
+  if seen.acknowledged then
+    update unsuccessful_job s set acknowledged = true from job j where j.tenant = p_tenant and j.id = any(p_ids)
+      and j.verb = 'acknowledge' and s.tenant = p_tenant and s.status = j.status::text and s.seq = j.seq;
   end if;
   if seen.children then
     parents := wake_parents(p_tenant, p_ids);
@@ -31,6 +35,9 @@ begin
     select j.agent_no from job j where j.tenant = p_tenant and j.id = any(parents) and j.agent_no is not null) x;
   if nos is not null then
     limited := lock_agents(nos);
+  end if;
+  if (seen.stopped or seen.left_ready) and exists (select from flow_limit f where f.tenant = p_tenant) then
+    perform wake_flow(p_tenant, p_ids);
   end if;
   if seen.started then
     perform start_leases(p_tenant, p_ids);
@@ -117,6 +124,9 @@ end $$;
 create or replace function interlock.end_leases(p_tenant text, p_ids uuid[]) returns void language plpgsql as $$
 begin
   delete from lease l where l.tenant = p_tenant and l.job_id = any(p_ids);
+  if exists (select from flow_limit f where f.tenant = p_tenant) then
+    perform settle_flow(p_tenant, p_ids);
+  end if;
   if (exists (select from job_step s where s.tenant = p_tenant and s.job_id between p_ids[1] and p_ids[cardinality(p_ids)])
       or exists (select from job_checkpoint c where c.tenant = p_tenant and c.job_id between p_ids[1] and p_ids[cardinality(p_ids)]))
       and exists (select from job j where j.tenant = p_tenant and j.id = any(p_ids) and not covers_progress(p_tenant, j.id, j.fence, j.metadata)) then
@@ -133,6 +143,10 @@ begin
   if not found and j.agent_no is not null then
     return query select q.ctid, true from ready q where q.tenant = j.tenant and q.agent_no = j.agent_no and q.blocked
       and q.run_at = j.run_at and q.seq = j.seq;
+  end if;
+  if not found and j.limits is not null then
+    return query select q.ctid, false from eligibility_key e join ready q on q.tenant = j.tenant and q.eligibility_key = e.no
+      and q.run_at = j.run_at and q.seq = j.seq and not q.blocked where e.tenant = j.tenant and e.parks = j.eligibility_key;
   end if;
 end $$;
 
@@ -200,7 +214,7 @@ begin
     return;
   end if;
   with heard as materialized (
-    select s.channel, e.event, s.types from subscription s cross join unnest(s.events) as e(event)
+    select s.channel, e.event, s.types, s.tags, s.ignored_risks from subscription s cross join unnest(s.events) as e(event)
     where s.tenant = p_tenant and s.ended_at is null and (s.expires_at is null or s.expires_at > t)
   )
   insert into outbox (tenant, id, channel, event, at, next_try_at, job_id, type, job_status, previous_status, attempt, version, agent_kind,
@@ -210,8 +224,11 @@ begin
     case when h.event like 'approval.%' then coalesce(j.approval_id::text, j.metadata::json ->> 'approval_id') end
   from job j join heard h on (h.types is null or j.type = any(h.types)) and (h.event = 'job.' || j.status
     or (h.event = 'approval.requested' and j.status = 'waiting_for_approval')
+    or (h.event = 'worker.stale' and j.previous = 'running' and j.verb = 'expire')
     or (h.event = 'approval.decided' and j.previous = 'waiting_for_approval' and j.verb = 'decide'))
-  where j.tenant = p_tenant and j.id = any(p_ids) and j.status is distinct from j.previous;
+  where j.tenant = p_tenant and j.id = any(p_ids) and j.status is distinct from j.previous and (h.tags is null or j.tags && h.tags)
+    and (h.ignored_risks is null or h.event <> 'approval.requested' or exists (select from approval a
+      where a.tenant = p_tenant and a.id = j.approval_id and lower(a.risk) <> all(h.ignored_risks)));
   if exists (select from subscription s where s.tenant = p_tenant and s.ended_at is null and 'queue.ready' = any(s.events)) then
     perform deliver_ready(p_tenant, array(  -- jobs that entered ready, and the parents of finished jobs
       select case when j.status <= 'retry' then j.id else j.parent_id end from job j where j.tenant = p_tenant and j.id = any(p_ids)

@@ -1,7 +1,7 @@
 -- Return the number of an eligibility key, or null. The arguments are plain values: under row-level security no index
 -- can be searched by an expression, and the query would read all keys of the tenant.
 create or replace function interlock.eligibility_key_of(
-  p_tenant text, p_type text, p_requires text[], p_priority integer, p_repository text, p_affinity_key text
+  p_tenant text, p_type text, p_requires text[], p_priority integer, p_repository text, p_affinity_key text, p_flow text
 ) returns bigint language plpgsql stable as $$
 declare
   by_key text := coalesce(p_affinity_key, '');
@@ -11,51 +11,51 @@ begin
   return (
     select r.no from interlock.eligibility_key r
     where r.tenant = p_tenant and r.found_by_key = by_key and r.found_by_repository = by_repository and r.found_by_need = by_need
-      and r.type = p_type and r.priority = p_priority and r.requires = p_requires);
+      and r.type = p_type and r.priority = p_priority and r.requires = p_requires and r.flow = p_flow);
 end $$;
 
 -- Find or create the eligibility key of a job and its base (the key without repository and affinity key).
 create or replace function interlock.ensure_eligibility_key(
-  p_tenant text, p_type text, p_requires text[], p_priority integer, p_repository text, p_affinity_key text,
+  p_tenant text, p_type text, p_requires text[], p_priority integer, p_repository text, p_affinity_key text, p_flow text,
   out no bigint, out base bigint
 ) language plpgsql as $$
 begin
   select e.no, e.base into ensure_eligibility_key.no, ensure_eligibility_key.base from interlock.ensure_eligibility_keys(
-    p_tenant, array[p_type], array[p_requires::text], array[p_priority], array[p_repository], array[p_affinity_key]) e;
+    p_tenant, array[p_type], array[p_requires::text], array[p_priority], array[p_repository], array[p_affinity_key], array[p_flow]) e;
 end $$;
 
 -- The same for many jobs; results are in input order. Keys are inserted in one order, the wider first, to avoid
 -- deadlocks.
 create or replace function interlock.ensure_eligibility_keys(
-  p_tenant text, p_types text[], p_requires text[], p_priorities integer[], p_repositories text[], p_affinity_keys text[]
+  p_tenant text, p_types text[], p_requires text[], p_priorities integer[], p_repositories text[], p_affinity_keys text[], p_flows text[]
 ) returns table (no bigint, base bigint) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   insert into interlock.tenant (tenant) values (p_tenant) on conflict do nothing;
   for named in 0..2 loop
-    insert into interlock.eligibility_key (tenant, no, base, across_repositories, across_keys, type, requires, priority, repository, affinity_key)
-    select p_tenant, n.no, coalesce(case when named > 0 then interlock.eligibility_key_of(p_tenant, n.type, n.requires, n.priority, null, null) end, n.no),
-      case when n.repository is not null then interlock.eligibility_key_of(p_tenant, n.type, n.requires, n.priority, null, n.affinity_key) end,
-      case when n.affinity_key is not null then interlock.eligibility_key_of(p_tenant, n.type, n.requires, n.priority, n.repository, null) end,
-      n.type, n.requires, n.priority, n.repository, n.affinity_key
+    insert into interlock.eligibility_key (tenant, no, base, across_repositories, across_keys, type, requires, priority, repository, affinity_key, flow)
+    select p_tenant, n.no, coalesce(case when named > 0 then interlock.eligibility_key_of(p_tenant, n.type, n.requires, n.priority, null, null, n.flow) end, n.no),
+      case when n.repository is not null then interlock.eligibility_key_of(p_tenant, n.type, n.requires, n.priority, null, n.affinity_key, n.flow) end,
+      case when n.affinity_key is not null then interlock.eligibility_key_of(p_tenant, n.type, n.requires, n.priority, n.repository, null, n.flow) end,
+      n.type, n.requires, n.priority, n.repository, n.affinity_key, n.flow
     from (
       select nextval('interlock.eligibility_key_no') as no, w.* from (
         -- Each key with the keys it links to: without its repository, without its affinity key, without both.
-        select distinct u.type, u.requires::text[] as requires, u.priority, x.repository, x.affinity_key
-        from unnest(p_types, p_requires, p_priorities, p_repositories, p_affinity_keys)
-          as u(type, requires, priority, repository, affinity_key)
+        select distinct u.type, u.requires::text[] as requires, u.priority, x.repository, x.affinity_key, u.flow
+        from unnest(p_types, p_requires, p_priorities, p_repositories, p_affinity_keys, p_flows)
+          as u(type, requires, priority, repository, affinity_key, flow)
         cross join lateral (values (u.repository, u.affinity_key), (null, u.affinity_key), (u.repository, null), (null, null))
           as x(repository, affinity_key)
-        where num_nonnulls(x.repository, x.affinity_key) = named order by 1, 2, 3, 4, 5) w
-      where interlock.eligibility_key_of(p_tenant, w.type, w.requires, w.priority, w.repository, w.affinity_key) is null
+        where num_nonnulls(x.repository, x.affinity_key) = named order by 1, 2, 3, 4, 5, 6) w
+      where interlock.eligibility_key_of(p_tenant, w.type, w.requires, w.priority, w.repository, w.affinity_key, w.flow) is null
     ) n
     on conflict do nothing;
   end loop;
   return query
-  select r.no, r.base from unnest(p_types, p_requires, p_priorities, p_repositories, p_affinity_keys) with ordinality
-    as u(type, requires, priority, repository, affinity_key, ordinal)
+  select r.no, r.base from unnest(p_types, p_requires, p_priorities, p_repositories, p_affinity_keys, p_flows) with ordinality
+    as u(type, requires, priority, repository, affinity_key, flow, ordinal)
   cross join lateral (
-    select interlock.eligibility_key_of(p_tenant, u.type, u.requires::text[], u.priority, u.repository, u.affinity_key) as no offset 0) f
+    select interlock.eligibility_key_of(p_tenant, u.type, u.requires::text[], u.priority, u.repository, u.affinity_key, u.flow) as no offset 0) f
   cross join lateral (select a.no, a.base from interlock.eligibility_key a where a.tenant = p_tenant and a.no = f.no offset 0) r
   order by u.ordinal;
 end $$;
@@ -214,6 +214,13 @@ begin
       select j.key_generation + (j.created_at <= interlock.clock() - u.lifetime * interval '1 second')::integer from interlock.job j
       where j.tenant = p_tenant and j.idempotency_key = u.key and j.key_generation > 0 order by j.key_generation desc limit 1), 1)
     from unnest(p_keys, p_lifetimes) with ordinality as u(key, lifetime, no) order by u.no;
+end $$;
+
+-- Return the limits of parents, which name the budgets of their trees.
+create or replace function interlock.limits_of(p_tenant text, p_ids uuid[]) returns table (id uuid, limits text) language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query select j.id, j.limits from interlock.job j where j.tenant = p_tenant and j.id = any(p_ids);
 end $$;
 
 -- Return which of these parents may still get children, and lock them until the transaction ends.

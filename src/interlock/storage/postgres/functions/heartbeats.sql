@@ -2,7 +2,7 @@
 -- result was rejected.
 create or replace function interlock.heartbeat(
   p_tenant text, ids uuid[], fences bigint[], workers text[], seconds double precision[]
-) returns table (id uuid, expires_at timestamptz, cancel_requested boolean, cancel_reason text, paused boolean) language plpgsql
+) returns table (id uuid, expires_at timestamptz, cancel_requested boolean, cancel_reason text, paused boolean, limits text, fence bigint, messages bigint) language plpgsql
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
   set enable_hashjoin = off set jit = off as $$
 declare
@@ -17,13 +17,15 @@ begin
       expires_at = least(t + coalesce(heartbeat.seconds[width_bucket(l.job_id, ids)], l.seconds) * interval '1 second', l.run_ends_at)
     where l.tenant = p_tenant and l.job_id = any(ids) and l.worker = workers[width_bucket(l.job_id, ids)]
       and fences[width_bucket(l.job_id, ids)] in (l.fence, {any_fence})
-    returning l.job_id, l.expires_at
+    returning l.job_id, l.expires_at, l.fence
   )
   select b.job_id, b.expires_at, j.cancel_requested_at is not null, j.cancel_reason,
-    exists (select from interlock.queue k where k.tenant = p_tenant and k.type = j.type and k.paused_at is not null)
+    exists (select from interlock.queue k where k.tenant = p_tenant and k.type = j.type and k.paused_at is not null),
+    j.limits, b.fence,
+    coalesce((select m.seq from interlock.job_message m where m.tenant = p_tenant and m.job_id = b.job_id order by m.seq desc limit 1), 0)
   from beaten b
   -- offset 0 fixes the join order: from the few leases to the many jobs
-  cross join lateral (select j.cancel_requested_at, j.cancel_reason, j.type from interlock.job j
+  cross join lateral (select j.cancel_requested_at, j.cancel_reason, j.type, j.limits from interlock.job j
     where j.tenant = p_tenant and j.id = b.job_id offset 0) j;
 end $$;
 

@@ -2,9 +2,12 @@
 drop view if exists interlock.job_view cascade;
 create view interlock.job_view with (security_invoker = true) as
 select {row}, coalesce(l.expires_at, j.lease_expires_at) as lease_expires_at, l.heartbeat_at,
-  case when j.status = 'queued' and j.releases > 0 then
+  case when j.status = 'queued' and j.fence > 0 then
     array(select a.child_id from interlock.job_await a where a.tenant = j.tenant and a.job_id = j.id order by a.child_id)
   else '{}' end as awaiting,
+  case when j.status = 'queued' and j.fence > 0 then
+    (select json_strip_nulls(json_build_object('name', w.name, 'topic', w.topic, 'after', w.after_seq))::text
+     from interlock.message_wait w where w.tenant = j.tenant and w.job_id = j.id and w.fence = j.fence) end as awaiting_message,
   c.data as checkpoint, c.seq as checkpoint_seq, j.sanitized or coalesce(c.sanitized, false) as sanitized,
   greatest(j.updated_at, l.heartbeat_at, c.at) as updated_at,
   case when j.agent_no is not null and j.status <= 'retry' then exists

@@ -17,18 +17,3 @@ begin
   perform set_config('interlock.verb', '', true);
   return true;
 end $$;
-
--- Return rows of the log after a sequence number, oldest first.
-create or replace function interlock.logged(p_tenant text, p_after bigint, p_limit integer)
-returns table (seq bigint, actor text, action text, object text, details text, at timestamptz, hash bytea) language plpgsql as $$
-begin
-  perform set_config('interlock.tenant', p_tenant, true);
-  return query select l.seq, l.actor, l.action, l.object, l.details, l.at, l.hash from interlock.audit_log l
-    where l.tenant = p_tenant and l.seq > p_after order by l.seq limit p_limit;
-end $$;
-
-create or replace function interlock.log_end(p_tenant text) returns table (seq bigint, hash bytea) language plpgsql as $$
-begin
-  perform set_config('interlock.tenant', p_tenant, true);
-  return query select l.seq, l.hash from interlock.audit_log l where l.tenant = p_tenant order by l.seq desc limit 1;
-end $$;

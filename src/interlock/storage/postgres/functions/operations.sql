@@ -22,13 +22,11 @@ begin
     where exists (select from interlock.job k where k.tenant = p_tenant and k.redrive_of = u.id);
 end $$;
 
--- Return dead-letter jobs that were not redriven, newest first.
-create or replace function interlock.dead_letters(p_tenant text, p_limit integer) returns setof uuid language plpgsql as $$
+-- Return the jobs that redrive a job, newest first.
+create or replace function interlock.redrives(p_tenant text, p_id uuid, p_limit integer) returns setof uuid language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  return query select s.job_id from interlock.unsuccessful_job s where s.tenant = p_tenant and s.status = 'dead_letter'
-    and not exists (select from interlock.job k where k.tenant = p_tenant and k.redrive_of = s.job_id)
-    order by s.seq desc limit p_limit;
+  return query select k.id from interlock.job k where k.tenant = p_tenant and k.redrive_of = p_id order by k.seq desc limit p_limit;
 end $$;
 
 -- Return the jobs in status retry whose error contains a text, newest first.
@@ -47,7 +45,13 @@ begin
   perform set_config('interlock.tenant', p_tenant, true);
   if not exists (select from interlock.job_step s where s.tenant = p_tenant and s.job_id = p_target) then
     perform interlock.copy_steps(p_tenant, p_source, p_target, p_through);
+    perform interlock.copy_step_results(p_tenant, p_source, p_target);
   end if;
+  perform set_config('interlock.verb', 'on', true);
+  insert into interlock.job_message (tenant, job_id, seq, id, name, topic, payload, sender, at)
+  select m.tenant, p_target, m.seq, m.id, m.name, m.topic, m.payload, m.sender, m.at from interlock.job_message m
+  where m.tenant = p_tenant and m.job_id = p_source on conflict do nothing;
+  perform set_config('interlock.verb', '', true);
   if p_through is null then
     perform set_config('interlock.verb', 'on', true);
     insert into interlock.job_checkpoint (tenant, job_id, seq, data, sanitized, at)
@@ -55,6 +59,20 @@ begin
     where c.tenant = p_tenant and c.job_id = p_source on conflict do nothing;
     perform set_config('interlock.verb', '', true);
   end if;
+end $$;
+
+-- Copy the effects of a job to its redrive, unless it has them. Effects that are not done begin anew there; the outcome of
+-- those only started is unknown there too.
+create or replace function interlock.copy_effects(p_tenant text, p_source uuid, p_target uuid) returns void language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  perform set_config('interlock.verb', 'on', true);
+  insert into interlock.job_effect (tenant, job_id, seq, name, occurrence, key, state, result, sanitized, attempt, fence, started_at, ended_at)
+  select e.tenant, p_target, e.seq, e.name, e.occurrence, e.key, e.state, e.result, e.sanitized, e.attempt, 0, e.started_at, e.ended_at
+  from interlock.job_effect e
+  where e.tenant = p_tenant and e.job_id = p_source and e.state <> 'not_done'
+    and not exists (select from interlock.job_effect t where t.tenant = p_tenant and t.job_id = p_target);
+  perform set_config('interlock.verb', '', true);
 end $$;
 
 -- Return the children of several jobs by parent and arrival, starting after a parent and a sequence number.
@@ -123,9 +141,26 @@ begin
   delete from job_checkpoint c where c.tenant = p_tenant and c.job_id = any(old);
   delete from job_step s where s.tenant = p_tenant and s.job_id = any(old);
   delete from job_event e where e.tenant = p_tenant and e.job_id = any(old);
+  delete from job_message m where m.tenant = p_tenant and m.job_id = any(old);
+  delete from message_wait w where w.tenant = p_tenant and w.job_id = any(old);
+  delete from stream_chunk s where s.tenant = p_tenant and s.job_id = any(old);
+  delete from job_effect e where e.tenant = p_tenant and e.job_id = any(old);
+  delete from job_stream s where s.tenant = p_tenant and s.job_id = any(old);
   delete from approval_vote v where v.tenant = p_tenant and v.job_id = any(old);
   delete from approval a where a.tenant = p_tenant and a.job_id = any(old);
   delete from outbox o where o.tenant = p_tenant and o.job_id = any(old) and o.settled_at is not null;
+  delete from run_usage u where u.tenant = p_tenant and u.job_id = any(old);
+  -- The budgets of trees end with their roots, unless a descendant is still to run.
+  delete from flow_limit f where f.tenant = p_tenant and f.name like 'tree:%'
+    and not exists (select from job j where j.tenant = p_tenant and j.id = substr(f.name, 6)::uuid)
+    and not exists (
+      with recursive below(id, status) as (
+        select j.id, j.status from job j where j.tenant = p_tenant and j.parent_id = substr(f.name, 6)::uuid
+        union all select j.id, j.status from below b join job j on j.tenant = p_tenant and j.parent_id = b.id)
+      select from below where below.status < 'succeeded')
+    and not exists (select from flow_bucket b where b.tenant = p_tenant and b.name = f.name and (b.used > 0 or b.parked));
+  delete from flow_bucket b where b.tenant = p_tenant and b.name like 'tree:%'
+    and not exists (select from flow_limit f where f.tenant = p_tenant and f.name = b.name);
   perform forget_artifacts(p_tenant, old, p_kept_seconds);
   perform drop_emptied_blocks(p_tenant, p_after + 1, last_seq);
 end $$;

@@ -42,8 +42,10 @@ declare
     || case when cardinality(p_tags) = 0 then '' else ' and v.tags @> $9' end
     || case when p_created_after is null then '' else ' and v.created_at >= $10' end
     || case when p_created_before is null then '' else ' and v.created_at < $11' end;
-  -- offset 0 makes the planner look up the listed jobs one by one, instead of computing the view for more jobs
-  those constant text := ' cross join lateral (select w.* from interlock.job_view w where w.tenant = $1 and w.seq = c.seq offset 0) v';
+  -- The limit makes the planner look up the listed jobs one by one, instead of computing the view for more jobs. The order
+  -- makes it use the index on seq even if statistics of an empty table let the primary key look as good.
+  those constant text := ' cross join lateral (select w.* from interlock.job_view w where w.tenant = $1 and w.seq between c.seq and c.seq
+    order by w.seq limit 1) v';
   those_by_id constant text := ' cross join lateral (select w.* from interlock.job_view w where w.tenant = $1 and w.id = c.job_id offset 0) v';
   job_blocks constant text := '(select s.first_seq, s.last_seq from '
     || case when cardinality(p_tags) > 0 then 'interlock.job_block_term w join interlock.job_block s on s.tenant = $1 and s.first_seq = w.first_seq
@@ -165,6 +167,22 @@ begin
   order by f.seq desc limit p_limit;
 end $$;
 
+-- Find text in the newest jobs: in the beginning of their payloads and errors, in tags and in requested_by, newest first.
+create or replace function interlock.search_text(
+  p_tenant text, p_text text, p_json text, p_jobs integer, p_chars integer, p_limit integer
+) returns setof uuid language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  p_text := lower(p_text collate "C");
+  p_json := lower(p_json collate "C");
+  return query select n.id from (select j.id, j.seq, j.payload, j.error, j.requested_by, j.tags from interlock.job j
+      where j.tenant = p_tenant order by j.seq desc limit p_jobs) n
+    where position(p_json in lower(substr(n.payload, 1, p_chars))) > 0 or position(p_json in lower(substr(n.error, 1, p_chars))) > 0
+      or position(p_text in lower(n.requested_by)) > 0
+      or exists (select from unnest(n.tags) t(tag) where position(p_text in lower(t.tag)) > 0)
+    order by n.seq desc limit p_limit;
+end $$;
+
 create or replace function interlock.history(p_tenant text, p_job_id uuid) returns setof interlock.job_history language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
@@ -195,14 +213,4 @@ begin
   from chosen join interlock.job_history h on h.tenant = p_tenant and h.job_id = chosen.id and chosen.n > 0
   left join interlock.job j on j.tenant = h.tenant and j.id = h.job_id
   order by h.job_id, h.version;
-end $$;
-
--- Return the chain heads of a tenant's jobs.
-create or replace function interlock.heads(p_tenant text, p_after uuid, p_limit integer)
-returns table (job_id uuid, hash bytea) language plpgsql as $$
-begin
-  perform set_config('interlock.tenant', p_tenant, true);
-  return query select j.id, h.hash from interlock.job j
-    join interlock.job_history h on h.tenant = j.tenant and h.job_id = j.id and h.version = j.version
-    where j.tenant = p_tenant and j.id > p_after order by j.id limit p_limit;
 end $$;

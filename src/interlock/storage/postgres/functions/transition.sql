@@ -94,7 +94,8 @@ create or replace function interlock.job_states(p_tenant text, p_ids uuid[])
 returns table (id uuid, status interlock.status, attempt integer, max_attempts integer, version integer, fence bigint, worker text,
   run_at timestamptz, deadline timestamptz, lease_expires_at timestamptz, run_started_at timestamptz,
   timeout_seconds double precision, backoff text, expiry_delay_seconds double precision, releases integer,
-  cancel_requested_at timestamptz, cancel_reason text, error text, approval_id uuid, approval_expires_at timestamptz) language plpgsql as $$
+  cancel_requested_at timestamptz, cancel_reason text, error text, approval_id uuid, approval_expires_at timestamptz,
+  acknowledged_at timestamptz) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   perform from interlock.job j where j.tenant = p_tenant and j.id = any(p_ids) order by j.id for update;
@@ -103,7 +104,7 @@ begin
   select j.id, j.status, j.attempt, j.max_attempts, j.version, j.fence, j.worker, j.run_at, j.deadline,
     coalesce(l.expires_at, j.lease_expires_at), j.run_started_at, j.timeout_seconds,
     interlock.backoff_of(j), j.expiry_delay_seconds, j.releases,
-    j.cancel_requested_at, j.cancel_reason, j.error, j.approval_id, g.expires_at
+    j.cancel_requested_at, j.cancel_reason, j.error, j.approval_id, g.expires_at, j.acknowledged_at
   from interlock.job j left join interlock.lease l on l.tenant = j.tenant and l.job_id = j.id
   left join interlock.approval g on g.tenant = j.tenant and g.id = j.approval_id
   where j.tenant = p_tenant and j.id = any(p_ids);
@@ -157,6 +158,25 @@ begin
     cross join lateral (select k.ctid as at from interlock.job k where k.tenant = p_tenant and k.id = u.id offset 0) k
     limit cardinality(ids)) u
   where j.ctid = u.at and j.version = u.version;
+  get diagnostics changed = row_count;
+  if changed = cardinality(ids) then  -- else the caller rolls back
+    perform interlock.settle(p_tenant, ids);
+  end if;
+  return changed;
+end $$;
+
+-- Record that the failures of these jobs were acknowledged.
+create or replace function interlock.acknowledge(p_tenant text, ids uuid[], versions integer[], actors text[], reasons text[]) returns integer
+language plpgsql security definer set search_path = interlock, pg_temp set enable_seqscan = off set jit = off as $$
+declare
+  t timestamptz := interlock.clock();
+  changed integer;
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  update interlock.job j set acknowledged_at = t, acknowledged_by = u.actor, previous = j.status, version = j.version + 1,
+    verb = 'acknowledge', actor = u.actor, reason = u.reason, metadata = null, updated_at = t
+  from unnest(ids, versions, actors, reasons) as u(id, version, actor, reason)
+  where j.tenant = p_tenant and j.id = u.id and j.version = u.version;
   get diagnostics changed = row_count;
   if changed = cardinality(ids) then  -- else the caller rolls back
     perform interlock.settle(p_tenant, ids);

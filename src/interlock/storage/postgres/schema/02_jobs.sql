@@ -41,6 +41,8 @@ create table interlock.eligibility_key (
   affinity_key        text collate "C",
   across_repositories bigint,
   across_keys         bigint,
+  flow                text collate "C" not null default '',
+  parks               bigint,
   -- Lookup columns of a claim, which never reads the keys, repositories and capabilities of other workers. A worker that
   -- has all required capabilities has the first one. They are columns because row-level security prevents an index search
   -- by an expression that is not leakproof.
@@ -49,9 +51,10 @@ create table interlock.eligibility_key (
   found_by_need       text collate "C" not null generated always as (coalesce(requires[1], '')) stored,
   primary key (tenant, no)
 );
-create unique index eligibility_key_found on interlock.eligibility_key (tenant, found_by_key, found_by_repository, found_by_need, type, priority, requires)
+create unique index eligibility_key_found on interlock.eligibility_key (tenant, found_by_key, found_by_repository, found_by_need, type, priority, requires, flow)
   where found_by_key is not null;
 create index eligibility_key_bases on interlock.eligibility_key (tenant, type) where no = base;
+create unique index eligibility_key_parks on interlock.eligibility_key (tenant, parks) where parks is not null;
 create index eligibility_key_bound on interlock.eligibility_key (tenant) where no <> base;
 comment on table interlock.eligibility_key is
   'Distinct combinations of the fields that decide which workers can claim a job; rows are only added. '
@@ -65,6 +68,8 @@ comment on column interlock.eligibility_key.repository is 'Repository of its job
 comment on column interlock.eligibility_key.affinity_key is 'Affinity key of its jobs.';
 comment on column interlock.eligibility_key.across_repositories is 'The same key without its repository, if it has one.';
 comment on column interlock.eligibility_key.across_keys is 'The same key without its affinity key, if it has one.';
+comment on column interlock.eligibility_key.flow is 'JSON: the limits of its jobs, and the key of those without keys; empty without limits.';
+comment on column interlock.eligibility_key.parks is 'Eligibility key by which claims find its jobs; those that have this one are parked in a bucket.';
 comment on column interlock.eligibility_key.found_by_key is 'Its affinity key; empty if it has none.';
 comment on column interlock.eligibility_key.found_by_repository is 'Its repository; empty if it has none.';
 comment on column interlock.eligibility_key.found_by_need is 'The first capability its jobs require; empty if they require none.';
@@ -125,6 +130,7 @@ create table interlock.job (
   payload              text collate "C" not null,
   started_at           timestamptz,
   finished_at          timestamptz,
+  acknowledged_at      timestamptz,
   deadline             timestamptz,
   cancel_requested_at  timestamptz,
   expiry_delay_seconds double precision,
@@ -132,6 +138,7 @@ create table interlock.job (
   approval_id          uuid,
   redrive_of           uuid,
   cancel_reason        text collate "C",
+  acknowledged_by      text collate "C",
   error                text collate "C",
   agent_kind           text collate "C",
   agent_id             text collate "C",
@@ -147,6 +154,8 @@ create table interlock.job (
   result               text collate "C",
   result_summary       text collate "C",
   usage                text collate "C",
+  limits               text collate "C",
+  budget               text collate "C",
   primary key (tenant, id),
   constraint finished_exactly_when_ended check ((finished_at is not null) = (status >= 'succeeded')),
   constraint leased_exactly_when_running check
@@ -154,6 +163,8 @@ create table interlock.job (
   constraint approval_exactly_when_waiting check ((approval_id is not null) = (status = 'waiting_for_approval')),
   constraint error_fits_status check
     (case when error is null then status not in ('failed', 'dead_letter') else status <> 'succeeded' end),
+  constraint only_failures_are_acknowledged check
+    ((acknowledged_at is null) = (acknowledged_by is null) and (acknowledged_at is null or status in ('failed', 'dead_letter'))),
   constraint running_has_started check (worker is null or (started_at is not null and run_started_at is not null)),
   constraint attempt_within_max check (attempt between 1 and max_attempts and max_attempts <= 100),
   constraint priority_in_range check (abs(priority) <= 1000)
@@ -172,7 +183,7 @@ begin
 end $$;
 create trigger guard_identity before update of tenant, id, seq, type, payload, headers, traceparent, created_at, created_by,
   requested_by, parent_id, redrive_of, idempotency_key, key_generation, body_sha256, agent_kind, agent_id, agent_no, repository, affinity_key, requires,
-  webhook, backoff, expiry_delay_seconds on interlock.job for each statement execute function interlock.refuse_identity();
+  webhook, backoff, expiry_delay_seconds, limits, budget on interlock.job for each statement execute function interlock.refuse_identity();
 
 comment on table interlock.job is
   'All jobs; ready and lease are indexes of this table. No mutable column is indexed, so that updates are HOT updates.';
@@ -198,6 +209,8 @@ comment on column interlock.job.lease_expires_at is 'Initial expiry of the lease
 comment on column interlock.job.started_at is 'Start of the first run.';
 comment on column interlock.job.run_started_at is 'Start of the newest run.';
 comment on column interlock.job.finished_at is 'Time at which it became terminal.';
+comment on column interlock.job.acknowledged_at is 'Time at which its failure was acknowledged; set by the database.';
+comment on column interlock.job.acknowledged_by is 'Principal that acknowledged its failure.';
 comment on column interlock.job.deadline is 'No run starts at or after this time.';
 comment on column interlock.job.cancel_requested_at is 'Time of the first cancel request.';
 comment on column interlock.job.previous is 'Status before the newest transition; null at creation.';
@@ -208,6 +221,8 @@ comment on column interlock.job.expiry_delay_seconds is 'Delay after a lease exp
 comment on column interlock.job.approval_id is 'Approval that it waits for.';
 comment on column interlock.job.parent_id is 'Parent job; a soft reference.';
 comment on column interlock.job.redrive_of is 'Terminal job that this one redrives; a soft reference.';
+comment on column interlock.job.limits is 'JSON: name, key and cost of each limit that a run reserves.';
+comment on column interlock.job.budget is 'JSON: what the job and its descendants may use, by unit.';
 comment on column interlock.job.type is 'Type, which names the task; the jobs of one type are a queue.';
 comment on column interlock.job.worker is 'Lease holder.';
 comment on column interlock.job.verb is 'Operation of the newest transition; copied into history.';
@@ -247,7 +262,10 @@ create table interlock.ready (
   deadline            timestamptz,
   blocked             boolean     not null default false,
   across_repositories bigint,
-  across_keys         bigint
+  across_keys         bigint,
+  parked              boolean     not null default false,
+  limit_name          text collate "C",
+  limit_key           text collate "C"
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 create index ready_eligibility_key on interlock.ready (tenant, eligibility_key, run_at, seq) where not blocked;
 create index ready_base on interlock.ready (tenant, base, run_at, seq) where eligibility_key <> base and not blocked;
@@ -255,6 +273,7 @@ create index ready_across_repositories on interlock.ready (tenant, across_reposi
   where across_repositories is not null and not blocked;
 create index ready_across_keys on interlock.ready (tenant, across_keys, run_at, seq) where across_keys is not null and not blocked;
 create index ready_agent_no on interlock.ready (tenant, agent_no, blocked, run_at, seq) where agent_no is not null;
+create index ready_parked on interlock.ready (tenant, limit_name, limit_key, parked, eligibility_key, run_at, seq) where limit_name is not null;
 create index ready_deadline on interlock.ready (tenant, deadline) where deadline is not null;
 comment on table interlock.ready is
   'One row for each queued or retrying job that waits only for its time, a concurrency slot of its agent, and a worker; '
@@ -269,6 +288,9 @@ comment on column interlock.ready.agent_no is 'Agent that it runs for.';
 comment on column interlock.ready.blocked is 'Whether it lacks a concurrency slot of its agent.';
 comment on column interlock.ready.across_repositories is 'Eligibility key without the repository, if it has one.';
 comment on column interlock.ready.across_keys is 'Eligibility key without the affinity key, if it has one.';
+comment on column interlock.ready.parked is 'Whether it is parked in the bucket of a limit.';
+comment on column interlock.ready.limit_name is 'Limit of the bucket in which it is or was parked.';
+comment on column interlock.ready.limit_key is 'Key of that bucket.';
 
 create table interlock.lease (
   tenant       text collate "C" not null,
@@ -352,9 +374,11 @@ create table interlock.unsuccessful_job (
   status text collate "C" not null,
   tenant text collate "C" not null,
   type   text collate "C" not null,
+  acknowledged boolean not null default false,
   primary key (tenant, status, seq)
 );
 create index unsuccessful_job_type on interlock.unsuccessful_job (tenant, status, type, seq);
+create index unsuccessful_job_unacknowledged on interlock.unsuccessful_job (tenant, status, seq) where not acknowledged;
 comment on table interlock.unsuccessful_job is
   'One row for each job in retry, failed, dead_letter or cancelled, for lists; maintained by the triggers of job.';
 comment on column interlock.unsuccessful_job.seq is 'Order of arrival.';
@@ -362,6 +386,7 @@ comment on column interlock.unsuccessful_job.job_id is 'The job.';
 comment on column interlock.unsuccessful_job.status is
   'Its status; as text, since row-level security allows no index search by an enumeration, which is not leakproof.';
 comment on column interlock.unsuccessful_job.type is 'Its type.';
+comment on column interlock.unsuccessful_job.acknowledged is 'Whether its failure was acknowledged.';
 
 create table interlock.job_history (
   tenant      text collate "C" not null,

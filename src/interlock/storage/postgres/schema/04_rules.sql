@@ -37,22 +37,36 @@ create function interlock.history_hash(
 comment on function interlock.history_hash is
   'SHA-256 over the previous hash and every field of the row as length:text; the same bytes on every engine.';
 
+-- Return whether a change only acknowledges a failure: the one change that a terminal job accepts.
+create function interlock.only_acknowledges(o interlock.job, n interlock.job) returns boolean language plpgsql immutable as $$
+begin
+  if o.acknowledged_at is not null or n.acknowledged_at is null or n.verb <> 'acknowledge' or n.acknowledged_by is distinct from n.actor then
+    return false;
+  end if;
+  n.acknowledged_at := null; n.acknowledged_by := null; n.version := o.version; n.previous := o.previous; n.verb := o.verb;
+  n.actor := o.actor; n.reason := o.reason; n.metadata := o.metadata; n.updated_at := o.updated_at;
+  return n is not distinct from o;
+end $$;
+
 -- The guard. Its WHEN clause accepts claims and completions, which every job has, without calling the function. The
 -- clause is short because its length is a cost of each statement.
 create function interlock.guard_move() returns trigger language plpgsql as $$
 begin
-  if old.status >= 'succeeded' then
+  if old.status >= 'succeeded' and not interlock.only_acknowledges(old, new) then
     raise exception 'interlock: job % has ended as %, which is final; redrive makes a new job', old.id, old.status
       using errcode = 'check_violation';
   elsif new.version is distinct from old.version + 1 or new.previous is distinct from old.status then
     raise exception 'interlock: job %: every change raises version by one and names the status it leaves', old.id
       using errcode = 'check_violation';
   elsif not (case old.status
-      when 'queued' then new.status in ('queued', 'running', 'cancelled')
+      when 'queued' then new.status in ('queued', 'running', 'cancelled') or (new.status = 'failed' and new.verb = 'exceed_budget')
       when 'retry' then new.status in ('retry', 'running', 'failed', 'cancelled')
       when 'waiting_for_approval' then new.status in ('queued', 'failed', 'cancelled')
       else true end) then
     raise exception 'interlock: job %: % → % is not a legal move', old.id, old.status, new.status
+      using errcode = 'check_violation';
+  elsif old.status < 'succeeded' and new.acknowledged_at is not null then
+    raise exception 'interlock: job %: only an acknowledgement sets acknowledged_at and acknowledged_by', old.id
       using errcode = 'check_violation';
   elsif new.attempt <> old.attempt + (new.status = 'retry' and old.status = 'running')::integer then
     raise exception 'interlock: job %: attempt rises exactly when another try is scheduled, not % → % at % → %', old.id,
@@ -76,6 +90,9 @@ begin
       using errcode = 'check_violation';
   end if;
   new.updated_at := interlock.clock();
+  if new.acknowledged_at is not null then
+    new.acknowledged_at := new.updated_at;
+  end if;
   if current_user <> 'interlock_verbs' or new.head = old.head then  -- claims and completions supply the hash
     new.metadata := interlock.metadata_of_change(old, new);
     new.head := interlock.history_hash(old.head, new.version, new.previous, new.status, new.verb, new.actor, old.attempt, new.fence,

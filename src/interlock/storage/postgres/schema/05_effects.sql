@@ -39,15 +39,23 @@ begin
     perform set_config('interlock.untold', 'on', true);
   end if;
   update ready q set eligibility_key = new.eligibility_key, base = new.base, run_at = new.run_at, deadline = new.deadline,
+    parked = false, limit_name = null, limit_key = null,
     across_repositories = (select r.across_repositories from eligibility_key r where r.tenant = new.tenant and r.no = new.eligibility_key),
     across_keys = (select r.across_keys from eligibility_key r where r.tenant = new.tenant and r.no = new.eligibility_key) from (
     select r.ctid as at from ready r
     where r.tenant = old.tenant and r.eligibility_key = old.eligibility_key and r.run_at = old.run_at and r.seq = old.seq and not r.blocked
     union all
     select r.ctid from ready r
-    where r.tenant = old.tenant and r.agent_no = old.agent_no and r.run_at = old.run_at and r.seq = old.seq and r.blocked) its
+    where r.tenant = old.tenant and r.agent_no = old.agent_no and r.run_at = old.run_at and r.seq = old.seq and r.blocked
+    union all
+    select r.ctid from eligibility_key e join ready r on r.tenant = old.tenant and r.eligibility_key = e.no and r.run_at = old.run_at and r.seq = old.seq
+      and not r.blocked
+    where old.limits is not null and e.tenant = old.tenant and e.parks = old.eligibility_key) its
   where q.ctid = its.at;
   perform set_config('interlock.untold', '', true);
+  if old.limits is not null then
+    perform wake_flow(new.tenant, array[new.id]);
+  end if;
   update job_await a set deadline = new.deadline where a.tenant = old.tenant and a.job_id = old.id;
   if limited <> '{}' then
     perform take_back_slots(limited);

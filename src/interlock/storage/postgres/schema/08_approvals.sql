@@ -14,6 +14,7 @@ create table interlock.approval (
   tenant          text collate "C" not null,
   status          text collate "C" not null,
   on_deny         text collate "C" not null,
+  kind            text collate "C" not null,
   digest          text collate "C" not null,
   opened_by       text collate "C" not null,
   name            text collate "C",
@@ -36,7 +37,8 @@ create table interlock.approval (
     ((token_sha256 is null) = (link_created_by is null) and (token_sha256 is null) = (link_created_at is null)),
   constraint digest_is_sha256 check (length(digest) = 64),
   constraint required_in_range check (required between 1 and 100),
-  constraint on_deny_is_known check (on_deny in ('fail', 'resume'))
+  constraint on_deny_is_known check (on_deny in ('fail', 'resume')),
+  constraint kind_is_known check (kind = 'approval' or (kind = 'question' and required = 1 and on_deny = 'resume'))
 );
 create unique index approval_one_open on interlock.approval (tenant, job_id) where status = 'open';
 create unique index approval_of_lease on interlock.approval (tenant, job_id, fence);
@@ -57,6 +59,7 @@ comment on column interlock.approval.schema is 'JSON Schema of the data that an 
 comment on column interlock.approval.digest is 'SHA-256 over payload, prompt, details and schema, which the decision covers.';
 comment on column interlock.approval.required is 'Number of approvals required.';
 comment on column interlock.approval.on_deny is 'What a denial does to the job: fail fails it, resume resumes it with the denial.';
+comment on column interlock.approval.kind is 'approval: a decision is requested; question: data that the job needs.';
 comment on column interlock.approval.name is 'Name by which a later run finds the decision; null if the request has none.';
 comment on column interlock.approval.occurrence is 'Occurrence of the name in a run, from 1.';
 comment on column interlock.approval.opened_by is 'Principal that requested it, and therefore cannot decide it.';
@@ -93,7 +96,7 @@ comment on column interlock.approval_vote.at is 'Time of the vote.';
 
 create view interlock.approval_view with (security_invoker = true) as
 select a.tenant, a.id, a.job_id, a.fence, a.status, a.prompt, a.details, a.risk, a.schema, a.digest, a.required, a.on_deny,
-  a.name, a.occurrence, a.opened_by, a.opened_at, a.expires_at, a.closed_by, a.closed_at, a.comment, a.data, a.token_sha256, a.link_created_by,
+  a.kind, a.name, a.occurrence, a.opened_by, a.opened_at, a.expires_at, a.closed_by, a.closed_at, a.comment, a.data, a.token_sha256, a.link_created_by,
   a.link_created_at,
   (select coalesce(json_agg(json_build_array(v.voter, v.decision, v.comment, interlock.micros(v.at)) order by v.at, v.voter), '[]')::text
    from interlock.approval_vote v where v.tenant = a.tenant and v.approval_id = a.id) as votes
@@ -127,7 +130,7 @@ end $$;
 create trigger approval_is_decided_once before update on interlock.approval for each row
   when (old.status <> 'open') execute function interlock.refuse_approval_change();
 create trigger approval_keeps_its_question before update of tenant, id, job_id, fence, prompt, details, risk, schema, digest, required,
-  on_deny, name, occurrence, opened_by, opened_at, expires_at, deadline on interlock.approval for each row execute function interlock.refuse_approval_change();
+  on_deny, kind, name, occurrence, opened_by, opened_at, expires_at, deadline on interlock.approval for each row execute function interlock.refuse_approval_change();
 
 create function interlock.refuse_vote_change() returns trigger language plpgsql as $$
 begin

@@ -23,6 +23,7 @@ create table interlock.artifact (
 create unique index artifact_name on interlock.artifact (tenant, job_id, name);
 create index artifact_newest on interlock.artifact (tenant, job_id, created_at, id);
 create index artifact_id on interlock.artifact (tenant, id);
+create index artifact_object on interlock.artifact (tenant, object_key) where object_key is not null;
 comment on table interlock.artifact is 'Named files and links of jobs. A row is visible only after all its bytes are stored.';
 comment on column interlock.artifact.tenant is 'Tenant of the row.';
 comment on column interlock.artifact.job_id is 'Job that it belongs to.';

@@ -15,6 +15,8 @@ create table interlock.subscription (
   url                  text collate "C" not null,
   events               text[] collate "C" not null check (cardinality(events) > 0),
   types                text[] collate "C",
+  tags                 text[] collate "C",
+  ignored_risks        text[] collate "C",
   mode                 text collate "C" not null check (mode in ('broadcast', 'group')),
   group_id             text collate "C",
   ended_reason         text collate "C",
@@ -44,6 +46,8 @@ comment on column interlock.subscription.channel is 'Queue of its deliveries: it
 comment on column interlock.subscription.url is 'URL of the endpoint.';
 comment on column interlock.subscription.events is 'Events that it receives.';
 comment on column interlock.subscription.types is 'Job types whose events it receives; null means all.';
+comment on column interlock.subscription.tags is 'Tags, one of which a job must have; null means any job. Only for notification channels.';
+comment on column interlock.subscription.ignored_risks is 'Risks of approvals that it does not receive, nor those without a risk; null means all. Only for notification channels.';
 comment on column interlock.subscription.mode is 'broadcast: it receives every event; group: one member of the group does.';
 comment on column interlock.subscription.group_id is 'Group that it belongs to.';
 comment on column interlock.subscription.ended_reason is 'Why it was disabled; gone means that its endpoint returned 410.';

@@ -82,10 +82,10 @@ declare
 begin
   for guarded in select * from (values
       ('job', 'insert or update or delete'), ('lease', 'update'), ('job_checkpoint', 'insert or update'), ('job_step', 'insert'),
-      ('job_event', 'insert'), ('approval', 'insert or update'), ('approval_vote', 'insert'), ('claim_result', 'insert or update'),
+      ('job_event', 'insert'), ('job_message', 'insert'), ('message_wait', 'insert or update'), ('topic_message', 'insert or update'), ('stream_chunk', 'insert'), ('job_stream', 'insert or update'), ('job_effect', 'insert or update'), ('approval', 'insert or update'), ('approval_vote', 'insert'), ('claim_result', 'insert or update'),
       ('artifact', 'insert or delete'), ('artifact_orphan', 'insert or update or delete'), ('queue', 'insert or update'),
-      ('subscription', 'insert or update or delete'), ('webhook_secret', 'insert or update'), ('outbox', 'update'),
-      ('token', 'insert or update'), ('job_type', 'insert or update or delete'), ('prune', 'insert'), ('eligibility_key', 'insert'),
+      ('subscription', 'insert or update or delete'), ('channel', 'insert or update or delete'), ('webhook_secret', 'insert or update'), ('outbox', 'update'),
+      ('token', 'insert or update'), ('session', 'insert or delete'), ('person', 'insert or update'), ('job_type', 'insert or update or delete'), ('prune', 'insert'), ('eligibility_key', 'insert'),
       ('audit_log', 'insert'), ('agent', 'insert or delete or update of max_concurrency, strict, implicit, backoff, defaults')
     ) as g(name, changes) loop
     execute format('create trigger a_only_where_it_lives before %s on interlock.%I for each statement
@@ -104,7 +104,7 @@ do $$
 declare
   name text;
 begin
-  foreach name in array array['job_checkpoint', 'job_step', 'job_event', 'artifact'] loop
+  foreach name in array array['job_checkpoint', 'job_step', 'job_event', 'job_message', 'message_wait', 'stream_chunk', 'job_effect', 'artifact'] loop
     execute format('create trigger note_move_delta after insert or update or delete on interlock.%I for each row
                       when (current_setting(''interlock.leaving'', true) = ''yes'') execute function interlock.note_move_delta()', name);
   end loop;

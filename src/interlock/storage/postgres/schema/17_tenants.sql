@@ -107,7 +107,8 @@ begin
       'due_approvals(timestamptz, integer)', 'due_waits(timestamptz, integer)', 'token_owner(bytea)', 'old_tokens(timestamptz, integer)',
       'due_orphans(timestamptz, integer)', 'due_channels(timestamptz, integer)', 'old_subscriptions(timestamptz, integer)',
       'old_deliveries(timestamptz, integer)', 'population()', 'moves()', 'long_tails(integer, integer)', 'last_job_seq()',
-      'any_job(uuid, uuid)', 'due_schedules(timestamptz, integer)'] loop
+      'any_job(uuid, uuid)', 'due_schedules(timestamptz, integer)',
+      'keyed_limits()', 'acting_budgets()', 'session_owner(bytea)', 'old_sessions(timestamptz, integer)'] loop
     execute format('alter function interlock.%s owner to interlock_sweep', f);
   end loop;
   revoke create on schema interlock from interlock_sweep;
@@ -120,5 +121,8 @@ grant select, insert on interlock.job_history, interlock.queue_counter, interloc
 grant select, insert, update on interlock.job, interlock.tenant, interlock.agent to interlock_verbs;
 grant select, insert, update, delete on interlock.ready, interlock.lease, interlock.claim_result, interlock.job_await, interlock.unsuccessful_job
   to interlock_verbs;
+grant select on interlock.flow_limit to interlock_verbs;
+grant select, insert, update on interlock.flow_bucket to interlock_verbs;
+grant select on interlock.run_usage to interlock_verbs;
 grant select, update on interlock.approval to interlock_verbs;
 grant usage on all sequences in schema interlock to interlock_verbs;

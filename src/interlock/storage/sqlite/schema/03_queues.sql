@@ -35,9 +35,10 @@ CREATE TABLE eligibility_key (
   priority     INTEGER NOT NULL,
   repository   TEXT,
   affinity_key TEXT,
+  flow         TEXT NOT NULL DEFAULT '', -- JSON: limit and key of each bucket; empty without limits
   PRIMARY KEY (tenant, no)
 ) WITHOUT ROWID;
-CREATE UNIQUE INDEX eligibility_key_once ON eligibility_key (tenant, type, priority, requires, coalesce(repository, ''), coalesce(affinity_key, ''));
+CREATE UNIQUE INDEX eligibility_key_once ON eligibility_key (tenant, type, priority, requires, coalesce(repository, ''), coalesce(affinity_key, ''), flow);
 CREATE INDEX eligibility_key_bases ON eligibility_key (tenant, type) WHERE no = base;
 
 -- Claims find jobs by eligibility key, and jobs get their seq from the tenant: both must be stable.
@@ -54,7 +55,7 @@ END;
 CREATE TRIGGER route_is_not_replaced BEFORE INSERT ON eligibility_key
 WHEN only_interlock_may_change_jobs() AND (EXISTS (SELECT 1 FROM eligibility_key WHERE tenant = NEW.tenant AND no = NEW.no)
   OR EXISTS (SELECT 1 FROM eligibility_key WHERE tenant = NEW.tenant AND type = NEW.type AND priority = NEW.priority AND requires = NEW.requires
-    AND coalesce(repository, '') = coalesce(NEW.repository, '') AND coalesce(affinity_key, '') = coalesce(NEW.affinity_key, '')))
+    AND coalesce(repository, '') = coalesce(NEW.repository, '') AND coalesce(affinity_key, '') = coalesce(NEW.affinity_key, '') AND flow = NEW.flow))
 BEGIN
   SELECT RAISE(ABORT, 'interlock: a route never changes; jobs are found by it');
 END;

@@ -18,6 +18,9 @@ CREATE TABLE job (
   agent_no            INTEGER,
   slot_epoch          INTEGER,
   blocked             INTEGER NOT NULL DEFAULT 0,
+  limit_name          TEXT, -- the bucket in which it was parked; see flow.py
+  limit_key           TEXT,
+  parked              INTEGER NOT NULL DEFAULT 0,
   run_at              INTEGER NOT NULL,
   deadline            INTEGER,
   awaiting            INTEGER NOT NULL DEFAULT 0,
@@ -38,6 +41,8 @@ CREATE TABLE job (
   started_at          INTEGER,
   run_started_at      INTEGER,
   finished_at         INTEGER,
+  acknowledged_at     INTEGER,
+  acknowledged_by     TEXT,
   verb                TEXT NOT NULL,
   actor               TEXT NOT NULL,
   reason              TEXT,
@@ -64,6 +69,9 @@ CREATE TABLE job (
   CONSTRAINT error_fits_status CHECK
     (CASE status WHEN 'running' THEN 1 WHEN 'succeeded' THEN error IS NULL WHEN 'failed' THEN error IS NOT NULL
                  WHEN 'dead_letter' THEN error IS NOT NULL ELSE 1 END),
+  CONSTRAINT only_failures_are_acknowledged CHECK
+    (acknowledged_at IS NULL AND acknowledged_by IS NULL
+      OR acknowledged_at IS NOT NULL AND acknowledged_by IS NOT NULL AND (status = 'failed' OR status = 'dead_letter')),
   CONSTRAINT running_has_started CHECK (status <> 'running' OR (started_at IS NOT NULL AND run_started_at IS NOT NULL)),
   CONSTRAINT attempt_within_max CHECK (attempt BETWEEN 1 AND max_attempts AND max_attempts <= 100),
   CONSTRAINT priority_in_range CHECK (priority BETWEEN -1000 AND 1000)
@@ -79,6 +87,9 @@ CREATE INDEX job_ready_across_keys ON job (tenant, across_keys, run_at, seq)
 -- Jobs without a concurrency slot of their agent, and all unfinished jobs of each agent.
 CREATE INDEX job_blocked ON job (tenant, agent_no, run_at, seq) WHERE blocked = 1 AND finished_at IS NULL;
 CREATE INDEX job_of_agent ON job (tenant, agent_no, blocked) WHERE agent_no IS NOT NULL AND finished_at IS NULL;
+-- Jobs that are or were parked in a bucket.
+CREATE INDEX job_parked ON job (tenant, limit_name, limit_key, parked, eligibility_key, run_at, seq)
+  WHERE limit_name IS NOT NULL AND (status = 'queued' OR status = 'retry');
 CREATE INDEX job_deadline ON job (tenant, deadline)
   WHERE deadline IS NOT NULL AND status IN ('queued', 'retry', 'waiting_for_approval');
 CREATE INDEX job_lease ON job (tenant, lease_expires_at) WHERE status = 'running';
@@ -86,6 +97,8 @@ CREATE INDEX job_lease ON job (tenant, lease_expires_at) WHERE status = 'running
 -- No IN: with more than two values it would build a temporary index at every write.
 CREATE INDEX job_unsuccessful ON job (tenant, status, seq) WHERE status <> 'queued' AND status <> 'running' AND status <> 'succeeded' AND status <> 'waiting_for_approval';
 CREATE INDEX job_unsuccessful_base ON job (tenant, status, base, seq) WHERE status <> 'queued' AND status <> 'running' AND status <> 'succeeded' AND status <> 'waiting_for_approval';
+-- Failed and dead-letter jobs that were not acknowledged.
+CREATE INDEX job_unacknowledged ON job (tenant, seq) WHERE (status = 'failed' OR status = 'dead_letter') AND acknowledged_at IS NULL;
 
 CREATE TABLE job_body (
   tenant               TEXT NOT NULL,
@@ -110,6 +123,8 @@ CREATE TABLE job_body (
   headers              TEXT,
   traceparent          TEXT,
   webhook              TEXT,
+  limits               TEXT,
+  budget               TEXT,
   payload              TEXT NOT NULL,
   PRIMARY KEY (tenant, seq)
 ) WITHOUT ROWID;
@@ -156,6 +171,10 @@ SELECT {stored}, j.lease_expires_at, CASE WHEN j.status = 'running' THEN j.heart
   CASE WHEN j.awaiting = 0 THEN '[]' ELSE
     (SELECT json_group_array(a.child_id) FROM job_await a WHERE a.tenant = j.tenant AND a.job_id = j.id)
   END AS awaiting,
+  CASE WHEN j.status = 'queued' AND j.fence > 0 THEN
+    (SELECT CASE WHEN w.topic IS NULL THEN json_object('name', w.name, 'after', w.after_seq)
+       ELSE json_object('topic', w.topic, 'after', w.after_seq) END
+     FROM message_wait w WHERE w.tenant = j.tenant AND w.job_id = j.id AND w.fence = j.fence) END AS awaiting_message,
   CASE WHEN j.fence > 0 OR b.redrive_of IS NOT NULL THEN
     (SELECT c.data FROM job_checkpoint c WHERE c.tenant = j.tenant AND c.job_id = j.id) END AS checkpoint,
   CASE WHEN j.fence > 0 OR b.redrive_of IS NOT NULL THEN

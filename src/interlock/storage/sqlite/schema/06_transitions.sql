@@ -10,10 +10,12 @@ WHEN NOT (NEW.version = OLD.version + 1 AND NEW.attempt = OLD.attempt AND CASE
     ELSE 0 END)
   AND NOT (
   CASE OLD.status
-    WHEN 'queued' THEN NEW.status = 'running' OR NEW.status = 'cancelled' OR NEW.status = 'queued'
+    WHEN 'queued' THEN NEW.status = 'running' OR NEW.status = 'cancelled' OR NEW.status = 'queued' OR (NEW.status = 'failed' AND NEW.verb = 'exceed_budget')
     WHEN 'running' THEN 1
     WHEN 'retry' THEN NEW.status = 'running' OR NEW.status = 'retry' OR NEW.status = 'failed' OR NEW.status = 'cancelled'
     WHEN 'waiting_for_approval' THEN NEW.status = 'queued' OR NEW.status = 'failed' OR NEW.status = 'cancelled'
+    WHEN 'failed' THEN NEW.status = 'failed' AND NEW.verb = 'acknowledge' AND OLD.acknowledged_at IS NULL
+    WHEN 'dead_letter' THEN NEW.status = 'dead_letter' AND NEW.verb = 'acknowledge' AND OLD.acknowledged_at IS NULL
     ELSE 0 END
   AND (NEW.version = OLD.version + 1 OR (NEW.version = OLD.version AND NEW.status = OLD.status))
   AND CASE WHEN NEW.status = 'running' AND OLD.status <> 'running' THEN NEW.fence > OLD.fence ELSE NEW.fence = OLD.fence END
@@ -27,12 +29,24 @@ BEGIN
     (OLD.status, OLD.priority, OLD.eligibility_key, OLD.base, OLD.run_at, OLD.deadline, OLD.timeout_seconds, OLD.attempt,
       OLD.max_attempts, OLD.worker, OLD.fence, OLD.lease_expires_at, OLD.lease_seconds, OLD.heartbeat_at, OLD.approval_id,
       OLD.releases, OLD.cancel_requested_at, OLD.cancel_reason, OLD.updated_at, OLD.started_at, OLD.run_started_at,
-      OLD.finished_at, OLD.verb, OLD.actor, OLD.reason, OLD.metadata, OLD.error, OLD.tags, OLD.sanitized)
+      OLD.finished_at, OLD.acknowledged_at, OLD.acknowledged_by, OLD.verb, OLD.actor, OLD.reason, OLD.metadata, OLD.error, OLD.tags, OLD.sanitized)
     IS NOT
     (NEW.status, NEW.priority, NEW.eligibility_key, NEW.base, NEW.run_at, NEW.deadline, NEW.timeout_seconds, NEW.attempt,
       NEW.max_attempts, NEW.worker, NEW.fence, NEW.lease_expires_at, NEW.lease_seconds, NEW.heartbeat_at, NEW.approval_id,
       NEW.releases, NEW.cancel_requested_at, NEW.cancel_reason, NEW.updated_at, NEW.started_at, NEW.run_started_at,
-      NEW.finished_at, NEW.verb, NEW.actor, NEW.reason, NEW.metadata, NEW.error, NEW.tags, NEW.sanitized));
+      NEW.finished_at, NEW.acknowledged_at, NEW.acknowledged_by, NEW.verb, NEW.actor, NEW.reason, NEW.metadata, NEW.error, NEW.tags, NEW.sanitized),
+    OLD.acknowledged_at,
+    OLD.acknowledged_at IS NULL AND NEW.acknowledged_at IS NOT NULL AND NEW.verb = 'acknowledge' AND NEW.acknowledged_by = NEW.actor
+      AND NEW.version = OLD.version + 1
+      AND (OLD.status, OLD.priority, OLD.eligibility_key, OLD.base, OLD.across_repositories, OLD.across_keys, OLD.slot_epoch, OLD.blocked, OLD.run_at,
+        OLD.deadline, OLD.awaiting, OLD.timeout_seconds, OLD.attempt, OLD.max_attempts, OLD.worker, OLD.fence, OLD.lease_expires_at,
+        OLD.lease_seconds, OLD.heartbeat_at, OLD.approval_id, OLD.releases, OLD.cancel_requested_at, OLD.cancel_reason, OLD.started_at,
+        OLD.run_started_at, OLD.finished_at, OLD.head, OLD.error, OLD.tags, OLD.sanitized)
+      IS
+      (NEW.status, NEW.priority, NEW.eligibility_key, NEW.base, NEW.across_repositories, NEW.across_keys, NEW.slot_epoch, NEW.blocked, NEW.run_at,
+        NEW.deadline, NEW.awaiting, NEW.timeout_seconds, NEW.attempt, NEW.max_attempts, NEW.worker, NEW.fence, NEW.lease_expires_at,
+        NEW.lease_seconds, NEW.heartbeat_at, NEW.approval_id, NEW.releases, NEW.cancel_requested_at, NEW.cancel_reason, NEW.started_at,
+        NEW.run_started_at, NEW.finished_at, NEW.head, NEW.error, NEW.tags, NEW.sanitized));
 END;
 
 CREATE TRIGGER rules_of_enqueue AFTER INSERT ON job
@@ -41,10 +55,11 @@ BEGIN
   INSERT INTO change_to_check (tenant, seq) VALUES (NEW.tenant, NEW.seq);
 END;
 
--- The previous columns of a job, whether its options changed (optioned), and whether any column besides its slot
--- changed (edited); all null for a new job.
+-- The previous columns of a job, whether its options changed (optioned), whether any column besides its slot changed
+-- (edited), and whether it was only acknowledged; all null for a new job.
 CREATE VIEW change_to_check AS
-SELECT tenant, seq, status, version, fence, attempt, finished_at, blocked, worker, head, approval_id, error, 0 AS optioned, 0 AS edited
+SELECT tenant, seq, status, version, fence, attempt, finished_at, blocked, worker, head, approval_id, error, 0 AS optioned, 0 AS edited,
+  acknowledged_at, 0 AS only_acknowledged
 FROM job WHERE 0;
 
 CREATE TRIGGER check_change INSTEAD OF INSERT ON change_to_check
@@ -59,14 +74,16 @@ BEGIN
   WHERE NEW.status IS NULL AND only_interlock_may_change_jobs()
     AND NOT EXISTS (SELECT 1 FROM job_body b WHERE b.tenant = NEW.tenant AND b.seq = NEW.seq);
   SELECT RAISE(ABORT, 'interlock: this job has ended, which is final; redrive makes a new job')
-  WHERE NEW.finished_at IS NOT NULL;
+  WHERE NEW.finished_at IS NOT NULL AND NOT NEW.only_acknowledged;
+  SELECT RAISE(ABORT, 'interlock: only an acknowledgement sets acknowledged_at and acknowledged_by')
+  FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.acknowledged_at IS NOT NEW.acknowledged_at AND NEW.only_acknowledged IS NOT 1;
   -- Heartbeats and slot changes do not change the version.
   SELECT RAISE(ABORT, 'interlock: every change of a job raises version by one')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.version <> NEW.version + 1
     AND (j.status <> NEW.status OR j.version <> NEW.version OR (only_interlock_may_change_jobs() AND (j.blocked = NEW.blocked OR NEW.edited)));
   SELECT RAISE(ABORT, 'interlock: this is not a legal move for the status the job is in')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND NOT CASE NEW.status
-    WHEN 'queued' THEN j.status IN ('queued', 'running', 'cancelled')
+    WHEN 'queued' THEN j.status IN ('queued', 'running', 'cancelled') OR (j.status = 'failed' AND j.verb = 'exceed_budget')
     WHEN 'retry' THEN j.status IN ('retry', 'running', 'failed', 'cancelled')
     WHEN 'waiting_for_approval' THEN j.status IN ('queued', 'failed', 'cancelled')
     ELSE 1 END;
@@ -113,13 +130,18 @@ BEGIN
   SELECT j.tenant, j.base, interlock_clock() / 60000000 * 60000000, coalesce(NEW.status, ''), j.status, 1, j.seq
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.status IS NOT NEW.status AND only_interlock_may_change_jobs()
   ON CONFLICT DO UPDATE SET count = count + 1, last_seq = max(last_seq, excluded.last_seq);
-  UPDATE job SET (updated_at, head) = (SELECT h.at, h.hash FROM job_history h
+  UPDATE job SET (updated_at, head, acknowledged_at) = (SELECT h.at, h.hash, CASE WHEN job.acknowledged_at IS NOT NULL THEN h.at END FROM job_history h
     WHERE h.tenant = job.tenant AND h.seq = job.seq AND h.version = job.version)
   WHERE tenant = NEW.tenant AND seq = NEW.seq AND (version IS NOT NEW.version OR updated_at < 0) AND only_interlock_may_change_jobs();
   -- Operations update the slots of the agents they touch; after direct SQL, recount them.
   INSERT INTO slots_to_recount
   SELECT j.tenant, j.agent_no FROM job j
   WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.agent_no IS NOT NULL AND only_interlock_may_change_jobs();
+  UPDATE flow_bucket SET used = max(used - (NEW.status = 'running'), 0), wake_at = CASE WHEN parked THEN interlock_clock() END
+  WHERE tenant = NEW.tenant AND NEW.status IS NOT NULL AND only_interlock_may_change_jobs()
+    AND EXISTS (SELECT 1 FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND (NEW.status <> 'running' OR j.status <> 'running'))
+    AND (name, key) IN (SELECT d.value ->> 'name', coalesce(d.value ->> 'key', '') FROM job_body b, json_each(b.limits) d
+      WHERE b.tenant = NEW.tenant AND b.seq = NEW.seq);
   INSERT INTO ended_to_announce
   SELECT j.tenant, j.seq, j.id FROM job j
   WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.finished_at IS NOT NULL AND only_interlock_may_change_jobs();

@@ -13,6 +13,7 @@ CREATE TABLE approval (
   digest          TEXT NOT NULL,
   required        INTEGER NOT NULL,
   on_deny         TEXT NOT NULL,
+  kind            TEXT NOT NULL,
   name            TEXT,
   occurrence      INTEGER NOT NULL,
   opened_by       TEXT NOT NULL,
@@ -35,7 +36,8 @@ CREATE TABLE approval (
     ((token_sha256 IS NULL) = (link_created_by IS NULL) AND (token_sha256 IS NULL) = (link_created_at IS NULL)),
   CONSTRAINT digest_is_sha256 CHECK (length(digest) = 64),
   CONSTRAINT required_in_range CHECK (required BETWEEN 1 AND 100),
-  CONSTRAINT on_deny_is_known CHECK (on_deny IN ('fail', 'resume'))
+  CONSTRAINT on_deny_is_known CHECK (on_deny IN ('fail', 'resume')),
+  CONSTRAINT kind_is_known CHECK (kind = 'approval' OR (kind = 'question' AND required = 1 AND on_deny = 'resume'))
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX approval_one_open ON approval (tenant, job_id) WHERE status = 'open';
 CREATE UNIQUE INDEX approval_of_lease ON approval (tenant, job_id, fence);
@@ -92,7 +94,7 @@ BEGIN
 END;
 
 CREATE TRIGGER approval_keeps_its_question BEFORE UPDATE OF tenant, id, job_id, fence, prompt, details, risk, schema, digest, required,
-  on_deny, name, occurrence, opened_by, opened_at, expires_at ON approval
+  on_deny, kind, name, occurrence, opened_by, opened_at, expires_at ON approval
 BEGIN
   SELECT RAISE(ABORT, 'interlock: what people are asked never changes');
 END;

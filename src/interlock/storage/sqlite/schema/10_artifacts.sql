@@ -23,6 +23,7 @@ CREATE TABLE artifact (
 CREATE UNIQUE INDEX artifact_name ON artifact (tenant, job_id, name);
 CREATE INDEX artifact_newest ON artifact (tenant, job_id, created_at, id);
 CREATE INDEX artifact_id ON artifact (tenant, id);
+CREATE INDEX artifact_object ON artifact (tenant, object_key) WHERE object_key IS NOT NULL;
 
 -- Objects of uploads in progress, abandoned uploads and replaced artifacts, deleted after collect_at.
 -- A condemned object can never become an artifact, regardless of collect_at.

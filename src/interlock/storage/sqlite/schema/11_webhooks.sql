@@ -1,6 +1,7 @@
 -- Webhook subscriptions, and the outbox: one row per event and channel, written in the transaction of the transition.
 
--- channel is the queue of deliveries that a subscription receives: its own, or that of its group.
+-- channel is the queue of deliveries that a subscription receives: its own, or that of its group. tags and
+-- ignored_risks are filters of notification channels: a job must have one of the tags, an approval another risk.
 CREATE TABLE subscription (
   tenant               TEXT NOT NULL,
   id                   TEXT NOT NULL,
@@ -8,6 +9,8 @@ CREATE TABLE subscription (
   url                  TEXT NOT NULL,
   events               TEXT NOT NULL,
   types                TEXT,
+  tags                 TEXT,
+  ignored_risks        TEXT,
   mode                 TEXT NOT NULL CHECK (mode IN ('broadcast', 'group')),
   group_id             TEXT,
   min_interval_seconds REAL NOT NULL CHECK (min_interval_seconds >= 0),
@@ -109,6 +112,10 @@ BEGIN
   WHERE s.tenant = NEW.tenant AND s.ended_at IS NULL AND instr(s.events, '"' || NEW.event || '"')
     AND (s.expires_at IS NULL OR s.expires_at > interlock_clock())
     AND (s.types IS NULL OR EXISTS (SELECT 1 FROM json_each(s.types) t WHERE t.value = b.type))
+    AND (s.tags IS NULL OR EXISTS (SELECT 1 FROM json_each(s.tags) t JOIN json_each(j.tags) u ON t.value = u.value))
+    AND (s.ignored_risks IS NULL OR NEW.event <> 'approval.requested' OR EXISTS (SELECT 1 FROM approval a
+      WHERE a.tenant = j.tenant AND a.id = j.approval_id AND a.risk IS NOT NULL
+        AND NOT EXISTS (SELECT 1 FROM json_each(s.ignored_risks) r WHERE r.value = lower(a.risk))))
     -- Jobs of one type that become ready at the same time share one event.
     AND (NEW.event <> 'queue.ready' OR (j.awaiting = 0 AND j.blocked = 0 AND NOT EXISTS (SELECT 1 FROM outbox o
       WHERE o.tenant = s.tenant AND o.channel = s.channel AND o.next_try_at = max(j.run_at, interlock_clock())
@@ -125,6 +132,8 @@ BEGIN
   SELECT NEW.tenant, NEW.seq, 'job.' || NEW.to_status, NEW.from_status
   UNION ALL SELECT NEW.tenant, NEW.seq, 'queue.ready', NEW.from_status WHERE NEW.to_status IN ('queued', 'retry')
   UNION ALL SELECT NEW.tenant, NEW.seq, 'approval.requested', NEW.from_status WHERE NEW.to_status = 'waiting_for_approval'
+  UNION ALL SELECT NEW.tenant, NEW.seq, 'worker.stale', NEW.from_status FROM job j
+    WHERE NEW.from_status = 'running' AND j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.verb = 'expire'
   UNION ALL SELECT NEW.tenant, NEW.seq, 'approval.decided', NEW.from_status FROM job j
     WHERE NEW.from_status = 'waiting_for_approval' AND j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.verb = 'decide';
 

@@ -1,0 +1,131 @@
+"""Budgets that act when they are spent: they fail the jobs that they refuse, or ask approvers to raise them.
+
+The question is an approval of a job that the server creates and runs itself, so it is listed, announced, expired and
+recorded like any other. The key of that job allows one question until the budget changes or starts anew: after a
+denial the budget stays spent.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any, Final
+
+from interlock import wire
+from interlock.domain import principal
+from interlock.domain.approval import Approval, ApprovalStatus, OnDeny, RequestApproval
+from interlock.domain.budget import PREFIX, OnExceed
+from interlock.domain.decide import CompleteJob, FailJob
+from interlock.domain.job import Job, NewJob
+from interlock.domain.limits import LimitState
+from interlock.domain.policy import ClaimFilter
+from interlock.domain.transition import error_text
+from interlock.errors import Error
+from interlock.storage.contract import Store, Terms
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 1.0
+BATCH_SIZE: Final = 500
+TYPE: Final = "interlock.raise_budget"
+CAPABILITY: Final = "interlock.server"  # no worker claims these jobs
+WORKER: Final = "interlock"
+ACTOR: Final = principal.system("budgets")
+EXPIRY_SECONDS: Final = 7 * 86_400.0
+
+
+class SpentBudgets:
+    """The maintenance task of budgets that ask or fail."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def act(self) -> int:
+        """Act for every spent budget; one that cannot be handled does not stop the others."""
+        done, asking = 0, set[str]()
+        for tenant, name in await self._store.limits.acting_budgets():
+            try:
+                found = await self._store.limits.get(tenant, name)
+                if found is None or found.limit.budget is None:
+                    continue
+                if found.limit.budget.on_exceed is OnExceed.FAIL:
+                    done += await self._store.limits.fail_refused(tenant, name, BATCH_SIZE)
+                    continue
+                asking.add(tenant)
+                if await self._store.limits.refused(tenant, name, 1):
+                    await self._ask(tenant, found)
+            except Error as error:
+                log.warning("cannot act for budget %s of tenant %s, retrying: %s", name, tenant, error)
+        for tenant in sorted(asking):
+            done += await self._continue(tenant)
+        return done
+
+    async def _ask(self, tenant: str, found: LimitState) -> None:
+        """Create the job that asks, unless it was created before."""
+        limit, name = found.limit, found.limit.name.removeprefix(PREFIX)
+        assert limit.budget is not None
+        began_at = limit.budget.began_at(await self._store.now())
+        units = {unit: _short(amount) for unit, amount in limit.units.items()}
+        job = NewJob(
+            wire.new_id(await self._store.new_job_shard(tenant, TYPE)), TYPE,
+            json.dumps({"budget": name, "raise_by": units}), priority=1000, max_attempts=100,
+            requires=(CAPABILITY,), created_by=ACTOR, tags=("budget",),
+            idempotency_key=f"{TYPE}/{limit.created_at}/{limit.updated_at}/{began_at or 0}/{name}"[:200],
+        )  # fmt: skip
+        registry = await self._store.registry.read(tenant)
+        await self._store.enqueue(tenant, [job], terms=Terms(registry.version))
+
+    async def _continue(self, tenant: str) -> int:
+        """Open the approval of each new job, and carry out what was decided."""
+        ask = ClaimFilter(
+            WORKER, types=frozenset({TYPE}), capabilities=frozenset({CAPABILITY}), limit=10, lease_seconds=60.0
+        )
+        jobs = await self._store.claim(tenant, ask)
+        decided = await self._store.approvals.decisions(tenant, [job.id for job in jobs]) if jobs else {}
+        for job in jobs:
+            await self._run(tenant, job, decided.get(job.id, []))
+        return len(jobs)
+
+    async def _run(self, tenant: str, job: Job, decided: list[Approval]) -> None:
+        asked = json.loads(job.payload or "{}")
+        holder = (job.id, job.fence, job.worker or "")
+        if job.created_by != ACTOR:
+            failed = FailJob(
+                *holder, error_text("only the server creates jobs of this type", "forbidden"), retryable=False
+            )
+            await self._store.carry_out(tenant, [failed])
+            return
+        decided = [one for one in decided if one.opened_by == ACTOR]
+        if not decided:
+            await self._store.carry_out(tenant, [await self._question(tenant, holder, asked)])
+            return
+        if decided[-1].status is not ApprovalStatus.APPROVED:
+            await self._store.carry_out(tenant, [CompleteJob(*holder, json.dumps({"raised": None}))])
+            return
+        amount = asked["raise_by"] if decided[-1].data is None else json.loads(decided[-1].data)
+        try:
+            if not isinstance(amount, dict) or not all(type(one) in (int, float) for one in amount.values()):
+                raise ValueError(f"the data of the approval is not an object of amounts: {decided[-1].data}")
+            await self._store.limits.raise_budget(
+                tenant, PREFIX + asked["budget"], amount, actor=decided[-1].closed_by or ACTOR, job_id=job.id
+            )
+        except (Error, ValueError) as error:
+            failed = FailJob(*holder, error_text(str(error), "invalid_raise"), retryable=False)
+            await self._store.carry_out(tenant, [failed])
+            return
+        await self._store.carry_out(tenant, [CompleteJob(*holder, json.dumps({"raised": amount}))])
+
+    async def _question(self, tenant: str, holder: tuple[str, int, str], asked: dict[str, Any]) -> RequestApproval:
+        found = await self._store.limits.get(tenant, PREFIX + asked["budget"])
+        more = ", ".join(f"{amount} {unit}" for unit, amount in asked["raise_by"].items())
+        details: dict[str, Any] = {**asked}
+        if found is not None:
+            details |= {"amount": dict(found.limit.units), "available": dict(found.state.available)}
+        return RequestApproval(
+            *holder, wire.new_id(), f"Budget {asked['budget']} is spent. Raise it by {more}?", json.dumps(details),
+            on_deny=OnDeny.RESUME, expires_in_seconds=EXPIRY_SECONDS, opened_by=ACTOR,
+        )  # fmt: skip
+
+
+def _short(amount: float) -> float:
+    return int(amount) if amount == int(amount) else amount

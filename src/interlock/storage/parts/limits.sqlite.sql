@@ -1,0 +1,61 @@
+-- name: waiting
+-- The number of due jobs that name a limit.
+SELECT coalesce(sum((SELECT count(*) FROM job j INDEXED BY job_ready WHERE j.tenant = e.tenant AND j.eligibility_key = e.no
+  AND j.run_at <= :now AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0)), 0)
+FROM eligibility_key e, json_each(e.flow) d WHERE e.tenant = :tenant AND e.flow <> '' AND d.value ->> 0 = :name;
+
+-- name: waiting_in_tree
+-- The number of due jobs of a tree.
+WITH RECURSIVE below(id) AS (
+  SELECT :root
+  UNION ALL SELECT b.id FROM below CROSS JOIN job_body b ON b.tenant = :tenant AND b.parent_id = below.id)
+SELECT count(*) FROM below CROSS JOIN job j ON j.tenant = :tenant AND j.id = below.id
+WHERE j.run_at <= :now AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0;
+
+-- name: waiting_by_key
+-- The number of due jobs that name a limit with keys, by key. A parked job has its bucket at hand.
+SELECT w.key, count(*) FROM (
+  SELECT CASE j.limit_name WHEN :name THEN j.limit_key ELSE (SELECT x.value ->> 'key' FROM job_body b, json_each(b.limits) x
+    WHERE b.tenant = j.tenant AND b.seq = j.seq AND x.value ->> 'name' = :name) END AS key
+  FROM eligibility_key e, json_each(e.flow) d CROSS JOIN job j INDEXED BY job_ready ON j.tenant = e.tenant AND j.eligibility_key = e.no
+  WHERE e.tenant = :tenant AND e.flow <> '' AND d.value ->> 0 = :name
+    AND j.run_at <= :now AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0) w
+WHERE w.key BETWEEN :first AND :last GROUP BY w.key;
+
+-- name: named
+-- Whether an unfinished job names the limit.
+SELECT EXISTS (SELECT 1 FROM eligibility_key e, json_each(e.flow) d JOIN job j ON j.tenant = e.tenant AND j.eligibility_key = e.no
+  WHERE e.tenant = :tenant AND e.flow <> '' AND d.value ->> 0 = :name AND j.finished_at IS NULL);
+
+-- name: worker_names_it
+-- Whether a running job of a worker, or of one of its instances, names the bucket.
+SELECT EXISTS (SELECT 1 FROM job j INDEXED BY job_lease JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq, json_each(b.limits) d
+  WHERE j.tenant = :tenant AND j.status = 'running' AND (:worker = '' OR j.worker = :worker OR substr(j.worker, 1, length(:worker) + 1) = :worker || '/')
+    AND d.value ->> 'name' = :name AND coalesce(d.value ->> 'key', '') = :key);
+
+-- name: running
+-- The limits of running jobs that name a limit.
+SELECT b.limits FROM job j INDEXED BY job_lease JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
+WHERE j.tenant = :tenant AND j.status = 'running' AND EXISTS (SELECT 1 FROM json_each(b.limits) d WHERE d.value ->> 'name' = :name);
+
+-- name: keyed
+-- The limits that have keys.
+SELECT tenant, name FROM flow_limit WHERE json_extract(rules, '$.keyed') ORDER BY tenant, name;
+
+-- name: delete_idle
+-- Delete buckets that have not changed since they were read.
+DELETE FROM flow_bucket WHERE tenant = :tenant AND name = :name AND (key, as_of) IN (
+  SELECT k.value, a.value FROM json_each(:keys) k JOIN json_each(:as_ofs) a ON a.key = k.key)
+  AND used = 0 AND parked = 0 AND (held_until IS NULL OR held_until <= :now);
+
+-- name: acting_budgets
+-- The budgets that ask approvers or fail jobs when they are spent.
+SELECT tenant, name FROM flow_limit WHERE json_extract(rules, '$.budget.on_exceed') IN ('ask', 'fail') ORDER BY tenant, name;
+
+-- name: due_under
+-- The due jobs that name a limit without keys, with their limits.
+SELECT j.id, b.limits FROM eligibility_key e, json_each(e.flow) d
+CROSS JOIN job j INDEXED BY job_ready ON j.tenant = e.tenant AND j.eligibility_key = e.no
+CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
+WHERE e.tenant = :tenant AND e.flow <> '' AND d.value ->> 0 = :name
+  AND j.run_at <= :now AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0 ORDER BY j.id LIMIT :limit;

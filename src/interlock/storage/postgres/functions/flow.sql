@@ -1,0 +1,404 @@
+-- Limits. A claim with limits takes several calls in one transaction: lock the buckets, choose jobs, let the domain
+-- decide which of them fit, and lease these. Buckets are locked before rows of ready, so that two claims see the heads of
+-- a limit one after the other. Rows of ready are never waited for.
+--
+-- Buckets are locked in one order: those without a key first, then by limit and key. A claim that already holds some
+-- never waits for more. A parked job has a row of ready with another eligibility key, which no claim reads.
+
+-- Return the eligibility keys of a worker, and lock the buckets without keys that they name.
+create or replace function interlock.flow_terms(
+  p_tenant text, p_types text[], p_capabilities text[], p_repositories text[], p_affinity_keys text[],
+  out keys bigint[], out ranks integer[], out flows text[], out bound boolean, out lease_set boolean, out floor bigint, out at bigint,
+  out buckets text, out limits text, out served text
+) language plpgsql security definer set search_path = interlock, pg_temp as $$
+declare
+  terms record;
+  names text[];
+  limited text[];
+begin
+  p_tenant := set_config('interlock.tenant', p_tenant, true);
+  terms := terms_of_claim(p_tenant, p_types, p_capabilities, p_repositories, p_affinity_keys, false);
+  select coalesce(array_agg(x.name order by x.name) filter (where x.keyless), '{}'), array_agg(x.name) into names, limited from (
+    select b ->> 0 as name, bool_or(json_array_length(b) = 2) as keyless
+    from unnest(terms.flows) f cross join lateral json_array_elements(nullif(f, '')::json) b group by 1) x;
+  buckets := lock_buckets(p_tenant, names, array(select '' from unnest(names)));
+  limits := (select json_agg(json_build_array(f.name, f.rules)) from flow_limit f where f.tenant = p_tenant and f.name = any(limited));
+  served := now_served(p_tenant, limited);
+  keys := terms.keys; ranks := terms.ranks; flows := terms.flows; bound := terms.bound; lease_set := terms.lease_set; floor := terms.floor;
+  -- The clock after the locks: a later claim never sees an earlier time than the one before it.
+  at := flow_clock();
+end $$;
+
+create or replace function interlock.flow_clock() returns bigint language sql volatile as $$
+  select case when coalesce(current_setting('interlock.clock', true), '') <> '' then interlock.micros(interlock.clock())
+    else interlock.micros(clock_timestamp()) end
+$$;
+
+-- The state of a bucket, as Bucket.from_row reads it, after its name and key.
+create or replace function interlock.bucket_row(b interlock.flow_bucket) returns json language sql stable as $$
+  select json_build_array(b.name, b.key, b.used, b.levels, b.as_of, interlock.micros(b.held_until), b.ticket, b.parked, b.turn, b.served)
+$$;
+
+-- The turns of fair limits that are served now; without parked jobs, the last ones.
+create or replace function interlock.now_served(p_tenant text, p_names text[]) returns text language plpgsql stable as $$
+begin
+  return (select json_object_agg(f.name, coalesce(
+      (select b.turn from interlock.flow_bucket b where b.tenant = p_tenant and b.name = f.name and b.turn is not null order by b.turn limit 1),
+      (select b.served from interlock.flow_bucket b where b.tenant = p_tenant and b.name = f.name and b.served is not null
+       order by b.served desc limit 1), 0))
+    from interlock.flow_limit f where f.tenant = p_tenant and f.name = any(p_names) and f.rules::json ->> 'fair' = 'true');
+end $$;
+
+-- Lock buckets in their order, and create missing ones.
+create or replace function interlock.lock_buckets(p_tenant text, p_names text[], p_keys text[]) returns text language plpgsql as $$
+begin
+  insert into interlock.flow_bucket (tenant, name, key) select p_tenant, u.name, u.key from unnest(p_names, p_keys) u(name, key)
+  order by u.key <> '', u.name, u.key on conflict (tenant, name, key) do update set used = flow_bucket.used where false;
+  return (select json_agg(interlock.bucket_row(b)) from unnest(p_names, p_keys) u(name, key)
+    join interlock.flow_bucket b on b.tenant = p_tenant and b.name = u.name and b.key = u.key);
+end $$;
+
+-- Lock buckets with keys for a claim, and return them, with the rules of trees: the eligibility key does not name these.
+-- A claim that holds some already (not p_wait) passes over those that another transaction holds: to wait for them could
+-- deadlock.
+create or replace function interlock.flow_lock(
+  p_tenant text, p_names text[], p_keys text[], p_wait boolean, out at bigint, out buckets text, out limits text)
+language plpgsql security definer set search_path = interlock, pg_temp as $$
+declare
+  patience text := current_setting('lock_timeout');
+begin
+  p_tenant := set_config('interlock.tenant', p_tenant, true);
+  if p_wait then
+    buckets := lock_buckets(p_tenant, p_names, p_keys);
+  else
+    begin
+      perform set_config('lock_timeout', '5ms', true);
+      insert into flow_bucket (tenant, name, key) select p_tenant, u.name, u.key from unnest(p_names, p_keys) u(name, key)
+      where not exists (select from flow_bucket b where b.tenant = p_tenant and b.name = u.name and b.key = u.key)
+      order by u.name, u.key on conflict do nothing;
+      perform set_config('lock_timeout', patience, true);
+    exception when lock_not_available then
+      null;  -- another transaction is creating one of them
+    end;
+    buckets := (select json_agg(bucket_row(b)) from (
+      select b.* from unnest(p_names, p_keys) u(name, key) cross join lateral (
+        select b.* from flow_bucket b where b.tenant = p_tenant and b.name = u.name and b.key = u.key for no key update skip locked) b) b);
+  end if;
+  limits := (select json_agg(json_build_array(f.name, f.rules)) from flow_limit f
+    where f.tenant = p_tenant and f.name = any(p_names) and starts_with(f.name, 'tree:'));
+  at := flow_clock();
+end $$;
+
+-- Return the best jobs under these eligibility keys, with their rank and limits. With p_lock, lock them: all their buckets
+-- are locked already.
+create or replace function interlock.flow_peek(
+  p_tenant text, p_keys bigint[], p_ranks integer[], p_bound boolean, p_any_repository boolean, p_any_key boolean, p_limit integer, p_lock boolean
+) returns table (id text, priority integer, run_at bigint, seq bigint, limits text, at text, limit_name text, limit_key text)
+language plpgsql security definer set search_path = interlock, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
+  set enable_hashjoin = off set jit = off as $$
+declare
+  best record; locked record;
+begin
+  p_tenant := set_config('interlock.tenant', p_tenant, true);
+  best := best_ready(p_tenant, p_keys, p_ranks, p_bound, p_any_repository, p_any_key, p_limit, p_limit);
+  if p_lock and best.ats is not null then
+    locked := lock_ready(p_tenant, best.ats, best.ids, null);
+    best.ats := locked.ats;
+    best.ids := locked.ids;
+  end if;
+  return query select j.id::text, j.priority, micros(j.run_at), j.seq, j.limits, u.at::text, q.limit_name, q.limit_key from unnest(best.ats, best.ids) with ordinality u(at, id, no)
+    cross join lateral (select * from job x where x.tenant = p_tenant and x.id = u.id offset 0) j
+    left join lateral (select * from ready q where q.ctid = u.at offset 0) q on true order by u.no;
+end $$;
+
+-- Lock jobs that flow_peek has returned, and return those that no other transaction holds.
+create or replace function interlock.flow_candidates(p_tenant text, p_ats text[], p_ids uuid[]) returns uuid[]
+language plpgsql security definer set search_path = interlock, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
+  set enable_hashjoin = off set jit = off as $$
+begin
+  p_tenant := set_config('interlock.tenant', p_tenant, true);
+  return (lock_ready(p_tenant, p_ats::tid[], p_ids, null)).ids;
+end $$;
+
+-- Park jobs that flow_candidates has locked, and return the buckets that showed them.
+create or replace function interlock.flow_park(p_tenant text, p_ids uuid[], p_names text[], p_keys text[]) returns table (name text, key text)
+language plpgsql security definer set search_path = interlock, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
+  set enable_hashjoin = off set jit = off as $$
+begin
+  p_tenant := set_config('interlock.tenant', p_tenant, true);
+  insert into eligibility_key (tenant, no, base, type, requires, priority, repository, affinity_key, flow, parks)
+  select p_tenant, n.no, n.no, n.type, n.requires, n.priority, n.repository, n.affinity_key, '[[],' || substring(n.flow from 2), n.parks from (
+    select nextval('eligibility_key_no') as no, e.type, e.requires, e.priority, e.repository, e.affinity_key, e.flow, e.no as parks
+    from (select distinct j.eligibility_key from job j where j.tenant = p_tenant and j.id = any(p_ids)) k
+    join eligibility_key e on e.tenant = p_tenant and e.no = k.eligibility_key
+    where not exists (select from eligibility_key x where x.tenant = p_tenant and x.parks = e.no)) n
+  on conflict do nothing;
+  perform set_config('interlock.untold', 'on', true);
+  return query with found as materialized (
+    select r.at, q.limit_name, q.limit_key, u.name, u.key, e.no from unnest(p_ids, p_names, p_keys) u(id, name, key)
+    cross join lateral (select x from job x where x.tenant = p_tenant and x.id = u.id offset 0) j
+    cross join lateral ready_row(j.x) r
+    cross join lateral (select * from ready q where q.ctid = r.at offset 0) q
+    cross join lateral (select x.no from eligibility_key x where x.tenant = p_tenant and x.parks = (j.x).eligibility_key offset 0) e
+  ), parked as (
+    update ready q set eligibility_key = f.no, base = f.no, across_repositories = null, across_keys = null, parked = true,
+      limit_name = f.name, limit_key = f.key from found f where q.ctid = f.at)
+  select distinct f.limit_name, f.limit_key from found f where f.limit_name is not null;
+  perform set_config('interlock.untold', '', true);
+end $$;
+
+-- Lock the buckets that may have room for parked jobs.
+create or replace function interlock.flow_due(p_tenant text, p_most integer, out at bigint, out buckets text, out limits text, out served text)
+language plpgsql security definer set search_path = interlock, pg_temp as $$
+declare
+  names text[];
+begin
+  p_tenant := set_config('interlock.tenant', p_tenant, true);
+  buckets := (select json_agg(bucket_row(b)) from (
+    select * from flow_bucket b where b.tenant = p_tenant and b.wake_at <= clock() order by b.wake_at limit p_most
+    for no key update skip locked) b);
+  names := array(select distinct b ->> 0 from json_array_elements(buckets::json) b);
+  limits := (select json_agg(json_build_array(f.name, f.rules)) from flow_limit f where f.tenant = p_tenant and f.name = any(names));
+  served := now_served(p_tenant, names);
+  at := flow_clock();
+end $$;
+
+-- Show parked jobs until claims see so many of each eligibility key of these buckets, and return how many it showed. The
+-- caller has locked the buckets.
+create or replace function interlock.flow_show(p_tenant text, p_names text[], p_keys text[], p_rooms integer[])
+returns bigint
+language plpgsql security definer set search_path = interlock, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
+  set enable_hashjoin = off set jit = off as $$
+declare
+  shown bigint;
+begin
+  p_tenant := set_config('interlock.tenant', p_tenant, true);
+  perform set_config('interlock.untold', 'on', true);
+  with heads as materialized (
+    select h.at, e.no, e.base, e.across_repositories, e.across_keys from unnest(p_names, p_keys, p_rooms) u(name, key, room)
+    cross join lateral (
+      with recursive k(no) as (
+        (select q.eligibility_key from ready q where q.tenant = p_tenant and q.limit_name = u.name and q.limit_key = u.key and q.parked
+         order by q.eligibility_key limit 1)
+        union all
+        select (select q.eligibility_key from ready q where q.tenant = p_tenant and q.limit_name = u.name and q.limit_key = u.key and q.parked
+          and q.eligibility_key > k.no order by q.eligibility_key limit 1) from k where k.no is not null)
+      select k.no as parked, x.* from k cross join lateral (
+        select e.no, e.base, e.across_repositories, e.across_keys from eligibility_key p join eligibility_key e on e.tenant = p_tenant and e.no = p.parks
+        where p.tenant = p_tenant and p.no = k.no offset 0) x where k.no is not null) e
+    cross join lateral (
+      select count(*) as n from (select from ready q where q.tenant = p_tenant and q.limit_name = u.name and q.limit_key = u.key and not q.parked
+        and q.eligibility_key = e.no limit u.room) x) seen
+    cross join lateral (
+      select q.ctid as at from ready q where q.tenant = p_tenant and q.limit_name = u.name and q.limit_key = u.key and q.parked
+        and q.eligibility_key = e.parked order by q.run_at, q.seq limit greatest(u.room - seen.n, 0) for update skip locked) h
+  ), moved as (
+    update ready q set eligibility_key = h.no, base = h.base, across_repositories = h.across_repositories, across_keys = h.across_keys,
+      parked = false from heads h where q.ctid = h.at returning q.seq)
+  select count(*) into shown from moved;
+  perform set_config('interlock.untold', '', true);
+  return shown;
+end $$;
+
+-- Lock the next buckets of a fair limit, and return them with their first jobs that a claim with these eligibility keys may
+-- lease: a row for each such job, and one without a job for a bucket that has none. All buckets together have about p_jobs.
+create or replace function interlock.flow_turns(
+  p_tenant text, p_name text, p_keys bigint[], p_any_repository boolean, p_any_key boolean, p_buckets integer, p_jobs integer
+) returns table (bucket json, at text, priority integer, run_at bigint, seq bigint, limits text)
+language plpgsql security definer set search_path = interlock, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
+  set enable_hashjoin = off set jit = off as $$
+begin
+  p_tenant := set_config('interlock.tenant', p_tenant, true);
+  return query with next as materialized (
+    select b as it from flow_bucket b where b.tenant = p_tenant and b.name = p_name and b.turn is not null order by b.turn limit p_buckets
+    for no key update skip locked)
+  select bucket_row(n.it), h.at::text, j.priority, micros(h.run_at), h.seq, j.limits from next n
+  left join lateral (
+    with recursive k(no) as (
+      (select q.eligibility_key from ready q where q.tenant = p_tenant and q.limit_name = p_name and q.limit_key = (n.it).key and q.parked
+       order by q.eligibility_key limit 1)
+      union all
+      select (select q.eligibility_key from ready q where q.tenant = p_tenant and q.limit_name = p_name and q.limit_key = (n.it).key and q.parked
+        and q.eligibility_key > k.no order by q.eligibility_key limit 1) from k where k.no is not null)
+    select h.* from k cross join lateral (
+      select e.* from eligibility_key p join eligibility_key e on e.tenant = p_tenant and e.no = p.parks
+      where p.tenant = p_tenant and p.no = k.no offset 0) e
+    cross join lateral (
+      select q.ctid as at, q.job_id, q.run_at, q.seq from ready q where q.tenant = p_tenant and q.limit_name = p_name and q.limit_key = (n.it).key
+        and q.parked and q.eligibility_key = k.no order by q.run_at, q.seq
+      limit (select greatest(p_jobs / greatest(count(*), 1), 1) from next)) h
+    where e.no = any(p_keys) or (p_any_repository and p_any_key and e.base = any(p_keys))
+      or (p_any_repository and not p_any_key and e.across_repositories = any(p_keys))
+      or (p_any_key and not p_any_repository and e.across_keys = any(p_keys))) h on true
+  left join lateral (select x.priority, x.limits from job x where x.tenant = p_tenant and x.id = h.job_id offset 0) j on true;
+end $$;
+
+-- Show these parked jobs, by their rows of ready. The caller has locked their buckets.
+create or replace function interlock.flow_show_jobs(p_tenant text, p_ats text[], p_seqs bigint[]) returns bigint
+language plpgsql security definer set search_path = interlock, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
+  set enable_hashjoin = off set jit = off as $$
+declare
+  shown bigint;
+begin
+  p_tenant := set_config('interlock.tenant', p_tenant, true);
+  perform set_config('interlock.untold', 'on', true);
+  with heads as materialized (
+    select h.at, e.no, e.base, e.across_repositories, e.across_keys from unnest(p_ats::tid[], p_seqs) u(at, seq)
+    cross join lateral (select q.ctid as at, q.eligibility_key from ready q where q.ctid = u.at and q.seq = u.seq and q.parked for update skip locked) h
+    cross join lateral (
+      select e.no, e.base, e.across_repositories, e.across_keys from eligibility_key p join eligibility_key e on e.tenant = p_tenant and e.no = p.parks
+      where p.tenant = p_tenant and p.no = h.eligibility_key offset 0) e
+  ), moved as (
+    update ready q set eligibility_key = h.no, base = h.base, across_repositories = h.across_repositories, across_keys = h.across_keys,
+      parked = false from heads h where q.ctid = h.at returning q.seq)
+  select count(*) into shown from moved;
+  perform set_config('interlock.untold', '', true);
+  return shown;
+end $$;
+
+-- Write whether jobs are parked in buckets and when to show them. A bucket that has none left needs no time.
+create or replace function interlock.flow_wakes(
+  p_tenant text, p_names text[], p_keys text[], p_wake_ats bigint[], p_turns double precision[], p_serveds double precision[]
+) returns void
+language plpgsql security definer set search_path = interlock, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
+  set enable_hashjoin = off set jit = off as $$
+begin
+  p_tenant := set_config('interlock.tenant', p_tenant, true);
+  update flow_bucket b set parked = x.parked, wake_at = case when x.parked then moment(x.wake_at) end,
+    turn = case when x.parked then x.turn end, served = x.served from (
+    select u.*, exists (select from ready q where q.tenant = p_tenant and q.limit_name = u.name and q.limit_key = u.key and q.parked) as parked
+    from unnest(p_names, p_keys, p_wake_ats, p_turns, p_serveds) u(name, key, wake_at, turn, served) offset 0) x
+  where b.tenant = p_tenant and b.name = x.name and b.key = x.key;
+end $$;
+
+-- Lease jobs that flow_candidates has locked, and write the buckets that were charged.
+create or replace function interlock.flow_start(
+  p_tenant text, p_ids uuid[], p_worker text, p_claimants text[], p_seconds double precision, p_floor bigint, p_claim_id text,
+  names text[], bucket_keys text[], useds integer[], levels text[], as_ofs bigint[], tickets text[], parkeds boolean[], wake_ats bigint[],
+  turns double precision[], serveds double precision[],
+  out at timestamptz, out expires_at timestamptz, out fence bigint, out job_ids text, out seqs bigint[], out types text[],
+  out priorities integer[], out payloads text[], out agent_kinds text[], out agent_ids text[], out idempotency_keys text[],
+  out created_bys text[], out created_ats bytea, out run_ats bytea, out max_attempts integer[], out workers text[], out rare text[]
+) language plpgsql security definer set search_path = interlock, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
+  set enable_hashjoin = off set jit = off as $$
+begin
+  p_tenant := set_config('interlock.tenant', p_tenant, true);
+  update flow_bucket b set used = u.used, levels = u.levels, as_of = u.as_of, ticket = u.ticket, parked = u.parked, wake_at = moment(u.wake_at),
+    turn = u.turn, served = u.served
+  from unnest(names, bucket_keys, useds, flow_start.levels, as_ofs, tickets, parkeds, wake_ats, turns, serveds)
+    u(name, key, used, levels, as_of, ticket, parked, wake_at, turn, served)
+  where b.tenant = p_tenant and b.name = u.name and b.key = u.key;
+  if cardinality(p_ids) = 0 then
+    return;
+  end if;
+  delete from ready q where q.ctid = any(array(select r.at from job j cross join lateral ready_row(j) r
+    where j.tenant = p_tenant and j.id = any(p_ids)));
+  if p_claimants is not null then  -- width_bucket needs sorted ids
+    select array_agg(x.id order by x.id), array_agg(x.claimant order by x.id) into p_ids, p_claimants
+    from unnest(p_ids, p_claimants[1:cardinality(p_ids)]) as x(id, claimant);
+  end if;
+  select s.* into at, expires_at, fence, job_ids, seqs, types, priorities, payloads, agent_kinds, agent_ids, idempotency_keys, created_bys,
+    created_ats, run_ats, max_attempts, workers, rare
+  from start_runs(p_tenant, p_ids, p_worker, p_claimants, p_seconds, p_floor, p_claim_id) s;
+end $$;
+
+-- Return the valid amounts in a JSON text: a worker may save a usage step with any content.
+create or replace function interlock.amounts(p_text text) returns jsonb language plpgsql immutable as $$
+begin
+  return (select coalesce(jsonb_object_agg(a.key, a.value::text::double precision), '{}') from jsonb_each(p_text::jsonb) a
+    where jsonb_typeof(a.value) = 'number' and a.value::text::numeric between 0 and 1e308);
+exception
+  when data_exception then return '{}';
+end $$;
+
+-- Return the amounts of a without those of b, at least 0.
+create or replace function interlock.without_amounts(a jsonb, b jsonb) returns jsonb language sql immutable as $$
+  select coalesce(jsonb_object_agg(x.key, greatest(x.value::text::double precision - coalesce((b ->> x.key)::double precision, 0), 0)), '{}')
+  from jsonb_each(a) x
+$$;
+
+-- Return the sums of amounts by name.
+create or replace function interlock.sum_amounts(p_each jsonb[]) returns jsonb language sql immutable as $$
+  select coalesce(jsonb_object_agg(s.key, s.amount), '{}') from (
+    select x.key, sum(x.value::text::double precision) as amount from unnest(p_each) e cross join lateral jsonb_each(e) x group by x.key) s
+$$;
+
+-- Return what a running job takes: its estimate, or what it has reported if that is more.
+create or replace function interlock.charged_cost(p_cost jsonb, p_during jsonb) returns jsonb language sql immutable as $$
+  select coalesce(jsonb_object_agg(c.key, greatest(c.value::text::double precision, coalesce((p_during ->> c.key)::double precision, 0))), '{}')
+  from jsonb_each(p_cost) c
+$$;
+
+-- Return what one run used: by its reports during the run, and by all reports at its end (domain/usage.py, of_run).
+create or replace function interlock.usage_of_run(p_tenant text, p_id uuid, p_fence bigint, p_total text, out during jsonb, out used jsonb)
+language plpgsql stable as $$
+declare
+  earlier jsonb := '{}'; added jsonb[] := '{}'; mine jsonb[] := '{}'; again jsonb; is_here boolean := false; s record;
+begin
+  for s in select x.fence, x.function, x.result from interlock.job_step x
+      where x.tenant = p_tenant and x.job_id = p_id and x.name = 'interlock.usage' order by x.seq loop
+    is_here := is_here or s.fence = p_fence;
+    if s.fence < p_fence and s.function = 'run ' || p_id then
+      added := added || interlock.amounts(s.result);
+    elsif s.fence < p_fence and s.function = 'retold ' || p_id then
+      earlier := interlock.amounts(s.result);
+    elsif s.fence = p_fence and s.function = 'run ' || p_id then
+      mine := mine || interlock.amounts(s.result);
+    elsif s.fence = p_fence and s.function = 'retold ' || p_id then
+      again := interlock.amounts(s.result);
+    end if;
+  end loop;
+  during := interlock.without_amounts(coalesce((select interlock.amounts(u.usage) from interlock.run_usage u
+    where u.tenant = p_tenant and u.job_id = p_id and u.fence = p_fence), '{}'), earlier);
+  if p_total is not null then
+    used := interlock.without_amounts(interlock.amounts(p_total), interlock.sum_amounts(added || earlier));
+  elsif is_here then
+    used := interlock.without_amounts(interlock.sum_amounts(mine || coalesce(again, '{}')), earlier);
+  else
+    used := during;
+  end if;
+end $$;
+
+-- Settle the leases of jobs, which have just ended: free their places, and replace the estimate by the reported usage.
+create or replace function interlock.settle_flow(p_tenant text, p_ids uuid[]) returns void language plpgsql as $$
+declare
+  x record;
+begin
+  for x in
+    select d ->> 'name' as name, coalesce(d ->> 'key', '') as key, count(*)::integer as n,
+      array_agg(jsonb_build_array(charged_cost(d -> 'cost', u.during), case when j.verb not in ('expire', 'revoke') then u.used end)) as parts
+    from job j cross join lateral usage_of_run(p_tenant, j.id, j.fence, case when j.status = 'succeeded' then j.usage end) u
+    cross join lateral jsonb_array_elements(j.limits::jsonb) d
+    where j.tenant = p_tenant and j.id = any(p_ids) and j.limits is not null group by 1, 2 order by coalesce(d ->> 'key', '') <> '', 1, 2
+  loop
+    update flow_bucket b set used = greatest(b.used - x.n, 0), wake_at = case when b.parked then clock() end, levels = (
+      select coalesce(jsonb_object_agg(l.key, l.value::text::double precision + coalesce((
+        select sum((p -> 0 ->> l.key)::double precision - (p -> 1 ->> l.key)::double precision) from unnest(x.parts) p), 0)), '{}')::text
+      from jsonb_each(b.levels::jsonb) l)
+    where b.tenant = p_tenant and b.name = x.name and b.key = x.key;
+  end loop;
+end $$;
+
+-- Lock the buckets of jobs whose leases end or that no longer wait as before, and let the next claim look at the jobs
+-- that are parked there.
+create or replace function interlock.wake_flow(p_tenant text, p_ids uuid[]) returns void language plpgsql
+  set search_path = interlock, pg_temp as $$
+declare
+  x record;
+begin
+  for x in
+    select distinct coalesce(d ->> 'key', '') <> '' as keyed, d ->> 'name' as name, coalesce(d ->> 'key', '') as key
+    from job j cross join lateral jsonb_array_elements(j.limits::jsonb) d
+    where j.tenant = p_tenant and j.id = any(p_ids) and j.limits is not null order by 1, 2, 3
+  loop
+    update flow_bucket b set wake_at = case when b.parked then clock() end where b.tenant = p_tenant and b.name = x.name and b.key = x.key;
+  end loop;
+end $$;

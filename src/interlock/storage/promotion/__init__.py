@@ -1,0 +1,1 @@
+"""Promotion of a SQLite file to PostgreSQL while its jobs keep running."""

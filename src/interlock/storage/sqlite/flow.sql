@@ -1,0 +1,83 @@
+-- name: any_limit
+SELECT EXISTS (SELECT 1 FROM flow_limit WHERE tenant = ?);
+
+-- name: limits
+SELECT f.name, f.rules FROM json_each(:names) n CROSS JOIN flow_limit f ON f.tenant = :tenant AND f.name = n.value;
+
+-- name: buckets
+SELECT b.name, b.key, b.used, b.levels, b.as_of, b.held_until, b.ticket, b.parked, b.turn, b.served
+FROM json_each(:names) n CROSS JOIN flow_bucket b ON b.tenant = :tenant AND b.name = n.value ->> 0 AND b.key = n.value ->> 1;
+
+-- name: due_buckets
+-- Buckets that may have room for their parked jobs.
+SELECT name, key, used, levels, as_of, held_until, ticket, parked, turn, served FROM flow_bucket
+WHERE tenant = :tenant AND wake_at <= :now AND wake_at IS NOT NULL ORDER BY wake_at;
+
+-- name: candidates
+-- The rank and limits of jobs that a claim has chosen, in the same order.
+SELECT j.priority, j.run_at, b.limits, j.limit_name, j.limit_key FROM json_each(:seqs) s CROSS JOIN job j ON j.tenant = :tenant AND j.seq = s.value
+CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq ORDER BY s.key;
+
+-- name: ended
+-- The limits of jobs whose leases have ended, and the usage that they reported.
+SELECT b.limits, j.id, j.fence, j.verb, CASE WHEN j.status = 'succeeded' THEN r.usage END, u.usage
+FROM json_each(:seqs) s CROSS JOIN job_body b ON b.tenant = :tenant AND b.seq = s.value
+CROSS JOIN job j ON j.tenant = b.tenant AND j.seq = b.seq
+LEFT JOIN job_result r ON r.tenant = b.tenant AND r.seq = b.seq
+LEFT JOIN run_usage u ON u.tenant = j.tenant AND u.job_id = j.id AND u.fence = j.fence WHERE b.limits IS NOT NULL;
+
+-- name: usage_steps
+SELECT s.job_id, s.seq, s.name, s.occurrence, s.result, s.function, s.fence, s.at, s.sanitized FROM job_step s INDEXED BY job_step_once
+WHERE s.tenant = :tenant AND s.job_id = :id AND s.name = :name ORDER BY s.seq;
+
+-- name: limits_of
+SELECT DISTINCT b.limits FROM json_each(:seqs) s CROSS JOIN job_body b ON b.tenant = :tenant AND b.seq = s.value WHERE b.limits IS NOT NULL;
+
+-- name: save
+INSERT INTO flow_bucket (tenant, name, key, used, levels, as_of, held_until, ticket, parked, wake_at, turn, served)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET used = excluded.used, levels = excluded.levels, as_of = excluded.as_of,
+  held_until = excluded.held_until, ticket = excluded.ticket, parked = excluded.parked, wake_at = excluded.wake_at,
+  turn = excluded.turn, served = excluded.served;
+
+-- name: wake
+-- Let the next claim look at the parked jobs of a bucket.
+UPDATE flow_bucket SET wake_at = ? WHERE tenant = ? AND name = ? AND key = ? AND parked = 1;
+
+-- name: places_of
+-- The eligibility keys of jobs, and the buckets that show them.
+SELECT seq, eligibility_key, limit_name, limit_key FROM job WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
+
+-- name: move
+-- Park a job in a bucket, or show it.
+UPDATE job SET eligibility_key = ?, base = ?, across_repositories = ?, across_keys = ?, parked = ?, limit_name = ?, limit_key = ?
+WHERE tenant = ? AND seq = ?;
+
+-- name: parked_keys
+-- The eligibility keys of the jobs that are parked in a bucket.
+WITH RECURSIVE k(no) AS (
+  SELECT min(j.eligibility_key) FROM job j INDEXED BY job_parked WHERE j.tenant = :tenant AND j.limit_name = :name AND j.limit_key = :key
+    AND j.parked = 1 AND j.limit_name IS NOT NULL AND (j.status = 'queued' OR j.status = 'retry')
+  UNION ALL
+  SELECT (SELECT min(j.eligibility_key) FROM job j INDEXED BY job_parked WHERE j.tenant = :tenant AND j.limit_name = :name AND j.limit_key = :key
+    AND j.parked = 1 AND j.limit_name IS NOT NULL AND (j.status = 'queued' OR j.status = 'retry') AND j.eligibility_key > k.no) FROM k WHERE k.no IS NOT NULL)
+SELECT no FROM k WHERE no IS NOT NULL;
+
+-- name: of_bucket
+-- The first jobs of one eligibility key in a bucket: those that are parked in it, or that it shows.
+SELECT j.seq FROM job j INDEXED BY job_parked WHERE j.tenant = :tenant AND j.limit_name = :name AND j.limit_key = :key AND j.parked = :parked
+  AND j.eligibility_key = :no AND j.limit_name IS NOT NULL AND (j.status = 'queued' OR j.status = 'retry') ORDER BY j.run_at, j.seq LIMIT :most;
+
+-- name: now_served
+-- The turn of a fair limit that is served now; without parked jobs, the last one.
+SELECT coalesce((SELECT min(turn) FROM flow_bucket INDEXED BY flow_bucket_turns WHERE tenant = :tenant AND name = :name AND turn IS NOT NULL),
+  (SELECT max(served) FROM flow_bucket INDEXED BY flow_bucket_served WHERE tenant = :tenant AND name = :name AND served IS NOT NULL), 0);
+
+-- name: first_turns
+SELECT key, used, levels, as_of, held_until, ticket, parked, turn, served FROM flow_bucket INDEXED BY flow_bucket_turns
+WHERE tenant = :tenant AND name = :name AND turn IS NOT NULL ORDER BY turn LIMIT :most;
+
+-- name: heads
+-- The rank and limits of parked jobs.
+SELECT j.priority, j.run_at, j.seq, b.limits FROM job j CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
+WHERE j.tenant = :tenant AND j.seq IN (SELECT value FROM json_each(:seqs));

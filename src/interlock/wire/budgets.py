@@ -1,0 +1,91 @@
+"""Budgets in JSON: the request, the response body, and back."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from interlock.domain.budget import PREFIX, TREE, BudgetState, OnExceed, Per, Period
+from interlock.domain.limits import Limit
+from interlock.domain.timestamps import when
+from interlock.wire import instant, responses
+
+
+class BudgetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A budget: an amount of units in total, or per calendar period in a time zone."""
+
+    amount: dict[str, float]
+    per: Per | None = None
+    timezone: str = "UTC"
+    on_exceed: OnExceed = OnExceed.PAUSE
+
+
+class BudgetShape(responses.Shape, frozen=True, kw_only=True):
+    """A budget and what its jobs have spent and reserved in the current period."""
+
+    name: str
+    amount: dict[str, float]
+    per: Per | None
+    timezone: str
+    on_exceed: OnExceed
+    spent: dict[str, float]
+    reserved: dict[str, float]
+    available: dict[str, float]
+    running: int
+    waiting: int
+    resets_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class JobBudgetShape(responses.Shape, frozen=True, kw_only=True):
+    """The budget of a job and its descendants, and what they have spent and reserved."""
+
+    root_id: str
+    amount: dict[str, float]
+    spent: dict[str, float]
+    reserved: dict[str, float]
+    available: dict[str, float]
+    running: int
+    waiting: int
+    created_at: datetime
+    updated_at: datetime
+
+
+def job_budget_to_dict(found: BudgetState) -> dict[str, Any]:
+    """Serialize the budget of a tree."""
+    amounts = {name: dict(getattr(found, name)) for name in ("amount", "spent", "reserved", "available")}
+    times = {name: when(getattr(found, name)) for name in ("created_at", "updated_at")}
+    counts = {"running": found.running, "waiting": found.waiting}
+    return {"root_id": found.name.removeprefix(TREE)} | amounts | counts | times
+
+
+def job_budget_of(body: bytes | msgspec.Raw) -> BudgetState:
+    """Decode the budget of a tree."""
+    given = msgspec.structs.asdict(msgspec.json.decode(body, type=JobBudgetShape))
+    name = TREE + given.pop("root_id")
+    times = {name: instant(given[name], name) for name in ("created_at", "updated_at")}
+    return BudgetState(name, per=None, timezone="UTC", on_exceed=OnExceed.PAUSE, resets_at=None, **given | times)
+
+
+def budget_from(name: str, request: BudgetRequest) -> Limit:
+    """Return the budget that a request describes, as a limit."""
+    period = Period(request.per, request.timezone, request.on_exceed).check()
+    return Limit(PREFIX + name, units=request.amount, budget=period)
+
+
+def budget_to_dict(found: BudgetState) -> dict[str, Any]:
+    """Serialize a budget."""
+    amounts = {name: dict(getattr(found, name)) for name in ("amount", "spent", "reserved", "available")}
+    times = {name: when(getattr(found, name)) for name in ("created_at", "updated_at")}
+    resets_at = None if found.resets_at is None else when(found.resets_at)
+    return found._asdict() | amounts | times | {"resets_at": resets_at}
+
+
+def budget_of(body: bytes | msgspec.Raw) -> BudgetState:
+    """Decode a budget."""
+    given = msgspec.structs.asdict(msgspec.json.decode(body, type=BudgetShape))
+    times = {name: instant(given[name], name) for name in ("resets_at", "created_at", "updated_at")}
+    return BudgetState(**given | times)

@@ -1,0 +1,135 @@
+"""Notification channels in JSON: the request, the response body, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from interlock.domain.channel import (
+    DEFAULT_EVENTS,
+    DEFAULT_INTERVAL_SECONDS,
+    Address,
+    ChannelTest,
+    Kind,
+    NotificationChannel,
+)
+from interlock.domain.timestamps import when
+from interlock.wire import instant, invalid, responses
+
+
+class ChannelRequest(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    rename={"sender": "from", "recipients": "to"},
+):
+    """A channel: `url` for slack, teams and webhook, the members from `host` on for email."""
+
+    kind: str
+    events: list[str] = msgspec.field(default_factory=lambda: list(DEFAULT_EVENTS))
+    types: list[str] | None = None
+    tags: list[str] | None = None
+    min_risk: str | None = None
+    min_interval_seconds: float = DEFAULT_INTERVAL_SECONDS
+    url: str | None = None
+    secret: str | None = None
+    host: str | None = None
+    port: int | None = None
+    tls: str | None = None
+    username: str | None = None
+    password: str | None = None
+    sender: str | None = None
+    recipients: list[str] = []
+
+    def __repr__(self) -> str:
+        return f"ChannelRequest(kind={self.kind!r})"  # without secrets
+
+
+def channel_request(values: Mapping[str, Any]) -> ChannelRequest:
+    """Build a request from Python values."""
+    try:
+        return msgspec.convert(dict(values), ChannelRequest)
+    except msgspec.ValidationError as error:
+        raise invalid(error) from None
+
+
+class ChannelShape(
+    responses.Shape, frozen=True, kw_only=True, rename={"sender": "from", "recipients": "to"}
+):  # fmt: skip
+    """A channel without its secrets: of a URL only the host."""
+
+    name: str
+    kind: str
+    events: list[str]
+    types: list[str] | None
+    tags: list[str] | None
+    min_risk: str | None
+    min_interval_seconds: float
+    host: str
+    port: int | None
+    tls: str | None
+    username: str | None
+    sender: str | None
+    recipients: list[str]
+    consecutive_failures: int
+    disabled_at: datetime | None
+    created_at: datetime
+    created_by: str
+    updated_at: datetime
+
+
+class ChannelTestShape(responses.Shape, frozen=True, kw_only=True):
+    """The result of a test message; `status_code` is of HTTP or SMTP."""
+
+    delivered: bool
+    status_code: int | None
+    error: str | None
+
+
+def channel_to_dict(found: NotificationChannel) -> dict[str, Any]:
+    """Serialize a channel."""
+    address = found.address
+    return {
+        "name": found.name,
+        "kind": str(found.kind),
+        "events": list(found.events),
+        "types": None if found.types is None else list(found.types),
+        "tags": None if found.tags is None else list(found.tags),
+        "min_risk": found.min_risk,
+        "min_interval_seconds": found.min_interval_seconds,
+        "host": address.host,
+        "port": address.port,
+        "tls": address.tls,
+        "username": address.username,
+        "from": address.sender,
+        "to": list(address.recipients),
+        "consecutive_failures": found.failures,
+        "disabled_at": None if found.disabled_at is None else when(found.disabled_at),
+        "created_at": when(found.created_at),
+        "created_by": found.created_by,
+        "updated_at": when(found.updated_at),
+    }
+
+
+def channel_of(body: bytes | msgspec.Raw) -> NotificationChannel:
+    """Decode a channel."""
+    given = msgspec.json.decode(body, type=ChannelShape)
+    return NotificationChannel(
+        given.name, Kind(given.kind),
+        Address(given.host, given.port, given.tls, given.username, given.sender, tuple(given.recipients)),
+        tuple(given.events), None if given.types is None else tuple(given.types),
+        None if given.tags is None else tuple(given.tags), given.min_risk, given.min_interval_seconds,
+        given.consecutive_failures, instant(given.disabled_at, "disabled_at"),
+        instant(given.created_at, "created_at") or 0, given.created_by, instant(given.updated_at, "updated_at") or 0,
+    )  # fmt: skip
+
+
+def channel_test_of(body: bytes | msgspec.Raw) -> ChannelTest:
+    """Decode the result of a test message."""
+    given = msgspec.json.decode(body, type=ChannelTestShape)
+    return ChannelTest(given.delivered, given.status_code, given.error)

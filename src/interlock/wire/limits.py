@@ -1,0 +1,123 @@
+"""Limits in JSON: the request, the response body, and back."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from interlock.domain.limits import BucketState, Limit, LimitState
+from interlock.domain.timestamps import when
+from interlock.wire import instant, responses
+
+
+class Rate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Amounts of units per period. The burst is the largest amount at one time; by default that of one period."""
+
+    units: dict[str, float]
+    per_seconds: float = 60.0
+    burst: dict[str, float] | None = None
+
+
+class LimitRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A limit: concurrency, a rate, or both; with `keyed`, for each key that jobs name.
+
+    With `fair`, the keys are served in turn, by their `weights`; 1 for a key without one.
+    """
+
+    concurrency: int | None = None
+    rate: Rate | None = None
+    keyed: bool = False
+    fair: bool = False
+    weights: dict[str, float] | None = None
+
+
+class BucketShape(responses.Shape, frozen=True, kw_only=True):
+    """The state of one key of a limit."""
+
+    key: str
+    used: int
+    available: dict[str, float]
+    waiting: int
+    held_until: datetime | None
+    held_by: str | None
+    hold_reason: str | None
+
+
+class LimitShape(responses.Shape, frozen=True, kw_only=True):
+    """A limit and its state. With keys, `used` and `waiting` are sums over all keys, and `available` is empty."""
+
+    name: str
+    concurrency: int | None
+    rate: Rate | None
+    keyed: bool
+    fair: bool
+    weights: dict[str, float]
+    used: int
+    available: dict[str, float]
+    waiting: int
+    held_until: datetime | None
+    held_by: str | None
+    hold_reason: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+def limit_from(name: str, request: LimitRequest) -> Limit:
+    """Return the limit that a request describes, not validated."""
+    keys: dict[str, Any] = {"keyed": request.keyed, "fair": request.fair, "weights": request.weights or {}}
+    if request.rate is None:
+        return Limit(name, request.concurrency, **keys)
+    rate = request.rate
+    return Limit(name, request.concurrency, rate.units, rate.per_seconds, rate.burst or {}, **keys)
+
+
+def bucket_to_dict(state: BucketState) -> dict[str, Any]:
+    """Serialize the state of a bucket."""
+    until = None if state.held_until is None else when(state.held_until)
+    return state._asdict() | {"available": dict(state.available), "held_until": until}
+
+
+def limit_to_dict(found: LimitState) -> dict[str, Any]:
+    """Serialize a limit with its state."""
+    limit, state = found.limit, bucket_to_dict(found.state)
+    del state["key"]
+    rate = {"units": dict(limit.units), "per_seconds": limit.per_seconds, "burst": dict(limit.burst)}
+    return {
+        "name": limit.name,
+        "concurrency": limit.concurrency,
+        "rate": rate if limit.units else None,
+        "keyed": limit.keyed,
+        "fair": limit.fair,
+        "weights": dict(limit.weights),
+        **state,
+        "created_at": when(limit.created_at),
+        "updated_at": when(limit.updated_at),
+    }
+
+
+def bucket_of(body: bytes | msgspec.Raw) -> BucketState:
+    """Decode the state of a bucket."""
+    return _state(msgspec.json.decode(body, type=BucketShape))
+
+
+def limit_of(body: bytes | msgspec.Raw) -> LimitState:
+    """Decode a limit with its state."""
+    given = msgspec.json.decode(body, type=LimitShape)
+    limit = limit_from(
+        given.name,
+        LimitRequest(
+            concurrency=given.concurrency, rate=given.rate, keyed=given.keyed, fair=given.fair, weights=given.weights
+        ),
+    )._replace(
+        created_at=instant(given.created_at, "created_at") or 0, updated_at=instant(given.updated_at, "updated_at") or 0
+    )
+    return LimitState(limit, _state(given, ""))
+
+
+def _state(given: Any, key: str | None = None) -> BucketState:
+    return BucketState(
+        given.key if key is None else key, given.used, given.available, given.waiting,
+        instant(given.held_until, "held_until"), given.held_by, given.hold_reason,
+    )  # fmt: skip
