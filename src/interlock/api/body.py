@@ -132,6 +132,7 @@ def query(raw: bytes, kind: type[S]) -> S:
         )  # fmt: skip
     except ValueError:
         raise Invalid(f"too many parameters: the limit is {MAX_PARAMETERS}") from None
+    fields = {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
     types = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
     for name, value in pairs:
@@ -154,7 +155,7 @@ def query(raw: bytes, kind: type[S]) -> S:
     except msgspec.ValidationError as error:
         raise invalid(error) from None
     for name in values:
-        if getattr(asked, name) is None:  # the text `null` has no meaning here
+        if getattr(asked, fields[name]) is None:  # the text `null` has no meaning here
             raise Invalid(f"{name} has no value", pointer=_pointer(name))
     return asked
 

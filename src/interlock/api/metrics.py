@@ -1,11 +1,9 @@
-"""Metrics of this process and of the queues of the scraper's tenant. No tenant, job or address is a label."""
+"""Metrics of this process, and of the queues and limits of one tenant. No tenant, job or address is a label."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -14,12 +12,12 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from interlock.api.admission import Admission
+from interlock.domain.limits import LimitState
 from interlock.domain.registry import QueueStats
 from interlock.domain.retry import SECOND
-from interlock.engine.metrics import EngineMetrics
+from interlock.engine.metrics import MAX_TYPES, EngineMetrics, Histogram
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
-MAX_TYPES: Final = 100
 _PLACES: Final = ("ready", "delayed", "blocked", "in_progress", "waiting_for_approval", "dead_letter")
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60)
 
@@ -42,24 +40,17 @@ class Metrics:
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         self._requests.add(method, route, status, seconds)
 
-    def text(self, queues: Sequence[QueueStats], *, now: int) -> bytes:
-        """Return all metrics, with the queue metrics of one tenant."""
-        return generate_latest(self.registry) + self.of_queues(queues, now=now)
+    def text(self, queues: Sequence[QueueStats], limits: Sequence[LimitState], *, now: int) -> bytes:
+        """Return all metrics, with the queue and limit metrics of one tenant."""
+        return generate_latest(self.registry) + self.of_tenant(queues, limits, now=now)
 
     @staticmethod
-    def of_queues(queues: Sequence[QueueStats], *, now: int) -> bytes:
-        """Return queue metrics; types beyond the largest ones are aggregated."""
+    def of_tenant(queues: Sequence[QueueStats], limits: Sequence[LimitState], *, now: int) -> bytes:
+        """Return queue and limit metrics; types beyond the largest ones are aggregated."""
         state = CollectorRegistry()
         state.register(_OfQueues(queues, now))
+        state.register(_OfLimits(limits))
         return generate_latest(state)
-
-
-class _Times:
-    """Request durations of one route: the count per bucket, and the sum."""
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(_BUCKETS) + 1)
-        self.sum = 0.0
 
 
 class _OfRequests(Collector):
@@ -67,15 +58,11 @@ class _OfRequests(Collector):
 
     def __init__(self) -> None:
         self._answered: Counter[tuple[str, str, int]] = Counter()
-        self._took: dict[str, _Times] = {}
+        self._took = Histogram(_BUCKETS)
 
     def add(self, method: str, route: str, status: int, seconds: float) -> None:
         self._answered[method, route, status] += 1
-        took = self._took.get(route)
-        if took is None:
-            took = self._took[route] = _Times()
-        took.counts[bisect_left(_BUCKETS, seconds)] += 1
-        took.sum += seconds
+        self._took.add((route,), seconds)
 
     def collect(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
@@ -84,16 +71,12 @@ class _OfRequests(Collector):
         for (method, route, status), count in sorted(self._answered.items()):
             requests.add_metric((method, route, str(status)), count)
         yield requests
-        seconds = HistogramMetricFamily(
+        yield _histogram(
             "interlock_http_request_seconds",
             "Request duration, from the first header to the last byte.",
-            labels=("route",),
+            ("route",),
+            self._took,
         )
-        for route, took in sorted(self._took.items()):
-            bounds = [*(f"{float(bound)}" for bound in _BUCKETS), "+Inf"]
-            buckets = list(zip(bounds, accumulate(took.counts), strict=True))
-            seconds.add_metric((route,), buckets, took.sum)
-        yield seconds
 
 
 class _OfEngine(Collector):
@@ -106,6 +89,15 @@ class _OfEngine(Collector):
         counts = self._counts
         yield CounterMetricFamily("interlock_jobs_enqueued", "Jobs enqueued.", counts.enqueued)
         yield CounterMetricFamily("interlock_jobs_claimed", "Jobs claimed.", counts.claimed)
+        yield _histogram(
+            "interlock_job_wait_seconds", "Time from run_at to the claim of a job.", ("type",), counts.waited
+        )
+        yield _histogram(
+            "interlock_job_run_seconds",
+            "Time from the claim of a job to the end of its run.",
+            ("type", "status"),
+            counts.ran,
+        )
         moved = CounterMetricFamily(
             "interlock_job_transitions", "Transitions of jobs: finishes, expiries, cancels.", labels=("verb", "status")
         )
@@ -132,6 +124,13 @@ class _OfEngine(Collector):
         yield merged
 
 
+def _histogram(name: str, about: str, labels: Sequence[str], values: Histogram) -> Metric:
+    family = HistogramMetricFamily(name, about, labels=labels)
+    for series, buckets, total in values.series():
+        family.add_metric(series, buckets, total)
+    return family
+
+
 class _OfQueues(Collector):
     """Queue metrics of one tenant; types beyond the largest ones are aggregated."""
 
@@ -155,6 +154,28 @@ class _OfQueues(Collector):
                 depths.add_metric(("", at), sum(getattr(queue, at) for queue in others))
         yield depths
         yield oldest
+
+
+class _OfLimits(Collector):
+    """Metrics of the limits of one tenant; with keys, sums over all keys."""
+
+    def __init__(self, limits: Sequence[LimitState]) -> None:
+        self._limits = limits
+
+    def collect(self) -> Iterator[Metric]:
+        running = GaugeMetricFamily("interlock_limit_running", "Running jobs that name a limit.", labels=("limit",))
+        waiting = GaugeMetricFamily("interlock_limit_waiting", "Due jobs that name a limit.", labels=("limit",))
+        available = GaugeMetricFamily(
+            "interlock_limit_available", "Amount available of each unit.", labels=("limit", "unit")
+        )
+        held = GaugeMetricFamily("interlock_limit_held", "Whether a limit is held.", labels=("limit",))
+        for limit, state in self._limits:
+            running.add_metric((limit.name,), state.used)
+            waiting.add_metric((limit.name,), state.waiting)
+            for unit, amount in state.available.items():
+                available.add_metric((limit.name, unit), amount)
+            held.add_metric((limit.name,), state.held_until is not None)
+        yield from (running, waiting, available, held)
 
 
 def _size(queue: QueueStats) -> int:

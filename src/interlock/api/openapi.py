@@ -148,6 +148,7 @@ class Leads(NamedTuple):
 _JOB: Final = (
     "get_job", "list_history", "list_events", "list_steps", "list_artifacts", "list_children", "wait_for_result",
     "explain_job", "edit_job", "cancel", "revoke", "redrive",
+    "run_now", "acknowledge",
 )  # fmt: skip
 LEADS: Final = {
     "enqueue": Leads("job_id", "/id", _JOB),

@@ -18,7 +18,7 @@ from interlock.wire.encode import event_to_dict
 MEDIA_TYPE: Final = "text/event-stream"
 KEEP_ALIVE: Final = b": still here\n\n"
 _HELLO: Final = b"retry: 1000\n\n"
-_END: Final = b"event: end\ndata: {}\n\n"
+END: Final = b"event: end\ndata: {}\n\n"
 
 
 async def of_job(call: RequestContext[None, Nothing]) -> Response:
@@ -32,7 +32,7 @@ async def of_job(call: RequestContext[None, Nothing]) -> Response:
     async def pieces() -> AsyncIterator[bytes]:
         async for page in pages:
             yield b"".join(_event(str(row.seq), row) for row in page) or KEEP_ALIVE
-        yield _END
+        yield END
 
     return streamed(call, pieces(), pages)
 

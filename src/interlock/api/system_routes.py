@@ -14,6 +14,8 @@ from interlock.wire import responses
 
 routes = RouteTable()
 
+MAX_LIMITS: Final = 100  # in the metrics
+
 
 @routes.add("GET", "/healthz", needs_credential=False, answers={200: responses.Health})
 async def healthz(call: RequestContext[None, Nothing]) -> Response:
@@ -31,9 +33,11 @@ async def readyz(call: RequestContext[None, Nothing]) -> Response:
 
 @routes.add("GET", "/metrics", roles=["operate"], answers={200: None}, produces="text/plain")
 async def metrics_text(call: RequestContext[None, Nothing]) -> Response:
-    """Return metrics of this process and of the queues of the caller's tenant."""
-    queues, now = await call.engine.queries.queues(call.who.tenant), await call.engine.queries.now()
-    return Response(200, call.service.metrics.text(queues, now=now), media_type=metrics.CONTENT_TYPE)
+    """Return metrics of this process and of the queues and limits of the caller's tenant."""
+    tenant = call.who.tenant
+    queues, now = await call.engine.queries.queues(tenant), await call.engine.queries.now()
+    limits = await call.engine.flow.page(tenant, limit=MAX_LIMITS)
+    return Response(200, call.service.metrics.text(queues, limits, now=now), media_type=metrics.CONTENT_TYPE)
 
 
 def pages(document: dict[str, Any]) -> list[Route]:

@@ -1,4 +1,4 @@
-"""`interlock approvals`: list, show, approve, deny, link."""
+"""`interlock approvals`: list, show, approve, deny, answer, decline, link."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from interlock.cli import ids, output
 from interlock.cli.runner import ANYWHERE, Anywhere, Limit, run
 from interlock.client.port import Client
-from interlock.domain.approval import Approval, ApprovalFilter, ApprovalLink, ApprovalStatus, Decision
+from interlock.domain.approval import Approval, ApprovalFilter, ApprovalKind, ApprovalLink, ApprovalStatus, Decision
 from interlock.wire.encode import approval_to_dict
 
 app = App(name="approvals", help="List and decide approvals.")
@@ -48,9 +48,10 @@ def list_(
         "approvals",
         run(common, command),
         approval_to_dict,
-        ("id", "job", "status", "votes", "risk", "expires", "prompt"),
+        ("id", "job", "kind", "status", "votes", "risk", "expires", "prompt"),
         lambda g: (
-            g.id, g.job_id, g.status, f"{_in_favour(g)}/{g.required}", g.risk, output.time(g.expires_at), g.prompt[:80],
+            g.id, g.job_id, g.kind, g.status, f"{_in_favour(g)}/{g.required}", g.risk, output.time(g.expires_at),
+            g.prompt[:80],
         ),
     )  # fmt: skip
 
@@ -83,6 +84,25 @@ def approve(
 @app.command
 def deny(approval_id: str, *, comment: Comment = None, digest: Digest = None, common: Anywhere = ANYWHERE) -> None:
     """Deny a pending approval; its job fails, or resumes if on_deny is resume."""
+    _decide(common, approval_id, Decision.DENY, comment, None, digest)
+
+
+@app.command
+def answer(
+    approval_id: str,
+    data: Annotated[str, Parameter(help="the answer: JSON that is valid against the schema of the question")],
+    *,
+    comment: Comment = None,
+    digest: Digest = None,
+    common: Anywhere = ANYWHERE,
+) -> None:
+    """Answer a pending question; its job resumes with the answer."""
+    _decide(common, approval_id, Decision.APPROVE, comment, data, digest)
+
+
+@app.command
+def decline(approval_id: str, *, comment: Comment = None, digest: Digest = None, common: Anywhere = ANYWHERE) -> None:
+    """Decline to answer a pending question; its job resumes without an answer."""
     _decide(common, approval_id, Decision.DENY, comment, None, digest)
 
 
@@ -130,8 +150,15 @@ def _decide(
 
     approval = run(common, command)
     votes = f"vote recorded: {_in_favour(approval)} of {output.counted(approval.required, 'vote')}"
-    line = votes if approval.status is ApprovalStatus.OPEN else str(approval.status)
+    line = votes if approval.status is ApprovalStatus.OPEN else _outcome(approval)
     common.show(approval_to_dict(approval), line)
+
+
+def _outcome(approval: Approval) -> str:
+    """Return the decision in the words of its command: a question is answered or declined."""
+    if approval.kind is ApprovalKind.QUESTION:
+        return "answered" if approval.status is ApprovalStatus.APPROVED else "declined"
+    return str(approval.status)
 
 
 def _in_favour(approval: Approval) -> int:

@@ -75,7 +75,7 @@ async def _clients(client: Client, all_tenants: bool) -> list[Client]:
         return [client]
     if not isinstance(client, LocalClient):
         raise Invalid("a server verifies one tenant only: use --database for all tenants", pointer="/server")
-    return [LocalClient(client.engine, local(tenant)) for tenant in sorted(await client.engine.store.tenants())]
+    return [LocalClient(client.engine, local(tenant)) for tenant in sorted(await client.engine.store.audit.tenants())]
 
 
 @app.command

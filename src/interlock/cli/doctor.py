@@ -104,7 +104,7 @@ class Broken(NamedTuple):
 
 async def _broken(store: Store, actor: str | None) -> list[Broken]:
     """Return rows of any tenant that break an invariant; if `actor` is given, repair them one at a time."""
-    found = [fault for tenant in await store.tenants() for fault in await store.faults(tenant, MAX_FAULTS)]
+    found = [fault for tenant in await store.audit.tenants() for fault in await store.faults(tenant, MAX_FAULTS)]
     if actor is None:
         return [Broken(fault) for fault in found]
     done = [Broken(fault, await store.repair(fault, actor)) for fault in found]

@@ -16,17 +16,23 @@ from cyclopts import App, Parameter
 from interlock import wire
 from interlock.cli import ids as short
 from interlock.cli import output
+from interlock.cli.limits import amounts_of
 from interlock.cli.runner import ANYWHERE, REFUSED, UNSUCCESSFUL, Anywhere, Limit, Yes, give_up, run, timed
 from interlock.client.port import Changes, Client, Edits
 from interlock.domain import json_text
+from interlock.domain.budget import BudgetState
+from interlock.domain.effect import Effect
 from interlock.domain.explain import Why
 from interlock.domain.job import Enqueued, Filter, HistoryRow, Job, Receipt
 from interlock.domain.lifecycle import TERMINAL, Status
+from interlock.domain.message import Message, Published
 from interlock.domain.operations import START, Action, Bulk, Pruned
 from interlock.domain.progress import EventRow, StepRow
+from interlock.domain.stream import Chunk, StreamInfo
 from interlock.domain.usage import summed
 from interlock.errors import Invalid
-from interlock.wire.encode import event_to_dict, step_to_dict
+from interlock.wire.budgets import job_budget_to_dict
+from interlock.wire.encode import chunk_to_dict, effect_to_dict, event_to_dict, message_to_dict, step_to_dict
 from interlock.wire.job import job_to_dict, listed_job_to_dict
 
 app = App(name="jobs", help="Enqueue, inspect, cancel and redrive jobs.")
@@ -83,6 +89,9 @@ def add(
     repository: str | None = None,
     affinity: str | None = None,
     parent: str | None = None,
+    budget: Annotated[
+        tuple[str, ...], Parameter(help="amount that the job and its descendants may use, such as usd=5; repeatable")
+    ] = (),
     common: Anywhere = ANYWHERE,
 ) -> None:
     """Enqueue one job.
@@ -99,6 +108,7 @@ def add(
         "run_at": run_at, "deadline": deadline, "timeout_seconds": timeout, "max_attempts": max_attempts,
         "idempotency_key": key, "tags": list(tag), "requires": list(requires), "repository": repository,
         "affinity_key": affinity, "agent": None if agent is None else wire.AgentName(*wire.agent_of(agent)),
+        "budget": amounts_of(budget, "budget") or None,
     }  # fmt: skip
 
     async def command(client: Client) -> Enqueued:
@@ -130,6 +140,12 @@ def list_(
     stale: Annotated[
         float | None, Parameter(help="only running jobs without a heartbeat for this many seconds")
     ] = None,
+    attention: Annotated[
+        bool, Parameter(help="only unacknowledged failures, and due jobs that no present worker could claim")
+    ] = False,
+    search: Annotated[
+        str | None, Parameter(help="jobs with this ID, end of an ID, idempotency key or text in payload or error")
+    ] = None,
     limit: Limit = 50,
     before: Annotated[int | None, Parameter(help="only jobs older than this seq, to page on")] = None,
     common: Anywhere = ANYWHERE,
@@ -137,6 +153,14 @@ def list_(
     """List jobs, newest first."""
 
     async def command(client: Client) -> list[Job]:
+        if search is not None:
+            if which != ANY or stale is not None or attention or before is not None:
+                raise Invalid("--search cannot be combined with filters", pointer="/search")
+            return await client.jobs.search(search, limit=limit)
+        if attention:
+            if which != ANY or stale is not None:
+                raise Invalid("--attention cannot be combined with filters", pointer="/attention")
+            return await client.jobs.attention(before_seq=before, limit=limit)
         filter = (await which.filter(client))._replace(
             stale_seconds=wire.seconds(stale, "stale", 0, wire.MAX_DELAY_SECONDS),
             before_seq=None if before is None else wire.whole(before, "before", 0, 2**63 - 1),
@@ -276,6 +300,46 @@ def run_now(job_id: JobId, *, common: Anywhere = ANYWHERE) -> None:
     _print_waiting(common, *timed(common, command))
 
 
+@app.command
+def budget(job_id: JobId, *, common: Anywhere = ANYWHERE) -> None:
+    """Print the budget of the tree that a job belongs to, and what was spent of it."""
+
+    async def command(client: Client) -> BudgetState:
+        return await client.jobs.budget(await short.job(client, job_id))
+
+    common.show_facts(job_budget_to_dict(run(common, command)))
+
+
+@app.command
+def raise_budget(
+    job_id: JobId,
+    *,
+    amount: Annotated[list[str], Parameter(negative=(), help="amount of a unit, such as usd=5; repeatable")],
+    common: Anywhere = ANYWHERE,
+) -> None:
+    """Add to the budget of the tree that a job belongs to. Its waiting jobs continue as far as that goes."""
+
+    async def command(client: Client) -> BudgetState:
+        return await client.jobs.raise_budget(await short.job(client, job_id), amounts_of(amount, "amount"))
+
+    found = job_budget_to_dict(run(common, command))
+    common.show(found, f"{found['root_id']}: raised")
+
+
+@app.command
+def acknowledge(job_id: JobId, *, comment: str | None = None, common: Anywhere = ANYWHERE) -> None:
+    """Acknowledge a failed or dead-letter job, so that it no longer needs attention."""
+
+    async def command(client: Client) -> Job:
+        id = await short.job(client, job_id)
+        await client.jobs.acknowledge(id, comment=comment)
+        return await client.jobs.get(id)
+
+    job, now = timed(common, command)
+    line = f"{job.id}: {job.status}, acknowledged {output.time(job.acknowledged_at)} by {job.acknowledged_by}"
+    common.show(job_to_dict(job, now=now), line)
+
+
 def _print_waiting(common: Anywhere, job: Job, now: int) -> None:
     line = f"{job.id}: {job.status}, due {output.time(job.run_at)}, priority {job.priority}"
     common.show(job_to_dict(job, now=now), line)
@@ -332,6 +396,146 @@ def tail(
             _print(row, common, with_job=True)
 
     run(common, command)
+
+
+@app.command
+def send(
+    job_id: JobId,
+    name: Annotated[str, Parameter(help="the name of the message")],
+    payload: Annotated[str | None, Parameter(help="JSON")] = None,
+    *,
+    id: Annotated[str | None, Parameter(help="ID of the message: a repeated call sends nothing more")] = None,
+    common: Anywhere = ANYWHERE,
+) -> None:
+    """Send a message to a job, which can wait for it."""
+
+    async def command(client: Client) -> tuple[str, Message]:
+        to = await short.job(client, job_id)
+        return to, await client.jobs.send(to, name, payload, id=id)
+
+    to, sent = run(common, command)
+    if common.json:
+        output.print_json(message_to_dict(sent))
+    else:
+        output.print_line(f"{to}: message {sent.seq}, {sent.name}")
+
+
+@app.command
+def publish(
+    topic: str,
+    payload: Annotated[str | None, Parameter(help="JSON")] = None,
+    *,
+    id: Annotated[str | None, Parameter(help="ID of the message: a repeated call delivers nothing more")] = None,
+    retain: Annotated[float, Parameter(help="seconds in which jobs that begin to wait get it")] = 0.0,
+    common: Anywhere = ANYWHERE,
+) -> None:
+    """Send a message to all jobs that wait for a topic."""
+
+    async def command(client: Client) -> Published:
+        return await client.jobs.publish(topic, payload, id=id, retain_seconds=retain)
+
+    done = run(common, command)
+    if common.json:
+        output.print_json({"id": done.id, "delivered": done.delivered})
+    else:
+        output.print_line(f"{topic}: message {done.id} delivered to {done.delivered} jobs")
+
+
+@app.command
+def messages(
+    job_id: JobId,
+    name: Annotated[str | None, Parameter(help="only messages with this name")] = None,
+    *,
+    after: Annotated[int, Parameter(help="only messages after this seq")] = 0,
+    limit: Limit = 50,
+    common: Anywhere = ANYWHERE,
+) -> None:
+    """List the messages to a job, oldest first."""
+
+    async def command(client: Client) -> list[Message]:
+        return await client.jobs.messages(await short.job(client, job_id), name=name, after=after, limit=limit)
+
+    found = run(common, command)
+    if common.json:
+        output.print_json({"items": [message_to_dict(one) for one in found]})
+    else:
+        rows = [
+            (one.seq, one.name or f"topic {one.topic}", one.payload or "", one.sender, output.time(one.at))
+            for one in found
+        ]
+        output.table(("seq", "name", "payload", "from", "at"), rows)
+
+
+@app.command
+def effects(
+    job_id: JobId,
+    *,
+    after: Annotated[int, Parameter(help="only effects after this seq")] = 0,
+    limit: Annotated[int, Parameter(help="maximum number of effects")] = EVENT_PAGE,
+    common: Anywhere = ANYWHERE,
+) -> None:
+    """List the effects of a job, in the order in which they began."""
+
+    async def command(client: Client) -> list[Effect]:
+        return await client.jobs.effects(await short.job(client, job_id), after=after, limit=limit)
+
+    found = run(common, command)
+    if common.json:
+        output.print_json({"items": [effect_to_dict(one) for one in found]})
+    else:
+        rows = [
+            (one.seq, one.name, one.occurrence, one.state, one.key or "", one.attempt, output.time(one.started_at))
+            for one in found
+        ]
+        output.table(("seq", "name", "occurrence", "state", "key", "attempt", "started"), rows)
+
+
+@app.command
+def stream(
+    job_id: JobId,
+    name: Annotated[str | None, Parameter(help="the stream; default: list the streams of the job")] = None,
+    *,
+    after: Annotated[int, Parameter(help="only chunks after this offset")] = -1,
+    follow: Annotated[bool, Parameter(negative=(), help="print new chunks until the job is terminal")] = False,
+    common: Anywhere = ANYWHERE,
+) -> None:
+    """Print a stream of a job, or list its streams. Chunks are JSON lines with --json."""
+
+    async def command(client: Client) -> list[StreamInfo]:
+        id = await short.job(client, job_id)
+        if name is None:
+            return await client.jobs.streams(id)
+        if follow:
+            async for chunk in client.jobs.stream(id, name, after=after):
+                _print_chunk(chunk, common)
+            return []
+        last = after
+        while page := await client.jobs.chunks(id, name, after=last, limit=EVENT_PAGE):
+            for chunk in page:
+                _print_chunk(chunk, common)
+            last = page[-1].offset
+        return []
+
+    found = run(common, command)
+    if name is not None:
+        return
+    if common.json:
+        output.print_json({"items": [one._asdict() | {"updated_at": wire.when(one.updated_at)} for one in found]})
+    else:
+        rows = [(one.name, one.chunks, one.bytes, output.time(one.updated_at)) for one in found]
+        output.table(("name", "chunks", "bytes", "updated"), rows)
+
+
+def _print_chunk(chunk: Chunk, common: Anywhere) -> None:
+    """Print the bytes of a chunk as they are; on a terminal, escape control characters."""
+    if common.json:
+        sys.stdout.write(output.json_line(chunk_to_dict(chunk)))
+    elif sys.stdout.isatty():
+        lines = chunk.data.decode(errors="replace").split("\n")
+        sys.stdout.write("\n".join(map(output.escape_control, lines)))
+    else:
+        sys.stdout.buffer.write(chunk.data)
+    sys.stdout.flush()
 
 
 @app.command

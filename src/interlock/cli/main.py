@@ -19,16 +19,21 @@ from interlock.cli import (
     artifacts,
     audit,
     bench,
+    budgets,
+    channels,
     config,
     database,
     doctor,
     jobs,
+    limits,
     output,
+    promote,
     queues,
     schedules,
     subscriptions,
     tokens,
     types,
+    usage,
     worker,
     workers,
 )
@@ -63,14 +68,19 @@ app.command(approvals.app)
 app.command(agents.app)
 app.command(types.app)
 app.command(queues.app)
+app.command(limits.app)
+app.command(budgets.app)
+app.command(usage.usage)
 app.command(schedules.app)
 app.command(workers.app)
 app.command(artifacts.app)
 app.command(subscriptions.app)
+app.command(channels.app)
 app.command(tokens.app)
 app.command(audit.app)
 app.command(jobs.prune)
 app.command(database.migrate)
+app.command(promote.promote)
 app.command(database.restored)
 app.command(database.shards)
 app.command(database.history)
@@ -82,6 +92,7 @@ app.command("interlock.cli.serve:app", name="serve", help="Serve the HTTP API un
 app.command("interlock.cli.up:app", name="up", help="Run server, worker and a demo in one process on SQLite.")
 app.command("interlock.cli.mcp:app", name="mcp", help="Serve tools for agents (MCP) on standard input and output.")
 app.command(worker.app)
+app.command("interlock.cli.agent:app", name="agent", help="Run an agent CLI, such as claude, for each job of a type.")
 
 
 def main() -> None:

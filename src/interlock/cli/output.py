@@ -129,6 +129,24 @@ def progress(what: str, *, unit: str = "jobs") -> Iterator[Callable[[int], None]
 
 
 @contextmanager
+def progress_of_phases() -> Iterator[Callable[[str, int], None]]:
+    """Like `progress`, for work in several phases, each of which counts rows."""
+    errors = Console(stderr=True)
+    if errors.is_terminal:
+        with errors.status("…") as status:
+            yield lambda phase, number: status.update(f"{phase} {number} rows …")
+        return
+    reported: dict[str, int] = {}
+
+    def report(phase: str, number: int) -> None:
+        if number >= 2 * reported.get(phase, 500):
+            reported[phase] = number
+            print(f"{phase} {number} rows …", file=sys.stderr, flush=True)
+
+    yield report
+
+
+@contextmanager
 def destination(path: Path | None) -> Iterator[BinaryIO]:
     """Open standard output, or a file that only its owner can read and that is complete or absent."""
     if path is None:

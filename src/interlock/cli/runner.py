@@ -20,7 +20,17 @@ from interlock.config import Settings
 from interlock.domain import principal
 from interlock.domain.principal import Principal
 from interlock.engine.engine import Engine
-from interlock.errors import Error, Invalid, Malformed, NotFound, SchemaMismatch, StorageBroken, TooLarge, Unavailable
+from interlock.errors import (
+    DatabasePromoted,
+    Error,
+    Invalid,
+    Malformed,
+    NotFound,
+    SchemaMismatch,
+    StorageBroken,
+    TooLarge,
+    Unavailable,
+)
 
 T = TypeVar("T")
 
@@ -224,6 +234,8 @@ def exit_code(error: Error) -> int:
         case NotFound():
             return NOT_FOUND
         case Invalid() | Malformed() | TooLarge():
+            return REFUSED
+        case DatabasePromoted():
             return REFUSED
         case SchemaMismatch() | StorageBroken():
             return FAILED

@@ -27,6 +27,7 @@ from interlock.dashboard.sessions import Sessions
 from interlock.domain.webhook_url import Allowance
 from interlock.engine.engine import Engine
 from interlock.engine.outbound_http import OutboundClient
+from interlock.engine.sign_in import Provider
 from interlock.errors import Invalid
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ def serve(
     *,
     host: Annotated[str | None, Parameter(help="address to listen on (INTERLOCK_HOST)")] = None,
     port: Annotated[int | None, Parameter(help="port to listen on; 0 for a free one (INTERLOCK_PORT)")] = None,
-    auth: Annotated[str | None, Parameter(help="off, tokens, jwt, or tokens,jwt (INTERLOCK_AUTH)")] = None,
+    auth: Annotated[str | None, Parameter(help="off, or some of tokens,jwt,oidc (INTERLOCK_AUTH)")] = None,
     common: Common = COMMON,
 ) -> None:
     """Serve the HTTP API until SIGTERM or SIGINT; requests in flight are completed first."""
@@ -59,12 +60,13 @@ async def _serve(settings: Settings) -> None:
     async with (
         outbound(settings) as keys,
         assemble.open_adapters(settings, keys.fetch) as adapters,
+        assemble.open_provider(settings, keys) as provider,
         assemble.engine_of(settings, trust=assemble.trust(settings, keys.fetch)) as engine,
     ):
         warn_of_readers(settings.database)
         engine.maintenance.start()
         engine.sender.start()
-        service = await application(engine, settings, adapters)
+        service = await application(engine, settings, adapters, provider)
         with listen(settings.host, settings.port) as listening:
             server = Server(service, listening)
             _print_addresses(url_of(listening), settings)
@@ -90,10 +92,15 @@ def warn_of_readers(database: str) -> None:
             log.warning("%s", fault)
 
 
-async def application(engine: Engine, settings: Settings, adapters: Sequence[Adapter] = ()) -> Middleware:
+async def application(
+    engine: Engine, settings: Settings, adapters: Sequence[Adapter] = (), provider: Provider | None = None
+) -> Middleware:
     """Return the application: the API and the dashboard."""
     key = await engine.queries.signing_key()
-    dashboard = Dashboard(engine, auth=bool(settings.auth), tenant=settings.tenant, sessions=Sessions(key))
+    dashboard = Dashboard(
+        engine, auth=bool(settings.auth), tenant=settings.tenant, sessions=Sessions(key), provider=provider,
+        accepts_tokens=settings.auth != ("oidc",), trace_url=settings.trace_url,
+    )  # fmt: skip
     meant = replace(options(settings, adapters), cursor_key=hmac.digest(key, b"interlock cursors", "sha256"))
     return create_app(engine, meant, mounts=dashboard.mounts)
 

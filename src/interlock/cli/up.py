@@ -23,11 +23,12 @@ from interlock.cli import logs, output, serve
 from interlock.cli.runner import COMMON, Common, guard, loop_factory
 from interlock.cli.worker import find
 from interlock.client.local import LocalClient
-from interlock.client.port import Jobs
+from interlock.client.port import Approvals, Jobs
 from interlock.config import Settings
 from interlock.demo import seed
 from interlock.demo.tasks import app as demo
 from interlock.domain import json_text
+from interlock.domain.approval import ApprovalKind
 from interlock.domain.job import Filter, HistoryRow, Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.principal import local
@@ -113,7 +114,9 @@ async def _up(settings: Settings, tasks: Tasks) -> None:
         with listen(settings.host, settings.port) as listening:
             server = Server(await serve.application(engine, settings, adapters), listening)
             _introduce(url_of(listening), settings, command)
-            await _serve_beside(server, TransitionPrinter(client.jobs, command).report(), _work(tasks, settings))
+            await _serve_beside(
+                server, TransitionPrinter(client.jobs, client.approvals, command).report(), _work(tasks, settings)
+            )
     output.print_line("stopped; unfinished jobs resume at the next start")
 
 
@@ -172,15 +175,15 @@ class Command:
 class TransitionPrinter:
     """Prints every transition of the newest jobs; `command` formats the commands it suggests."""
 
-    def __init__(self, jobs: Jobs, command: Command) -> None:
-        self._jobs, self._command = jobs, command
+    def __init__(self, jobs: Jobs, approvals: Approvals, command: Command) -> None:
+        self._jobs, self._approvals, self._command = jobs, approvals, command
         self._printed: dict[str, int] = {}  # versions by job
 
     async def report(self) -> None:
         """Print new transitions until cancelled."""
         for job in await self._jobs.list(NEWEST):
             self._printed[job.id] = job.version
-            self._advise(job)
+            await self._advise(job)
         while True:
             with contextlib.suppress(Unavailable):  # the worker logs it
                 await self._print_new()
@@ -193,7 +196,7 @@ class TransitionPrinter:
         for row, job in sorted(moves, key=lambda move: (move[0].at, move[0].job_id, move[0].version)):
             output.print_line(line(row, job))
             if row.version == job.version:
-                self._advise(job)
+                await self._advise(job)
 
     async def _moves(self, job_id: str) -> list[tuple[HistoryRow, Job]]:
         """Return the transitions of a job that were not printed yet, with the job as of the last of them or later."""
@@ -206,9 +209,12 @@ class TransitionPrinter:
         self._printed[job_id] = max((row.version for row in rows), default=printed)
         return [(row, job) for row in rows]
 
-    def _advise(self, job: Job) -> None:
+    async def _advise(self, job: Job) -> None:
         if job.status is Status.WAITING_FOR_APPROVAL:
-            output.print_line(f"          {self._command(f'approvals approve {job.approval_id}')}")
+            is_question = (await self._approvals.get(str(job.approval_id))).kind is ApprovalKind.QUESTION
+            answer = f'answer {job.approval_id} \'{{"answer": "…"}}\''
+            decide = answer if is_question else f"approve {job.approval_id}"
+            output.print_line(f"          {self._command(f'approvals {decide}')}")
         elif job.status is Status.DEAD_LETTER:
             output.print_line(f"          {self._command(f'jobs why {job.id}')}")
 

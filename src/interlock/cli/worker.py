@@ -101,7 +101,7 @@ def serve(order: WorkerOptions) -> None:
         refuse(str(error))
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_run(one, tasks, order))
+            runner.run(run_worker(one, tasks, order))
     except Error as error:
         logger().critical("worker ended", code=error.code, error=str(error))
         sys.exit(exit_code(error))
@@ -118,7 +118,8 @@ def work_for(tasks: Tasks, common: Anywhere) -> None:
         tasks.connect_by(lambda: assemble.client_of(settings))
 
 
-async def _run(one: Worker, tasks: Tasks, order: WorkerOptions) -> None:
+async def run_worker(one: Worker, tasks: Tasks, order: WorkerOptions) -> None:
+    """Run a worker until it finishes or a signal stops it."""
     loop = asyncio.get_running_loop()
     signals = 0
 

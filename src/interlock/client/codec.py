@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import NoneType
@@ -16,15 +17,18 @@ from msgspec import Raw, Struct, defstruct
 from interlock import errors, wire
 from interlock.client.port import LeasedJob
 from interlock.domain import json_text
-from interlock.domain.approval import Approval, OnDeny, Vote
+from interlock.domain.approval import Approval, ApprovalKind, OnDeny, Vote
 from interlock.domain.artifact import Artifact
 from interlock.domain.decide import CompleteJob, FailJob, ReleaseJob
+from interlock.domain.effect import Effect
 from interlock.domain.explain import Reason, Why
 from interlock.domain.job import Filter, HeartbeatReply, HistoryRow, Job, Receipt
+from interlock.domain.message import AwaitMessage, Message
 from interlock.domain.operator_log import LogRow
 from interlock.domain.policy import ANY, ClaimFilter
 from interlock.domain.progress import Event, EventRow, StepRow, fitted
 from interlock.domain.registry import Agent, Defaults, JobType, QueueStats
+from interlock.domain.stream import Chunk, NewChunk, StreamInfo
 from interlock.domain.token import Token
 from interlock.domain.webhook import Delivery, Subscription
 from interlock.domain.worker_presence import Presence
@@ -99,6 +103,8 @@ def claim_body(ask: ClaimFilter, worker: str, wait_seconds: float) -> bytes:
 def order_body(order: Any, worker: str, **more: object) -> bytes:
     """Encode a command of a lease holder by its field names; the job is in the path or in `more`."""
     fields = {name: _encodable_field(name, value) for name, value in order._asdict().items() if name not in UNSENT}
+    if fields.get("kind") == ApprovalKind.QUESTION:  # has one answer: the server rejects both members
+        del fields["required"], fields["on_deny"]
     return encoded(fields | {"worker": worker} | more)
 
 
@@ -112,6 +118,8 @@ def _encodable_field(name: str, value: Any) -> object:
             return None if value is None else wire.when(value)
         case "checkpoint" if value is not None:
             return Raw(encoded({"seq": value.seq, "data": raw(value.data, "checkpoint")}))
+        case "message" if isinstance(value, AwaitMessage):
+            return value.to_dict()
         case "events":
             return [Raw(event_body(one)) for one in value] or None
         case _:
@@ -123,6 +131,10 @@ def event_body(event: Event) -> bytes:
     payload, message = raw(event.payload, "event"), fitted(event.message, event.payload, wire.LIMITS.event)
     at = None if event.at is None else wire.when(event.at)
     return encoded({"id": event.id, "level": str(event.level), "message": message, "payload": payload, "at": at})
+
+
+def chunk_body(chunk: NewChunk) -> dict[str, str]:
+    return {"text": chunk.data.decode()} if chunk.is_text else {"base64": b64encode(chunk.data).decode()}
 
 
 def selection(filter: Filter) -> dict[str, object]:
@@ -308,7 +320,8 @@ def _decided(row: responses.Decided, of: Any) -> Approval:
     return Approval(
         tenant=of.tenant, id=row.id, job_id=of.id, fence=0, status=row.status, prompt=row.prompt,
         details=text(row.details), risk=None, schema=text(row.schema), digest=row.digest, required=1,
-        name=row.name, occurrence=row.occurrence, on_deny=OnDeny.FAIL, opened_by="", opened_at=0, expires_at=0,
+        kind=row.kind, name=row.name, occurrence=row.occurrence, on_deny=OnDeny.FAIL, opened_by="", opened_at=0,
+        expires_at=0,
         closed_by=None, closed_at=micros(row.decided_at), comment=row.comment, data=text(row.data),
         token_sha256=None, link_created_by=None, link_created_at=None, votes=(),
     )  # fmt: skip
@@ -331,6 +344,15 @@ def _asks(worker: str, asks: Sequence[Mapping[str, Sequence[str] | None]]) -> tu
 
 
 event: Final = Reader(EventRow, responses.Event)
+message: Final = Reader(Message, responses.Message)
+effect: Final = Reader(Effect, responses.Effect)
+chunk: Final = Reader(
+    Chunk,
+    responses.Chunk,
+    is_text=lambda row: row.text is not None,
+    data=lambda row: b64decode(row.base64) if row.text is None else row.text.encode(),
+)
+stream: Final = Reader(StreamInfo, responses.StreamInfo)
 receipt: Final = Reader(Receipt, responses.Receipt)
 heartbeat_reply: Final = Reader(HeartbeatReply, responses.HeartbeatReply)
 step: Final = Reader(
@@ -403,12 +425,18 @@ def why(body: bytes) -> Why:
 
 # Attributes of each class, with defaults for those that neither the response nor the request contains.
 _FACTS: Final[Mapping[type[Error], Mapping[str, object]]] = {
+    errors.FreshSignInRequired: {"risk": "", "seconds": 0},
     errors.NotFound: {"id": "", "resource": "job"},
     errors.LeaseLost: {"job_id": "", "fence": 0},
     errors.AlreadyFinished: {"job_id": "", "how": ""},
     errors.NotRunning: {"job_id": "", "fence": 0},
     errors.BrokenJob: {"job_id": ""},
     errors.CheckpointConflict: {"job_id": "", "seq": 0, "current": 0},
+    errors.StreamConflict: {"job_id": "", "stream": "", "offset": 0, "next": 0},
+    errors.MessageConflict: {"job_id": "", "message_id": ""},
+    errors.TopicConflict: {"topic": "", "message_id": ""},
+    errors.EffectConflict: {"job_id": "", "effect": "", "occurrence": 0, "state": ""},
+    errors.LimitReached: {"job_id": "", "what": "", "limit": 0},
     errors.CancelRequested: {"job_id": ""},
     errors.NoCancelRequested: {"job_id": ""},
     errors.TokenExists: {"key": "", "token_id": ""},
@@ -416,11 +444,13 @@ _FACTS: Final[Mapping[type[Error], Mapping[str, object]]] = {
     errors.ParentNotActive: {"job_id": ""},
     errors.NotEditable: {"job_id": ""},
     errors.NotTerminal: {"job_id": "", "state": ""},
+    errors.NotFailed: {"job_id": "", "state": ""},
     errors.AlreadyDecided: {"approval_id": "", "how": ""},
     errors.DigestMismatch: {"approval_id": ""},
     errors.Gone: {"approval_id": ""},
     errors.PreconditionFailed: {"job_id": "", "expected": 0, "version": 0},
     errors.AgentInUse: {"kind": "", "id": ""},
+    errors.LimitInUse: {"name": ""},
     errors.TooLarge: {"what": "", "size": 0, "limit": 0},
     errors.IdempotencyKeyReuse: {"key": "", "job_id": "", "what": "job"},
     errors.UnknownType: {"job_type": ""},
@@ -449,6 +479,8 @@ def problem(body: bytes) -> dict[str, Any]:
 def rebuilt(document: Mapping[str, Any], status: int, known: Mapping[str, object]) -> Error:
     """Rebuild the error of a problem document; attributes that it lacks come from the request."""
     kind = _KINDS.get(str(document.get("code")), Unavailable if status in _NOT_NOW else Error)
+    if kind is errors.InUse:  # one code, told apart by its members
+        kind = next((one for one in (errors.AgentInUse, errors.LimitInUse) if {*_FACTS[one]} <= {*document}), kind)
     if issubclass(kind, Fatal):
         kind = Unavailable  # only that server must stop; after a restart, or on another one, the call can succeed
     detail = str(document.get("detail") or f"the server answered with status {status}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, Final, Unpack
 from urllib.parse import quote
@@ -35,7 +36,10 @@ from interlock.domain import json_text
 from interlock.domain.approval import Approval, ApprovalFilter, ApprovalLink, Decision, RequestApproval
 from interlock.domain.artifact import Artifact, Download, File, Holder, Link, Stream
 from interlock.domain.audit import HistoryExport, VerifiedPart
+from interlock.domain.budget import BudgetState
+from interlock.domain.channel import ChannelTest, NotificationChannel
 from interlock.domain.decide import AcknowledgeCancel, Finish
+from interlock.domain.effect import BeginEffect, Effect, SettleEffect
 from interlock.domain.explain import Why
 from interlock.domain.job import (
     Checkpoint,
@@ -48,6 +52,8 @@ from interlock.domain.job import (
     Receipt,
     Rejected,
 )
+from interlock.domain.limits import BucketState, LimitState
+from interlock.domain.message import Message, Published
 from interlock.domain.operations import START, Action, Bulk, Cascade, Pruned
 from interlock.domain.operator_log import LogRow
 from interlock.domain.policy import ClaimFilter
@@ -55,12 +61,18 @@ from interlock.domain.principal import Principal
 from interlock.domain.progress import LARGEST_NUMBER, EventRow, Report, Step, StepRow
 from interlock.domain.registry import Agent, JobType, QueueStats
 from interlock.domain.schedule import Schedule
+from interlock.domain.stream import Append, Chunk, StreamInfo
 from interlock.domain.token import CreatedToken, Token
+from interlock.domain.usage_totals import By, Key, UsageTotal
 from interlock.domain.webhook import CreatedSubscription, Delivery, DeliveryFilter, Subscription
 from interlock.domain.worker_presence import Presence
 from interlock.errors import ArtifactLost, Error, IdempotencyKeyReuse, Invalid, NotFound, Unavailable
 from interlock.wire import JobRequest, SubscriptionRequest, TokenRequest
+from interlock.wire.budgets import BudgetRequest, budget_of, job_budget_of
+from interlock.wire.channels import ChannelRequest, channel_of, channel_test_of
+from interlock.wire.limits import LimitRequest, bucket_of, limit_of
 from interlock.wire.schedule import ScheduleRequest, Ticks, schedule_of
+from interlock.wire.usage_totals import usage_total_of
 
 MAX_WAIT_SECONDS: Final = 60.0
 SLOWEST_UPLOAD: Final = 32 * 1024  # bytes a second
@@ -109,6 +121,12 @@ class HttpJobs(Group):
         answer = await self._server.get("/v1/jobs", [("search", text), ("limit", str(limit))])
         return [codec.listed_job(one) for one in read(answer.body, codec.Page).items]
 
+    async def attention(self, *, before_seq: int | None = None, limit: int = 50) -> list[Job]:
+        place = None if before_seq is None else -before_seq
+        return await self._server.pages.after(
+            "/v1/jobs", codec.listed_job, lambda job: -job.seq, place, limit, [("attention", "true")]
+        )
+
     async def wait(self, job_id: str, *, seconds: float) -> Job:
         path = _of_job(job_id, "result")
 
@@ -128,6 +146,26 @@ class HttpJobs(Group):
 
     async def run_now(self, job_id: str) -> Receipt:
         return _receipt_of(await self._server.post(_of_job(job_id, "run-now"), about={"job_id": job_id}))
+
+    async def budget(self, job_id: str) -> BudgetState:
+        return job_budget_of((await self._server.get(_of_job(job_id, "budget"), about={"job_id": job_id})).body)
+
+    async def raise_budget(self, job_id: str, amount: Mapping[str, float]) -> BudgetState:
+        body, path = encoded({"amount": dict(amount)}), _of_job(job_id, "budget/raise")
+        return job_budget_of((await self._server.post(path, body, about={"job_id": job_id}, repeatable=False)).body)
+
+    async def usage(
+        self, by: By | str = By.TYPE, *, since: datetime | None = None, until: datetime | None = None,
+        after: Key | None = None, limit: int = 50,
+    ) -> list[UsageTotal]:  # fmt: skip
+        times = {name: wire.instant(at, name) for name, at in (("from", since), ("to", until))}
+        query = [("by", str(by)), *((name, wire.when(at)) for name, at in times.items() if at is not None)]
+        return await self._server.pages.after("/v1/usage", usage_total_of, lambda one: one.key, after, limit, query)
+
+    async def acknowledge(self, job_id: str, *, comment: str | None = None) -> Receipt:
+        body = encoded({"comment": wire.remark(comment, "comment")})
+        answer = await self._server.post(_of_job(job_id, "acknowledge"), body, about={"job_id": job_id})
+        return _receipt_of(answer)._replace(run_at=None, finished_at=None)  # times that this transition has not set
 
     async def cancel(self, job_id: str, *, reason: str | None = None, force: bool = False) -> Receipt:
         return codec.receipt(await self._cancel(job_id, reason, force))
@@ -214,9 +252,56 @@ class HttpJobs(Group):
         path = _of_job(job_id, "events")
         return await self._server.pages.after(path, codec.event, lambda event: event.seq, after, limit)
 
+    async def send(self, job_id: str, name: str, payload: str | None = None, *, id: str | None = None) -> Message:
+        """Send a message; its ID makes it safe to repeat the request."""
+        key = wire.new_id() if id is None else id
+        body = encoded({"name": name, "payload": codec.raw(payload, "payload"), "id": key})
+        about = {"job_id": job_id, "message_id": key}
+        return codec.message((await self._server.post(_of_job(job_id, "messages"), body, about=about)).body)
+
+    async def messages(
+        self, job_id: str, *, name: str | None = None, topic: str | None = None, after: int = 0,
+        limit: int = MAX_PAGE_SIZE,
+    ) -> list[Message]:  # fmt: skip
+        wire.whole(after, "after", 0, LARGEST_NUMBER)
+        query = [(key, value) for key, value in (("name", name), ("topic", topic)) if value is not None]
+        path = _of_job(job_id, "messages")
+        return await self._server.pages.after(path, codec.message, lambda one: one.seq, after, limit, query)
+
+    async def publish(
+        self, topic: str, payload: str | None = None, *, id: str | None = None, retain_seconds: float = 0
+    ) -> Published:
+        """Publish a message; its ID makes it safe to repeat the request."""
+        key = wire.new_id() if id is None else id
+        body = encoded({"payload": codec.raw(payload, "payload"), "id": key, "retain_seconds": retain_seconds})
+        path = _path("topics", wire.name(topic, "topic"), "messages")
+        answer = await self._server.post(path, body, about={"topic": topic, "message_id": key})
+        return Published(key, codec.member(answer.body, "delivered", int))
+
     def tail(self, job_id: str, *, after: int = 0) -> AsyncGenerator[EventRow, None]:
         """Follow events, each once, until the job is terminal; a broken stream is resumed."""
-        return follow(self._server.calls, _of_job(job_id, "events/stream"), after=after, about={"job_id": job_id})
+        path, about = _of_job(job_id, "events/stream"), {"job_id": job_id}
+        return follow(self._server.calls, path, "event", codec.event, lambda row: row.seq, after=after, about=about)
+
+    async def streams(self, job_id: str) -> list[StreamInfo]:
+        answer = await self._server.get(_of_job(job_id, "streams"), job_id=job_id)
+        return [codec.stream(one) for one in read(answer.body, codec.Page).items]
+
+    async def effects(self, job_id: str, *, after: int = 0, limit: int = MAX_PAGE_SIZE) -> list[Effect]:
+        wire.whole(after, "after", 0, LARGEST_NUMBER)
+        return await self._server.pages.after(
+            _of_job(job_id, "effects"), codec.effect, lambda one: one.seq, after, limit
+        )  # fmt: skip
+
+    async def chunks(self, job_id: str, name: str, *, after: int = -1, limit: int = MAX_PAGE_SIZE) -> list[Chunk]:
+        query = [("after", str(after)), ("limit", str(limit))]
+        answer = await self._server.get(_of_stream(job_id, name), query, job_id=job_id)
+        return [codec.chunk(one) for one in read(answer.body, codec.Page).items]
+
+    def stream(self, job_id: str, name: str, *, after: int = -1) -> AsyncGenerator[Chunk, None]:
+        """Follow chunks, each once, until the job is terminal; a broken connection is resumed."""
+        path, about = f"{_of_stream(job_id, name)}/follow", {"job_id": job_id}
+        return follow(self._server.calls, path, "chunk", codec.chunk, lambda row: row.offset, after=after, about=about)
 
     async def follow(self) -> AsyncIterator[EventRow]:
         """Follow the event feed until the stream breaks; the caller must then check for missed events."""
@@ -320,6 +405,24 @@ class HttpWork(Group):
         wire.check_batch(reports)
         return await together([self._add_events(report) for report in reports])
 
+    async def append(self, append: Append) -> int:
+        chunks = [codec.chunk_body(chunk) for chunk in append.chunks]
+        worker = await self._server.worker(append.worker)
+        body = encoded({"fence": append.fence, "worker": worker, "offset": append.offset, "chunks": chunks})
+        about = _lease(append.id, append.fence)
+        answer = await self._server.post(_of_stream(append.id, append.name), body, about=about)
+        return codec.member(answer.body, "next", int)
+
+    async def begin_effect(self, order: BeginEffect) -> Effect:
+        body = codec.order_body(order, await self._server.worker(order.worker))
+        answer = await self._server.post(_of_job(order.id, "effects"), body, about=_lease(order.id, order.fence))
+        return codec.effect(answer.body)
+
+    async def settle_effect(self, order: SettleEffect) -> Effect:
+        body = codec.order_body(order, await self._server.worker(order.worker))
+        answer = await self._server.put(_of_job(order.id, "effects"), body, about=_lease(order.id, order.fence))
+        return codec.effect(answer.body)
+
     async def request_approval(self, approval: RequestApproval) -> Receipt:
         body = codec.order_body(approval, await self._server.worker(approval.worker))
         about = _lease(approval.id, approval.fence)
@@ -409,6 +512,71 @@ class HttpQueues(Group):
 
     async def list(self, *, after: str = "", limit: int = 50) -> list[QueueStats]:
         return await self._server.pages.after("/v1/queues", codec.queue, lambda one: one.type, after or None, limit)
+
+
+class HttpLimits(Group):
+    async def get(self, name: str) -> LimitState:
+        return limit_of((await self._server.get(_path("limits", name))).body)
+
+    async def set(self, name: str, request: LimitRequest) -> LimitState:
+        body = msgspec.json.encode(request)
+        return limit_of((await self._server.put(_path("limits", wire.name(name, "name")), body)).body)
+
+    async def delete(self, name: str) -> None:
+        await self._server.delete(_path("limits", name))
+
+    async def hold(
+        self, name: str, until: datetime, *, key: str | None = None, reason: str | None = None
+    ) -> LimitState:
+        body = encoded({"until": until.isoformat(), "key": key, "reason": reason})
+        return limit_of((await self._server.post(_path("limits", name, "hold"), body)).body)
+
+    async def release(self, name: str, *, key: str | None = None) -> LimitState:
+        return limit_of((await self._server.post(_path("limits", name, "release"), encoded({"key": key}))).body)
+
+    async def keys(self, name: str, *, after: str = "", limit: int = 50) -> list[BucketState]:
+        path = _path("limits", name, "keys")
+        return await self._server.pages.after(path, bucket_of, lambda one: one.key, after or None, limit)
+
+    async def list(self, *, after: str = "", limit: int = 50) -> list[LimitState]:
+        return await self._server.pages.after("/v1/limits", limit_of, lambda one: one.limit.name, after or None, limit)
+
+
+class HttpChannels(Group):
+    async def get(self, name: str) -> NotificationChannel:
+        return channel_of((await self._server.get(_path("channels", name))).body)
+
+    async def set(self, name: str, request: ChannelRequest) -> NotificationChannel:
+        body = msgspec.json.encode(request)
+        return channel_of((await self._server.put(_path("channels", wire.name(name, "name")), body)).body)
+
+    async def delete(self, name: str) -> None:
+        await self._server.delete(_path("channels", name))
+
+    async def list(self, *, after: str = "", limit: int = 50) -> list[NotificationChannel]:
+        return await self._server.pages.after("/v1/channels", channel_of, lambda one: one.name, after or None, limit)
+
+    async def test(self, name: str) -> ChannelTest:
+        return channel_test_of((await self._server.post(_path("channels", name, "test"), b"")).body)
+
+
+class HttpBudgets(Group):
+    async def get(self, name: str) -> BudgetState:
+        return budget_of((await self._server.get(_path("budgets", name))).body)
+
+    async def set(self, name: str, request: BudgetRequest) -> BudgetState:
+        body = msgspec.json.encode(request)
+        return budget_of((await self._server.put(_path("budgets", wire.name(name, "name")), body)).body)
+
+    async def raise_by(self, name: str, amount: Mapping[str, float]) -> BudgetState:
+        body = encoded({"amount": amount})
+        return budget_of((await self._server.post(_path("budgets", name, "raise"), body, repeatable=False)).body)
+
+    async def delete(self, name: str) -> None:
+        await self._server.delete(_path("budgets", name))
+
+    async def list(self, *, after: str = "", limit: int = 50) -> list[BudgetState]:
+        return await self._server.pages.after("/v1/budgets", budget_of, lambda one: one.name, after or None, limit)
 
 
 class HttpSchedules(Group):
@@ -627,6 +795,9 @@ class HttpClient:
         self.queues = HttpQueues(server)
         self.agents = HttpAgents(server)
         self.schedules = HttpSchedules(server)
+        self.limits = HttpLimits(server)
+        self.budgets = HttpBudgets(server)
+        self.channels = HttpChannels(server)
         self.types = HttpTypes(server)
         self.tokens = HttpTokens(server)
         self.subscriptions = HttpSubscriptions(server)
@@ -656,6 +827,10 @@ def _path(*parts: str) -> str:
 def _of_job(job_id: str, what: str = "") -> str:
     """Return the path of a job. A malformed ID is treated as an unknown one."""
     return f"/v1/jobs/{wire.job_id(job_id)}{'/' if what else ''}{what}"
+
+
+def _of_stream(job_id: str, name: str) -> str:
+    return _of_job(job_id, f"streams/{quote(wire.name(name, 'name'), safe='')}")
 
 
 def _lease(job_id: str, fence: int) -> dict[str, object]:

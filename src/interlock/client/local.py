@@ -14,12 +14,14 @@ from interlock.client.port import LeasedJob
 from interlock.client.tracing import claiming, enqueueing
 from interlock.domain.approval import Approval, RequestApproval
 from interlock.domain.artifact import File, Holder, Link
+from interlock.domain.effect import BeginEffect, Effect
 from interlock.domain.job import Enqueued, Filter, HistoryRow, Job, Receipt
 from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal
 from interlock.domain.progress import EventRow, StepRow
 from interlock.domain.registry import QueueStats
+from interlock.domain.stream import Chunk
 from interlock.engine.engine import Engine
 from interlock.wire import JobRequest
 
@@ -42,8 +44,13 @@ class LocalJobs:
         self._engine, self._who, self._tenant = engine, who, who.tenant
         self.some = bound(engine.queries.some, who.tenant)
         self.search = bound(engine.queries.search, who.tenant)
+        self.attention = bound(engine.attention.page, who.tenant)
         self.edit = bound(engine.jobs.edit, who)
         self.run_now = bound(engine.jobs.run_now, who)
+        self.budget = bound(engine.budgets.of_job, who.tenant)
+        self.raise_budget = bound(engine.budgets.raise_of_job, who)
+        self.usage = bound(engine.usage.page, who.tenant)
+        self.acknowledge = bound(engine.jobs.acknowledge, who)
         self.cancel = bound(engine.jobs.cancel, who)
         self.cancel_tree = bound(engine.operations.cancel_tree, who)
         self.revoke = bound(engine.jobs.revoke, who)
@@ -52,6 +59,11 @@ class LocalJobs:
         self.prune = bound(engine.retention.prune, who)
         self.why = bound(engine.why.of, who.tenant)
         self.events = bound(engine.progress.events, who.tenant)
+        self.streams = bound(engine.streams.of_job, who.tenant)
+        self.send = bound(engine.messages.send, who)
+        self.publish = bound(engine.messages.publish, who)
+        self.messages = bound(engine.messages.of_job, who.tenant)
+        self.effects = bound(engine.effects.of_job, who.tenant)
         self.list = bound(engine.queries.jobs, who.tenant)
 
     async def enqueue(self, requests: Sequence[JobRequest], *, within: object = None) -> list[Enqueued]:
@@ -102,6 +114,14 @@ class LocalJobs:
             for row in page:
                 yield row
 
+    async def chunks(self, job_id: str, name: str, *, after: int = -1, limit: int = 200) -> list[Chunk]:
+        return (await self._engine.streams.page(self._tenant, job_id, name, after=after, limit=limit)).chunks
+
+    async def stream(self, job_id: str, name: str, *, after: int = -1) -> AsyncGenerator[Chunk, None]:
+        async for page in self._engine.streams.follow(self._tenant, job_id, name, after=after):
+            for chunk in page:
+                yield chunk
+
     async def follow(self) -> AsyncIterator[EventRow]:
         start = await self._engine.progress.feed_end(self._tenant)
         async for page in self._engine.progress.follow(self._tenant, start):
@@ -120,6 +140,8 @@ class LocalWork:
         self.checkpoint = bound(engine.leases.checkpoint, who.tenant)
         self.save_step = bound(engine.progress.save_step, who.tenant)
         self.add_events = bound(engine.progress.reports, who.tenant)
+        self.append = bound(engine.streams.append, who.tenant)
+        self.settle_effect = bound(engine.effects.settle, who.tenant)
 
     async def claim(self, ask: ClaimFilter, *, wait_seconds: float = 0.0) -> list[LeasedJob]:
         with claiming() as leased:
@@ -133,6 +155,9 @@ class LocalWork:
         steps = dict(zip(again, await self._engine.progress.steps_of(self._tenant, again), strict=True))
         approvals = await self._engine.store.approvals.decisions(self._tenant, again)
         return [LeasedJob(job, steps.get(job.id, ()), approvals.get(job.id, ())) for job in jobs]
+
+    async def begin_effect(self, order: BeginEffect) -> Effect:
+        return (await self._engine.effects.begin(self._tenant, order)).effect
 
     async def request_approval(self, approval: RequestApproval) -> Receipt:
         return (await self._engine.approvals.open(self._who, approval)).receipt
@@ -180,6 +205,35 @@ class LocalSchedules:
 
     async def run(self, name: str) -> Job:
         return (await self._engine.schedules.run(self._who, name)).job
+
+
+class LocalLimits:
+    def __init__(self, engine: Engine, who: Principal) -> None:
+        self.get = bound(engine.flow.get, who.tenant)
+        self.set = bound(engine.flow.set, who)
+        self.delete = bound(engine.flow.delete, who)
+        self.hold = bound(engine.flow.hold, who)
+        self.release = bound(engine.flow.release, who)
+        self.list = bound(engine.flow.page, who.tenant)
+        self.keys = bound(engine.flow.keys, who.tenant)
+
+
+class LocalChannels:
+    def __init__(self, engine: Engine, who: Principal) -> None:
+        self.get = bound(engine.channels.get, who)
+        self.set = bound(engine.channels.set, who)
+        self.delete = bound(engine.channels.delete, who)
+        self.list = bound(engine.channels.page, who)
+        self.test = bound(engine.channels.test, who)
+
+
+class LocalBudgets:
+    def __init__(self, engine: Engine, who: Principal) -> None:
+        self.get = bound(engine.budgets.get, who.tenant)
+        self.set = bound(engine.budgets.set, who)
+        self.raise_by = bound(engine.budgets.raise_by, who)
+        self.delete = bound(engine.budgets.delete, who)
+        self.list = bound(engine.budgets.page, who.tenant)
 
 
 class LocalAgents:
@@ -243,8 +297,11 @@ class LocalOverview:
 
     def __init__(self, engine: Engine, who: Principal) -> None:
         self.minutes = bound(engine.queries.minutes, who.tenant)
-        self.dead_letters = bound(engine.queries.dead_letters, who.tenant)
+        self.needing_attention = bound(engine.attention.page, who.tenant)
+        self.count_attention = bound(engine.attention.count, who.tenant)
         self.redriven = bound(engine.queries.redriven, who.tenant)
+        self.redrives = bound(engine.queries.redrives, who.tenant)
+        self.may_send_to = bound(engine.messages.is_in_tree_of, who)
         self.mismatched = bound(engine.queries.mismatched, who.tenant)
         self.stalled_agents = bound(engine.registry.stalled_agents, who.tenant)
         self.unreachable = engine.queries.unreachable
@@ -262,6 +319,9 @@ class LocalClient:
         self.queues = LocalQueues(engine, who)
         self.agents = LocalAgents(engine, who)
         self.schedules = LocalSchedules(engine, who)
+        self.limits = LocalLimits(engine, who)
+        self.budgets = LocalBudgets(engine, who)
+        self.channels = LocalChannels(engine, who)
         self.types = LocalTypes(engine, who)
         self.tokens = LocalTokens(engine, who)
         self.subscriptions = LocalSubscriptions(engine, who)

@@ -9,7 +9,10 @@ from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 from interlock.domain.approval import Approval, ApprovalFilter, ApprovalLink, Decision, RequestApproval
 from interlock.domain.artifact import Artifact, Download, File, Holder, Link
 from interlock.domain.audit import HistoryExport, VerifiedPart
+from interlock.domain.budget import BudgetState
+from interlock.domain.channel import ChannelTest, NotificationChannel
 from interlock.domain.decide import Finish
+from interlock.domain.effect import BeginEffect, Effect, SettleEffect
 from interlock.domain.explain import Why
 from interlock.domain.job import (
     Checkpoint,
@@ -22,6 +25,8 @@ from interlock.domain.job import (
     Receipt,
     Rejected,
 )
+from interlock.domain.limits import BucketState, LimitState
+from interlock.domain.message import Message, Published
 from interlock.domain.operations import START, Action, Bulk, Cascade, Pruned
 from interlock.domain.operator_log import LogRow
 from interlock.domain.policy import ClaimFilter
@@ -29,13 +34,29 @@ from interlock.domain.principal import Principal
 from interlock.domain.progress import EventRow, Report, Step, StepRow
 from interlock.domain.registry import Agent, JobType, QueueStats
 from interlock.domain.schedule import Schedule
+from interlock.domain.stream import Append, Chunk, StreamInfo
 from interlock.domain.token import CreatedToken, Token
+from interlock.domain.usage_totals import By, Key, UsageTotal
 from interlock.domain.webhook import CreatedSubscription, Delivery, DeliveryFilter, Subscription
 from interlock.domain.worker_presence import Presence
 from interlock.wire import AgentName, JobRequest, SubscriptionRequest, TokenRequest, error_body
+from interlock.wire.budgets import BudgetRequest as BudgetRequest
+from interlock.wire.channels import ChannelRequest
+from interlock.wire.limits import LimitRequest as LimitRequest
+from interlock.wire.limits import Rate as Rate
 from interlock.wire.schedule import ScheduleRequest
 
-__all__ = ["AgentName", "Client", "JobRequest", "LeasedJob", "error_body"]
+__all__ = [
+    "AgentName",
+    "ChannelRequest",
+    "Client",
+    "JobRequest",
+    "LeasedJob",
+    "ScheduleRequest",
+    "SubscriptionRequest",
+    "TokenRequest",
+    "error_body",
+]
 
 
 class LeasedJob(NamedTuple):
@@ -78,7 +99,14 @@ class Jobs(Protocol):
     async def get(self, job_id: str) -> Job: ...
 
     async def search(self, text: str, *, limit: int = 50) -> list[Job]:
-        """Find jobs by ID, its last 8 or more characters, or idempotency key, newest first."""
+        """Find jobs by ID, its last 8 or more characters, or idempotency key, then by text, each newest first.
+
+        Text is found in payload, error, tags and the name of the requester, in the newest 5000 jobs.
+        """
+        ...
+
+    async def attention(self, *, before_seq: int | None = None, limit: int = 50) -> list[Job]:
+        """List jobs that need attention, newest first: unacknowledged failures, and due jobs without a worker."""
         ...
 
     async def wait(self, job_id: str, *, seconds: float) -> Job:
@@ -89,6 +117,25 @@ class Jobs(Protocol):
 
     async def run_now(self, job_id: str) -> Receipt:
         """Make a queued or retrying job due."""
+        ...
+
+    async def budget(self, job_id: str) -> BudgetState:
+        """Return the budget of the tree that a job belongs to."""
+        ...
+
+    async def raise_budget(self, job_id: str, amount: Mapping[str, float]) -> BudgetState:
+        """Add to the budget of the tree that a job belongs to."""
+        ...
+
+    async def usage(
+        self, by: By | str = By.TYPE, *, since: datetime | None = None, until: datetime | None = None,
+        after: Key | None = None, limit: int = 50,
+    ) -> list[UsageTotal]:  # fmt: skip
+        """Sum the usage of finished jobs by type, agent, day or tree."""
+        ...
+
+    async def acknowledge(self, job_id: str, *, comment: str | None = None) -> Receipt:
+        """End the need for attention of a failed or dead-letter job."""
         ...
 
     async def cancel(self, job_id: str, *, reason: str | None = None, force: bool = False) -> Receipt: ...
@@ -147,8 +194,40 @@ class Jobs(Protocol):
         """List events with a number above `after`, oldest first."""
         ...
 
+    async def send(self, job_id: str, name: str, payload: str | None = None, *, id: str | None = None) -> Message:
+        """Send a message with a JSON payload; with the ID of an earlier message to the job, return that one."""
+        ...
+
+    async def messages(
+        self, job_id: str, *, name: str | None = None, topic: str | None = None, after: int = 0, limit: int = 200
+    ) -> list[Message]:
+        """List the messages of a job with a number above `after`, oldest first."""
+        ...
+
+    async def publish(
+        self, topic: str, payload: str | None = None, *, id: str | None = None, retain_seconds: float = 0
+    ) -> Published:
+        """Send a message to all jobs that wait for a topic, and to those that begin to wait within that time."""
+        ...
+
     def tail(self, job_id: str, *, after: int = 0) -> AsyncGenerator[EventRow, None]:
         """Follow the events of a job, each once, until it is terminal."""
+        ...
+
+    async def streams(self, job_id: str) -> list[StreamInfo]:
+        """List the streams of a job by name."""
+        ...
+
+    async def chunks(self, job_id: str, name: str, *, after: int = -1, limit: int = 200) -> list[Chunk]:
+        """List chunks of a stream with an offset above `after`, in order."""
+        ...
+
+    async def effects(self, job_id: str, *, after: int = 0, limit: int = 200) -> list[Effect]:
+        """List the effects of a job with a number above `after`, in the order in which they began."""
+        ...
+
+    def stream(self, job_id: str, name: str, *, after: int = -1) -> AsyncGenerator[Chunk, None]:
+        """Follow the chunks of a stream, each once, until the job is terminal."""
         ...
 
     def follow(self) -> AsyncIterator[EventRow]:
@@ -186,6 +265,18 @@ class Work(Protocol):
 
     async def add_events(self, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
         """Append events and return the sequence numbers of each item."""
+        ...
+
+    async def append(self, append: Append) -> int:
+        """Append chunks to a stream and return its next offset; the same append again changes nothing."""
+        ...
+
+    async def begin_effect(self, order: BeginEffect) -> Effect:
+        """Record that an effect begins; one that has begun or is done is returned as it is."""
+        ...
+
+    async def settle_effect(self, order: SettleEffect) -> Effect:
+        """Record the outcome of an effect; the same outcome again changes nothing."""
         ...
 
     async def request_approval(self, approval: RequestApproval) -> Receipt:
@@ -262,6 +353,78 @@ class Schedules(Protocol):
 
     async def list(self, *, after: str = "", limit: int = 50) -> list[Schedule]:
         """List schedules by name."""
+        ...
+
+
+class FlowLimits(Protocol):
+    """Limits on concurrency and rates, which jobs name."""
+
+    async def get(self, name: str) -> LimitState: ...
+
+    async def set(self, name: str, request: LimitRequest) -> LimitState:
+        """Create or update a limit."""
+        ...
+
+    async def delete(self, name: str) -> None: ...
+
+    async def hold(
+        self, name: str, until: datetime, *, key: str | None = None, reason: str | None = None
+    ) -> LimitState:
+        """Lease no job that names the limit until a time."""
+        ...
+
+    async def release(self, name: str, *, key: str | None = None) -> LimitState:
+        """End a hold."""
+        ...
+
+    async def keys(self, name: str, *, after: str = "", limit: int = 50) -> list[BucketState]:
+        """List the keys of a limit."""
+        ...
+
+    async def list(self, *, after: str = "", limit: int = 50) -> list[LimitState]:
+        """List limits by name."""
+        ...
+
+
+class Channels(Protocol):
+    """Notification channels, without their secrets."""
+
+    async def get(self, name: str) -> NotificationChannel: ...
+
+    async def set(self, name: str, request: ChannelRequest) -> NotificationChannel:
+        """Create or replace a channel."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Delete a channel and its pending messages."""
+        ...
+
+    async def list(self, *, after: str = "", limit: int = 50) -> list[NotificationChannel]:
+        """List channels by name."""
+        ...
+
+    async def test(self, name: str) -> ChannelTest:
+        """Send a test message immediately."""
+        ...
+
+
+class Budgets(Protocol):
+    """Amounts that jobs may use in total or per period."""
+
+    async def get(self, name: str) -> BudgetState: ...
+
+    async def set(self, name: str, request: BudgetRequest) -> BudgetState:
+        """Create or update a budget."""
+        ...
+
+    async def raise_by(self, name: str, amount: Mapping[str, float]) -> BudgetState:
+        """Add to the amount of a budget."""
+        ...
+
+    async def delete(self, name: str) -> None: ...
+
+    async def list(self, *, after: str = "", limit: int = 50) -> list[BudgetState]:
+        """List budgets by name."""
         ...
 
 
@@ -407,6 +570,12 @@ class Client(Protocol):
     def agents(self) -> Agents: ...
     @property
     def schedules(self) -> Schedules: ...
+    @property
+    def limits(self) -> FlowLimits: ...
+    @property
+    def budgets(self) -> Budgets: ...
+    @property
+    def channels(self) -> Channels: ...
     @property
     def types(self) -> Types: ...
     @property

@@ -22,7 +22,6 @@ from msgspec import Raw
 from interlock import __version__
 from interlock.client import codec
 from interlock.domain.job import Rejected
-from interlock.domain.progress import EventRow
 from interlock.errors import Error, Indeterminate, Invalid, Malformed, TooLarge, Unauthenticated, Unavailable
 from interlock.pauses import Pauses
 from interlock.wire import responses
@@ -495,8 +494,17 @@ async def polled(look: Callable[[float], Awaitable[T | None]], seconds: float) -
             await asyncio.sleep(min(left, SHORTEST_POLL_SECONDS * random.uniform(0.5, 1.0)))
 
 
-async def follow(calls: Calls, path: str, *, after: int, about: Mapping[str, object]) -> AsyncGenerator[EventRow, None]:
-    """Yield each event once, until the stream ends; raise `Unavailable` if nothing arrives for too long."""
+async def follow(
+    calls: Calls,
+    path: str,
+    event: str,
+    decode: Callable[[bytes], T],
+    number: Callable[[T], int],
+    *,
+    after: int,
+    about: Mapping[str, object],
+) -> AsyncGenerator[T, None]:
+    """Yield each item once, until the stream ends; raise `Unavailable` if nothing arrives for too long."""
     clock = asyncio.get_running_loop().time
     heard, pauses, why = clock(), Pauses(), "the stream broke"
     while True:
@@ -514,11 +522,11 @@ async def follow(calls: Calls, path: str, *, after: int, about: Mapping[str, obj
                         pauses.reset()
                         if sent.event == "end":
                             return
-                        if sent.event != "event":
+                        if sent.event != event:
                             continue
-                        row = codec.event(sent.data.encode())
-                        if row.seq > after:
-                            after = row.seq
+                        row = decode(sent.data.encode())
+                        if number(row) > after:
+                            after = number(row)
                             yield row
         except httpx2.TransportError as error:
             why = f"the connection to the server broke: {str(error) or type(error).__name__}"

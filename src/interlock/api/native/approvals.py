@@ -18,13 +18,14 @@ from interlock.domain.approval import (
     DEFAULT_EXPIRY_SECONDS,
     Approval,
     ApprovalFilter,
+    ApprovalKind,
     ApprovalStatus,
     Decision,
     OnDeny,
     RequestApproval,
 )
 from interlock.engine.approvals import RequestedApproval
-from interlock.errors import NotFound
+from interlock.errors import Invalid, NotFound
 from interlock.wire import responses
 from interlock.wire.encode import approval_to_dict, receipt_to_dict
 
@@ -38,8 +39,9 @@ class OpenRequest(LeaseRequest, frozen=True, kw_only=True):
     details: msgspec.Raw = ABSENT
     risk: str | None = None
     schema: msgspec.Raw = ABSENT
-    required: Annotated[int, Meta(ge=1)] = 1
-    on_deny: OnDeny = OnDeny.FAIL
+    kind: ApprovalKind = ApprovalKind.APPROVAL
+    required: Annotated[int, Meta(ge=1)] | None = None
+    on_deny: OnDeny | None = None
     expires_in_seconds: float = DEFAULT_EXPIRY_SECONDS
     checkpoint: CheckpointPart | None = None
     name: str | None = None
@@ -90,6 +92,7 @@ class ApprovalShape(responses.Shape, frozen=True, kw_only=True):
     schema: Any
     required: int
     on_deny: OnDeny
+    kind: ApprovalKind
     name: str | None
     occurrence: int
     votes: list[VoteShape]
@@ -215,6 +218,10 @@ async def decide_by_link(call: RequestContext[DecideByToken, Nothing]) -> Respon
 
 def _order(call: RequestContext[OpenRequest, Nothing], job_id: str, worker: str) -> RequestApproval:
     body, part = call.body, call.body.checkpoint
+    is_question = body.kind is ApprovalKind.QUESTION
+    for member in ("required", "on_deny"):
+        if is_question and getattr(body, member) is not None:
+            raise Invalid(f"{member} is not valid for a question: it has one answer", pointer=f"/{member}")
     return RequestApproval(
         id=job_id,
         fence=body.fence,
@@ -224,13 +231,14 @@ def _order(call: RequestContext[OpenRequest, Nothing], job_id: str, worker: str)
         details=encode.kept(body.details),
         risk=body.risk,
         schema=_json_text(body.schema),
-        required=body.required,
-        on_deny=body.on_deny,
+        required=body.required or 1,
+        on_deny=OnDeny.RESUME if is_question else body.on_deny or OnDeny.FAIL,
         expires_in_seconds=body.expires_in_seconds,
         checkpoint=None if part is None else part.of(job_id, body.fence, worker, sanitized=call.sanitized),
         sanitized=call.sanitized,
         name=body.name,
         occurrence=body.occurrence,
+        kind=body.kind,
     )
 
 

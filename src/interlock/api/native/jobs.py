@@ -62,6 +62,7 @@ class JobQuery(Selection, frozen=True, kw_only=True):
     """Filter and page of a list of jobs."""
 
     search: str | None = None
+    attention: bool = False
     limit: Limit = 50
     cursor: str | None = None
 
@@ -82,6 +83,12 @@ class CancelRequest(Request, frozen=True, kw_only=True):
     reason: str | None = None
     force: bool = False
     cascade: bool = False
+
+
+class Comment(Request, frozen=True, kw_only=True):
+    """An optional comment, kept in the history."""
+
+    comment: str | None = None
 
 
 class Reason(Request, frozen=True, kw_only=True):
@@ -120,12 +127,21 @@ async def enqueue_batch(call: RequestContext[EnqueueBatch, Nothing]) -> Response
 
 @routes.add("GET", "/v1/jobs", roles=["read"], query=JobQuery, answers={200: responses.JobPage})
 async def list_jobs(call: RequestContext[None, JobQuery]) -> Response:
-    """List jobs, newest first, without payloads. `search` finds jobs by ID, its last 8 or more characters, or key."""
+    """List jobs, newest first, without payloads.
+
+    `search` finds jobs by ID, its last 8 or more characters, or idempotency key, then by text in payload, error, tags
+    and the name of the requester, in the newest 5000 jobs.
+
+    `attention=true` lists unacknowledged failures that were not redriven, and due jobs that no present worker could
+    claim.
+    """
     if call.query.search is not None:
         if call.query != JobQuery(search=call.query.search, limit=call.query.limit):
             raise Invalid("search cannot be combined with filters or a cursor", pointer="/search")
         matches = await call.engine.queries.search(call.who.tenant, call.query.search, limit=call.query.limit)
         return page(call, "jobs", await encode.listed(call, matches), more=False, end=[0])
+    if call.query.attention:
+        return await _needing_attention(call)
     at = cursor_position(call, "jobs")
     filter = call.query.filter(limit=call.query.limit, before_seq=None if at is None else int(at[0]))
     found = await call.engine.queries.jobs(call.who.tenant, filter)
@@ -136,6 +152,17 @@ async def list_jobs(call: RequestContext[None, JobQuery]) -> Response:
         more=len(found) == call.query.limit,
         end=[found[-1].seq if found else 0],
     )
+
+
+async def _needing_attention(call: RequestContext[None, JobQuery]) -> Response:
+    query = call.query
+    if query != JobQuery(attention=True, limit=query.limit, cursor=query.cursor):
+        raise Invalid("attention cannot be combined with filters or search", pointer="/attention")
+    at = cursor_position(call, "attention")
+    before = None if at is None else int(at[0])
+    found = await call.engine.attention.page(call.who.tenant, before_seq=before, limit=query.limit)
+    listed, last = await encode.listed(call, found), found[-1].seq if found else 0
+    return page(call, "attention", listed, more=len(found) == query.limit, end=[last])
 
 
 @routes.add(
@@ -214,6 +241,21 @@ async def edit_job(call: RequestContext[EditRequest, Nothing]) -> Response:
 async def run_now(call: RequestContext[Nothing, Nothing]) -> Response:
     """Make a queued or retrying job due now."""
     await call.engine.jobs.run_now(call.who, call.job_id)
+    job = await call.engine.queries.job(call.who.tenant, call.job_id)
+    return respond(await encode.job(call, job), headers=encode.etag(job))
+
+
+@routes.add(
+    "POST",
+    "/v1/jobs/{job_id}/acknowledge",
+    roles=["operate"],
+    body=Comment,
+    body_optional=True,
+    answers={200: responses.Job},
+)
+async def acknowledge(call: RequestContext[Comment, Nothing]) -> Response:
+    """Acknowledge a failed or dead-letter job, so that it no longer needs attention. Its status stays the same."""
+    await call.engine.jobs.acknowledge(call.who, call.job_id, comment=call.body.comment)
     job = await call.engine.queries.job(call.who.tenant, call.job_id)
     return respond(await encode.job(call, job), headers=encode.etag(job))
 

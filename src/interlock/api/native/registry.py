@@ -11,7 +11,7 @@ from msgspec import Meta
 from interlock.api.native import encode
 from interlock.api.native.pagination import Page, cursor_position, page
 from interlock.api.routes import ABSENT, Nothing, Request, RequestContext, Response, RouteTable, respond
-from interlock.wire import responses
+from interlock.wire import LimitUse, responses
 from interlock.wire.encode import agent_to_dict, type_to_dict
 
 routes = RouteTable()
@@ -34,6 +34,8 @@ class DefaultsPart(Request, frozen=True, kw_only=True, omit_defaults=True):
     lease_seconds: float | None = None
     timeout_seconds: float | None = None
     priority: int | None = None
+    limits: list[LimitUse] | None = None
+    budgets: list[str] | None = None
 
 
 class TypeRequest(Request, frozen=True, kw_only=True):

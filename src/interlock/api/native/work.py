@@ -19,6 +19,7 @@ from interlock.api.native.leases import (
     EventPart,
     LeaseRequest,
     LeaseRequestItem,
+    Seq,
     as_holder,
     as_holders,
     count,
@@ -31,6 +32,7 @@ from interlock.domain.approval import Approval
 from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.decide import AcknowledgeCancel, CompleteJob, FailJob, Finish, ReleaseJob
 from interlock.domain.job import Heartbeat, Job, Rejected
+from interlock.domain.message import AwaitMessage
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.progress import StepRow
 from interlock.errors import Conflict, Error, Invalid
@@ -115,6 +117,7 @@ class HeartbeatRequest(LeaseRequest, frozen=True, kw_only=True):
     lease_seconds: LeaseSeconds | None = None
     events: tuple[EventPart, ...] = ()
     checkpoint: CheckpointPart | None = None
+    usage: dict[str, int | float] | None = None
 
 
 class HeartbeatRequestItem(LeaseRequestItem, frozen=True, kw_only=True):
@@ -123,6 +126,7 @@ class HeartbeatRequestItem(LeaseRequestItem, frozen=True, kw_only=True):
     lease_seconds: LeaseSeconds | None = None
     events: tuple[EventPart, ...] = ()
     checkpoint: CheckpointPart | None = None
+    usage: dict[str, int | float] | None = None
 
 
 class Heartbeats(Request, frozen=True, kw_only=True):
@@ -217,6 +221,7 @@ def _heartbeat(
         body.lease_seconds,
         None if part is None else part.of(job_id, body.fence, worker, sanitized=sanitized),
         events_of(call, body.events, sanitized=sanitized),
+        count(body.usage),
     )
 
 
@@ -261,12 +266,24 @@ class FailRequest(LeaseRequest, frozen=True, kw_only=True):
     retry_after_seconds: float | None = None
 
 
+class MessageWait(Request, frozen=True, kw_only=True):
+    """The message that the next run waits for: of this name, or to this topic, with a number above `after`."""
+
+    name: str | None = None
+    topic: str | None = None
+    after: Seq = 0
+
+
 class ReleaseRequest(LeaseRequest, frozen=True, kw_only=True):
-    """A release: due now, after a delay, at a time, or when children are terminal."""
+    """A release: due now, after a delay, at a time, when children are terminal, or when a message has arrived.
+
+    With a message, the delay or time is the limit of the wait.
+    """
 
     delay_seconds: float | None = None
     run_at: datetime | None = None
     children: tuple[str, ...] = ()
+    message: MessageWait | None = None
     reason: str | None = None
 
 
@@ -297,6 +314,7 @@ class ReleaseItem(LeaseRequestItem, frozen=True, kw_only=True, tag_field="outcom
     delay_seconds: float | None = None
     run_at: datetime | None = None
     children: tuple[str, ...] = ()
+    message: MessageWait | None = None
     reason: str | None = None
 
 
@@ -416,9 +434,14 @@ def _order(body: Report, job_id: str, worker: str, sanitized: bool) -> Finish:
             )
         case ReleaseRequest() | ReleaseItem():
             at = wire.instant(body.run_at, "run_at")
+            wanted = (
+                None
+                if body.message is None
+                else AwaitMessage(body.message.name, body.message.after, body.message.topic)
+            )
             return ReleaseJob(
                 job_id, body.fence, worker, delay_seconds=body.delay_seconds, run_at=at,
-                children=body.children, reason=body.reason,
+                children=body.children, message=wanted, reason=body.reason,
             )  # fmt: skip
         case AckRequest():
             return AcknowledgeCancel(job_id, body.fence, worker)
