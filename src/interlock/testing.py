@@ -62,9 +62,13 @@ class MemoryApp(App):
         super().__init__(self._open)
 
     def adopt(self, app: App) -> None:
-        """Take over an app's tasks: until the end of the test its jobs are enqueued and run here."""
+        """Take over an app's tasks and hooks: until the end of the test its jobs are enqueued and run here.
+
+        Its declared agents, limits and budgets are registered at the first call.
+        """
         self._adopted.append((app, app.connect_by(self._open)))
         self.tasks.update(app.tasks)
+        self._hooks.extend(app._hooks)
 
     async def run_until_idle(self, *, move_clock: bool = False) -> int:
         """Run all due jobs, and those that become due; return the number of runs.
@@ -159,7 +163,10 @@ class MemoryApp(App):
         if not self._is_ready:
             await self._store.migrate()
             self._is_ready = True
-        return _Guest(Engine(batched(self._store), objects=self._objects), local())
+        client = _Guest(Engine(batched(self._store), objects=self._objects), local())
+        for app in (self, *(app for app, _ in self._adopted)):
+            await app._register_on(client)
+        return client
 
 
 class _Guest(LocalClient):

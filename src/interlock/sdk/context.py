@@ -3,33 +3,85 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import inspect
 import math
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar, overload
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, ParamSpec, TypeVar, overload
+
+import msgspec
 
 from interlock.client.port import Client, JobRequest, LeasedJob
-from interlock.domain.approval import DEFAULT_EXPIRY_SECONDS, OnDeny, RequestApproval
+from interlock.domain.approval import DEFAULT_EXPIRY_SECONDS, ApprovalKind, OnDeny, RequestApproval
 from interlock.domain.artifact import File, Holder, Link
-from interlock.domain.job import Checkpoint, Enqueued, Job
+from interlock.domain.effect import BeginEffect, Effect, EffectState, SettleEffect
+from interlock.domain.job import MAX_DELAY_SECONDS, Checkpoint, Enqueued, Heartbeat, Rejected
+from interlock.domain.job import Job as JobRecord
+from interlock.domain.job_tree import has_budget
 from interlock.domain.json_text import is_blank, is_visible_name
 from interlock.domain.lifecycle import TERMINAL
-from interlock.domain.progress import Event, Level, Report, Step
+from interlock.domain.message import Message
+from interlock.domain.progress import Event, Level, Report, Step, StepRow
+from interlock.domain.retry import SECOND
+from interlock.domain.stream import Append, NewChunk
+from interlock.domain.timestamps import EPOCH, micros
 from interlock.domain.usage import USAGE, kept_by, summed, together
-from interlock.errors import IdempotencyKeyReuse, Indeterminate, Unavailable
+from interlock.errors import (
+    ArtifactsNotConfigured,
+    Error,
+    IdempotencyKeyReuse,
+    Indeterminate,
+    Invalid,
+    LeaseLost,
+    NotRunning,
+    TooLarge,
+    Unavailable,
+)
 from interlock.pauses import Pauses
-from interlock.sdk import serialization
+from interlock.sdk import effect as effects
+from interlock.sdk import large, serialization, values
+from interlock.sdk.answers import AnswerForm
+from interlock.sdk.child_keys import ChildKeys
 from interlock.sdk.clock import ServerClock
-from interlock.sdk.exceptions import AwaitsApproval, AwaitsChildren, StepMismatch, in_seconds
+from interlock.sdk.effect import Done, default_key, question_form, question_name, verified, with_key
+from interlock.sdk.exceptions import (
+    AwaitsApproval,
+    AwaitsChildren,
+    AwaitsMessage,
+    BudgetExceeded,
+    Declined,
+    Fail,
+    RateLimited,
+    Release,
+    Retry,
+    StepMismatch,
+    in_seconds,
+)
 from interlock.sdk.handle import JobHandle, outcome
-from interlock.sdk.replay import APPROVAL, PATCHED, ApprovalResult, StepReplay, check_name, identity_of
+from interlock.sdk.replay import (
+    APPROVAL,
+    EFFECT,
+    PATCHED,
+    QUESTION,
+    RECEIVE,
+    SLEEP,
+    WAIT,
+    ApprovalResult,
+    StepReplay,
+    check_name,
+    identity_of,
+)  # fmt: skip
+from interlock.sdk.step_policy import NOT_RETRIED, StepPolicy
+from interlock.sdk.stream import StreamWriter
 from interlock.sdk.sync import sync_version
 from interlock.sdk.threads import Threads
+from interlock.sdk.values import Backoff, Job, value_of
 
 if TYPE_CHECKING:
     from interlock.sdk.tasks import Task
@@ -50,10 +102,14 @@ class Context:
         client: Client,
         loop: asyncio.AbstractEventLoop,
         threads: Threads,
+        task: Task[..., Any],
         received: int | None = None,
+        dependencies: Sequence[Any] = (),
     ) -> None:
-        self.job: Job = lease.job
-        self.cancelled = False  # an asynchronous task is interrupted, a blocking one must look here
+        self._job = lease.job
+        self._task = task
+        self._dependencies = dependencies
+        self._stopped = asyncio.Event()
         self._client = client
         self._loop = loop
         self._threads = threads
@@ -67,26 +123,74 @@ class Context:
         self._saving, self._asking, self._patching = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
         self._is_waiting_for_approval = False
         self._events: list[Event] = []
+        self._streams: dict[str, StreamWriter] = {}
         self._clock = ServerClock(lease.job.run_started_at, received)
         self._given: Counter[tuple[str, str, str | None]] = Counter()
         self._usage: defaultdict[str, float] = defaultdict(int)
-        self._children = 0
-        self._named_children: Counter[str] = Counter()
+        self._step_usage: defaultdict[str, float] = defaultdict(int)  # within steps: no later run reports it again
+        self._has_budget = has_budget(lease.job.limits)
+        self._reported: str | None = None  # usage of this run, as in the last heartbeat
+        self.is_budget_spent = False  # as of the last heartbeat
+        self._child_keys = ChildKeys(lease.job.id)
+        self._receiving = asyncio.Lock()
+        self._last_received: Counter[_Inbox] = Counter()
+
+    @property
+    def job(self) -> Job:
+        """The job as it was when this run started."""
+        return value_of(Job, self._job)
 
     @property
     def id(self) -> str:
-        return self.job.id
+        return self._job.id
 
     @property
     def attempt(self) -> int:
         """The number of the attempt, from 1."""
-        return self.job.attempt
+        return self._job.attempt
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run must stop: an asynchronous task is interrupted, a synchronous one must look here."""
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """Mark the run as stopped; called on the event loop of the worker."""
+        self._stopped.set()
 
     @property
     def checkpoint(self) -> Any:
         """The last checkpoint of an earlier run, or None."""
-        return serialization.decode(self.job.checkpoint)
+        return serialization.decode(self._job.checkpoint)
 
+    def dependency(self, kind: type[R], /) -> R:
+        """Return the value of this type that a lifespan of the app yields: `ctx.dependency(Database)`."""
+        for value in self._dependencies:
+            if isinstance(value, kind):
+                return value
+        raise LookupError(f"no lifespan yields a {kind.__name__}: declare one with @app.lifespan")
+
+    # The overloads with options come first: arguments of these names never reach the function.
+    @overload
+    async def step(
+        self, name: str, function: Callable[..., Awaitable[R]], /, *args: Any, attempts: int, retry: Backoff = ...,
+        timeout: float | timedelta = ..., **kwargs: Any,  # noqa: ASYNC109 - part of the verb
+    ) -> R: ...  # fmt: skip
+    @overload
+    async def step(
+        self, name: str, function: Callable[..., R], /, *args: Any, attempts: int, retry: Backoff = ...,
+        timeout: float | timedelta = ..., **kwargs: Any,  # noqa: ASYNC109 - part of the verb
+    ) -> R: ...  # fmt: skip
+    @overload
+    async def step(
+        self, name: str, function: Callable[..., Awaitable[R]], /, *args: Any,
+        timeout: float | timedelta, **kwargs: Any,  # noqa: ASYNC109 - part of the verb
+    ) -> R: ...  # fmt: skip
+    @overload
+    async def step(
+        self, name: str, function: Callable[..., R], /, *args: Any,
+        timeout: float | timedelta, **kwargs: Any,  # noqa: ASYNC109 - part of the verb
+    ) -> R: ...  # fmt: skip
     @overload
     async def step(self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
@@ -94,19 +198,146 @@ class Context:
     async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run a function once per name and occurrence; later runs of the job return its saved result.
 
-        The result is what a later run decodes: JSON, by the return type of the function.
+        The result is what a later run decodes: JSON, by the return type of the function. With `attempts=`, a step that
+        raises is retried in this run after the delays of `retry=`, except after `Fail`; the job's attempt fails when
+        the last one does. Each attempt may take `timeout=`, else it raises TimeoutError. Pass arguments of these three
+        names with `functools.partial`.
         """
         _check_step(name, function)
+        policy = StepPolicy.of(*(kwargs.pop(option, None) for option in ("retry", "attempts", "timeout")))
         occurrence = self._memory.next(name)
         kept = self._memory.step(name, occurrence)
         if kept is None:
+            await self._spend()
             await self.keep_patches()  # before the work that belongs to them
-            result = serialization.encode(await self._call(function, args, kwargs))
+            result = serialization.encode(
+                await self._attempts(name, occurrence, policy, partial(self._call, function, args, kwargs))
+            )
             serialization.decode(result, _returned_by(function))  # a result that no run could decode is not saved
             step = Step(*self._holder(), name, occurrence, result, identity_of(function))
-            kept = await self._insist(lambda: self._client.work.save_step(step))
+            await self._send_streams()  # a later run does not call the function again, so it would be lost
+            kept = await self._save_step(step)
             self._clock.observe(kept.at)
-        return serialization.decode(kept.result, _returned_by(function))
+        whole = await self._insist(lambda: large.step_result(self._client, self.id, kept.result))
+        return self._recorded(name, occurrence, "a result", whole, _returned_by(function))
+
+    async def _save_step(self, step: Step) -> StepRow:
+        """Save the result of a step; one that is too large becomes an artifact, which the step names."""
+        try:
+            return await self._insist(lambda: self._client.work.save_step(step))
+        except TooLarge as too_large:
+            named = step._replace(result=await self._elsewhere("step", step, step.result, too_large))
+        return await self._insist(lambda: self._client.work.save_step(named))
+
+    async def _elsewhere(self, what: str, of: Step | SettleEffect, result: str, too_large: TooLarge) -> str:
+        """Store a result that is too large as an artifact, and return what names it."""
+        content, name = result.encode(), large.step_name(of.name, of.occurrence)
+        try:
+            await self.attach(name, content, content_type="application/json")
+        except (ArtifactsNotConfigured, TooLarge) as error:
+            # No later attempt could save it either.
+            raise Fail(
+                f"the result of {what} {of.name!r} cannot be saved: {too_large}; nor as an artifact: {error}",
+                kind=f"{what}_too_large",
+            ) from error
+        return large.in_step(large.reference_to(name, content))
+
+    # In both overloads, the function also takes `key`, if it has a parameter of this name.
+    @overload
+    async def effect(
+        self, name: str, function: Callable[..., Awaitable[R]], /, *args: Any, key: str | None = None,
+        verify: Callable[..., Any] | None = None, **kwargs: Any,
+    ) -> R: ...  # fmt: skip
+    @overload
+    async def effect(
+        self, name: str, function: Callable[..., R], /, *args: Any, key: str | None = None,
+        verify: Callable[..., Any] | None = None, **kwargs: Any,
+    ) -> R: ...  # fmt: skip
+    async def effect(
+        self, name: str, function: Callable[..., Any], /, *args: Any, key: str | None = None,
+        verify: Callable[..., Any] | None = None, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """Call a function with consequences outside the job, such as a payment; it is never repeated blindly.
+
+        The intent is recorded before the call, the result after it. If a run ends in between, the outcome is unknown,
+        also after an exception. The next run then calls `verify` with the same arguments: it returns the result, or
+        `Done(result)`, if the effect has happened, and None or False if not. Without `verify`, the job asks approvers
+        whether to count it as done, run it again, or fail. A function that raises `Retry` or `RateLimited` has done
+        nothing. Both functions get the idempotency key as `key=` if they have such a parameter; pass other arguments
+        named `key` and `verify` with `functools.partial`.
+        """
+        _check_step(name, function, "effect")
+        occurrence, returns = self._memory.next(name), _returned_by(function)
+        kept = self._memory.step(name, occurrence, EFFECT)
+        if kept is not None:
+            whole = await self._insist(lambda: large.step_result(self._client, self.id, kept.result))
+            return self._recorded(name, occurrence, "a result", whole, returns)
+        await self._spend()
+        await self.keep_patches()
+        intent = BeginEffect(
+            *self._holder(), name, occurrence, default_key(self.id, name, occurrence) if key is None else key
+        )
+        effect = await self._insist(lambda: self._client.work.begin_effect(intent))
+        if effect.state is EffectState.STARTED and effect.fence != self._job.fence:
+            found = await self._outcome_of(effect, verify, args, kwargs, returns)
+            effect = await self._settle(effect, found, returns)
+            if found is None:
+                effect = await self._insist(lambda: self._client.work.begin_effect(intent))
+        if effect.state is not EffectState.DONE:
+            try:
+                with self._child_keys.of_step(name, occurrence):
+                    result = await self._call(function, args, with_key(function, args, kwargs, effect.key or ""))
+            except (Retry, RateLimited):
+                await self._settle(effect, None, returns)
+                raise
+            effect = await self._settle(effect, Done(result), returns)
+        recorded = effect.result or "null"
+        whole = await self._insist(lambda: large.step_result(self._client, self.id, recorded))
+        return self._recorded(name, occurrence, "a result", whole, returns)
+
+    async def _outcome_of(
+        self, effect: Effect, verify: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any],
+        returns: Any,
+    ) -> Done | None:  # fmt: skip
+        """Return the outcome of an effect that another run began: `verify` knows it, or approvers decide."""
+        if verify is not None:
+            return verified(await self._call(verify, args, with_key(verify, args, kwargs, effect.key or "")))
+        name, problem = question_name(self.id, effect), ""
+        prompt = f"Did effect {effect.name!r} happen? Its run ended before the outcome was recorded."
+        details = {"effect": effect.name, "key": effect.key, "attempt": effect.attempt}
+        while True:
+            answer = await self._decided(
+                QUESTION, name, prompt + problem, details, None, serialization.encode(question_form(returns)), None,
+                kind=ApprovalKind.QUESTION, on_deny=OnDeny.RESUME,
+            )  # fmt: skip
+            if answer.denied:
+                raise Declined(prompt, answer.comment)
+            match answer.data["outcome"]:
+                case effects.AGAIN:
+                    return None
+                case effects.FAIL:
+                    raise Fail(f"effect {effect.name!r} has an unknown outcome", kind="effect_unknown")
+            result = answer.data.get("result")
+            try:
+                serialization.decode(serialization.encode(result), returns)
+            except msgspec.ValidationError as error:
+                problem = f" The result must be {_type_name(returns)}: {error}."
+                continue
+            return Done(result)
+
+    async def _settle(self, effect: Effect, outcome: Done | None, returns: Any) -> Effect:
+        """Record the outcome of an effect."""
+        state, result = EffectState.NOT_DONE, None
+        if outcome is not None:
+            state, result = EffectState.DONE, serialization.encode(outcome.result)
+            serialization.decode(result, returns)  # a result that no run could decode is not saved
+        order = SettleEffect(*self._holder(), effect.name, effect.occurrence, state, result)
+        await self._send_streams()
+        try:
+            return await self._insist(lambda: self._client.work.settle_effect(order))
+        except TooLarge as too_large:
+            named = order._replace(result=await self._elsewhere("effect", order, result or "", too_large))
+        return await self._insist(lambda: self._client.work.settle_effect(named))
 
     async def save_checkpoint(self, value: Any) -> None:
         """Save one progress value, replacing the previous one; a later run reads it from `ctx.checkpoint`."""
@@ -114,6 +345,7 @@ class Context:
         await self.keep_patches()
         async with self._saving:  # one at a time: each seq must be higher than the last
             checkpoint = Checkpoint(*self._holder(), self._checkpoint_seq + 1, data)
+            await self._send_streams()
             await self._insist(lambda: self._client.work.checkpoint(checkpoint))
             self._checkpoint_seq += 1
 
@@ -134,14 +366,30 @@ class Context:
         """Emit the progress of the job, from 0 to 1."""
         self.event(message, progress=done)
 
+    def stream(self, name: str) -> StreamWriter:
+        """Return the writer of a stream of the job, which others follow while the job runs.
+
+        What a run has written stays if the run is repeated; each chunk names its attempt and fence.
+        """
+        if not is_visible_name(name):
+            raise ValueError(f"stream name {name!r} is not valid: expected 1 to 200 visible characters")
+        made = self._streams.get(name) or StreamWriter(
+            name, self._loop, self._append, self._stream_end, self._loop_for_blocking
+        )
+        return self._streams.setdefault(name, made)
+
     def usage(self, **amounts: float) -> None:
-        """Add to the usage of the job, such as tokens and cost; also stored for failed attempts."""
+        """Add to the usage of the job, such as tokens and cost; also stored for failed attempts.
+
+        Outside of steps, call it in every run with the saved results; within a step, it counts when the step runs.
+        """
         for name, amount in amounts.items():
             if not math.isfinite(amount) or amount < 0:
                 raise ValueError(f"usage[{name!r}] is {amount}: expected a finite number >= 0")
             if not is_visible_name(name):
                 raise ValueError(f"usage name {name!r} is not valid: expected 1 to 200 visible characters")
-            self._usage[name] += amount if isinstance(amount, int) else float(amount)
+            usage = self._step_usage if self._child_keys.is_in_step() else self._usage
+            usage[name] += amount if isinstance(amount, int) else float(amount)
 
     async def approve(
         self,
@@ -159,30 +407,237 @@ class Context:
 
         Requests without a name are numbered in the order of the calls.
         """
-        key = APPROVAL if name is None else check_name(name, "an approval")
+        form = None if schema is None else serialization.encode(schema)
+        checked = None if name is None else check_name(name, "an approval")
+        return await self._decided(
+            APPROVAL, checked, prompt, details, risk, form, expires_in, required=required, on_deny=OnDeny(on_deny)
+        )
+
+    @overload
+    async def ask(
+        self,
+        prompt: str,
+        *,
+        schema: type[R],
+        name: str | None = None,
+        details: Any = None,
+        risk: str | None = None,
+        expires_in: float | timedelta | None = None,
+    ) -> R: ...
+    @overload
+    async def ask(
+        self,
+        prompt: str,
+        *,
+        schema: Mapping[str, Any],
+        name: str | None = None,
+        details: Any = None,
+        risk: str | None = None,
+        expires_in: float | timedelta | None = None,
+    ) -> Any: ...
+    @overload
+    async def ask(
+        self,
+        prompt: str,
+        *,
+        name: str | None = None,
+        details: Any = None,
+        risk: str | None = None,
+        expires_in: float | timedelta | None = None,
+    ) -> str: ...
+    async def ask(
+        self,
+        prompt: str,
+        *,
+        schema: Any = str,
+        name: str | None = None,
+        details: Any = None,
+        risk: str | None = None,
+        expires_in: float | timedelta | None = None,
+    ) -> Any:
+        """Ask approvers for data and wait for the answer without a worker; a later run finds it by name and occurrence.
+
+        The answer has the type `schema`: a class that JSON can be decoded as, or a JSON Schema. Raises `Declined` if
+        an approver declines to answer.
+        """
+        form = AnswerForm.of(schema)
+        checked = None if name is None else check_name(name, "a question")
+        result = await self._decided(
+            QUESTION, checked, prompt, details, risk, serialization.encode(form.schema), expires_in,
+            kind=ApprovalKind.QUESTION, on_deny=OnDeny.RESUME,
+        )  # fmt: skip
+        if result.denied:
+            raise Declined(prompt, result.comment)
+        try:
+            return form.answer(result.data)
+        except msgspec.ValidationError as error:  # the form has checked it, so the code has changed
+            key = QUESTION if name is None else name
+            raise self._other_type(key, self._memory.occurrence(key), "an answer", schema, error) from error
+
+    async def _decided(
+        self,
+        record: str,
+        name: str | None,
+        prompt: str,
+        details: Any,
+        risk: str | None,
+        form: str | None,
+        expires_in: float | timedelta | None,
+        **more: Any,
+    ) -> ApprovalResult:
+        """Return the decision on an approval or question, or request it and suspend the run."""
+        key = record if name is None else name
         occurrence = self._memory.next(key)
         encoded = None if details is None else serialization.encode(details)
-        form = None if schema is None else serialization.encode(schema)
         seconds = in_seconds(expires_in)
         expiry = DEFAULT_EXPIRY_SECONDS if seconds is None else seconds
         async with self._asking:  # one after another: opening one ends the lease
-            answer, is_kept = self._memory.decision(key, occurrence)
+            answer, is_kept = self._memory.decision(key, occurrence, record)
             if answer is None and not self._is_waiting_for_approval:
                 await self.keep_patches()
+                await self._send_streams()
                 await self._send_events()
                 await self.keep_usage()
                 approval = RequestApproval(
-                    *self._holder(), "", prompt, encoded, risk, form, required, OnDeny(on_deny), expiry,
-                    name=name, occurrence=occurrence,
+                    *self._holder(), "", prompt, encoded, risk, form, expires_in_seconds=expiry,
+                    name=name, occurrence=occurrence, **more,
                 )  # fmt: skip
                 await self._insist(lambda: self._client.work.request_approval(approval))
                 self._is_waiting_for_approval = True
             if answer is None:
                 raise AwaitsApproval(prompt)
             if not is_kept:  # among the steps, so that a job redriven from one of them has it too
-                step = Step(*self._holder(), key, occurrence, serialization.encode(answer), APPROVAL)
-                self._memory.check_decision(await self._insist(lambda: self._client.work.save_step(step)))
+                step = Step(*self._holder(), key, occurrence, serialization.encode(answer), record)
+                self._memory.check(await self._insist(lambda: self._client.work.save_step(step)), record)
             return answer
+
+    async def sleep(self, duration: float | timedelta, /, *, name: str | None = None) -> None:
+        """Sleep without a worker: the run ends, and a later one continues here. It uses no attempt.
+
+        The time counts from the first call: a run that is repeated sleeps only for the rest. Sleeps without a name
+        are numbered.
+        """
+        seconds = in_seconds(duration)
+        if seconds is None or not 0 <= seconds <= MAX_DELAY_SECONDS:
+            raise ValueError(f"duration is {duration!r}: expected 0 to {MAX_DELAY_SECONDS} seconds, or a timedelta")
+        await self._sleep(name, seconds, None)
+
+    async def sleep_until(self, time: datetime, /, *, name: str | None = None) -> None:
+        """Sleep without a worker until a time; a past time returns immediately."""
+        if time.tzinfo is None:
+            raise ValueError(f"time is {time!r}: expected a time with a UTC offset")
+        await self._sleep(name, None, micros(time))
+
+    async def _sleep(self, name: str | None, seconds: float | None, until: int | None) -> None:
+        """Record when the sleep ends, then release the job until that time, by the clock of the database."""
+        key = SLEEP if name is None else check_name(name, "a sleep")
+        occurrence = self._memory.next(key)
+        kept = self._memory.step(key, occurrence, SLEEP)
+        if kept is None:
+            await self.keep_patches()
+            step = Step(*self._holder(), key, occurrence, serialization.encode([seconds, until]), SLEEP)
+            kept = await self._insist(lambda: self._client.work.save_step(step))
+            self._clock.observe(kept.at)
+        seconds, until = serialization.decode(kept.result)
+        end = kept.at + round((seconds or 0.0) * SECOND) if until is None else until
+        if end > (self._clock.now() or 0):
+            raise Release(run_at=EPOCH + timedelta(microseconds=end), reason="sleeping")
+
+    @overload
+    async def receive(
+        self, message: str | None = None, /, *, topic: str | None = None, schema: type[R], name: str | None = None,
+        timeout: float | timedelta | None = None,  # noqa: ASYNC109 - part of the verb
+    ) -> R: ...  # fmt: skip
+    @overload
+    async def receive(
+        self, message: str | None = None, /, *, topic: str | None = None, name: str | None = None,
+        timeout: float | timedelta | None = None,  # noqa: ASYNC109 - part of the verb
+    ) -> Any: ...  # fmt: skip
+    async def receive(
+        self, message: str | None = None, /, *, topic: str | None = None, schema: Any = Any, name: str | None = None,
+        timeout: float | timedelta | None = None,  # noqa: ASYNC109 - part of the verb
+    ) -> Any:  # fmt: skip
+        """Return the payload of the next message with this name, or to this topic; wait for it without a worker.
+
+        Each message is received once: the first receive of a message name gets the first message, the next one the
+        second. Raises TimeoutError if none arrives within the timeout, which counts from the first call; 0 only looks.
+        With `schema`, the payload has that type. A message to a topic reaches jobs that wait for it; give either a
+        message name or `topic`.
+        """
+        wanted = _Inbox.of(message, topic)
+        seconds = in_seconds(timeout)
+        if seconds is not None and not 0 <= seconds <= MAX_DELAY_SECONDS:
+            raise ValueError(f"timeout is {timeout!r}: expected 0 to {MAX_DELAY_SECONDS} seconds, or a timedelta")
+        key = wanted.key() if name is None else check_name(name, "a receive")
+        occurrence = self._memory.next(key)
+        async with self._receiving:  # one after another, so that no message is received twice
+            seq = await self._received(wanted, key, occurrence, seconds)
+            if seq is None:
+                raise TimeoutError(f"no {wanted} within {seconds} s")
+            self._last_received[wanted] = seq
+            try:
+                return serialization.decode((await self._message(seq)).payload or "null", schema)
+            except msgspec.ValidationError as error:
+                raise ValueError(
+                    f"{wanted}, seq {seq}, is not {_type_name(schema)}: {error}; change the schema, or "
+                    "receive it without one"
+                ) from error
+
+    async def _received(self, wanted: _Inbox, key: str, occurrence: int, seconds: float | None) -> int | None:
+        """Return the number of the received message, or None after the timeout; record it for later runs."""
+        kept = self._memory.step(key, occurrence, RECEIVE)
+        if kept is None:
+            after = self._last_received[wanted]
+            found = await self._insist(
+                lambda: self._client.jobs.messages(
+                    self.id, name=wanted.name, topic=wanted.topic, after=after, limit=1
+                )
+            )  # fmt: skip
+            if not found:
+                await self._wait_for_message(wanted, key, occurrence, seconds)
+            await self.keep_patches()
+            number = found[0].seq if found else None
+            step = Step(*self._holder(), key, occurrence, serialization.encode(number), RECEIVE)
+            kept = await self._insist(lambda: self._client.work.save_step(step))
+            self._memory.check(kept, RECEIVE)
+            self._clock.observe(kept.at)
+        seq: int | None = serialization.decode(kept.result, int | None)
+        return seq
+
+    async def _wait_for_message(self, wanted: _Inbox, key: str, occurrence: int, seconds: float | None) -> None:
+        """Suspend the run until the message arrives; return if its time is over."""
+        end = None
+        if seconds == 0:
+            return
+        if seconds is not None:  # the time counts from the first call
+            began = self._memory.step(WAIT + key, occurrence, RECEIVE)
+            if began is None:
+                await self.keep_patches()
+                step = Step(*self._holder(), WAIT + key, occurrence, serialization.encode(seconds), RECEIVE)
+                began = await self._insist(lambda: self._client.work.save_step(step))
+                self._clock.observe(began.at)
+            end = began.at + round(serialization.decode(began.result, float) * SECOND)
+            if end <= (self._clock.now() or 0):
+                return
+        raise AwaitsMessage(wanted.name, self._last_received[wanted], end, wanted.topic)
+
+    async def _message(self, seq: int) -> Message:
+        (found,) = await self._insist(lambda: self._client.jobs.messages(self.id, after=seq - 1, limit=1))
+        return found
+
+    async def inbox(self, message: str | None = None, /, *, after: int = 0) -> list[values.Message]:
+        """Return all messages of the job so far, or those with this name, without waiting.
+
+        It is not recorded: read it in a step if later code depends on it. Messages stay in the inbox.
+        """
+        found: list[Message] = []
+        while True:
+            last = found[-1].seq if found else after
+            page = await self._insist(partial(self._client.jobs.messages, self.id, name=message, after=last))
+            if not page:
+                break
+            found += page
+        return [values.value_of(values.Message, one) for one in found]
 
     def patched(self, name: str) -> bool:
         """Return whether the job started with code that has this change, so that old and new code can coexist.
@@ -239,17 +694,24 @@ class Context:
             children += await self._enqueue(task, requests[start : start + BATCH_SIZE])
         return children
 
-    async def results(self, children: Iterable[Child[R]], /) -> list[R]:
+    async def results(self, children: Iterable[JobHandle[R]], /) -> list[R]:
         """Return the results of the children; until all are terminal the job waits without a worker, then resumes."""
         wanted = list(children)
         jobs = await asyncio.gather(*(self._insist(partial(self._client.jobs.get, child.id)) for child in wanted))
         if pending := [job.id for job in jobs if job.status not in TERMINAL]:
             raise AwaitsChildren(pending)
-        return [outcome(job, child.returns) for job, child in zip(jobs, wanted, strict=True)]
+        whole = [await self._whole(job) for job in jobs]
+        return [self._outcome(job, child._returns) for job, child in zip(whole, wanted, strict=True)]
 
     step_sync = sync_version(step)
+    effect_sync = sync_version(effect)
     save_checkpoint_sync = sync_version(save_checkpoint)
     approve_sync = sync_version(approve)
+    sleep_sync = sync_version(sleep)
+    sleep_until_sync = sync_version(sleep_until)
+    ask_sync = sync_version(ask)
+    receive_sync = sync_version(receive)
+    inbox_sync = sync_version(inbox)
     attach_sync = sync_version(attach)
     link_sync = sync_version(link)
     enqueue_sync = sync_version(enqueue)
@@ -268,19 +730,80 @@ class Context:
 
     def used(self) -> str | None:
         """Return all usage of the job as JSON, for a run with a result."""
-        if not self._usages:
-            return serialization.encode(dict(self._usage)) if self._usage else None
-        earlier = summed(self.id, self._usages, has_ended=False)
-        return serialization.encode(together([earlier, self._usage])) if earlier or self._usage else None
+        earlier = summed(self.id, self._usages, has_ended=False) if self._usages else {}
+        used = together([earlier, self._usage, self._step_usage])
+        return serialization.encode(used) if used else None
+
+    def usage_so_far(self) -> str | None:
+        """Return the usage of this run as JSON, if a budget counts it while the job runs."""
+        used = together([self._usage, self._step_usage]) if self._has_budget else {}
+        return serialization.encode(used) if used else None
+
+    async def _spend(self) -> None:
+        """Report the usage before more work, and stop the run if a budget is spent."""
+        if not self._has_budget:
+            return
+        if (used := self.usage_so_far()) != self._reported:
+            heartbeat = Heartbeat(*self._holder(), usage=used)
+            (reply,) = await self._insist(lambda: self._client.work.heartbeats([heartbeat]))
+            if isinstance(reply, Rejected):
+                raise reply.error
+            self._reported, self.is_budget_spent = used, reply.budget_exceeded
+        if self.is_budget_spent:
+            raise BudgetExceeded(self.id)
 
     async def keep_usage(self) -> None:
         """Save the usage of a run without a result as a step, which later runs add up."""
-        if not self._usage:
-            return
-        whose = kept_by(self.id, is_repeated=self._memory.was_met or self._children > 0 or bool(self._named_children))
-        used = serialization.encode(dict(self._usage))
-        step = Step(*self._holder(), USAGE, len(self._usages) + 1, used, whose)
-        self._usages.append(await self._insist(lambda: self._client.work.save_step(step)))
+        repeats = self._memory.was_met or self._child_keys.is_used
+        for used, is_repeated in ((self._step_usage, False), (self._usage, repeats)):
+            if used:
+                whose = kept_by(self.id, is_repeated=is_repeated)
+                step = Step(*self._holder(), USAGE, len(self._usages) + 1, serialization.encode(dict(used)), whose)
+                self._usages.append(await self._insist(partial(self._client.work.save_step, step)))
+
+    async def _whole(self, job: JobRecord) -> JobRecord:
+        """Return a child with its result, read from its artifact if it was too large."""
+        read = partial(large.job_result, self._client, job.id, job.result)
+        return job if job.result is None else job._replace(result=await self._insist(read))
+
+    def _outcome(self, job: JobRecord, returns: Any) -> Any:
+        try:
+            return outcome(job, returns)
+        except Invalid as error:
+            name, occurrence = self._child_keys.place(job.idempotency_key or "")
+            raise self._other_type(name, occurrence, "a child with a result", returns, error) from error
+
+    def _recorded(self, name: str, occurrence: int, what: str, text: str | None, wanted: Any) -> Any:
+        """Decode a recorded value, which the code may now expect in another type."""
+        try:
+            return serialization.decode(text, wanted)
+        except msgspec.ValidationError as error:
+            raise self._other_type(name, occurrence, what, wanted, error) from error
+
+    def _other_type(self, name: str, occurrence: int, what: str, wanted: Any, error: Exception) -> StepMismatch:
+        asked = f"{_type_name(wanted)} ({error})"
+        return StepMismatch(self.id, name, occurrence, f"{what} of another type", asked)
+
+    async def _attempts(
+        self, name: str, occurrence: int, policy: StepPolicy, call: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        """Call a step until it succeeds, gives up, or the run is stopped."""
+        for attempt in count(1):
+            try:
+                with self._child_keys.of_step(name, occurrence):
+                    return await policy.limited(name, call)
+            except NOT_RETRIED:
+                raise
+            except Exception as error:
+                if attempt >= policy.attempts or isinstance(error, self._task.failures.fail_on):
+                    raise
+                delay = policy.delay(attempt, error)
+                self.event("step failed, retrying", level="warn", step=name, attempt=attempt, error=repr(error)[:500])
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._stopped.wait()
+                    raise asyncio.CancelledError  # a synchronous task is not interrupted itself
+        raise AssertionError
 
     async def _call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an asynchronous function on the loop, any other in a thread."""
@@ -315,17 +838,21 @@ class Context:
     ) -> JobRequest:
         """Build the request of a child. Its key is the same in every run; an explicit idempotency key is kept."""
         fields = {"parent_id": self.id}
-        if name is None:
-            self._children += 1
-            key = f"child/{self.id}/{self._children}"
-        else:
-            self._named_children[check_name(name, "a child")] += 1
-            key = f"child/{self.id}/{name}/{self._named_children[name]}"
-            if not is_visible_name(key):  # too long
-                key = f"child/{self.id}/{hashlib.sha256(key.encode()).hexdigest()}"
+        key = self._child_keys.next(name)
         if not task.has_key:
             fields["idempotency_key"] = key
         return task.request(args, kwargs, number, **fields)
+
+    async def _enqueue_child(self, task: Task[..., R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Child[R]:
+        """Enqueue a child for `task.enqueue()`, which passes every named argument to the task."""
+        (child,) = await self._enqueue(task, [self._child_request(task, None, args, kwargs)])
+        return child
+
+    async def _on_loop(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        """Run a call on the event loop of the worker, whose client it uses; a task may run another loop."""
+        if asyncio.get_running_loop() is self._loop:
+            return await call()
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(), self._loop))
 
     async def _enqueue(self, task: Task[..., R], requests: Sequence[JobRequest]) -> list[Child[R]]:
         await self.keep_patches()
@@ -345,10 +872,9 @@ class Context:
         for child_request in requests:
             known = earlier.get(child_request.idempotency_key)
             if known is not None and known.type != child_request.type:
-                name, _, occurrence = (known.idempotency_key or "").removeprefix(f"child/{self.id}/").rpartition("/")
+                name, occurrence = self._child_keys.place(known.idempotency_key or "")
                 recorded, asked = f"a child of type {known.type}", f"a child of type {child_request.type}"
-                place = int(occurrence) if occurrence.isdecimal() else 1
-                raise StepMismatch(self.id, name or "child", place, recorded, asked) from error
+                raise StepMismatch(self.id, name, occurrence, recorded, asked) from error
         new = [child_request for child_request in requests if child_request.idempotency_key not in earlier]
         created = await self._insist(lambda: self._client.jobs.enqueue(new, within=task._within)) if new else []
         made = iter(created)
@@ -361,6 +887,35 @@ class Context:
         while events := self.take_events():
             report = Report(*self._holder(), events)
             await self._insist(partial(self._client.work.add_events, [report]))
+
+    async def _send_streams(self) -> None:
+        """Send what was written to streams; output that is rejected must not fail the run, so an event reports it."""
+        for writer in list(self._streams.values()):
+            try:
+                await writer.flush()
+            except Error as error:
+                if not isinstance(error, (LeaseLost, NotRunning)):
+                    self.event(f"output to stream {writer.name} was lost: {error}", level="warn")
+
+    async def _append(self, name: str, offset: int, chunks: tuple[NewChunk, ...]) -> int:
+        append = Append(*self._holder(), name, offset, chunks)
+        return await self._insist(lambda: self._client.work.append(append))
+
+    async def _stream_end(self, name: str) -> int:
+        """Return the offset of the first chunk of this run."""
+        if self._job.runs_first:
+            return 0
+        streams = await self._insist(lambda: self._client.jobs.streams(self.id))
+        return next((one.chunks for one in streams if one.name == name), 0)
+
+    async def _hold(self, error: RateLimited) -> None:
+        """Hold the limit that a run reports, under the key by which the job names it."""
+        delay = timedelta(seconds=error.after_seconds or 0.0)
+        until = error.until or EPOCH + timedelta(microseconds=self._clock.now() or 0) + delay
+        named = serialization.decode(self._job.limits) or []
+        key = next((one["key"] for one in named if one["name"] == error.limit), None)
+        hold = partial(self._client.limits.hold, error.limit, until, key=key, reason=error.reason)
+        await self._insist(hold)
 
     async def _insist(self, call: Callable[[], Awaitable[R]], *, most_unsure: int | None = None) -> R:
         """Repeat the call until the queue is available; every call made this way is idempotent.
@@ -381,7 +936,7 @@ class Context:
         return self._client
 
     def _holder(self) -> tuple[str, int, str]:
-        return self.job.id, self.job.fence, self.job.worker or ""
+        return self._job.id, self._job.fence, self._job.worker or ""
 
     def _loop_for_blocking(self) -> asyncio.AbstractEventLoop:
         if self.cancelled:
@@ -396,10 +951,6 @@ class Child(JobHandle[R]):
         super().__init__(id, parent._given_client, returns, replayed=replayed)
         self._parent = parent
 
-    @property
-    def returns(self) -> Any:
-        return self._returns
-
     async def result(self, /, timeout: float | timedelta | None = None) -> R:  # noqa: ASYNC109 - part of the verb
         """Return the result of the child. Without a timeout the parent waits without a worker; with one, in place."""
         if timeout is not None:
@@ -411,13 +962,44 @@ class Child(JobHandle[R]):
         return self._parent._loop_for_blocking()
 
 
-def _check_step(name: object, function: object) -> None:
-    """Reject common mistakes in a step call, and names reserved for the SDK."""
+def _check_step(name: object, function: object, what: str = "step") -> None:
+    """Reject common mistakes in the call of a step or effect, and names reserved for the SDK."""
     if inspect.iscoroutine(function):
         function.close()  # it is never awaited
     if not isinstance(name, str) or not callable(function):
-        raise TypeError("step takes a name, a function and its arguments, not a call: step('search', search, topic)")
-    check_name(name, "a step")
+        raise TypeError(
+            f"{what} takes a name, a function and its arguments, not a call: {what}('search', search, topic)"
+        )
+    check_name(name, f"{'an' if what == 'effect' else 'a'} {what}")
+
+
+def _type_name(wanted: Any) -> str:
+    return wanted.__name__ if isinstance(wanted, type) else str(wanted)
+
+
+class _Inbox(NamedTuple):
+    """The messages that a receive takes in order: those of a name, or those to a topic."""
+
+    name: str | None
+    topic: str | None
+
+    @classmethod
+    def of(cls, name: str | None, topic: str | None) -> _Inbox:
+        if (name is None) == (topic is None):
+            raise TypeError("receive takes the name of a message or topic=: expected exactly one")
+        if topic is None:
+            check_name(name, "a message")
+        else:
+            check_name(topic, "a topic")
+        return cls(name, topic)
+
+    def key(self) -> str:
+        """Return the name under which receives are recorded; a long one is shortened."""
+        key = f"{RECEIVE}/{self.name}" if self.topic is None else f"{RECEIVE}_topic/{self.topic}"
+        return key if is_visible_name(WAIT + key) else f"{RECEIVE}/{hashlib.sha256(key.encode()).hexdigest()}"
+
+    def __str__(self) -> str:
+        return f"message {self.name!r}" if self.topic is None else f"message to topic {self.topic!r}"
 
 
 def _text(message: object) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from interlock.domain.limits import MAX_HOLD_SECONDS
 from interlock.domain.retry import MAX_RETRY_AFTER_SECONDS
 from interlock.errors import Error
 
@@ -48,6 +49,40 @@ class Release(Suspended):
         super().__init__(reason or "released")
 
 
+class RateLimited(Suspended):
+    """Hold a limit until a time and release the job without using an attempt, as after a rejection by a provider.
+
+    The job must name the limit. Other jobs that name it wait as well, on all workers.
+    """
+
+    def __init__(
+        self,
+        limit: str,
+        *,
+        until: datetime | None = None,
+        delay: float | timedelta | None = None,
+        reason: str | None = None,
+    ) -> None:
+        if (until is None) == (delay is None):
+            raise ValueError("set either until or delay")
+        if until is not None and until.tzinfo is None:
+            raise ValueError("until has no UTC offset: use an aware datetime")
+        self.limit, self.until, self.after_seconds, self.reason = limit, until, _ahead(delay, MAX_HOLD_SECONDS), reason
+        self.is_held = False  # set by the worker
+        super().__init__(reason or f"limit {limit} is held")
+
+
+class BudgetExceeded(Suspended):
+    """A budget of the job is spent: the run ends at a step without using an attempt, and waits for more budget.
+
+    `ctx.step` raises it before it begins a step that has no saved result.
+    """
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__("a budget of the job is spent")
+
+
 class AwaitsChildren(Suspended):
     """The run waits for children; it resumes when all of them are terminal."""
 
@@ -56,8 +91,24 @@ class AwaitsChildren(Suspended):
         super().__init__(f"waits for {len(self.children)} children")
 
 
+class AwaitsMessage(Suspended):
+    """The run waits for a message; it resumes when one has arrived, or at the end of the time limit."""
+
+    def __init__(self, name: str | None, after: int, until: int | None = None, topic: str | None = None) -> None:
+        self.name, self.after, self.until, self.topic = name, after, until, topic
+        super().__init__(f"waits for message {name!r}" if topic is None else f"waits for topic {topic!r}")
+
+
 class AwaitsApproval(Suspended):
     """The run waits for an approval; requesting it has ended the lease."""
+
+
+class Declined(Exception):
+    """An approver declined to answer a question of the job."""
+
+    def __init__(self, prompt: str, comment: str | None = None) -> None:
+        self.prompt, self.comment = prompt, comment
+        super().__init__(f"declined: {comment}" if comment else f"the question was declined: {prompt}")
 
 
 class JobFailed(Error):

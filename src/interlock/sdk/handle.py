@@ -12,13 +12,13 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from interlock.client.port import Client
-from interlock.domain.job import HistoryRow, Job
+from interlock.domain.job import Job as JobRecord
 from interlock.domain.lifecycle import TERMINAL, Status
-from interlock.domain.progress import EventRow
 from interlock.errors import Invalid
-from interlock.sdk import serialization
+from interlock.sdk import large, serialization
 from interlock.sdk.exceptions import JobCancelled, JobFailed, in_seconds
 from interlock.sdk.sync import background_loop, run, sync_version
+from interlock.sdk.values import Chunk, Event, HistoryRow, Job, value_of
 
 R = TypeVar("R")
 MAX_POLL_SECONDS: Final = 30.0
@@ -48,6 +48,8 @@ class JobHandle(Generic[R]):
             left = MAX_POLL_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
             job = await client.jobs.wait(self.id, seconds=min(left, MAX_POLL_SECONDS))
             if job.status in TERMINAL:
+                if job.status is Status.SUCCEEDED and self._returns is not None:
+                    job = job._replace(result=await large.job_result(client, job.id, job.result))
                 result: R = outcome(job, self._returns)
                 return result
             if deadline is not None and time.monotonic() >= deadline:
@@ -55,11 +57,11 @@ class JobHandle(Generic[R]):
 
     async def refresh(self) -> Job:
         """Return the current state of the job."""
-        return await (await self._client()).jobs.get(self.id)
+        return value_of(Job, await (await self._client()).jobs.get(self.id))
 
     async def history(self) -> list[HistoryRow]:
         """Return all transitions, oldest first."""
-        return await (await self._client()).jobs.history(self.id)
+        return [value_of(HistoryRow, row) for row in await (await self._client()).jobs.history(self.id)]
 
     async def cancel(self, reason: str | None = None, *, force: bool = False, cascade: bool = False) -> Status:
         """Cancel the job and return its status: cancelled, or running until its worker acknowledges.
@@ -78,42 +80,64 @@ class JobHandle(Generic[R]):
         )
         return JobHandle(enqueued.id, self._client, self._returns, replayed=enqueued.replayed)
 
-    async def events(self, after: int = 0) -> list[EventRow]:
+    async def send(self, name: str, payload: Any = None, /, *, id: str | None = None) -> None:
+        """Send a message to the job; the same ID again sends nothing more."""
+        text = None if payload is None else serialization.encode(payload)
+        await (await self._client()).jobs.send(self.id, name, text, id=id)
+
+    async def events(self, after: int = 0) -> list[Event]:
         """Return the events of the job, oldest first; only those with a seq above `after`."""
         client = await self._client()
-        found: list[EventRow] = []
+        found: list[Event] = []
         while page := await client.jobs.events(self.id, after=found[-1].seq if found else after, limit=PAGE):
-            found += page
+            found += [value_of(Event, row) for row in page]
         return found
 
-    async def tail(self, after: int = 0) -> AsyncIterator[EventRow]:
+    async def tail(self, after: int = 0) -> AsyncIterator[Event]:
         """Yield events as they arrive, until the job is terminal."""
         async with aclosing((await self._client()).jobs.tail(self.id, after=after)) as results:
             async for event in results:
-                yield event
+                yield value_of(Event, event)
 
-    def tail_sync(self, after: int = 0) -> Iterator[EventRow]:
+    def tail_sync(self, after: int = 0) -> Iterator[Event]:
         """Yield events as they arrive, until the job is terminal."""
         stream = self.tail(after)
 
-        async def following() -> EventRow | None:
+        async def following() -> Event | None:
             return await anext(stream, None)
 
         while (event := run(self._loop_for_blocking(), following)) is not None:
             yield event
+
+    async def stream(self, name: str, *, after: int = -1) -> AsyncIterator[Chunk]:
+        """Yield the chunks of a stream as they arrive, until the job is terminal; `after` skips up to that offset."""
+        async with aclosing((await self._client()).jobs.stream(self.id, name, after=after)) as chunks:
+            async for chunk in chunks:
+                yield value_of(Chunk, chunk)
+
+    def stream_sync(self, name: str, *, after: int = -1) -> Iterator[Chunk]:
+        """Yield the chunks of a stream as they arrive, until the job is terminal; `after` skips up to that offset."""
+        stream = self.stream(name, after=after)
+
+        async def following() -> Chunk | None:
+            return await anext(stream, None)
+
+        while (chunk := run(self._loop_for_blocking(), following)) is not None:
+            yield chunk
 
     result_sync = sync_version(result)
     refresh_sync = sync_version(refresh)
     history_sync = sync_version(history)
     cancel_sync = sync_version(cancel)
     redrive_sync = sync_version(redrive)
+    send_sync = sync_version(send)
     events_sync = sync_version(events)
 
     def _loop_for_blocking(self) -> asyncio.AbstractEventLoop:
         return background_loop()
 
 
-def outcome(job: Job, returns: Any = Any) -> Any:
+def outcome(job: JobRecord, returns: Any = Any) -> Any:
     """Return the result of a terminal job; raise JobFailed or JobCancelled if it did not succeed."""
     if job.status is Status.SUCCEEDED:
         try:

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.domain.approval import Approval, ApprovalStatus
+from interlock.domain.approval import Approval, ApprovalKind, ApprovalStatus
+from interlock.domain.effect import INTENT, RECORDED
 from interlock.domain.json_text import NAME_RULE, is_visible_name
 from interlock.domain.progress import StepRow
 from interlock.sdk import serialization
@@ -19,7 +20,24 @@ from interlock.sdk.exceptions import StepMismatch
 
 OWN: Final = "interlock."  # prefix of names that the SDK records itself
 APPROVAL: Final = "interlock.approve"  # recorded as the function of a decision, and as the name of one without a name
+QUESTION: Final = "interlock.ask"  # likewise for the answer to a question
+SLEEP: Final = "interlock.sleep"  # likewise for a sleep
+RECEIVE: Final = "interlock.receive"  # recorded as the function of a received message, or of a timeout
+EFFECT: Final = RECORDED  # recorded as the function of the intent and of the outcome of an effect
+WAIT: Final = "interlock.wait/"  # prefix of the recorded start of a wait with a time limit
+STEP: Final = ""  # any other function
 PATCHED: Final = "interlock.patched/"
+
+
+_RECORDED: Final = {ApprovalKind.APPROVAL: APPROVAL, ApprovalKind.QUESTION: QUESTION}
+_WORDS: Final = {
+    STEP: "a step",
+    APPROVAL: "an approval",
+    QUESTION: "a question",
+    SLEEP: "a sleep",
+    RECEIVE: "a message",
+    EFFECT: "an effect",
+}
 
 
 class ApprovalResult(msgspec.Struct, frozen=True):
@@ -47,7 +65,7 @@ class StepReplay:
     def __init__(self, job_id: str, steps: Sequence[StepRow], approvals: Iterable[Approval] = ()) -> None:
         self._job_id = job_id
         self._steps = {(step.name, step.occurrence): step for step in steps}
-        self._decided = {(one.name or APPROVAL, one.occurrence): one for one in approvals}
+        self._decided = {(one.name or _RECORDED[one.kind], one.occurrence): one for one in approvals}
         self._met: Counter[str] = Counter()
 
     @property
@@ -60,25 +78,46 @@ class StepReplay:
         self._met[name] += 1
         return self._met[name]
 
-    def step(self, name: str, occurrence: int) -> StepRow | None:
-        """Return the recorded step; a decision in its place is a mismatch."""
-        found = self._steps.get((name, occurrence))
-        if (name, occurrence) in self._decided or (found is not None and found.function == APPROVAL):
-            raise StepMismatch(self._job_id, name, occurrence, "an approval", "a step")
-        return found
+    def occurrence(self, name: str) -> int:
+        """Return the last occurrence of this name in the run."""
+        return self._met[name]
 
-    def decision(self, name: str, occurrence: int) -> tuple[ApprovalResult | None, bool]:
-        """Return the recorded decision and whether it is already a step; a step in its place is a mismatch."""
+    def step(self, name: str, occurrence: int, asked: str = STEP) -> StepRow | None:
+        """Return the recorded step, or the recorded start of a sleep; another kind of record is a mismatch."""
+        self._check_kind(name, occurrence, asked)
+        return self._steps.get((name, occurrence))
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the names of recorded steps that begin with `prefix`, in the order in which they were saved."""
+        found = [step for (name, _), step in self._steps.items() if name.startswith(prefix)]
+        return list(dict.fromkeys(step.name for step in sorted(found, key=lambda step: step.seq)))
+
+    def decision(self, name: str, occurrence: int, asked: str) -> tuple[ApprovalResult | None, bool]:
+        """Return the recorded decision and whether it is already a step; another kind of record is a mismatch."""
+        self._check_kind(name, occurrence, asked)
         step = self._steps.get((name, occurrence))
         if step is not None:
-            self.check_decision(step)
             return serialization.decode(step.result, ApprovalResult), True
         decided = self._decided.get((name, occurrence))
         return None if decided is None else ApprovalResult.of(decided), False
 
-    def check_decision(self, step: StepRow) -> None:
-        if step.function != APPROVAL:
-            raise StepMismatch(self._job_id, step.name, step.occurrence, "a step", "an approval")
+    def check(self, step: StepRow, asked: str) -> None:
+        """Check a record that was just saved: the first write of a name and occurrence wins."""
+        self._compare(step.name, step.occurrence, step.function, asked)
+
+    def _check_kind(self, name: str, occurrence: int, asked: str) -> None:
+        step, decided = self._steps.get((name, occurrence)), self._decided.get((name, occurrence))
+        if step is None:
+            step = self._steps.get((INTENT + name, occurrence))
+        if step is not None:
+            self._compare(name, occurrence, step.function, asked)
+        elif decided is not None:
+            self._compare(name, occurrence, _RECORDED[decided.kind], asked)
+
+    def _compare(self, name: str, occurrence: int, function: str | None, asked: str) -> None:
+        recorded = function if function in _WORDS else STEP
+        if recorded != asked:
+            raise StepMismatch(self._job_id, name, occurrence, _WORDS[recorded or STEP], _WORDS[asked])
 
     def patch(self, name: str) -> bool | None:
         """Return what an earlier run recorded about a patch."""

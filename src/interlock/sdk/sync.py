@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
 import os
 import threading
@@ -40,7 +41,10 @@ def run(loop: asyncio.AbstractEventLoop, call: Callable[[], Coroutine[Any, Any, 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run_coroutine_threadsafe(call(), loop).result()
+        try:
+            return asyncio.run_coroutine_threadsafe(call(), loop).result()
+        except concurrent.futures.CancelledError:
+            raise asyncio.CancelledError from None  # which no `except Exception` catches
     raise RuntimeError("a *_sync method would block the running event loop: await the method without _sync")
 
 

@@ -19,11 +19,14 @@ from interlock.client.port import Client, JobRequest
 from interlock.domain.policy import MAX_LEASE_SECONDS
 from interlock.errors import Invalid
 from interlock.sdk.context import Context
+from interlock.sdk.current import running
 from interlock.sdk.exceptions import in_seconds
+from interlock.sdk.failures import EVERYTHING_RETRIED, FailurePolicy
 from interlock.sdk.handle import JobHandle
 from interlock.sdk.replay import is_recordable
 from interlock.sdk.signature import Signature
 from interlock.sdk.sync import background_loop, sync_version
+from interlock.sdk.values import Backoff
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,7 +39,7 @@ class Options(TypedDict, total=False):
     max_attempts: int
     priority: int
     timeout: float | timedelta
-    backoff: Mapping[str, Any]
+    backoff: Backoff | Mapping[str, Any]
     expiry_delay: float | timedelta
     lease: float | timedelta
     requires: Sequence[str]
@@ -46,6 +49,9 @@ class Options(TypedDict, total=False):
     affinity_key: str
     repository: str
     webhook: str
+    limits: Sequence[str | Mapping[str, Any]]
+    budgets: Sequence[str]
+    budget: Mapping[str, float]
     run_at: datetime
     delay: float | timedelta
     deadline: datetime
@@ -66,7 +72,14 @@ class Task(Generic[P, R]):
 
     __name__: str
 
-    def __init__(self, app: Connected, function: Callable[..., Any], name: str, options: Options) -> None:
+    def __init__(
+        self,
+        app: Connected,
+        function: Callable[..., Any],
+        name: str,
+        options: Options,
+        failures: FailurePolicy = EVERYTHING_RETRIED,
+    ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.name = name
@@ -74,6 +87,7 @@ class Task(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(function)
         self.enqueues = _enqueues(getattr(inspect.unwrap(function), "__code__", None))
         self._app = app
+        self.failures = failures
         self._options = options
         self._fields = request_fields(options)
         self._within: object = None
@@ -117,12 +131,29 @@ class Task(Generic[P, R]):
         return other
 
     async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Enqueue a job for this call."""
+        """Enqueue a job for this call. Inside a running task of the same app, it is a child of that task's job."""
+        parent = self._parent()
+        if parent is None:
+            return await self.enqueue_detached(*args, **kwargs)
+        return await parent._on_loop(lambda: parent._enqueue_child(self, args, kwargs))
+
+    async def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[JobHandle[R]]:
+        """Enqueue a job for each call, given as its named arguments, in batches of 1000; each batch is all or none.
+
+        Inside a running task of the same app, they are children of that task's job.
+        """
+        parent = self._parent()
+        if parent is None:
+            return await self.enqueue_many_detached(calls)
+        return [*await parent._on_loop(lambda: parent.enqueue_many(self, calls))]
+
+    async def enqueue_detached(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Enqueue a job for this call, without a parent also inside a running task; a later run enqueues it again."""
         (handle,) = await self._enqueue([self.request(args, kwargs)])
         return handle
 
-    async def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[JobHandle[R]]:
-        """Enqueue a job for each call, given as its named arguments, in batches of 1000; each batch is all or none."""
+    async def enqueue_many_detached(self, calls: Iterable[Mapping[str, Any]]) -> list[JobHandle[R]]:
+        """Enqueue a job for each call, without a parent also inside a running task."""
         requests = [self.request((), call, number) for number, call in enumerate(calls)]
         handles: list[JobHandle[R]] = []
         for start in range(0, len(requests), BATCH_SIZE):
@@ -131,6 +162,8 @@ class Task(Generic[P, R]):
 
     enqueue_sync = sync_version(enqueue)
     enqueue_many_sync = sync_version(enqueue_many)
+    enqueue_detached_sync = sync_version(enqueue_detached)
+    enqueue_many_detached_sync = sync_version(enqueue_many_detached)
 
     def request(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], number: int | None = None, /, **fields: Any
@@ -164,6 +197,14 @@ class Task(Generic[P, R]):
         enqueued = await client.jobs.enqueue(requests, within=self._within)
         return [self.handle(one.id, self._app.client, replayed=one.replayed) for one in enqueued]
 
+    def _parent(self) -> Context | None:
+        """Return the context of the running task if a new job is its child, else None."""
+        found = running()
+        if found is None or "parent_id" in self._fields:
+            return None
+        parent = found()
+        return parent if parent._task._app is self._app else None
+
     def _copy(self) -> Task[P, R]:
         other: Task[P, R] = Task.__new__(Task)
         other.__dict__.update(self.__dict__)
@@ -173,7 +214,12 @@ class Task(Generic[P, R]):
         return background_loop()
 
 
-_ENQUEUES: Final = frozenset({"enqueue", "enqueue_many", "enqueue_sync", "enqueue_many_sync"})
+_ENQUEUES: Final = frozenset(
+    f"{verb}{detached}{sync}"
+    for verb in ("enqueue", "enqueue_many")
+    for detached in ("", "_detached")
+    for sync in ("", "_sync")
+)
 
 
 def _enqueues(code: CodeType | None) -> bool:
@@ -253,9 +299,14 @@ def _shaped(option: str, value: Any, shape: Any) -> Any:
     match option:
         case "timeout" | "expiry_delay" | "delay":
             value = in_seconds(value)
+        case "backoff" if isinstance(value, Backoff):
+            value = value.to_json()
         case "agent" if not isinstance(value, Mapping):
             value = dict(zip(("kind", "id"), _several(option, value, "a kind and an id"), strict=True))
-        case "requires" | "tags":
+        case "limits":
+            named = _several(option, value, "a list of names, or of name, key and cost")
+            value = [{"name": one} if isinstance(one, str) else one for one in named]
+        case "requires" | "tags" | "budgets":
             value = _several(option, value, "a list of texts")
     try:
         return msgspec.convert(value, shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import traceback
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from inspect import isawaitable
 from typing import Any, Final
@@ -16,39 +16,58 @@ from interlock.domain.decide import MAX_CHILDREN, AcknowledgeCancel, CompleteJob
 from interlock.domain.decide import FailJob as Failed
 from interlock.domain.decide import ReleaseJob as Released
 from interlock.domain.json_text import sanitize_text
+from interlock.domain.message import AwaitMessage
 from interlock.domain.retry import SECOND
 from interlock.errors import CancelRequested, Error, Forbidden, LeaseLost, NotRunning, TooLarge, WouldDeadlock
 from interlock.sdk import serialization
-from interlock.sdk.exceptions import AwaitsApproval, AwaitsChildren, Fail, Release, Retry, StepMismatch, Suspended
+from interlock.sdk.exceptions import (
+    AwaitsApproval,
+    AwaitsChildren,
+    AwaitsMessage,
+    BudgetExceeded,
+    Fail,
+    RateLimited,
+    Release,
+    Retry,
+    StepMismatch,
+    Suspended,
+)
+from interlock.sdk.hooks import Hooks
 from interlock.sdk.signature import UnknownArgument
 from interlock.sdk.threads import Threads
+from interlock.worker.lifespan import call_hook, name_of
 from interlock.worker.run import Run, StopReason
 
 MAX_TRACEBACK_LENGTH: Final = 6000
 UNKNOWN_ARGUMENT: Final = "unknown_argument"
 MAX_DEPLOY_SECONDS: Final = 3600.0
 ROLE_DELAY_SECONDS: Final = 300.0  # time for an operator to replace the worker's token
+HELD_SECONDS: Final = 1.0
 DEPLOY_SECONDS: Final = 30.0  # time for a newer worker to claim the job, or for a deployment
 
 
-def execute(run: Run, threads: Threads) -> Coroutine[Any, Any, Finish | None]:
+def execute(run: Run, threads: Threads, hooks: Hooks, log: Any) -> Coroutine[Any, Any, Finish | None]:
     """Run the task and return the finish of the job, regardless of how the task ends."""
-    return _traced(run, threads) if tracing.is_on() else _execute(run, threads)
+    return _traced(run, threads, hooks, log) if tracing.is_on() else _execute(run, threads, hooks, log)
 
 
-async def _traced(run: Run, threads: Threads) -> Finish | None:
+async def _traced(run: Run, threads: Threads, hooks: Hooks, log: Any) -> Finish | None:
     """Run the task in a span that is a child of the enqueuer's span."""
     job = run.job
     results = {"interlock.job.id": job.id, "interlock.job.type": job.type, "interlock.job.attempt": job.attempt}
     with tracing.span(f"run {job.type}", "consumer", parent=job.traceparent, attributes=results) as span:
-        outcome = await _execute(run, threads)
+        outcome = await _execute(run, threads, hooks, log)
         if span is not None and outcome is not None:
             span.set_attribute("interlock.outcome", outcome.verb)
         return outcome
 
 
-async def _execute(run: Run, threads: Threads) -> Finish | None:
-    order = await _ended(run, threads)
+async def _execute(run: Run, threads: Threads, hooks: Hooks, log: Any) -> Finish | None:
+    order = await _ended(run, threads, hooks)
+    if hooks.after or (hooks.failure and type(order) is Failed):
+        order = await _after(run, threads, hooks, log, order)
+    if run.context is not None and order is not None:
+        await run.context._send_streams()
     if run.context is not None and order is not None and type(order) is not CompleteJob:
         with contextlib.suppress(Error):  # the finish of a run matters more than its usage
             await run.context.keep_patches()
@@ -56,18 +75,48 @@ async def _execute(run: Run, threads: Threads) -> Finish | None:
     return order
 
 
-async def _ended(run: Run, threads: Threads) -> Finish | None:
+async def _after(run: Run, threads: Threads, hooks: Hooks, log: Any, order: Finish | None) -> Finish | None:
+    """Call the hooks after a run. They cannot change how it ended, but they may add to its usage."""
+    context = run.needed_context()
+    calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [(hook, (context,)) for hook in hooks.after]
+    if type(order) is Failed:
+        calls = [(hook, (context, _error_of(run, order))) for hook in hooks.failure] + calls
+    for hook, arguments in calls:
+        try:
+            await call_hook(hook, threads, *arguments)
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # also when interrupted: the finish of the run must not be lost
+            log.error("hook failed", hook=name_of(hook), job=run.job.id, error=repr(error), exc_info=error)
+    return order._replace(usage=context.used()) if type(order) is CompleteJob else order
+
+
+def _error_of(run: Run, order: Failed) -> Exception:
+    """Return the exception that failed the attempt; others than `Exception`, such as SystemExit, are wrapped."""
+    if isinstance(run.error, Exception):
+        return run.error
+    message = serialization.decode(order.error)["message"]
+    error = TimeoutError(message) if run.ending is StopReason.TIMED_OUT else RuntimeError(message)
+    error.__cause__ = run.error
+    return error
+
+
+async def _ended(run: Run, threads: Threads, hooks: Hooks) -> Finish | None:
     try:
         arguments = run.task.signature.unpack(run.job.payload)
     except UnknownArgument as error:  # possibly from a newer version of the task
+        run.error = error
         return failure(run, str(error), kind=UNKNOWN_ARGUMENT, retry_after_seconds=DEPLOY_SECONDS)
     except Error as error:
+        run.error = error
         return failure(run, str(error), kind="invalid_payload", retryable=False)
-    if run.context is not None:
-        arguments[run.task.signature.context or ""] = run.context
+    if run.task.signature.context is not None:
+        arguments[run.task.signature.context] = run.needed_context()
     try:
-        if run.context is not None and run.task.patches:
-            await run.context._use_patches(run.task.patches)
+        for hook in hooks.before:
+            await call_hook(hook, threads, run.needed_context())
+        if run.task.patches:
+            await run.needed_context()._use_patches(run.task.patches)
         if run.task.is_async:
             result = await run.task.function(**arguments)
         else:
@@ -79,8 +128,10 @@ async def _ended(run: Run, threads: Threads) -> Finish | None:
             raise  # the whole worker is stopped, not this run
         return stopped(run)
     except Suspended as suspended:
+        await _hold_limits(run, [suspended])
         return _suspended(run, suspended)
     except BaseExceptionGroup as group:
+        await _hold_limits(run, _leaves(group))
         return _raised_together(run, group)
     except GeneratorExit:
         raise  # a closed coroutine must not continue; the worker checks whether the task itself raised this
@@ -158,13 +209,32 @@ def _suspended(run: Run, suspended: Suspended) -> Finish | None:
         case Release(until=until):
             run_at = None if until is None else int(until.timestamp() * SECOND)
             return Released(*run.holder, suspended.reason, run_at, suspended.after_seconds)
+        case RateLimited():
+            # A later time than now: such a release is not counted. The hold decides when the job runs again.
+            if suspended.is_held or suspended.until is None:
+                seconds = HELD_SECONDS if suspended.is_held else max(suspended.after_seconds or 0.0, HELD_SECONDS)
+                return Released(*run.holder, _message(suspended), None, seconds)
+            return Released(*run.holder, _message(suspended), int(suspended.until.timestamp() * SECOND))
+        case BudgetExceeded():
+            return Released(*run.holder, _message(suspended), None, HELD_SECONDS)
         case AwaitsChildren(children=children):
             # The next run finds the remaining children and waits for them.
             return Released(*run.holder, "waiting for children", children=children[:MAX_CHILDREN])
+        case AwaitsMessage(name=name, after=after, until=until, topic=topic):
+            return Released(*run.holder, "waiting for a message", until, message=AwaitMessage(name, after, topic))
         case AwaitsApproval():
             return None  # requesting the approval has ended the lease
         case _:
             return Released(*run.holder, _message(suspended))
+
+
+async def _hold_limits(run: Run, raised: Iterable[BaseException]) -> None:
+    """Hold the limits that the run reports; a release until the same time replaces a hold that is rejected."""
+    for one in raised:
+        if isinstance(one, RateLimited):
+            with contextlib.suppress(Error):
+                await run.needed_context()._hold(one)
+                one.is_held = True
 
 
 def _raised_together(run: Run, group: BaseExceptionGroup[BaseException]) -> Finish | None:
@@ -190,6 +260,7 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
 
 
 def _raised(run: Run, error: BaseException) -> Finish | None:
+    run.error = error
     match error:
         case LeaseLost() | NotRunning() if error.job_id == run.job.id:
             return None
@@ -207,7 +278,10 @@ def _raised(run: Run, error: BaseException) -> Finish | None:
             return failure(run, str(error), kind=error.code, retry_after_seconds=wait)
     kind = type(error).__name__
     lines = "".join(traceback.format_exception(error))[-MAX_TRACEBACK_LENGTH:]
-    return failure(run, _message(error), kind=kind, details={"traceback": sanitize_text(lines)[0]})
+    details = {"traceback": sanitize_text(lines)[0]}
+    return failure(
+        run, _message(error), kind=kind, details=details, retryable=not run.task.failures.is_permanent(error)
+    )
 
 
 def _not_permitted(run: Run, error: Forbidden) -> Finish:

@@ -99,6 +99,8 @@ class HeartbeatLoop:
         if not isinstance(answer, Rejected):
             if answer.cancel_requested:
                 self._stop(run, StopReason.CANCELLED)
+            if run.context is not None:
+                run.context.is_budget_spent = answer.budget_exceeded
         elif isinstance(answer.error, (Conflict, NotFound)):
             self._stop(run, StopReason.LOST)
         else:

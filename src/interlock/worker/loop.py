@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -17,16 +17,18 @@ from interlock.client.port import Client
 from interlock.domain import policy
 from interlock.domain.decide import ReleaseJob
 from interlock.domain.policy import ClaimFilter
-from interlock.errors import Fatal, Forbidden, Invalid, Unauthenticated, Unavailable
+from interlock.errors import Conflict, Fatal, Forbidden, Invalid, Unauthenticated, Unavailable
 from interlock.sdk.app import App
 from interlock.sdk.claim_ids import ClaimIds
 from interlock.sdk.context import Context
+from interlock.sdk.current import enter
 from interlock.sdk.exceptions import in_seconds
 from interlock.sdk.threads import Threads
 from interlock.worker.contained_tasks import contained, mark_run
 from interlock.worker.executor import execute, failure, stopped
 from interlock.worker.heartbeats import HeartbeatLoop
 from interlock.worker.interruptions import Interruptions
+from interlock.worker.lifespan import WorkerLifespan
 from interlock.worker.log import logger
 from interlock.worker.reconnect import Reconnect
 from interlock.worker.reporter import Reporter
@@ -95,9 +97,16 @@ class Worker:
         self._prepare(client)
         self._client.start_maintenance()
         await self._check_roles()
+        self._lifespan = WorkerLifespan(self._app._hooks, self._log)
+        if not (await self._unless_stopped(self._register()) and await self._unless_stopped(self._lifespan.open())):
+            self._stopping = self._at_once = False
+            return 0
         self._log.info("worker started", types=sorted(self._tasks), concurrency=self._concurrency)
-        with contained(self._loop):
-            await self._run(drain=drain, once=once)
+        try:
+            with contained(self._loop):
+                await self._run(drain=drain, once=once)
+        finally:
+            await self._lifespan.close()
         if self._fault is not None:
             raise self._fault
         self._log.info("worker stopped", runs=self._runs)
@@ -128,6 +137,37 @@ class Worker:
             finally:
                 self._asking = None
         return None
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do some work of the start; return False if the worker is stopped meanwhile."""
+        self._asking = asking = asyncio.create_task(work)
+        if self._stopping:
+            asking.cancel()
+        try:
+            await asking
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+            return False
+        finally:
+            self._asking = None
+        return True
+
+    async def _register(self) -> None:
+        """Register declared objects; report where the registry has other values, and continue."""
+        try:
+            found = await self._app._register_declared()
+        except (Forbidden, Invalid, Conflict, Unauthenticated, Unavailable) as error:
+            self._log.warning(
+                "declared objects not registered", error=str(error),
+                advice="call app.register() with a token that has the roles read, operate and admin",
+            )  # fmt: skip
+            return
+        for one in found:
+            self._log.warning(
+                "registry differs from code", object=f"{one.kind} {one.name}", declared=dict(one.declared),
+                registered=dict(one.registered), advice="change the code, or call app.register(overwrite=True)",
+            )  # fmt: skip
 
     async def _check_roles(self) -> None:
         """Log at start which role the tasks need and the credential lacks, as far as their code shows it."""
@@ -264,17 +304,22 @@ class Worker:
     def _start(self, run: Run) -> None:
         self._running += 1
         self._runs += 1
-        if run.task.signature.context is not None:
-            run.context = Context(run.lease, self._client, self._loop, self._step_threads, run.received)
+        run.open_context = self._open_context
         run.started_at = self._loop.time()
         self._interruptions.note_begin()
         run.handle = self._loop.create_task(self._carry(run))
 
+    def _open_context(self, run: Run) -> Context:
+        return Context(
+            run.lease, self._client, self._loop, self._step_threads, run.task, run.received, self._lifespan.values
+        )
+
     async def _carry(self, run: Run) -> None:
         mark_run()
+        enter(run.needed_context)
         order = None
         try:
-            order = await execute(run, self._threads)
+            order = await execute(run, self._threads, self._app._hooks, self._log)
         except asyncio.CancelledError:
             await asyncio.sleep(0)  # on shutdown of the event loop, let the cancellation of the worker arrive too
             order = ReleaseJob(*run.holder, reason="worker shut down") if self._stopping else stopped(run)

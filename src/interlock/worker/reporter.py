@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from interlock.client.port import Client
 from interlock.domain.artifact import File, Holder
-from interlock.domain.decide import CompleteJob, Finish, ReleaseJob
+from interlock.domain.decide import CompleteJob, FailJob, Finish, ReleaseJob
 from interlock.domain.job import Receipt, Rejected
 from interlock.domain.progress import Report
 from interlock.errors import (
@@ -27,6 +26,7 @@ from interlock.errors import (
     Unavailable,
     WouldDeadlock,
 )
+from interlock.sdk import large
 from interlock.worker.executor import in_place_of
 from interlock.worker.heartbeats import HeartbeatLoop
 from interlock.worker.reconnect import Reconnect
@@ -35,8 +35,8 @@ from interlock.worker.run import Run
 T = TypeVar("T")
 A = TypeVar("A")
 BATCH_SIZE: Final = 1000
-LARGE_RESULT: Final = "result.json"
 ODD_TRIES: Final = 10
+LONGEST_MESSAGE: Final = 500
 Ended = tuple[Run, Finish]
 
 
@@ -158,7 +158,7 @@ class Reporter:
     async def _as_artifact(self, run: Run, order: CompleteJob, error: TooLarge) -> Finish:
         """Store a result that is too large for the job as an artifact, and return a result that names it."""
         content = (order.result or "").encode(errors="backslashreplace")
-        file = File(LARGE_RESULT, content, "application/json")
+        file = File(large.RESULT, content, "application/json")
 
         async def attach(file: File) -> str | Error:
             try:
@@ -170,9 +170,9 @@ class Reporter:
         if isinstance(id, Error):
             self._log.warning("a large result was not stored as an artifact", job=run.job.id, error=str(id))
             return in_place_of(order, run, error)
-        named = {"id": id, "name": LARGE_RESULT, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        summary = order.result_summary or f"The result has {len(content)} bytes and is the artifact {LARGE_RESULT}."
-        return order._replace(result=json.dumps({"artifact": named}), result_summary=summary)
+        summary = order.result_summary or f"The result has {len(content)} bytes and is the artifact {large.RESULT}."
+        named = large.in_result(large.reference_to(large.RESULT, content, id=id))
+        return order._replace(result=named, result_summary=summary)
 
     async def _refused(self, run: Run, order: Finish, error: Error) -> None:
         if isinstance(order, CompleteJob) and isinstance(error, TooLarge):
@@ -208,5 +208,12 @@ class Reporter:
             self._log.error("run released, a role is missing", **facts, error=run.trouble)
         elif type(order) is CompleteJob:
             self._log.info("run succeeded", **facts)
+        elif type(order) is FailJob:
+            self._log.info("run failed", **facts, error=_message(order.error))
         else:
             self._log.info("run ended", **facts, by=str(order.verb))
+
+
+def _message(error: str) -> str:
+    """Return the message of a failure for the log; its traceback is in the record of the job."""
+    return str(json.loads(error)["message"])[:LONGEST_MESSAGE]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
@@ -12,6 +14,8 @@ from interlock.domain.job import Heartbeat, Job
 from interlock.sdk.claim_ids import ClaimId
 from interlock.sdk.context import Context
 from interlock.sdk.tasks import Task
+
+_opening = threading.Lock()  # several threads of a run may ask for its context at the same time
 
 
 class StopReason(IntEnum):
@@ -31,11 +35,13 @@ class Run:
         "claim",
         "context",
         "ending",
+        "error",
         "handle",
         "holder",
         "job",
         "key",
         "lease",
+        "open_context",
         "received",
         "seconds",
         "sending_events",
@@ -54,7 +60,9 @@ class Run:
         self.claim = claim
         self.received = time.monotonic_ns()
         self.context: Context | None = None
+        self.open_context: Callable[[Run], Context] | None = None
         self.ending: StopReason | None = None
+        self.error: BaseException | None = None  # why the attempt failed
         self.handle: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.started_at: float | None = None  # by the clock of the event loop
@@ -63,10 +71,23 @@ class Run:
         self.sending_events = False  # a heartbeat with events of this run is in flight
         self.abandoned: asyncio.Future[Any] | None = None  # a thread that continues although its run has ended
 
+    def needed_context(self) -> Context:
+        """Return the context of the run, created when it is first needed: most runs of small tasks never use one."""
+        if self.context is None:
+            with _opening:
+                if self.context is None:
+                    assert self.open_context is not None, "the run has not started"
+                    context = self.open_context(self)
+                    if self.ending is not None:
+                        context.stop()
+                    self.context = context
+        return self.context
+
     def heartbeat(self) -> Heartbeat:
         """Return a heartbeat with the events that the task has emitted since the last one."""
         events = self.context.take_events() if self.context is not None else ()
-        return Heartbeat(*self.holder, self.task.lease_seconds, None, events)
+        used = self.context.usage_so_far() if self.context is not None else None
+        return Heartbeat(*self.holder, self.task.lease_seconds, None, events, used)
 
     def is_at_work(self) -> bool:
         """Return whether this run is the current asyncio task, as opposed to a caller that closes its coroutine."""
@@ -81,6 +102,6 @@ class Run:
             return
         self.ending = ending
         if self.context is not None:
-            self.context.cancelled = True
+            self.context.stop()
         if self.handle is not None and (self.task.is_async or ending is not StopReason.CANCELLED):
             self.handle.cancel()
