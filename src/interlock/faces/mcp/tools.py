@@ -10,7 +10,20 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.api.native import approvals, artifacts, jobs, operations, progress, queues, routes, work
+from interlock.api.native import (
+    approvals,
+    artifacts,
+    effects,
+    jobs,
+    limits,
+    messages,
+    operations,
+    progress,
+    queues,
+    routes,
+    streams,
+    work,
+)
 from interlock.api.routes import Handler, Route
 from interlock.errors import Forbidden, Invalid, NotFound
 from interlock.faces.mcp.api_client import Api, ApiRequest, ApiResponse
@@ -20,7 +33,9 @@ MAX_ITEMS: Final = 1024 * 1024
 USUAL: Final = 64 * 1024
 _ARTIFACT: Final = next(route for route in routes() if route.handler is artifacts.get_artifact)
 _ARTIFACTS: Final = next(route for route in routes() if route.handler is artifacts.list_artifacts)
+MAX_WAIT_SECONDS: Final = 60
 _TEXT: Final = {"type": ["string", "null"]}
+_WAIT: Final = {"type": "integer", "minimum": 0, "maximum": MAX_WAIT_SECONDS, "default": MAX_WAIT_SECONDS}
 _ARTIFACT_SCHEMA: Final = taking(
     {
         "job_id": {"type": "string"},
@@ -111,13 +126,15 @@ class Tool:
     act: Act
     schema: Mapping[str, Any]
     roles: frozenset[str]  # one of these is enough
+    also: frozenset[str] = frozenset()  # all of these are needed too
     never_with: frozenset[str] = frozenset()
+    as_task: Act | None = None  # what the tool does for a client that can follow the job itself; returns the job
     only_looks: bool = False
     may_be_repeated: bool = True
     may_destroy: bool = False
 
     def is_for(self, roles: frozenset[str]) -> bool:
-        return bool(roles & self.roles) and not roles & self.never_with
+        return bool(roles & self.roles) and self.also <= roles and not roles & self.never_with
 
     def check(self, roles: frozenset[str]) -> None:
         """Reject callers without a required role, or with a role that excludes this tool."""
@@ -125,6 +142,8 @@ class Tool:
             raise Forbidden(f"{self.name} is not available to credentials with the role {' or '.join(wrong)}")
         if not roles & self.roles:
             raise Forbidden(f"{self.name} needs the role {' or '.join(sorted(self.roles))}")
+        if missing := sorted(self.also - roles):
+            raise Forbidden(f"{self.name} needs the role {' and '.join(missing)} too")
 
 
 def route_of(handler: Handler) -> Route:
@@ -175,6 +194,27 @@ async def _enqueue(native: Api, fields: Fields) -> ApiResponse:
     return reply._replace(body=b'{"replayed":true,' + reply.body[1:])
 
 
+async def _run(native: Api, fields: Fields) -> ApiResponse:
+    """Enqueue a job and wait for its end."""
+    seconds = _whole(fields, "wait_seconds", MAX_WAIT_SECONDS, 0, MAX_WAIT_SECONDS)
+    made = await _start(native, fields)
+    if made.is_refusal:
+        return made
+    wait = {"job_id": json.dumps(json.loads(made.body)["id"]), "wait_seconds": str(seconds)}
+    return await native.ask(request(route_of(jobs.wait_for_result), wait))
+
+
+async def _start(native: Api, fields: Fields) -> ApiResponse:
+    route = route_of(jobs.enqueue)
+    job = {name: value for name, value in fields.items() if name != "wait_seconds"}
+    return await native.ask(request(route, job, repeatable="idempotency_key" in fields))
+
+
+async def _job(native: Api, fields: Fields) -> ApiResponse:
+    asked = {name: value for name, value in fields.items() if name != "wait_seconds"}
+    return await native.ask(request(route_of(jobs.get_job), asked))
+
+
 async def _request_approval(native: Api, fields: Fields) -> ApiResponse:
     """Request an approval without a link: with one, an agent could approve its own request."""
     asked = request(route_of(approvals.open_approval), fields)
@@ -185,6 +225,28 @@ async def _queue_stats(native: Api, fields: Fields) -> ApiResponse:
     handler = queues.list_queues if scalar(fields, "type") is None else queues.get_queue
     asked = {name: value for name, value in fields.items() if value != "null"}
     return await native.ask(request(route_of(handler), asked))
+
+
+async def _read_stream(native: Api, fields: Fields) -> ApiResponse:
+    """Return chunks of a stream, or the streams of the job if none is named."""
+    handler = streams.list_streams if scalar(fields, "name") is None else streams.read_stream
+    asked = {name: value for name, value in fields.items() if value != "null"}
+    return await native.ask(request(route_of(handler), asked))
+
+
+def _with(schema: Mapping[str, Any], **arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an input schema with more arguments."""
+    return {**schema, "properties": schema["properties"] | taking(arguments)["properties"]}
+
+
+def _optional(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return an input schema whose argument of this name may be absent or null."""
+    properties = schema["properties"]
+    return {
+        **schema,
+        "properties": {**properties, name: {**properties[name], **_TEXT}},
+        "required": [one for one in schema["required"] if one != name],
+    }
 
 
 def _tool(
@@ -218,6 +280,14 @@ TOOLS: Final[Sequence[Tool]] = (
         act=_enqueue, may_be_repeated=False,
     ),
     _tool(
+        "run_job", jobs.enqueue, "Run a job",
+        "Enqueue a job and wait up to wait_seconds, by default 60, until it is terminal. Returns the whole job then, "
+        "else only its id, status and location: continue with wait_for_job. A client with the tasks extension gets a "
+        "task.",
+        act=_run, as_task=_start, also=frozenset({"read"}), may_be_repeated=False,
+        schema=_with(schema_of(route_of(jobs.enqueue), []), wait_seconds=_WAIT),
+    ),
+    _tool(
         "get_job", jobs.get_job, "Get a job",
         "Show one job: status, payload, lease, attempts, checkpoint, result and error.",
     ),
@@ -228,7 +298,9 @@ TOOLS: Final[Sequence[Tool]] = (
     _tool(
         "wait_for_job", jobs.wait_for_result, "Wait for a job",
         "Wait up to 60 seconds until a job is terminal (succeeded, failed, dead_letter or cancelled). Returns the "
-        "whole job then, else only its id, status and location: call again.",
+        "whole job then, else only its id, status and location: call again. A client with the tasks extension gets a "
+        "task.",
+        as_task=_job,
     ),
     _tool(
         "cancel_job", jobs.cancel, "Cancel a job",
@@ -246,8 +318,39 @@ TOOLS: Final[Sequence[Tool]] = (
         "List the progress messages of a job, oldest first. after skips those up to a seq; continue with next_cursor.",
     ),
     _tool(
+        "read_stream", streams.read_stream, "Read a stream",
+        "Read the output that a job writes while it runs, in chunks; without a name, list its streams. Continue with "
+        "next as after; ended is true when no more chunks will come.",
+        act=_read_stream, schema=_optional(schema_of(route_of(streams.read_stream), ["job_id", "name"]), "name"),
+    ),
+    _tool(
+        "send_message", messages.send_message, "Send a message to a job",
+        "Put a message into the inbox of a job, which may wait for it by its name. Give an id to be able to repeat the "
+        "call: the same id and content return the first message.",
+        act=_plain(messages.send_message, key="id"), may_be_repeated=False,
+    ),
+    _tool(
+        "publish_message", messages.publish_message, "Send a message to a topic",
+        "Send a message to all jobs that wait for a topic, and with retain_seconds to those that begin to wait within "
+        "that time. Give an id to be able to repeat the call.",
+        act=_plain(messages.publish_message, key="id"), may_be_repeated=False,
+    ),
+    _tool(
+        "list_messages", messages.list_messages, "Read messages of a job",
+        "List the messages in the inbox of a job, oldest first, by name; after skips those up to a seq. To wait for "
+        "one without a worker, call release_job with message.",
+    ),
+    _tool(
         "list_history", jobs.list_history, "List history",
         "List every transition of a job, oldest first: from, to, actor, attempt, reason and time.",
+    ),
+    _tool(
+        "run_job_now", jobs.run_now, "Run a job now",
+        "Make a queued or retrying job due now.",
+    ),
+    _tool(
+        "acknowledge_job", jobs.acknowledge, "Acknowledge a job",
+        "Acknowledge a failed or dead-letter job, so that it no longer needs attention. Its status stays the same.",
     ),
     _tool(
         "redrive_job", operations.redrive, "Redrive a job",
@@ -264,6 +367,11 @@ TOOLS: Final[Sequence[Tool]] = (
         "Count the jobs of one type, or of every type: ready, delayed, blocked, in progress, waiting for approval, "
         "dead letters, and how old the oldest ready one is.",
         act=_queue_stats, schema=one_of("type"),
+    ),
+    _tool(
+        "list_limits", limits.list_limits, "List limits",
+        "List the limits that jobs name: running and waiting jobs, what is available of each unit, and holds. Continue "
+        "with next_cursor while there is one.",
     ),
     _tool(
         "get_artifact", _ARTIFACT.handler, "Read an artifact",
@@ -295,9 +403,26 @@ TOOLS: Final[Sequence[Tool]] = (
         "and every later claim of the job carries it in steps, so that the part is not repeated.",
     ),
     _tool(
+        "write_stream", streams.append_to_stream, "Write to a stream",
+        "Append chunks of text or base64 to a stream of a claimed job, for people who follow it. offset is that of the "
+        "first chunk, from 0; continue at next. The same chunks at the same offset again get the same response.",
+    ),
+    _tool(
+        "begin_effect", effects.begin_effect, "Begin an effect",
+        "Record that you are about to do something outside, such as a payment, that must not happen twice. If state is "
+        "started and fence is yours, do it, then call settle_effect. If it is done, use its result. If it is started "
+        "under another fence, find out whether it happened, and settle it as done or not_done, before anything else.",
+    ),
+    _tool(
+        "settle_effect", effects.settle_effect, "Record the outcome of an effect",
+        "Record whether an effect is done, with its result, or not_done. Done is final; after not_done it can begin "
+        "again.",
+    ),
+    _tool(
         "release_job", work.release, "Release a job",
-        "Return a claimed job to its queue without using an attempt: now, after delay_seconds, at run_at, or when the "
-        "named children are terminal. The same release again gets the same receipt.",
+        "Return a claimed job to its queue without using an attempt: now, after delay_seconds, at run_at, when the "
+        "named children are terminal, or when a message of a name and with a seq above after is in its inbox. The same "
+        "release again gets the same receipt.",
     ),
     _tool(
         "complete_job", work.complete, "Report success",
@@ -321,3 +446,9 @@ TOOLS: Final[Sequence[Tool]] = (
         never_with=frozenset({"work"}), may_destroy=True,
     ),
 )  # fmt: skip
+
+_BY_NAME: Final = {tool.name: tool for tool in TOOLS}
+
+
+def by_name(name: str) -> Tool | None:
+    return _BY_NAME.get(name)

@@ -1,0 +1,1 @@
+"""Jobs that run an agent CLI: `interlock agent run`."""
