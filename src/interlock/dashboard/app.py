@@ -12,15 +12,28 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from interlock.client.local import LocalClient
-from interlock.dashboard.http import Fields, Page, PageRequest, PageResponse, RejectedForm, View, field_errors
+from interlock.dashboard.http import (
+    Fields,
+    Page,
+    PageRequest,
+    PageResponse,
+    RejectedForm,
+    SessionChange,
+    View,
+    field_errors,
+)
 from interlock.dashboard.navigation import navigation_for
 from interlock.dashboard.pages import (
     agents,
     approvals,
     audit,
     bulk,
+    channels,
+    enqueue,
     job,
+    job_actions,
     jobs,
+    limits,
     links,
     overview,
     queues,
@@ -31,11 +44,13 @@ from interlock.dashboard.pages import (
     workers,
 )
 from interlock.dashboard.render import Templates, permissions
-from interlock.dashboard.sessions import Session, Sessions
+from interlock.dashboard.sessions import MAX_SESSION_SECONDS, Session, Sessions
 from interlock.dashboard.sign_in_throttle import SignInThrottle
 from interlock.domain.approval import refuse_approver
 from interlock.domain.principal import ROLES, Principal, user
+from interlock.domain.session import KnownPerson
 from interlock.engine.engine import Engine
+from interlock.engine.sign_in import Flow, Provider
 from interlock.errors import Error, Fatal, Forbidden, Invalid, NotFound, TooLarge, Unauthenticated, Unavailable
 
 log = logging.getLogger(__name__)
@@ -49,6 +64,7 @@ POLICY: Final = (
 )
 TRAIL: Final = "interlock.trail"  # scope key of the request's log fields
 COOKIE: Final = "interlock"
+SIGN_IN_COOKIE: Final = "interlock-sign-in"
 ANONYMOUS: Final = Principal("", "", frozenset())
 RETRY_AFTER_SECONDS: Final = 5
 NOTICES: Final = {
@@ -56,6 +72,9 @@ NOTICES: Final = {
     "revoked": "Lease revoked.",
     "redriven": "This is the new job.",
     "edited": "Job updated.",
+    "acknowledged": "Job acknowledged.",
+    "sent": "Message sent.",
+    "enqueued": "Job enqueued.",
     "approved": "Approved. The job will resume.",
     "voted": "Vote recorded; more approvals are required.",
     "denied": "Denied.",
@@ -64,6 +83,10 @@ NOTICES: Final = {
     "schedule_paused": "Paused. The schedule enqueues no more jobs.",
     "schedule_resumed": "Resumed.",
     "schedule_run": "Enqueued by hand. The ticks of the schedule do not change.",
+    "limit_held": "Held. Workers get no more jobs that name this limit.",
+    "limit_released": "Released.",
+    "channel_set": "Channel set. Send a test message to check it.",
+    "channel_deleted": "Channel deleted.",
     "redelivered": "Delivery scheduled.",
     "renewed": "Subscription renewed.",
     "limited": "Limit updated. A lower limit takes effect as running jobs finish.",
@@ -75,14 +98,15 @@ NOTICES: Final = {
     "redrive": "Redriven: {n} new {jobs}.",
     "redrive_more": "Redriven: {n} new {jobs}. More jobs match the filter.",
     "signed_out": "Signed out.",
+    "sessions_ended": "Sessions ended. The person can sign in again unless the identity provider rejects it.",
 }
 
 
 def pages() -> list[Page]:
     """Return all pages and actions."""
     modules = (
-        overview, jobs, bulk, job, approvals, links, queues, schedules, agents, workers, webhooks, tokens, audit,
-        session,
+        overview, jobs, bulk, enqueue, job, job_actions, approvals, links, queues, schedules, limits, agents, workers,
+        webhooks, tokens, channels, audit, session,
     )  # fmt: skip
     return [page for module in modules for page in module.pages]
 
@@ -98,12 +122,18 @@ class Dashboard:
         tenant: str,
         sessions: Sessions | None = None,
         throttle: SignInThrottle | None = None,
+        provider: Provider | None = None,
+        accepts_tokens: bool = True,
+        trace_url: str | None = None,
     ) -> None:
         self._engine = engine
         self._auth = auth
         self._local = Principal(tenant, user("local"), ROLES, unchecked=True)
         self._sessions = sessions or Sessions()
         self._throttle = throttle or SignInThrottle()
+        self._provider = provider
+        self._accepts_tokens = accepts_tokens
+        self._trace_url = trace_url
         self._templates = Templates()
         self._pages = [(page, page.path.split("/")[1:]) for page in pages()]
 
@@ -116,6 +146,31 @@ class Dashboard:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         handler = _RequestHandler(self, scope, headers, receive)
         await _send(await handler.respond(), scope, send)
+
+    async def begin(self, credential: str) -> str:
+        """Begin a session of a valid token and return its cookie."""
+        secret, cookie = self._sessions.begin(credential)
+        who = await self._engine.tokens.authenticate(credential)
+        await self._engine.sessions.begin(secret, who, life_seconds=MAX_SESSION_SECONDS)
+        return cookie
+
+    async def begin_of_person(self, who: Principal) -> str:
+        """Begin a session of a person whom the identity provider authenticated, and return its cookie."""
+        assert self._provider is not None
+        secret, cookie = self._sessions.begin("")
+        await self._engine.sessions.begin(secret, who, life_seconds=self._provider.settings.session_seconds)
+        return cookie
+
+    async def authenticate(self, session: Session) -> Principal:
+        """Return the principal of a session that no server has ended."""
+        found = await self._engine.sessions.find(session.id)
+        if found is None:
+            raise Unauthenticated
+        if (person := found.principal) is None:
+            return await self._engine.tokens.authenticate(session.credential)
+        if self._provider is None:  # sign-in was switched off
+            raise Unauthenticated
+        return person
 
     def find(self, method: str, path: str) -> tuple[Page, dict[str, str]]:
         """Return the page of a path and its parameters; a literal path wins over one with parameters."""
@@ -145,6 +200,7 @@ class _RequestHandler:
         self._query = Fields()
         self._who = ANONYMOUS
         self._rejected: RejectedForm | None = None
+        self._people: Mapping[str, KnownPerson] = {}
 
     async def respond(self) -> PageResponse:
         path: str = self._scope["path"]
@@ -165,9 +221,18 @@ class _RequestHandler:
                     raise Forbidden("this form has expired: reload the page and submit it again")
             client = LocalClient(self._board._engine, self._who)
             now = await client.now()
-            request = PageRequest(client, self._who, now, parameters, self._query, form)
+            request = PageRequest(
+                client, self._who, now, parameters, self._query, form, self._board._provider, self._flow()
+            )
             result = await self._handle(page, request, path)
-            response = self._view(result, now) if isinstance(result, View) else self._with_session(page, result)
+            if isinstance(result, View):
+                if self._board._provider is not None and self._who.actor:
+                    self._people = await self._board._engine.sessions.people(self._who.tenant)
+                response = self._view(result, now)
+            else:
+                response = result
+            if response.change is not None:
+                return await self._with_session(response, response.change)
             if response.stream is not None and self._session is not None:
                 response = replace(response, stream=self._while_authorized(response.stream, self._session))
             return response if self._renewed is None else self._with_cookie(response, self._renewed)
@@ -192,7 +257,7 @@ class _RequestHandler:
         try:
             if self._session is None:
                 raise Unauthenticated
-            who = await self._board._engine.tokens.authenticate(self._session.credential)
+            who = await self._board.authenticate(self._session)
         except Unauthenticated:
             self._session = None
             if page.needs_sign_in:
@@ -220,7 +285,7 @@ class _RequestHandler:
         """Stream while the token is valid; if the database is unavailable, it counts as valid."""
         async for piece in pieces:
             with suppress(Unavailable):
-                await self._board._engine.tokens.authenticate(session.credential)
+                await self._board.authenticate(session)
             yield piece
 
     async def _throttled(self, page: Page, request: PageRequest) -> View | PageResponse:
@@ -294,10 +359,15 @@ class _RequestHandler:
             "form_token": self._board._sessions.form_token(self._session),
             "notice": notice.format(n=n, jobs="job" if n == "1" else "jobs"),
             "rejected": self._rejected,
+            "people": self._people,
+            "provider": None if self._board._provider is None else self._board._provider.settings.label,
+            "accepts_tokens": self._board._accepts_tokens,
+            "trace_url": self._board._trace_url,
             "query": self._query,
         }
         body = self._board._templates.page(view.template, context | dict(view.context))
-        return PageResponse(view.status, body, {"content-type": "text/html; charset=utf-8"})
+        headers = {"content-type": "text/html; charset=utf-8", **view.headers}
+        return PageResponse(view.status, body, headers, change=view.change)
 
     def _error_page(self, status: int, message: str) -> PageResponse:
         may_repeat = status == Unavailable.status and self._scope["method"] == "GET"
@@ -320,34 +390,47 @@ class _RequestHandler:
         where = f"/sign-in?next={quote(back, safe='')}" if method == "GET" and path != "/" else "/sign-in"
         return PageResponse(303, headers={"location": where})
 
-    def _with_session(self, page: Page, response: PageResponse) -> PageResponse:
-        """Set or clear the session cookie after signing in or out."""
-        if page.handler not in (session.sign_in, session.sign_out) or response.status != 303:
-            return response
+    async def _with_session(self, response: PageResponse, change: SessionChange) -> PageResponse:
+        """Set or clear the cookies after signing in or out."""
+        sessions = self._board._sessions
+        if change.starting is not None:
+            pending = sessions.start_sign_in(change.starting, self._session)
+            return self._with_cookie(response, pending, SIGN_IN_COOKIE)
         if self._session is not None:
-            self._board._sessions.end(self._session)
-        self._renewed = None
-        credential = response.headers.get(session.CREDENTIAL)
-        kept = {name: value for name, value in response.headers.items() if name != session.CREDENTIAL}
-        cookie = "" if credential is None else self._board._sessions.begin(credential)
-        return self._with_cookie(PageResponse(response.status, headers=kept), cookie)
+            await self._board._engine.sessions.end(self._session.id, self._who)
+        if change.person is not None:
+            started = sessions.read_sign_in(self._cookie(SIGN_IN_COOKIE))
+            if started is not None and started.replaces is not None:
+                await self._board._engine.sessions.end(started.replaces, self._who)
+            response = self._with_cookie(response, await self._board.begin_of_person(change.person))
+            return self._with_cookie(response, "", SIGN_IN_COOKIE)
+        cookie = "" if change.credential is None else await self._board.begin(change.credential)
+        return self._with_cookie(response, cookie)
 
-    def _with_cookie(self, response: PageResponse, cookie: str) -> PageResponse:
-        flags = "; Path=/; HttpOnly; SameSite=Strict" + ("" if cookie else "; Max-Age=0")
+    def _with_cookie(self, response: PageResponse, value: str, name: str = COOKIE) -> PageResponse:
+        # The provider's redirect is a request from another site: only a lax cookie is sent with it.
+        site = "Lax" if name == SIGN_IN_COOKIE else "Strict"
+        flags = f"; Path=/; HttpOnly; SameSite={site}" + ("" if value else "; Max-Age=0")
         flags += "; Secure" if self._is_https else ""
-        return replace(response, headers={**response.headers, "set-cookie": f"{self._cookie_name}={cookie}{flags}"})
+        return replace(response, cookies=(*response.cookies, f"{self._cookie_name(name)}={value}{flags}"))
 
-    @property
-    def _cookie_name(self) -> str:
-        return f"__Host-{COOKIE}" if self._is_https else COOKIE
+    def _cookie_name(self, name: str) -> str:
+        return f"__Host-{name}" if self._is_https else name
 
-    def _cookie(self) -> str | None:
-        # Our cookie is unquoted; the standard parser takes seconds for a long quoted one.
+    def _cookie(self, wanted: str = COOKIE) -> str | None:
+        # Our cookies are unquoted; the standard parser takes seconds for a long quoted one.
         for one in self._headers.get("cookie", "").split(";"):
             name, _, value = one.strip().partition("=")
-            if name == self._cookie_name:
+            if name == self._cookie_name(wanted):
                 return value or None
         return None
+
+    def _flow(self) -> Flow | None:
+        """Return the sign-in that this browser has started at the identity provider."""
+        if self._board._provider is None:
+            return None
+        pending = self._board._sessions.read_sign_in(self._cookie(SIGN_IN_COOKIE))
+        return None if pending is None else pending.flow
 
     def _static(self, path: str) -> PageResponse:
         file = self._board._templates.files.get(path.removeprefix("/static/"))
@@ -362,7 +445,8 @@ async def _send(response: PageResponse, scope: Any, send: Any) -> None:
     headers = {"content-security-policy": POLICY, "referrer-policy": "same-origin", **response.headers}
     if response.stream is None:
         headers["content-length"] = str(len(response.body))
-    raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+    named = [*headers.items(), *(("set-cookie", cookie) for cookie in response.cookies)]
+    raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in named]
     await send({"type": "http.response.start", "status": response.status, "headers": raw})
     if response.stream is not None:
         pieces: Any = response.stream  # closed also when a HEAD request reads none of it

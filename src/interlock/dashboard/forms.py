@@ -259,7 +259,7 @@ def _value(field: Input, form: Fields, faults: list[FieldError]) -> str | None:
     if field.kind == "group":
         return _group_value(field, form, faults)
     sent = _submitted(field, form)
-    if field.proposed is not None and sent is not None and _newlines(sent) == _newlines(field.value):
+    if field.proposed is not None and sent is not None and newlines(sent) == newlines(field.value):
         return field.proposed
     if field.kind == "yes_no":
         return "true" if sent else "false"
@@ -292,14 +292,14 @@ def _group_value(field: Input, form: Fields, faults: list[FieldError]) -> str | 
 def _encode(field: Input, sent: str) -> str:
     """Return the JSON of a submitted text; raise ValueError if it is not valid for the field."""
     if field.kind in ("text", "long"):
-        return json.dumps(_newlines(sent))
+        return json.dumps(newlines(sent))
     if field.kind in ("choice", "several"):
         chosen = sent.split("\n") if field.kind == "several" else [sent]
         if not set(chosen) <= set(dict(field.choices)):
             raise ValueError("choose one of the listed values")
         return sent if field.kind == "choice" else f"[{', '.join(chosen)}]"
     if field.kind == "json":
-        return _checked_json(sent)
+        return checked_json(sent)
     lines = [line.strip() for line in sent.splitlines() if line.strip()] if field.kind == "lines" else [sent.strip()]
     if field.kind == "lines" and field.type == "string":
         return json.dumps(lines)
@@ -308,7 +308,8 @@ def _encode(field: Input, sent: str) -> str:
     return f"[{', '.join(lines)}]" if field.kind == "lines" else lines[0]
 
 
-def _checked_json(sent: str) -> str:
+def checked_json(sent: str) -> str:
+    """Return a JSON text without the space around it; raise ValueError if it is not JSON."""
     try:
         loads(sent)
     except (ValueError, RecursionError) as error:
@@ -321,7 +322,7 @@ def _submitted(field: Input, form: Fields) -> str | None:
     return "\n".join(form.all(field.name)) if field.kind == "several" else form.raw(field.name)
 
 
-def _newlines(text: str) -> str:
+def newlines(text: str) -> str:
     """Normalize line ends: browsers submit CRLF for every newline."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 

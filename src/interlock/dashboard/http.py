@@ -14,6 +14,7 @@ from interlock import wire
 from interlock.client.local import LocalClient
 from interlock.dashboard.navigation import READ_ROLES
 from interlock.domain.principal import Principal
+from interlock.engine.sign_in import Flow, Provider
 from interlock.errors import FieldError, Invalid, NotFound, TooLarge
 
 T = TypeVar("T")
@@ -150,6 +151,18 @@ class RejectedForm(NamedTuple):
 
 
 @dataclass(frozen=True)
+class SessionChange:
+    """A change to the session of the browser: the current one ends, and the one with a credential or person begins.
+
+    A sign-in that starts at the identity provider changes no session yet.
+    """
+
+    credential: str | None = None
+    person: Principal | None = None
+    starting: Flow | None = None
+
+
+@dataclass(frozen=True)
 class PageRequest:
     """One authorized request for a page."""
 
@@ -159,10 +172,19 @@ class PageRequest:
     path: Mapping[str, str]
     query: Fields
     form: Fields
+    provider: Provider | None = None
+    flow: Flow | None = None  # the sign-in that this browser has started
 
     @property
     def tenant(self) -> str:
         return self.who.tenant
+
+    @property
+    def identity_provider(self) -> Provider:
+        """The identity provider; without one its pages do not exist."""
+        if self.provider is None:
+            raise NotFound("/sign-in", resource="page")
+        return self.provider
 
     async def authenticate(self, credential: str) -> Principal:
         return await self.client.engine.tokens.authenticate(credential)
@@ -175,6 +197,8 @@ class View:
     template: str
     context: Mapping[str, Any]
     status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    change: SessionChange | None = None
 
 
 @dataclass(frozen=True)
@@ -185,6 +209,8 @@ class PageResponse:
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
     stream: AsyncIterator[bytes] | None = None
+    change: SessionChange | None = None
+    cookies: tuple[str, ...] = ()
 
 
 Choice = TypeVar("Choice", bound=StrEnum)

@@ -24,10 +24,12 @@ NAVIGATION: Final = (
     NavigationItem("/approvals", "Approvals", APPROVAL_ROLES, "a"),
     NavigationItem("/queues", "Queues", READ_ROLES, "q"),
     NavigationItem("/schedules", "Schedules", READ_ROLES, "s"),
+    NavigationItem("/limits", "Limits", READ_ROLES, "l"),
     NavigationItem("/agents", "Agents", READ_ROLES, "g"),
     NavigationItem("/workers", "Workers", READ_ROLES, "w"),
     NavigationItem("/webhooks", "Webhooks", frozenset({"operate"}), "h"),
     NavigationItem("/tokens", "Tokens", frozenset({"admin"}), "t"),
+    NavigationItem("/channels", "Notifications", frozenset({"admin"}), "n"),
     NavigationItem("/audit", "Audit", frozenset({"admin"}), "u"),
 )
 

@@ -21,6 +21,7 @@ _INVISIBLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
 _INSTANT: Final = re.compile(r"\b([0-9]{4}-[0-9]{2}-[0-9]{2})T([0-9]{2}:[0-9]{2}:[0-9]{2})(\.[0-9]+)?Z")
+_TRACEPARENT: Final = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-")
 _CODE_NAMES: Final = frozenset(
     {"code", "diff", "output", "patch", "stack", "stack_trace", "stacktrace", "stderr", "stdout", "trace", "traceback"}
 )
@@ -53,7 +54,8 @@ class Templates:
         self._jinja.filters |= {
             "ago": ago, "until": until, "moment": moment, "span": span, "segment": segment, "short": short,
             "words": words, "local": local, "short_times": short_times, "verbatim": verbatim, "amount": amount,
-            "rate": rate, "bytes": size, "is_code": is_code,
+            "rate": rate, "quantity": quantity, "bytes": size, "is_code": is_code,
+            "named": named, "took": took, "trace_id": trace_id,
         }  # fmt: skip
 
     def page(self, template: str, context: dict[str, Any]) -> bytes:
@@ -96,6 +98,14 @@ def until(context: Context, micros: int | None) -> str:
     return f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"
 
 
+@pass_context
+def named(context: Context, actor: str | None) -> str:
+    """Return an actor, after the name of the person if it has one: a name alone does not identify anyone."""
+    person = context["people"].get(actor)
+    known = None if person is None else person.name or person.email
+    return actor or "" if known is None else f"{known} ({actor})"
+
+
 def span(seconds: float) -> str:
     """Return a duration in at most its two largest units."""
     whole = int(seconds)
@@ -106,6 +116,13 @@ def span(seconds: float) -> str:
     if whole < 86_400:
         return f"{whole // 3600} h" + (f" {whole % 3600 // 60} min" if whole % 3600 >= 60 else "")
     return f"{whole // 86_400} d" + (f" {whole % 86_400 // 3600} h" if whole % 86_400 >= 3600 else "")
+
+
+def took(micros: int) -> str:
+    """Return a measured duration; short ones in milliseconds."""
+    if micros < SECOND:
+        return f"{max(micros, 0) // 1000} ms"
+    return f"{micros / SECOND:.1f} s" if micros < 10 * SECOND else span(micros / SECOND)
 
 
 def moment(micros: int | None) -> str:
@@ -135,6 +152,12 @@ def short(id: str) -> str:
     return id[-8:]
 
 
+def trace_id(traceparent: str | None) -> str:
+    """Return the trace ID of a W3C trace context; empty without one."""
+    found = _TRACEPARENT.match(traceparent or "")
+    return "" if found is None else found[1]
+
+
 def words(name: str) -> str:
     return str(name).replace("_", " ")
 
@@ -142,6 +165,11 @@ def words(name: str) -> str:
 def amount(count: float) -> str:
     """Return a count with thin spaces between thousands."""
     return f"{round(count):,}".replace(",", "\u2009")
+
+
+def quantity(value: float) -> str:
+    """Return an amount of a unit: whole numbers as counts, others to two decimals."""
+    return amount(value) if value == round(value) or abs(value) >= 1000 else f"{value:.2f}"
 
 
 def rate(per_minute: float) -> str:

@@ -1,4 +1,4 @@
-"""Enqueue the demo jobs, once per database: their idempotency keys make a repeated call return the same jobs."""
+"""Enqueue the demo jobs, anew at every start."""
 
 from __future__ import annotations
 
@@ -6,17 +6,30 @@ import asyncio
 import sys
 
 from interlock.demo import tasks
+from interlock.domain.budget import Per
+from interlock.wire.budgets import BudgetRequest
+from interlock.wire.limits import LimitRequest, Rate
 
 
 async def play(database: str, tenant: str) -> None:
     """Enqueue the demo jobs; on return, the first worker of the report has been killed."""
-    report = await tasks.report.options(idempotency_key="demo-report").enqueue(topic="tides")
-    if not report.replayed:
-        await lose_a_worker(database, tenant)
-    await tasks.plan.options(idempotency_key="demo-plan").enqueue(topic="tides")
-    await tasks.publish.options(idempotency_key="demo-publish").enqueue(title="What moves the sea")
-    await tasks.summarize.options(idempotency_key="demo-summarize").enqueue(topic="tides")
-    await tasks.import_feed.options(idempotency_key="demo-import").enqueue(url="https://feed.example/tides")
+    client = await tasks.app.client()
+    await client.limits.set(
+        "model", LimitRequest(concurrency=2, rate=Rate(units={"tokens": 800, "usd": 1}, per_seconds=5))
+    )
+    await client.budgets.set("demo", BudgetRequest(amount={"usd": 1}, per=Per.DAY))
+    await tasks.app.schedules.set("digest", "digest", every=60)
+    await tasks.report.enqueue(topic="tides")
+    await lose_a_worker(database, tenant)
+    await tasks.plan.enqueue(topic="tides")
+    await tasks.publish.enqueue(title="What moves the sea")
+    await tasks.interview.enqueue()
+    await tasks.embed.enqueue_many([{"part": part} for part in ("causes", "history", "coasts", "moon")])
+    narrator = await tasks.narrate.enqueue(topic="tides")
+    await narrator.send("tone", "calm and slow")
+    await tasks.order.enqueue(copies=2)
+    await tasks.summarize.enqueue(topic="tides")
+    await tasks.import_feed.enqueue(url="https://feed.example/tides")
 
 
 async def lose_a_worker(database: str, tenant: str) -> None:

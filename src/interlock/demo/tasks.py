@@ -51,6 +51,46 @@ def power_cut() -> None:
     """Do nothing; `interlock.demo.crashing_worker` replaces this function."""
 
 
+@app.task(limits=[{"name": "model", "cost": {"tokens": 400, "usd": 0.02}}], budgets=["demo"])
+async def embed(ctx: interlock.Context, part: str) -> int:
+    """Share the limit of a provider and a budget with other jobs; those that do not fit wait without a worker."""
+    await asyncio.sleep(READING_SECONDS)
+    ctx.usage(tokens=380, usd=0.015)
+    return len(part)
+
+
+@app.task
+async def narrate(ctx: interlock.Context, topic: str) -> str:
+    """Wait for a message, then write a stream that others follow: `interlock jobs stream ID`."""
+    tone = await ctx.receive("tone", schema=str, timeout=60)
+    text = ctx.stream("text")
+    for word in (*tone.split(), topic, "rise", "and", "fall"):
+        text.write(word + " ")
+    return f"{tone} {topic} rise and fall"
+
+
+@app.task
+async def interview(ctx: interlock.Context) -> str:
+    """Ask a person a question, and continue with the answer."""
+    return await ctx.ask("Which title shall the report have?")
+
+
+@app.task
+async def order(ctx: interlock.Context, copies: int) -> str:
+    """Call something with consequences: the intent is recorded before the call, so it is never repeated blindly."""
+    return await ctx.effect("charge", charge, copies)
+
+
+def charge(copies: int) -> str:
+    return f"charged for {copies} copies"
+
+
+@app.task
+async def digest() -> str:
+    """Run every minute, created by a schedule."""
+    return "nothing new"
+
+
 @app.task
 async def publish(ctx: interlock.Context, title: str) -> dict[str, object]:
     """Request an approval, and resume after either decision."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from interlock import wire
-from interlock.dashboard import forms
+from interlock.dashboard import forms, lossless_json
 from interlock.dashboard.http import Fields, PageRequest, PageResponse, Pages, View, one_of, redirect, show
 from interlock.dashboard.json_tree import tree
 from interlock.dashboard.navigation import APPROVAL_ROLES
 from interlock.dashboard.pages.overview import known_jobs
 from interlock.domain.approval import Approval, ApprovalFilter, ApprovalStatus, Decision
 from interlock.domain.job import Job
-from interlock.errors import Conflict, Error, Gone, Invalid, NotFound, TooLarge
+from interlock.errors import Conflict, Error, FreshSignInRequired, Gone, Invalid, NotFound, TooLarge
 
 pages = Pages()
 
@@ -61,7 +61,7 @@ async def decide(request: PageRequest) -> View | PageResponse:
         data = forms.data(found.schema, request.form, found.details) if decision is Decision.APPROVE else None
         comment, digest = request.form.one("comment"), request.form.one("digest")
         after = await request.client.approvals.decide(found.id, decision, comment=comment, data=data, digest=digest)
-    except (Invalid, TooLarge, Conflict, Gone) as error:
+    except (Invalid, TooLarge, Conflict, Gone, FreshSignInRequired) as error:
         return await _view(request, await request.client.approvals.get(found.id), rejected=error)
     return redirect("/approvals", notice="voted" if after.status is ApprovalStatus.OPEN else str(after.status))
 
@@ -84,11 +84,25 @@ async def _view(
         status=200 if rejected is None else rejected.status,
         **approval_context(found, job, request.form, rejected),
         data=tree(found.data),
+        edits=edits(found.details, found.data),
         link=link,
+        must_sign_in=await request.client.engine.approvals.needs_sign_in(request.who, found),
+        has_link=not request.client.engine.approvals.steps_up(found),
         before=pending[at - 1] if at else None,
         after=next(iter(pending[0 if at is None else at + 1 :]), None),
         pending=len(pending),
     )
+
+
+def edits(proposed: str | None, decided: str | None) -> list[tuple[str, str | None, str]]:
+    """Return the members of the decided object that differ from the proposed one: name, and both values as JSON."""
+    before = None if proposed is None else lossless_json.decode(proposed)
+    after = None if decided is None else lossless_json.decode(decided)
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return []
+    spelled = {name: lossless_json.encode(value) for name, value in before.items()}
+    found = ((name, spelled.get(name), lossless_json.encode(value)) for name, value in after.items())
+    return [(name, was, now) for name, was, now in found if was != now]
 
 
 def approval_context(found: Approval, job: Job, form: Fields, rejected: Error | None) -> dict[str, Any]:

@@ -1,31 +1,75 @@
-"""One job: its timeline, values, artifacts and actions."""
+"""One job: its waterfall, values, streams, messages, artifacts and timeline."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from interlock import wire
-from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, download, redirect, show
-from interlock.dashboard.json_tree import tree
-from interlock.dashboard.latest_events import MAX_PAGE_SIZE, latest_events, latest_progress
+from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, download, show
+from interlock.dashboard.json_tree import Tree, tree
+from interlock.dashboard.newest import MAX_PAGE_SIZE, latest_progress, newest
+from interlock.dashboard.waterfall import waterfall
 from interlock.domain import json_text
 from interlock.domain.approval import Approval, ApprovalFilter
 from interlock.domain.job import Filter, HistoryRow, Job
-from interlock.domain.lifecycle import CLAIMABLE, TERMINAL, Status, Verb
+from interlock.domain.lifecycle import CLAIMABLE, TERMINAL, UNRESOLVED, Status, Verb
 from interlock.domain.operations import CHECKPOINT, START
 from interlock.domain.progress import EventRow, StepRow
 from interlock.domain.retry import SECOND
+from interlock.domain.stream import Chunk, StreamInfo
 from interlock.domain.usage import USAGE, summed
-from interlock.errors import Forbidden, Invalid, NotFound
+from interlock.errors import NotFound
 
 pages = Pages()
 
-VALUES: Final = ("error", "result", "payload", "checkpoint", "usage", "headers")
+VALUES: Final = ("result", "payload", "checkpoint", "usage", "headers")
 MAX_CHILDREN: Final = 50
+MAX_ANCESTORS: Final = 5
+MAX_REDRIVES: Final = 10
+MAX_STREAMS: Final = 5
+MAX_MESSAGES: Final = 50
+MAX_ROWS: Final = 300  # transitions of the timeline
+LAST_CHUNKS: Final = 50  # of each stream on the page of its job
+MAX_STREAM_TEXT: Final = 8_000  # characters
+MAX_EDITED_PAYLOAD: Final = 256 * 1024
 _ORDER: Final = {"history": 0, "step": 1, "event": 2, "approval": 3}
+
+
+class Failure(NamedTuple):
+    """An error as reported: its message and kind, and the other details."""
+
+    message: str
+    kind: str
+    details: Tree | None
+    size: int
+
+
+class Family(NamedTuple):
+    """The jobs around a job; ancestors oldest first, redrives newest first."""
+
+    ancestors: Sequence[Job]
+    children: Sequence[Job]
+    original: Job | None
+    redrives: Sequence[Job]
+
+
+class StreamText(NamedTuple):
+    """Consecutive text of one lease."""
+
+    attempt: int
+    text: str
+
+
+class StreamTail(NamedTuple):
+    """The end of a stream."""
+
+    info: StreamInfo
+    parts: Sequence[StreamText]
+    is_cut: bool
 
 
 class TimelineEntry(NamedTuple):
@@ -42,18 +86,24 @@ async def job(request: PageRequest) -> View | PageResponse:
     """Show a job."""
     id, client = wire.job_id(request.path["job_id"]), request.client
     found = await client.jobs.get(id)
-    after = request.query.integer("events_after") or 0
-    why, children = await asyncio.gather(
-        client.jobs.why(id), client.jobs.list(Filter(parent_id=id, limit=MAX_CHILDREN))
+    after = max(request.query.integer("events_after") or 0, 0)
+    why, family, may_send = await asyncio.gather(
+        client.jobs.why(id), _family(request, found), client.overview.may_send_to(id)
+    )
+    messages, streams, effects = await asyncio.gather(
+        client.jobs.messages(id), client.jobs.streams(id), client.jobs.effects(id, limit=MAX_PAGE_SIZE)
     )
     history, steps, events, approvals, artifacts = await asyncio.gather(
         client.jobs.history(id),
         client.jobs.steps(id, limit=MAX_PAGE_SIZE),
-        client.jobs.events(id, after=max(after, 0)),
+        client.jobs.events(id, after=after),
         client.approvals.list(ApprovalFilter(job_id=id, limit=MAX_PAGE_SIZE)),
         client.artifacts.list(id, limit=MAX_PAGE_SIZE),
     )
-    log = await latest_events(client.jobs, id, events if not after else await client.jobs.events(id))
+    log = await newest(_reads(client.jobs.events, id), events if not after else await client.jobs.events(id))
+    steps = list(await newest(_reads(client.jobs.steps, id), steps, MAX_PAGE_SIZE))
+    last_messages = await newest(_reads(client.jobs.messages, id), messages, MAX_MESSAGES)
+    tails = await asyncio.gather(*(_tail(request, id, one) for one in streams[:MAX_STREAMS]))
     values = [(name, tree(_text(name, found, steps))) for name in VALUES]
     return show(
         "job.html",
@@ -62,15 +112,38 @@ async def job(request: PageRequest) -> View | PageResponse:
         why=why,
         log=log,
         progress=None if found.status in TERMINAL else latest_progress(log),
-        timeline=_timeline(history, steps, events, approvals),
+        waterfall=waterfall(found, history, steps, log, approvals, why, request.now),
+        timeline=_timeline(history[-MAX_ROWS:], steps, events, approvals),
+        hidden_rows=max(len(history) - MAX_ROWS, 0),
         durations=_run_durations(history),
         later_events=events[-1].seq if len(events) == MAX_PAGE_SIZE else None,
+        failure=_failure(found),
         values=[(name, value) for name, value in values if value is not None],
         artifacts=artifacts,
-        children=children,
+        effects=effects,
+        family=family,
+        messages=[(one, tree(one.payload)) for one in last_messages],
+        max_messages=MAX_MESSAGES,
+        streams=tails,
         steps=list(dict.fromkeys(step.name for step in steps if step.name != USAGE)),
         pending_approval=next((one for one in approvals if one.id == found.approval_id), None),
-        can=_actions(request, found),
+        can=actions(request, found, may_send=may_send),
+    )
+
+
+@pages.get("/jobs/{job_id}/streams/{name}")
+async def stream(request: PageRequest) -> View | PageResponse:
+    """Show a stream of a job from a chunk on."""
+    found = await request.client.jobs.get(wire.job_id(request.path["job_id"]))
+    name, after = request.path["name"], request.query.integer("after")
+    chunks = await request.client.jobs.chunks(found.id, name, after=max(-1 if after is None else after, -1))
+    next = {"after": chunks[-1].offset} if len(chunks) == MAX_PAGE_SIZE else None
+    return show(
+        "stream.html",
+        job=found,
+        name=name,
+        parts_of_stream=_texts(chunks),
+        paging=request.query.paging("after", next=next),
     )
 
 
@@ -80,10 +153,10 @@ async def value(request: PageRequest) -> View | PageResponse:
     found = await request.client.jobs.get(wire.job_id(request.path["job_id"]))
     name = request.path["name"]
     steps = await request.client.jobs.steps(found.id, limit=MAX_PAGE_SIZE) if name == "usage" else ()
-    json_text = _text(name, found, steps) if name in VALUES else None
-    if json_text is None:
+    text = _text(name, found, steps) if name in (*VALUES, "error") else None
+    if text is None:
         raise NotFound(name, resource="value")
-    return download(f"{found.id}-{name}.json", body=json_text.encode())
+    return download(f"{found.id}-{name}.json", body=text.encode())
 
 
 @pages.get("/jobs/{job_id}/artifacts/{artifact_id}")
@@ -91,51 +164,6 @@ async def artifact(request: PageRequest) -> View | PageResponse:
     """Download an artifact."""
     got = await request.client.artifacts.read(request.path["job_id"], request.path["artifact_id"])
     return download(got.artifact.name, stream=got.chunks)
-
-
-@pages.post("/jobs/{job_id}/cancel", roles=["operate", "produce"], form_page=job)
-async def cancel(request: PageRequest) -> View | PageResponse:
-    """Cancel a job, and with `cascade` its descendants; a producer may cancel only its own jobs."""
-    found = await request.client.jobs.get(wire.job_id(request.path["job_id"]))
-    form = request.form
-    cascade, force, reason = form.one("cascade") is not None, form.one("force") is not None, form.one("reason")
-    if not _actions(request, found)["cancel"] and found.status not in TERMINAL:
-        raise Forbidden("missing role: operate is required")
-    if cascade:
-        request.who.need("operate")
-        await request.client.jobs.cancel_tree(found.id, reason=reason, force=force)
-    else:
-        await request.client.jobs.cancel(found.id, reason=reason, force=force)
-    return redirect(f"/jobs/{found.id}", notice="cancelled")
-
-
-@pages.post("/jobs/{job_id}/revoke", roles=["operate"], form_page=job, field_names={"reason": "revoke_reason"})
-async def revoke(request: PageRequest) -> View | PageResponse:
-    """Revoke the lease of a job."""
-    id = wire.job_id(request.path["job_id"])
-    await request.client.jobs.revoke(id, reason=request.form.one("revoke_reason"))
-    return redirect(f"/jobs/{id}", notice="revoked")
-
-
-@pages.post("/jobs/{job_id}/redrive", roles=["operate"], form_page=job)
-async def redrive(request: PageRequest) -> View | PageResponse:
-    """Redrive a job; submitting the same form twice creates one job, by its idempotency key."""
-    made = await request.client.jobs.redrive(
-        request.path["job_id"],
-        start_from=request.form.one("from") or START,
-        idempotency_key=request.form.one("key"),
-    )
-    return redirect(f"/jobs/{made.id}", notice="redriven")
-
-
-@pages.post("/jobs/{job_id}/priority", roles=["operate"], form_page=job)
-async def priority(request: PageRequest) -> View | PageResponse:
-    """Change the priority of a waiting job."""
-    id = wire.job_id(request.path["job_id"])
-    if (wanted := request.form.integer("priority")) is None:
-        raise Invalid("required: enter a whole number", pointer="/priority")
-    await request.client.jobs.edit(id, priority=wanted)
-    return redirect(f"/jobs/{id}", notice="edited")
 
 
 def _text(name: str, job: Job, steps: Iterable[StepRow]) -> str | None:
@@ -146,7 +174,7 @@ def _text(name: str, job: Job, steps: Iterable[StepRow]) -> str | None:
     return value
 
 
-def _actions(request: PageRequest, job: Job) -> dict[str, Any]:
+def actions(request: PageRequest, job: Job, *, may_send: bool = False) -> dict[str, Any]:
     """Return the actions that this caller may take on this job now."""
     operates = request.who.may("operate")
     is_creator = request.who.may("produce") and job.created_by == request.who.actor
@@ -156,10 +184,88 @@ def _actions(request: PageRequest, job: Job) -> dict[str, Any]:
         "cascade": operates,
         "revoke": operates and job.status is Status.RUNNING,
         "redrive": operates and not live,
+        "edits_payload": len(job.payload or "") <= MAX_EDITED_PAYLOAD,
         "edit": operates and job.status in CLAIMABLE,
+        "run_now": operates and job.status in CLAIMABLE and job.run_at > request.now,
+        "acknowledge": operates and job.status in UNRESOLVED and job.acknowledged_at is None,
+        "send": live and (operates or may_send),
+        "message_id": wire.new_id(),
         "origins": [START, *([CHECKPOINT] if job.checkpoint is not None else [])],
         "redrive_key": wire.new_id(),
     }
+
+
+async def _family(request: PageRequest, job: Job) -> Family:
+    """Return the jobs around a job; those that were deleted are left out."""
+    ancestors: list[Job] = []
+    above = job.parent_id
+    while above is not None and len(ancestors) < MAX_ANCESTORS:
+        parent = await _if_there(request, above)
+        if parent is None:
+            break
+        ancestors.append(parent)
+        above = parent.parent_id
+    children, redrives = await asyncio.gather(
+        request.client.jobs.list(Filter(parent_id=job.id, limit=MAX_CHILDREN)),
+        request.client.overview.redrives(job.id, limit=MAX_REDRIVES),
+    )
+    original = None if job.redrive_of is None else await _if_there(request, job.redrive_of)
+    return Family(ancestors[::-1], children, original, redrives)
+
+
+async def _if_there(request: PageRequest, job_id: str) -> Job | None:
+    try:
+        return await request.client.jobs.get(job_id)
+    except NotFound:
+        return None
+
+
+async def _tail(request: PageRequest, job_id: str, info: StreamInfo) -> StreamTail:
+    """Return the end of a stream."""
+    first = max(info.chunks - LAST_CHUNKS, 0)
+    parts, room = list[StreamText](), MAX_STREAM_TEXT
+    for part in reversed(_texts(await request.client.jobs.chunks(job_id, info.name, after=first - 1))):
+        if room <= 0:
+            first = 1
+            break
+        parts.append(StreamText(part.attempt, part.text[-room:]))
+        first, room = first or int(len(part.text) > room), room - len(part.text)
+    return StreamTail(info, parts[::-1], is_cut=first > 0)
+
+
+def _texts(chunks: Iterable[Chunk]) -> list[StreamText]:
+    """Return the text of chunks, by the lease that wrote it; other bytes are only counted."""
+    return [
+        StreamText(
+            attempt,
+            "".join(
+                one.data.decode(errors="replace") if one.is_text else f"[{len(one.data)} bytes]\n" for one in written
+            ),
+        )
+        for (attempt, _), written in groupby(chunks, key=lambda one: (one.attempt, one.fence))
+    ]
+
+
+def _reads(list: Any, job_id: str) -> Any:
+    """Return a function that lists records of a job above a number."""
+
+    async def read(after: int, limit: int) -> Any:
+        return await list(job_id, after=after, limit=limit)
+
+    return read
+
+
+def _failure(job: Job) -> Failure | None:
+    """Return the error of a job: the message is set in a monospace font, whatever it contains."""
+    if job.error is None:
+        return None
+    size, error = len(job.error.encode()), json_text.loads(job.error)
+    if not isinstance(error, dict) or not isinstance(error.get("message"), str):
+        return Failure(job.error, "", None, size)
+    details = error.get("details")
+    return Failure(
+        error["message"], str(error.get("kind") or ""), None if details is None else tree(json.dumps(details)), size
+    )
 
 
 def _timeline(
@@ -190,17 +296,10 @@ def _run_durations(history: Sequence[HistoryRow]) -> dict[int, float]:
     return durations
 
 
-def _details(row: HistoryRow) -> dict[str, Any]:
-    """Return the short metadata of a history row; of an error its message and kind."""
-    metadata = json_text.loads(row.metadata) if row.metadata else {}
-    if not isinstance(metadata, dict):
+def _details(row: HistoryRow) -> dict[str, str]:
+    """Return the message and kind of the error that a history row reports."""
+    metadata = json_text.loads(row.metadata) if row.metadata else None
+    error = metadata.get("error") if isinstance(metadata, dict) else None
+    if not isinstance(error, dict):
         return {}
-    error = metadata.pop("error", None)
-    found = {
-        name: value
-        for name, value in metadata.items()
-        if isinstance(value, (str, int, float)) and name != "approval_id"
-    }
-    if isinstance(error, dict):
-        found |= {name: error[name] for name in ("message", "kind") if error.get(name)}
-    return found
+    return {name: error[name] for name in ("message", "kind") if isinstance(error.get(name), str) and error[name]}

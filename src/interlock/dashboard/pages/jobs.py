@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from interlock import wire
@@ -16,15 +17,18 @@ from interlock.dashboard.http import (
     one_of,
     show,
 )  # fmt: skip
-from interlock.dashboard.render import local
-from interlock.domain.job import Filter, Job
+from interlock.dashboard.render import amount, local
+from interlock.domain.attention import Need
+from interlock.domain.job import SEARCHED_JOBS, Filter, Job
 from interlock.domain.lifecycle import TERMINAL, Status
+from interlock.domain.registry import QueueStats
 from interlock.errors import Invalid
 
 pages = Pages()
 
 PAGE_SIZE: Final = 50
 MAX_SUGGESTED_TYPES: Final = 200
+MAX_RETRYING: Final = 200
 REPEATABLE: Final = ("status", "tag")  # of the other filters the last value counts
 FILTERS: Final = (
     *REPEATABLE, "type", "agent", "worker", "parent", "stale_seconds", "created_after", "created_before",
@@ -41,11 +45,12 @@ async def list_jobs(request: PageRequest, *, nothing_selected: bool = False) -> 
     """Show the list; an invalid filter gets its errors beside the fields, and no jobs."""
     query, found, errors = request.query, list[Job](), dict[str, str]()
     try:
-        filter = filter_from(query)._replace(before_seq=query.integer("before"), limit=PAGE_SIZE + 1)
-        found = await request.client.jobs.list(filter)
+        found = await _found(request)
     except Invalid as error:
         errors = field_errors(error, {"before": "", "limit": ""})
-    types = [queue.type for queue in await request.client.queues.list(limit=MAX_SUGGESTED_TYPES)]
+    queues = await request.client.queues.list(limit=None)
+    counts = {} if errors else await _counts(request, queues)
+    types = [queue.type for queue in queues[:MAX_SUGGESTED_TYPES]]
     listed, paging = query.page(found, PAGE_SIZE, before=lambda job: job.seq)
     ended = [job.id for job in listed if job.status in TERMINAL and job.status is not Status.SUCCEEDED]
     return show(
@@ -59,9 +64,58 @@ async def list_jobs(request: PageRequest, *, nothing_selected: bool = False) -> 
         paging=paging,
         newest=query.encoded(without=tuple(TRANSIENT)),
         statuses=list(Status),
+        attention=query.one("attention"),
+        search=query.one("search"),
+        counts=counts,
+        searched_jobs=SEARCHED_JOBS,
+        max_retrying=MAX_RETRYING,
         types=types,
         chosen=set(query.all("status")),
     )
+
+
+async def _found(request: PageRequest) -> list[Job]:
+    """Return the jobs of this page and one more; a list of what needs attention has no other filter."""
+    query, before = request.query, request.query.integer("before")
+    if (search := query.one("search")) is not None:
+        if filter_labels(query) or query.one("attention") is not None:
+            raise Invalid("a search cannot be combined with filters", pointer="/search")
+        return await request.client.jobs.search(search, limit=PAGE_SIZE)
+    if (attention := query.one("attention")) is None:
+        return await request.client.jobs.list(filter_from(query)._replace(before_seq=before, limit=PAGE_SIZE + 1))
+    if filter_labels(query):
+        raise Invalid("“Needs attention” cannot be combined with filters", pointer="/attention")
+    need = None if attention == "true" else one_of(Need, attention, "attention")
+    return await request.client.overview.needing_attention(need=need, before_seq=before, limit=PAGE_SIZE + 1)
+
+
+async def _counts(request: PageRequest, queues: Sequence[QueueStats]) -> dict[Status, str]:
+    """Return the jobs of each status, of the chosen type or of all, from the counters; with another filter, none.
+
+    The counters do not tell queued jobs from retrying ones, of which there are few: they are counted up to a maximum.
+    """
+    query = request.query
+    if {name for name, _ in filter_labels(query)} - {"status", "type"} or query.one("search") or query.one("attention"):
+        return {}
+    type = query.one("type")
+    known = [queue for queue in queues if type in (None, queue.type)]
+    retrying = len(await request.client.jobs.list(Filter(statuses=(Status.RETRY,), type=type, limit=MAX_RETRYING)))
+    is_exact = retrying < MAX_RETRYING
+    waiting = sum(queue.ready + queue.delayed + queue.blocked for queue in known)
+    totals = {
+        Status.WAITING_FOR_APPROVAL: sum(queue.waiting_for_approval for queue in known),
+        Status.RUNNING: sum(queue.in_progress for queue in known),
+        Status.SUCCEEDED: sum(queue.succeeded for queue in known),
+        Status.FAILED: sum(queue.failed for queue in known),
+        Status.DEAD_LETTER: sum(queue.dead_letter for queue in known),
+        Status.CANCELLED: sum(queue.cancelled for queue in known),
+    }
+    counts = {status: amount(total) for status, total in totals.items()}
+    queued = amount(max(waiting - retrying, 0))
+    return counts | {
+        Status.QUEUED: queued if is_exact else f"up to {queued}",
+        Status.RETRY: amount(retrying) if is_exact else f"{MAX_RETRYING}+",
+    }
 
 
 def filter_from(query: Fields) -> Filter:

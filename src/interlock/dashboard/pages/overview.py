@@ -12,6 +12,8 @@ from interlock.dashboard import plots
 from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, show
 from interlock.dashboard.queue_metrics import AgeSamples, age_series, minute_series, plotted_minutes
 from interlock.domain.approval import ApprovalFilter, ApprovalStatus
+from interlock.domain.attention import MAX_COUNTED, Need
+from interlock.domain.budget import BudgetState
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.registry import Minute, QueueStats
@@ -23,7 +25,7 @@ pages = Pages()
 PREVIEW_SIZE: Final = 5
 MAX_WORKERS: Final = 20
 MAX_QUEUES: Final = 20
-MAX_DEAD_LETTERS: Final = 1_000
+MAX_LIMITS: Final = 200  # that are looked at for holds, and budgets for spent units
 STALE_SECONDS: Final = 300.0
 PRESENT_SECONDS: Final = 300.0  # how long a worker that neither polls nor runs a job stays on the overview
 _ages: WeakKeyDictionary[object, AgeSamples] = WeakKeyDictionary()
@@ -34,25 +36,33 @@ async def overview(request: PageRequest) -> View | PageResponse:
     """Show what needs attention, then throughput, queues and workers."""
     client = request.client
     pending = ApprovalFilter(status=ApprovalStatus.OPEN, limit=PREVIEW_SIZE, urgent=True)
-    queues, minutes, approvals, dead, stale, workers = await asyncio.gather(
+    queues, minutes, approvals, stale, workers = await asyncio.gather(
         client.queues.list(limit=None),
         client.overview.minutes(),
         client.approvals.list(pending),
-        client.overview.dead_letters(limit=MAX_DEAD_LETTERS + 1),
         client.jobs.list(Filter(statuses=(Status.RUNNING,), stale_seconds=STALE_SECONDS, limit=PREVIEW_SIZE)),
         client.workers.list(limit=MAX_WORKERS, within_seconds=PRESENT_SECONDS),
     )
+    failures, unclaimed = await asyncio.gather(
+        client.overview.needing_attention(need=Need.FAILURE, limit=PREVIEW_SIZE),
+        client.overview.needing_attention(need=Need.NO_WORKER, limit=PREVIEW_SIZE),
+    )
+    limits, budgets = await asyncio.gather(client.limits.list(limit=MAX_LIMITS), client.budgets.list(limit=MAX_LIMITS))
     span = plotted_minutes(minutes, request.now)
     busy = await known_jobs(request, [id for worker in workers for id in worker.job_ids[:3]])
     return show(
         "overview.html",
         approvals=approvals,
-        dead=list((await known_jobs(request, dead[:PREVIEW_SIZE])).values()),
-        dead_count=min(len(dead), MAX_DEAD_LETTERS),
-        more_dead=len(dead) > MAX_DEAD_LETTERS,
+        failures=failures,
+        failure_count=await _counted(request, Need.FAILURE, failures),
+        unclaimed=unclaimed,
+        unclaimed_count=await _counted(request, Need.NO_WORKER, unclaimed),
+        max_counted=MAX_COUNTED,
         stale=stale,
         mismatched=await client.overview.mismatched(limit=PREVIEW_SIZE),
         stalled=await client.overview.stalled_agents(limit=PREVIEW_SIZE),
+        held=[one for one in limits if one.state.held_until is not None][:PREVIEW_SIZE],
+        spent=[(one, units) for one in budgets if (units := _spent_units(one))][:PREVIEW_SIZE],
         stale_seconds=STALE_SECONDS,
         offline_seconds=LATELY_SECONDS,
         totals=_totals(queues),
@@ -83,6 +93,18 @@ def with_plots(
         age = age_series(queue, ages.of(request.tenant, queue.type), series.waiting, request.now)
         rows.append((queue, plots.bar(queue), plots.queue_plots(series, age)))
     return rows
+
+
+def _spent_units(budget: BudgetState) -> list[str]:
+    """Return the units of which nothing is left."""
+    return [unit for unit, left in budget.available.items() if left <= 0]
+
+
+async def _counted(request: PageRequest, need: Need, listed: Sequence[Job]) -> int:
+    """Return the number of jobs with this need, up to the maximum; a short list is its own count."""
+    if len(listed) < PREVIEW_SIZE:
+        return len(listed)
+    return await request.client.overview.count_attention(need=need)
 
 
 def _activity(queue: QueueStats) -> tuple[int, float]:

@@ -59,4 +59,5 @@ def _names(text: str | None) -> list[str] | None:
 async def _context(request: PageRequest) -> dict[str, Any]:
     found = await request.client.tokens.list(before=request.query.one("before"), limit=PAGE_SIZE + 1)
     listed, paging = request.query.page(found, PAGE_SIZE, before=lambda one: one.id)
-    return {"tokens": listed, "paging": paging, "roles": sorted(ROLES), "key": wire.new_id()}
+    sessions = await request.client.engine.sessions.list(request.who)
+    return {"tokens": listed, "paging": paging, "roles": sorted(ROLES), "key": wire.new_id(), "sessions": sessions}
