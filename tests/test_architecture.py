@@ -38,8 +38,13 @@ MAY_IMPORT: Mapping[str, set[str] | None] = {
     "engine": {"errors", "domain", "wire", "storage.contract"},
     "client": {"errors", "domain", "wire", "tracing", "pauses"},
     "client.local": {"errors", "domain", "wire", "engine", "tracing"},
+    "webhooks": {"domain"},
     "sdk": {"errors", "domain", "client.port", "pauses"},
     "worker": {"errors", "domain", "sdk", "client.port", "tracing", "pauses"},
+    "agent_cli": {"errors", "sdk"},
+    "integrations": {"errors", "sdk"},
+    "integrations.mcp_tasks": {"errors", "sdk", "faces.mcp.task_protocol"},
+    "integrations.django_tasks": {"errors", "sdk", "domain.lifecycle", "worker.loop", "assemble"},
     "api": {"errors", "domain", "wire", "engine", "tracing"},
     "dashboard": {"errors", "domain", "wire", "engine", "client.port", "client.local"},
     "dashboard.pages": {"errors", "domain", "wire", "client.port", "client.local"},
@@ -50,6 +55,17 @@ MAY_IMPORT: Mapping[str, set[str] | None] = {
     "testing": None,
     "__main__": None,
     "__init__": None,
+}
+# What the integrations import, by the extra that installs it: an environment may lack these packages.
+FRAMEWORKS = {
+    "pydantic_ai": "pydantic-ai-slim",
+    "agents": "openai-agents",
+    "openai": "openai-agents",
+    "mcp_types": "mcp",  # its own dependency, released with it
+    "langgraph": "langgraph",
+    "langchain_core": "langgraph",
+    "django": "django",
+    "django_tasks": "django-tasks",
 }
 NO_THIRD_PARTY = {"__init__", "errors", "config", "domain"}
 # Pure calculations that a room without other dependencies may use.
@@ -132,7 +148,8 @@ def dependencies() -> frozenset[str]:
 
 @cache
 def declared(top: str) -> bool:
-    return any(canonical(name) in dependencies() for name in packages_distributions().get(top, []))
+    names = [*packages_distributions().get(top, []), FRAMEWORKS.get(top, "")]
+    return any(canonical(name) in dependencies() for name in names)
 
 
 def files() -> list[Path]:
@@ -177,7 +194,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.~$}-])/(?:root|work|home|Users)/")
 
 def test_only_a_protocol_adapter_and_the_command_line_mention_one() -> None:
     """An adapter is found by its entry point: the layers below it use none of them by name."""
-    above = ("faces", "cli", "demo")
+    above = ("faces", "cli", "demo", "integrations")
     files = [path for path in SOURCE.rglob("*") if path.suffix in (".py", ".sql", ".html")]
     below = [path for path in files if path.relative_to(SOURCE).parts[0] not in above]
     assert len(below) > len(files) / 2
@@ -269,12 +286,19 @@ def test_the_table_allows_permitted_imports(module: str, statement: str) -> None
 
 
 # The table of fields, and the columns of each engine. Every other list of fields is derived from the table.
-LISTS_OF_FIELDS = {"domain/job.py", "storage/postgres/schema/02_jobs.sql", "storage/sqlite/schema/04_jobs.sql"}
+LISTS_OF_FIELDS = {
+    "sdk/values.py",
+    "domain/job.py",
+    "storage/postgres/schema/02_jobs.sql",
+    "storage/sqlite/schema/04_jobs.sql",
+}
 # The files that name a field: besides those above, the request (wire/__init__.py) and the option in sdk/tasks.py; the
-# rest is what the field means. `requested_by` means nothing to Interlock, beyond a translation for MoonMind.
-# `redrive_of` is searched for (operations), and a redriven job may have a checkpoint without a run (job_view, claim).
+# rest is what the field means. `requested_by` means nothing to Interlock, beyond a search for its text and a
+# translation for MoonMind.
+# `redrive_of` is searched for (operations, attention) and linked (dashboard), and a redriven job may have a checkpoint
+# without a run (job_view, claim) and another place in the trees that have a budget (job_tree).
 # `expiry_delay_seconds` is part of the job state (transition) and decides when a lost run is retried (decide).
-FILES_THAT_NAME = {"requested_by": 6, "redrive_of": 9, "expiry_delay_seconds": 11}
+FILES_THAT_NAME = {"requested_by": 9, "redrive_of": 13, "expiry_delay_seconds": 11}
 
 
 def sources() -> dict[str, set[str]]:

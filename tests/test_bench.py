@@ -9,6 +9,7 @@ import pytest
 from bench.peers.__main__ import main
 from bench.peers.environments import PEERS
 from bench.shards import work_through
+from bench.verbs import RATES, table
 from interlock.storage.contract import Store
 
 
@@ -52,3 +53,15 @@ def test_every_peer_is_pinned_and_has_its_script_and_its_target() -> None:
 async def test_any_number_of_jobs_can_be_processed(store: Store) -> None:
     assert await work_through(store, ["one", "other"], 3) > 0
     assert sum(stats.succeeded for stats in await store.registry.stats("one")) == 3
+
+
+def test_the_table_of_verbs_has_medians_and_ratios_and_no_figures_that_a_peer_lacks() -> None:
+    delay = {"p50_ms": 2.0, "p95_ms": 9.0}
+    run = dict.fromkeys(RATES, 300.0) | dict.fromkeys(("stream_latency", "wake_lateness"), delay)
+    ours = [
+        run | dict.fromkeys(RATES, rate) | {"wake_lateness_beside_sleepers": delay} for rate in (100.0, 600.0, 900.0)
+    ]
+    lines = table("sqlite", {"Interlock": ours, "DBOS": [run]})
+    assert lines[0] == "| SQLite | steps | 600 /s | 300 /s | 2.0 times |"
+    assert lines[-2] == "| SQLite | wake lateness | p50 2 ms, p95 9 ms | p50 2 ms, p95 9 ms | |"
+    assert lines[-1] == "| SQLite | wake lateness beside sleepers | p50 2 ms, p95 9 ms | - | |"

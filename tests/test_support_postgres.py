@@ -109,6 +109,15 @@ if sys.platform == "linux":  # elsewhere a child is not notified that its parent
                 shutil.rmtree(home)
 
 
+def test_the_programs_of_another_version_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    usual = support.find_binaries()
+    monkeypatch.setenv(support.GIVEN_BINARIES, str(usual))
+    assert support.find_binaries() == usual
+    monkeypatch.setenv(support.GIVEN_BINARIES, str(tmp_path))
+    with pytest.raises(PostgresMissing, match="expected a directory of PostgreSQL 15 or newer"):
+        support.find_binaries()
+
+
 def test_a_machine_without_postgresql_gets_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(support, "find_spec", lambda name: None)
     monkeypatch.setattr(support, "_complete", lambda place: False)

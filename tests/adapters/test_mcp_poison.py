@@ -17,15 +17,17 @@ ODD: list[bytes] = [
 ]  # fmt: skip
 GOOD: dict[str, Any] = {
     "type": "t", "job_id": NEVER, "approval_id": NEVER, "fence": 1, "seq": 1, "data": 1, "error": {"message": "m"},
-    "prompt": "p", "decision": "deny", "name": "n", "result": 1,
+    "prompt": "p", "decision": "deny", "name": "n", "result": 1, "occurrence": 1, "state": "done", "topic": "t",
+    "offset": 0, "chunks": [{"text": "c"}],
 }  # fmt: skip
+QUICK = {"run_job": {"wait_seconds": b"0"}}  # else each job that was made would be waited for
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
 async def test_malformed_arguments_get_a_result_or_an_error(api: Api, tool: Tool) -> None:
-    good = {name: json.dumps(GOOD[name]).encode() for name in tool.schema["required"]}
+    good = {name: json.dumps(GOOD[name]).encode() for name in tool.schema["required"]} | QUICK.get(tool.name, {})
     for field in [*tool.schema["properties"], "nobody_knows_this"]:
-        for odd in ODD:
+        for odd in ODD[1:] if (tool.name, field) == ("run_job", "wait_seconds") else ODD:  # null is the default
             given = good | {field: odd}
             arguments = b",".join(b"%b:%b" % (json.dumps(name).encode(), value) for name, value in given.items())
             refused, text = await called(api, tool.name, b"{%b}" % arguments)

@@ -5,24 +5,25 @@ from __future__ import annotations
 import pytest
 
 from interlock.domain.principal import ROLES, Principal, user
-from tests.adapters.agents import WORKERS, agent, lease
+from tests.adapters.agents import LEASED, WORKERS, agent, lease
 from tests.api.rig import Api, problem
 from tests.support.eventually import eventually
 
 HELLO = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
 ACCEPT = {"accept": "application/json, text/event-stream"}
 READING = {"get_job", "list_jobs", "wait_for_job", "explain_job", "list_approvals", "queue_stats", "get_artifact",
-           "list_events", "list_history"}  # fmt: skip
-LEASED = {"get_job", "wait_for_job", "get_artifact"}  # of a job that is held
+           "list_events", "list_history", "list_limits", "read_stream", "list_messages"}  # fmt: skip
+OPERATING = {"cancel_job", "redrive_job", "run_job_now", "acknowledge_job", "send_message"}
+PRODUCING = {"enqueue_job", "cancel_job", "send_message", "publish_message"}
 OFFERED = [
     (("read",), READING),
-    (("produce",), {"enqueue_job", "cancel_job"}),
-    (("operate",), {"cancel_job", "redrive_job"}),
+    (("produce",), PRODUCING),
+    (("operate",), OPERATING),
     (("admin",), set()),
     (("approve",), {"list_approvals", "decide_approval"}),
     (("work",), WORKERS | LEASED),
-    (("work", "read", "produce"), WORKERS | READING | {"enqueue_job", "cancel_job"}),
-    (("approve", "operate", "read"), READING | {"cancel_job", "redrive_job", "decide_approval"}),
+    (("work", "read", "produce"), WORKERS | READING | PRODUCING | {"run_job"}),
+    (("approve", "operate", "read"), READING | OPERATING | {"decide_approval"}),
 ]
 
 
@@ -126,4 +127,4 @@ async def test_the_session_of_one_caller_is_useless_to_another(guarded: Api) -> 
     begun = await reader.post("/mcp", opening, headers=ACCEPT)
     session = {"mcp-session-id": begun.headers["mcp-session-id"], "mcp-protocol-version": "2025-06-18"}
     listed = await producer.post("/mcp", HELLO, headers=ACCEPT | session)
-    assert {tool["name"] for tool in listed.json()["result"]["tools"]} == {"enqueue_job", "cancel_job"}
+    assert {tool["name"] for tool in listed.json()["result"]["tools"]} == PRODUCING

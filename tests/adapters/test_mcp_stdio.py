@@ -24,7 +24,7 @@ from interlock.faces.mcp.stdio import OpenRequests
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
-from tests.adapters.agents import ALL_ROLES, MODES, WORKERS, agent_on_stdio, command, lease
+from tests.adapters.agents import ALL_ROLES, LEASED, MODES, WORKERS, agent_on_stdio, command, lease
 from tests.api.rig import Api
 from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.postgres import Postgres
@@ -89,7 +89,7 @@ async def test_an_agent_works_through_a_server_within_the_rights_of_its_token(gu
         agent_on_stdio(*before, str(files["producer"])) as asks,
         agent_on_stdio(*before, str(files["worker"]), mode="legacy") as works,
     ):
-        assert await works.tools() == WORKERS | {"get_job", "wait_for_job", "get_artifact"}
+        assert await works.tools() == WORKERS | LEASED
         await asks.is_rejected("claim_job", 403, "forbidden")
         claim = asyncio.create_task(works.claims(wait_seconds=60))
         made = await asks.does("enqueue_job", type="a", payload=[1], idempotency_key="k")

@@ -46,7 +46,7 @@ async def test_a_job_goes_from_a_producer_through_a_worker_to_its_result(api: Ap
 
 def compacted(job: dict[str, Any]) -> dict[str, Any]:
     """A job without what an agent is spared."""
-    usual: dict[str, Any] = {"tags": [], "requires": [], "awaiting": [], "sanitized": False, "releases": 0}
+    usual: dict[str, Any] = {"tags": [], "requires": [], "sanitized": False, "releases": 0}
     usual["retry_count"] = 0
     return {name: value for name, value in job.items() if value is not None and usual.get(name, ...) != value}
 
@@ -118,6 +118,44 @@ async def test_a_worker_saves_steps_and_releases_and_an_operator_redrives_and_re
         )
         assert (redriven["redrive_of"], redriven["priority"]) == (made["id"], 3)
         await someone.is_rejected("redrive_job", 409, "not_ended", job_id=redriven["id"])
+
+
+async def test_a_worker_writes_a_stream_and_waits_for_a_message_without_a_worker(api: Api) -> None:
+    async with agent(api) as someone:
+        made = await someone.does("enqueue_job", type="chat")
+        job = await someone.claims()
+        chunks = [{"text": "Hel"}, {"base64": "bG8="}]
+        for _ in range(2):
+            assert await someone.does("write_stream", **lease(job), name="tokens", offset=0, chunks=chunks) == {
+                "next": 2
+            }
+        await someone.is_rejected(
+            "write_stream", 409, "stream_conflict", **lease(job), name="tokens", offset=0, chunks=[{"text": "x"}]
+        )
+        (stream,) = (await someone.does("read_stream", job_id=made["id"]))["items"]
+        assert (stream["name"], stream["chunks"], stream["bytes"]) == ("tokens", 2, 5)
+        read = await someone.does("read_stream", job_id=made["id"], name="tokens", after=0)
+        assert [(chunk["offset"], chunk["base64"]) for chunk in read["items"]] == [(1, "bG8=")]
+        assert (read["next"], read["ended"]) == (1, False)
+        released = await someone.does("release_job", **lease(job), message={"name": "answer", "after": 0})
+        assert released["status"] == "queued"
+        assert await someone.does("claim_job") == {"jobs": []}
+        sent = await someone.does("send_message", job_id=made["id"], name="answer", payload={"n": None}, id="m1")
+        assert (sent["seq"], sent["payload"]) == (1, {"n": None})
+        assert (
+            await someone.does("send_message", job_id=made["id"], name="answer", payload={"n": None}, id="m1") == sent
+        )
+        resumed = await someone.claims()
+        assert resumed["id"] == made["id"]
+        assert (await someone.does("list_messages", job_id=made["id"], name="answer"))["items"] == [sent]
+        assert (await someone.does("list_messages", job_id=made["id"], after=1))["items"] == []
+        await someone.does("release_job", **lease(resumed), message={"topic": "news", "after": 1})
+        told = await someone.does("publish_message", topic="news", payload=7, id="n1")
+        assert told["delivered"] == 1
+        resumed = await someone.claims()
+        await someone.does("complete_job", **lease(resumed))
+        assert (await someone.does("read_stream", job_id=made["id"], name="tokens"))["ended"] is True
+        await someone.is_rejected("send_message", 409, "already_finished", job_id=made["id"], name="answer")
 
 
 async def test_the_same_key_returns_the_existing_job(api: Api) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from tests.api.rig import NEVER, Api, pointer, problem
 from tests.support.eventually import eventually
 
@@ -36,6 +38,35 @@ async def test_an_approval_is_requested_decided_and_returned_to_the_next_lease_h
     assert job["approval"]["data"] == {"title": "Tides"}
     assert job["checkpoint"] == {"at": 3}
     assert job["attempt"] == 1
+
+
+async def test_a_question_is_answered_with_data_and_declining_resumes_its_job(api: Api) -> None:
+    schema = {"type": "object", "properties": {"branch": {"type": "string"}}, "required": ["branch"]}
+    for decision in ("approve", "deny"):
+        opened = await waiting(api, kind="question", name="branch", schema=schema)
+        question = opened["approval"]
+        assert (question["kind"], question["name"], question["required"]) == ("question", "branch", 1)
+        decide = f"/v1/approvals/{question['id']}/decide"
+        assert (await api.post(decide, {"decision": "approve"})).status_code == 422
+        assert (await api.post(decide, {"decision": "approve", "data": {}})).status_code == 422
+        data = {"data": {"branch": "main"}} if decision == "approve" else {}
+        api.ok(await api.post(decide, {"decision": decision, **data}))
+        (job,) = await api.claim()
+        assert (job["approval"]["kind"], job["approval"]["decision"]) == ("question", decision)
+        api.ok(
+            await api.post(
+                f"/v1/jobs/{job['id']}/complete", {"fence": job["lease"]["fence"], "worker": job["lease"]["worker"]}
+            )
+        )
+
+
+@pytest.mark.parametrize("member", [{"required": 1}, {"required": 2}, {"on_deny": "fail"}, {"on_deny": "resume"}])
+async def test_a_question_has_one_answer(api: Api, member: dict[str, Any]) -> None:
+    job = await api.running()
+    body = {"fence": job["lease"]["fence"], "worker": "w", "prompt": "Which?", "kind": "question", **member}
+    answer = await api.post(f"/v1/jobs/{job['id']}/approvals", body)
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == f"/{next(iter(member))}"
 
 
 async def test_a_claim_returns_all_decisions_by_name_and_occurrence(api: Api) -> None:
@@ -154,6 +185,36 @@ async def test_run_now_makes_a_waiting_job_due_and_adds_one_history_row(api: Api
     assert claimed["id"] == later["id"]
     problem(await api.post(f"/v1/jobs/{later['id']}/run-now"), 409, "not_editable")
     problem(await api.post("/v1/jobs/01890000-0000-7000-8000-000000000000/run-now"), 404, "not_found")
+
+
+async def test_a_failed_job_is_acknowledged_once_and_keeps_its_status(api: Api) -> None:
+    job = await api.running()
+    path = f"/v1/jobs/{job['id']}"
+    problem(await api.post(f"{path}/acknowledge"), 409, "not_failed")
+    failure = {"fence": job["lease"]["fence"], "error": {"message": "no"}, "retryable": False}
+    failed = api.ok(await api.post(f"{path}/fail", failure))
+    answer = await api.post(f"{path}/acknowledge", {"comment": "known outage"})
+    seen = api.ok(answer)
+    assert (seen["status"], seen["version"], answer.headers["etag"]) == ("failed", 4, '"4"')
+    assert seen["acknowledged_at"] is not None
+    assert seen["acknowledged_by"] == (await api.job(job["id"]))["acknowledged_by"] is not None
+    assert seen["finished_at"] == failed["finished_at"]
+    assert api.ok(await api.post(f"{path}/acknowledge", {"comment": "again"})) == seen
+    newest = api.ok(await api.get(f"{path}/history"))["items"][-1]
+    assert (newest["from"], newest["to"], newest["reason"]) == ("failed", "failed", "known outage")
+    assert newest["actor"] == seen["acknowledged_by"]
+    assert pointer(await api.post(f"{path}/acknowledge", {"comment": 7})) == "/comment"
+    problem(await api.post("/v1/jobs/01890000-0000-7000-8000-000000000000/acknowledge"), 404, "not_found")
+
+
+async def test_what_needs_attention_is_listed_in_pages(api: Api) -> None:
+    ids = [(await api.enqueue(type="nobody"))["id"] for _ in range(3)]
+    first = api.ok(await api.get("/v1/jobs", params={"attention": "true", "limit": "2"}))
+    assert [one["id"] for one in first["items"]] == ids[:0:-1]
+    rest = {"attention": "true", "limit": "2", "cursor": first["next_cursor"]}
+    assert [one["id"] for one in api.ok(await api.get("/v1/jobs", params=rest))["items"]] == ids[:1]
+    assert pointer(await api.get("/v1/jobs", params={"attention": "true", "type": "t"})) == "/attention"
+    assert api.ok(await api.get("/v1/jobs", params={"attention": "false"}))["items"] != []
 
 
 async def test_a_job_is_found_by_the_end_of_its_id_and_by_its_key(api: Api) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from interlock import wire
 from interlock.domain.job import FIELDS, UNLISTED, Job, Kind
+from interlock.domain.job_tree import shares_of
 from interlock.domain.lifecycle import Status
 from interlock.wire import responses
 from interlock.wire.job import job_fields, job_of, job_to_dict, listed_job_to_dict
@@ -17,10 +18,10 @@ from interlock.wire.job import job_fields, job_of, job_to_dict, listed_job_to_di
 NOON = 1_763_294_400_000_000
 TIMES = (
     "run_at", "deadline", "cancel_requested_at", "created_at", "updated_at", "started_at", "run_started_at",
-    "heartbeat_at", "finished_at",
+    "heartbeat_at", "finished_at", "acknowledged_at",
 )  # fmt: skip
-TEXTS = ("payload", "headers", "backoff", "checkpoint", "usage", "result", "error")
-FOLDED = {"agent_kind", "agent_id", "worker", "fence", "lease_expires_at", "blocked"}
+TEXTS = ("payload", "budget", "headers", "backoff", "limits", "checkpoint", "usage", "result", "error")
+FOLDED = {"agent_kind", "agent_id", "worker", "fence", "lease_expires_at", "blocked", "awaiting_message"}
 
 
 def different_everywhere() -> Job:
@@ -33,7 +34,7 @@ def different_everywhere() -> Job:
         **{name: 100 + i for i, name in enumerate(numbers)},
         **{name: [f"one of {name}"] for name in ("tags", "requires", "awaiting")},
         "status": Status.RUNNING, "timeout_seconds": 1.5, "expiry_delay_seconds": 2.5, "sanitized": True,
-        "blocked": False, "webhook": "https://example.com/hook",
+        "blocked": False, "awaiting_message": None, "webhook": "https://example.com/hook",
     }  # fmt: skip
     return Job._make((values | fixed)[name] for name in Job._fields)
 
@@ -48,6 +49,8 @@ def test_every_field_of_a_job_is_encoded_under_its_name() -> None:
             assert reported[name] == wire.when(value), name
         elif name in TEXTS:
             assert reported[name] == json.loads(value), name
+        elif name == "awaiting":
+            assert reported[name] == {"children": value}
         else:
             assert reported[name] == value, name
     assert reported["agent"] == {"kind": job.agent_kind, "id": job.agent_id}
@@ -55,6 +58,24 @@ def test_every_field_of_a_job_is_encoded_under_its_name() -> None:
     assert reported["retry_count"] == job.attempt - 1
     assert reported["location"] == "in_progress"
     assert json.loads(msgspec.json.encode(job_to_dict(job, now=0))) == reported
+
+
+def test_budgets_are_members_of_their_own_and_come_back() -> None:
+    entries = [
+        {"name": "provider", "key": "acme", "cost": {"tokens": 10.0}},
+        {"name": "budget:team", "key": None, "cost": {"usd": 0.5}},
+        {"name": "tree:0193", "key": "0193", "cost": {"usd": 0.5}},
+    ]
+    job = different_everywhere()._replace(limits=json.dumps(entries))
+    body = msgspec.json.encode(responses.Job(*job_fields(job, now=0)))
+    reported = json.loads(body)
+    assert (reported["limits"], reported["budgets"], reported["budget_roots"]) == (entries[:1], ["team"], ["0193"])
+    came = job_of(msgspec.json.decode(body, type=responses.Job))
+    assert shares_of(came.limits) == shares_of(job.limits)
+    only = json.loads(
+        msgspec.json.encode(responses.Job(*job_fields(job._replace(limits=json.dumps(entries[1:])), now=0)))
+    )
+    assert (only["limits"], only["budgets"], only["budget_roots"]) == (None, ["team"], ["0193"])
 
 
 def test_texts_of_a_job_stay_byte_for_byte() -> None:

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from interlock.api.metrics import MAX_TYPES, Metrics
+from interlock.api.metrics import Metrics
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.domain.registry import QueueStats
+from interlock.domain.retry import SECOND
+from interlock.domain.timestamps import when
 from interlock.domain.webhook import DeliveryFilter, DeliveryResult, DeliveryStatus, Outcome
+from interlock.engine.metrics import MAX_TYPES
 from interlock.storage.contract import Fitness
 from interlock.wire import SubscriptionRequest
 from tests.api.rig import Api, problem
@@ -98,6 +101,42 @@ async def test_metrics_count_the_outcomes_of_jobs(api: Api) -> None:
     assert value(text, 'interlock_batches_total{verb="enqueue"}') >= 1
 
 
+async def test_waits_and_runs_of_jobs_are_histograms(api: Api) -> None:
+    for _ in range(3):
+        await api.enqueue()
+    api.clock.advance(20)
+    done, failed, _running = await api.claim(limit=3)
+    for _ in range(2):  # a repeated call is not a second run
+        await api.post(f"/v1/jobs/{done['id']}/complete", {"fence": done["lease"]["fence"]})
+    await api.post(f"/v1/jobs/{failed['id']}/fail", {"fence": failed["lease"]["fence"], "error": {"message": "no"}})
+    text = (await api.get("/metrics")).text
+    waits = 'interlock_job_wait_seconds_bucket{le="%s",type="work"}'
+    assert [value(text, waits % bound) for bound in ("10.0", "30.0", "+Inf")] == [0, 3, 3]
+    assert value(text, 'interlock_job_wait_seconds_sum{type="work"}') == pytest.approx(60, abs=1)
+    assert value(text, 'interlock_job_run_seconds_count{status="succeeded",type="work"}') == 1
+    assert value(text, 'interlock_job_run_seconds_count{status="retry",type="work"}') == 1
+
+
+async def test_metrics_show_what_limits_use_and_lack(api: Api) -> None:
+    rate = {"units": {"tokens": 10}, "per_seconds": 1000}
+    api.ok(await api.put("/v1/limits/provider", {"concurrency": 2, "rate": rate}))
+    api.ok(await api.put("/v1/limits/customer", {"concurrency": 1, "keyed": True}))
+    named = [{"name": "provider", "cost": {"tokens": 4}}, {"name": "customer", "key": "acme"}]
+    for _ in range(3):
+        await api.enqueue(limits=named)
+    await api.claim(limit=3)
+    until = when(await api.engine.queries.now() + 60 * SECOND)
+    api.ok(await api.post("/v1/limits/provider/hold", {"until": until}))
+    text = (await api.get("/metrics")).text
+    assert value(text, 'interlock_limit_running{limit="provider"}') == 1
+    assert value(text, 'interlock_limit_running{limit="customer"}') == 1
+    assert value(text, 'interlock_limit_waiting{limit="customer"}') == 2
+    assert value(text, 'interlock_limit_available{limit="provider",unit="tokens"}') == 6
+    assert value(text, 'interlock_limit_available{limit="provider",unit="concurrency"}') == 1
+    assert value(text, 'interlock_limit_held{limit="provider"}') == 1
+    assert value(text, 'interlock_limit_held{limit="customer"}') == 0
+
+
 async def test_metrics_count_the_outcomes_of_deliveries(api: Api) -> None:
     who = Principal(api.tenant, user("test"), ROLES)
     wanted = SubscriptionRequest(url="https://example.com/hook", events=["job.cancelled"])
@@ -128,7 +167,7 @@ async def test_a_scraper_sees_only_the_queues_of_its_tenant(guarded: Api) -> Non
 
 def test_the_number_of_labels_is_bounded_for_any_number_of_types() -> None:
     queues = [QueueStats(f"t{i:03}", ready=1000 - i) for i in range(MAX_TYPES + 5)]
-    text = Metrics.of_queues(queues, now=0).decode()
+    text = Metrics.of_tenant(queues, [], now=0).decode()
     assert text.count('location="ready"') == MAX_TYPES + 1
     assert value(text, 'interlock_queue_jobs{location="ready",type=""}') == sum(
         1000 - i for i in range(MAX_TYPES, MAX_TYPES + 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -12,8 +13,10 @@ from urllib.parse import quote
 from interlock.api.app import routes
 from tests.api.rig import JSON, Api
 from tests.api.world import World, fill, make_world
+from tests.support.forms import IS_LONG
 
 STRIDE = 1 if os.environ.get("INTERLOCK_TEST_THOROUGH") else 7
+URL_STRIDE = 1 if IS_LONG else 5
 VALUES: list[Any] = [
     None, True, False, 0, -1, 2**31, 2**53 + 1, 2**63 - 1, -(2**63), 1.5, 1e308, -0.0, "", " ", "a" * 201, "x" * 9000,
     "\x00", "a\x00b", "\r\nset-cookie: x=1", "\x1b[31m", "'; drop table job; --", '"', "\\", "%", "_", "%s%n", "{}", "[]",
@@ -40,6 +43,9 @@ SEGMENTS = [
     "%7B%7D",
     "-1",
 ]
+QUERIES = [
+    "", "\x00", "\ud800", "'", "-1", "1e99", "9" * 30, "x" * 3000, "null", "true", "é", "[]", "2030-01-01T00:00:00Z",
+]  # fmt: skip
 HEADERS = [
     "",
     "x",
@@ -135,9 +141,15 @@ async def test_no_value_in_any_field_of_any_body_is_a_server_error(api: Api) -> 
     await still_works(api, world)
 
 
-async def test_no_path_query_or_header_is_a_server_error(api: Api) -> None:
+async def test_no_path_query_or_header_is_a_server_error(api: Api, engine: str) -> None:
     world = await make_world(api, api.tenant)
     faults: list[str] = []
+    numbers = itertools.count(engine == "postgres")  # so that the engines try other values at the same place
+
+    def some(values: list[str]) -> list[str]:
+        """Each value is tried somewhere; in the long form everywhere."""
+        return values[next(numbers) % URL_STRIDE :: URL_STRIDE]
+
     for route in routes():
         if route.name.startswith("stream_"):
             continue
@@ -145,26 +157,12 @@ async def test_no_path_query_or_header_is_a_server_error(api: Api) -> None:
         more: dict[str, Any] = {} if body is None else {"json": body}
         named = world.named(route)
         for name in (name for name in named if "{" + name + "}" in route.path):
-            for segment in SEGMENTS:
+            for segment in some(SEGMENTS):
                 faults += await fault(
                     api, route.method, fill(route.path, named | {name: segment}), params=world.query(route), **more
                 )
         for field in route.query.__struct_fields__:
-            for value in (
-                "",
-                "\x00",
-                "\ud800",
-                "'",
-                "-1",
-                "1e99",
-                "9" * 30,
-                "x" * 3000,
-                "null",
-                "true",
-                "é",
-                "[]",
-                "2030-01-01T00:00:00Z",
-            ):
+            for value in some(QUERIES):
                 spelled = quote(value.encode(errors="surrogatepass"))
                 faults += await fault(api, route.method, f"{world.path(route)}?{field}={spelled}", **more)
         for header in (
@@ -177,7 +175,7 @@ async def test_no_path_query_or_header_is_a_server_error(api: Api) -> None:
             "x-request-id",
             "expect",
         ):
-            for value in HEADERS:
+            for value in some(HEADERS):
                 content = {"headers": {header: value.encode()}}
                 faults += await fault(
                     api, route.method, world.path(route), params=world.query(route), **more, **content

@@ -24,12 +24,23 @@ WHO: dict[str, set[str]] = {
     "GET /v1/jobs/{job_id}/events": {"read"},
     "GET /v1/jobs/{job_id}/events/stream": {"read"},
     "GET /v1/events/stream": {"read"},
+    "POST /v1/jobs/{job_id}/messages": {"operate"},
+    "GET /v1/jobs/{job_id}/messages": {"read"},
+    "POST /v1/topics/{topic}/messages": {"produce"},
+    "POST /v1/jobs/{job_id}/effects": {"work"},
+    "PUT /v1/jobs/{job_id}/effects": {"work"},
+    "GET /v1/jobs/{job_id}/effects": {"read"},
+    "POST /v1/jobs/{job_id}/streams/{name}": {"work"},
+    "GET /v1/jobs/{job_id}/streams": {"read"},
+    "GET /v1/jobs/{job_id}/streams/{name}": {"read"},
+    "GET /v1/jobs/{job_id}/streams/{name}/follow": {"read"},
     "GET /v1/jobs/{job_id}/steps": {"read"},
     "GET /v1/jobs/{job_id}/artifacts": {"read"},
     "GET /v1/jobs/{job_id}/artifacts/{artifact_id}": {"read"},
     "POST /v1/jobs/{job_id}/cancel": {"operate"},
     "POST /v1/jobs/{job_id}/revoke": {"operate"},
     "POST /v1/jobs/{job_id}/run-now": {"operate"},
+    "POST /v1/jobs/{job_id}/acknowledge": {"operate"},
     "POST /v1/claims": {"work"},
     "POST /v1/jobs/{job_id}/heartbeat": {"work"},
     "POST /v1/heartbeats": {"work"},
@@ -61,6 +72,26 @@ WHO: dict[str, set[str]] = {
     "GET /v1/queues/{type}": {"read"},
     "POST /v1/queues/{type}/pause": {"operate"},
     "POST /v1/queues/{type}/resume": {"operate"},
+    "PUT /v1/limits/{name}": {"admin"},
+    "GET /v1/limits": {"read"},
+    "GET /v1/limits/{name}": {"read"},
+    "GET /v1/limits/{name}/keys": {"read"},
+    "DELETE /v1/limits/{name}": {"admin"},
+    "POST /v1/limits/{name}/hold": {"work", "operate"},
+    "POST /v1/limits/{name}/release": {"operate"},
+    "PUT /v1/budgets/{name}": {"admin"},
+    "GET /v1/budgets": {"read"},
+    "GET /v1/budgets/{name}": {"read"},
+    "POST /v1/budgets/{name}/raise": {"operate"},
+    "DELETE /v1/budgets/{name}": {"admin"},
+    "GET /v1/usage": {"read"},
+    "GET /v1/jobs/{job_id}/budget": {"read"},
+    "POST /v1/jobs/{job_id}/budget/raise": {"operate"},
+    "PUT /v1/channels/{name}": {"admin"},
+    "GET /v1/channels": {"admin"},
+    "GET /v1/channels/{name}": {"admin"},
+    "DELETE /v1/channels/{name}": {"admin"},
+    "POST /v1/channels/{name}/test": {"admin"},
     "PUT /v1/schedules/{name}": {"operate"},
     "GET /v1/schedules": {"read"},
     "GET /v1/schedules/{name}": {"read"},
@@ -125,8 +156,9 @@ async def test_a_caller_with_the_role_is_not_rejected(guarded: Api) -> None:
             policy = {"worker_id": WORKER} if role == "work" else {}
             caller = await guarded.as_role(role, tenant=world.tenant, **policy)
             response = await request(caller, route, world)
-            expected = {"redeliver": {404}, "acknowledge_cancel": {409}, "redrive": {409}}.get(
-                route.name, {200, 201, 202, 204}
+            conflicts = {"acknowledge_cancel", "redrive", "acknowledge", "delete_limit"}
+            expected = (
+                {409} if route.name in conflicts else {404} if route.name == "redeliver" else {200, 201, 202, 204}
             )
             assert response.status_code in expected, (key(route), role, response.text)
 

@@ -10,9 +10,14 @@ from interlock.api.app import routes
 from interlock.api.routes import Route
 from interlock.domain.approval import RequestApproval
 from interlock.domain.artifact import File, Holder
+from interlock.domain.effect import BeginEffect
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import ROLES, Principal, user
-from interlock.wire import AgentName, JobRequest, SubscriptionRequest, TokenRequest
+from interlock.domain.timestamps import when
+from interlock.wire import AgentName, JobRequest, LimitUse, SubscriptionRequest, TokenRequest
+from interlock.wire.budgets import BudgetRequest
+from interlock.wire.channels import ChannelRequest
+from interlock.wire.limits import LimitRequest
 from interlock.wire.schedule import ScheduleRequest
 from tests.api.rig import NEVER, Api
 
@@ -32,6 +37,7 @@ class World:
     approval: str
     subscription: str
     token: str
+    soon: str
 
     def path(self, route: Route) -> str:
         """The path of a route about what this tenant has."""
@@ -46,6 +52,7 @@ class World:
             "subscription_id": self.subscription,
             "delivery_id": NEVER,
             "token_id": self.token,
+            "topic": "news",
             "type": "work",
             "name": "known",
             "kind": "planner",
@@ -66,6 +73,10 @@ class World:
             "save_checkpoint": {**fence, "seq": 1, "data": {"a": 1}},
             "save_step": {**fence, "name": "s", "occurrence": 0, "result": 1},
             "add_events": {**fence, "events": [{"message": "hi"}]},
+            "send_message": {"name": "go", "payload": {"n": 1}},
+            "begin_effect": {**fence, "name": "call", "occurrence": 1},
+            "settle_effect": {**fence, "name": "charge", "occurrence": 1, "state": "done"},
+            "append_to_stream": {**fence, "offset": 0, "chunks": [{"text": "a"}]},
             "complete": fence,
             "link_artifact": {**fence, "name": "site", "url": "https://example.com"},
             "fail": {**fence, "error": {"message": "no"}},
@@ -79,6 +90,12 @@ class World:
             "prune": {"days": 1},
             "put_type": {},
             "set_schedule": {"every_seconds": 60, "job": {"type": "work"}},
+            "set_limit": {"concurrency": 2},
+            "set_budget": {"amount": {"usd": 5}},
+            "raise_budget": {"amount": {"usd": 5}},
+            "raise_job_budget": {"amount": {"usd": 5}},
+            "set_channel": {"kind": "slack", "url": "https://example.com/hook"},
+            "hold_limit": {"until": self.soon},
             "put_agent": {},
             "subscribe": {"url": "https://example.com/hook", "events": ["job.succeeded"]},
             "create_token": {"roles": ["read"]},
@@ -109,7 +126,7 @@ async def request(api: Api, route: Route, world: World, **changed: Any) -> Any:
     if route.raw_body:
         asked["content"] = b"bytes"
     path = asked.pop("path", None) or world.path(route)
-    if route.name.startswith("stream_"):
+    if route.name.startswith(("stream_", "follow_")):
         async with api.http.stream(route.method, path, headers=api.headers() | asked["headers"]) as response:
             if response.status_code != 200:
                 await response.aread()
@@ -120,7 +137,12 @@ async def request(api: Api, route: Route, world: World, **changed: Any) -> Any:
 async def make_world(api: Api, tenant: str) -> World:
     """Put one of everything into a tenant."""
     engine, who = api.engine, Principal(tenant, user("maker"), ROLES)
-    running = await engine.jobs.enqueue(who, JobRequest(type="held"))
+    await engine.flow.set(who, "known", LimitRequest(concurrency=1))
+    await engine.budgets.set(who, "known", BudgetRequest(amount={"usd": 10.0}))
+    await engine.channels.set(who, "known", ChannelRequest(kind="slack", url="https://example.com/hook"))
+    running = await engine.jobs.enqueue(
+        who, JobRequest(type="held", limits=[LimitUse(name="known")], budget={"usd": 5.0})
+    )
     (held,) = await engine.leases.claim(tenant, ClaimFilter(WORKER, types=frozenset({"held"}), lease_seconds=3600.0))
     assert held.id == running.id
     waiting = await engine.jobs.enqueue(who, JobRequest(type="asks"))
@@ -131,11 +153,14 @@ async def make_world(api: Api, tenant: str) -> World:
     await engine.registry.set_type(who, "known")
     await engine.schedules.set(who, "known", ScheduleRequest(every_seconds=3600, job=JobRequest(type="work")))
     await engine.registry.set_agent(who, "planner", "one")
-    queued = await engine.jobs.enqueue(who, JobRequest(type="work", agent=AgentName(kind="planner", id="two")))
+    queued = await engine.jobs.enqueue(
+        who, JobRequest(type="work", agent=AgentName(kind="planner", id="two"), budget={"usd": 5.0})
+    )
     wanted = SubscriptionRequest(url="https://example.com/hook", events=["job.failed"])
     subscription = (await engine.webhooks.subscribe(who, wanted)).subscription
     token = await engine.tokens.create(who, TokenRequest(roles=["read"]))
+    await engine.effects.begin(tenant, BeginEffect(held.id, held.fence, WORKER, "charge", 1))
     return World(
         tenant, queued.id, held.id, held.fence, artifact.id, opened.approval.id,
-        subscription.id, token.token.id,
+        subscription.id, token.token.id, when(await engine.queries.now() + 60_000_000),
     )  # fmt: skip

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ import pytest
 
 from interlock import assemble
 from interlock.domain.job import Rejected
-from tests.contract.builders import new_job
+from tests.contract.builders import TenantQueue, complete, new_job
 from tests.support.commands import run_command
 from tests.support.eventually import RETRY_SECONDS
 from tests.support.postgres import OWNER, Postgres
-from tests.support.stores import APP_LOGIN, empty_database, migrated_file
+from tests.support.stores import APP_LOGIN, ManualClock, empty_database, migrated_file
 
 
 class CLI:
@@ -387,3 +388,106 @@ def test_a_wrong_cron_expression_is_explained(cli: CLI) -> None:
     done = cli("schedules", "set", "x", "--cron", "every day", "--job", '{"type": "t"}')
     assert done.returncode == 4
     assert "has 2 fields: expected 5" in done.stderr
+
+
+def test_a_limit_is_set_listed_held_released_and_deleted(cli: CLI) -> None:
+    made = cli.json(
+        "limits", "set", "provider", "--concurrency", "3", "--rate", "tokens=40000", "--rate", "requests=60",
+        "--burst", "tokens=8000",
+    )  # fmt: skip
+    assert made["concurrency"] == 3
+    assert made["rate"] == {
+        "units": {"tokens": 40000.0, "requests": 60.0},
+        "per_seconds": 60.0,
+        "burst": {"tokens": 8000.0, "requests": 60.0},
+    }
+    assert "tokens 40000, requests 60 per 60 s" in cli("limits").stdout
+    until = "2099-01-01T00:00:00Z"
+    assert "30 days" in cli("limits", "hold", "provider", "--until", until).stderr
+    soon = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    assert cli("limits", "hold", "provider", "--until", soon, "--reason", "429").stdout == "provider: held\n"
+    assert cli.json("limits", "show", "provider")["hold_reason"] == "429"
+    assert cli("limits", "release", "provider").stdout == "provider: released\n"
+    assert cli.json("limits", "show", "provider")["held_until"] is None
+    assert cli("limits", "delete", "provider").stdout == "provider: deleted\n"
+    assert cli("limits", "show", "provider").returncode == 3
+
+
+def test_the_keys_of_a_limit_are_listed(cli: CLI) -> None:
+    made = cli.json("limits", "set", "customer", "--concurrency", "1", "--keyed", "--fair", "--weight", "acme=3")
+    assert (made["fair"], made["weights"]) == (True, {"acme": 3.0})
+    soon = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    cli.json("limits", "hold", "customer", "--key", "acme", "--until", soon)
+    items = cli.json("limits", "keys", "customer")["items"]
+    assert isinstance(items, list)
+    (found,) = items
+    assert (found["key"], found["used"], found["held_until"] is None) == ("acme", 0, False)
+
+
+@pytest.mark.parametrize("amount", ["tokens", "tokens=", "tokens=many"])
+def test_a_wrong_amount_of_a_limit_is_explained(cli: CLI, amount: str) -> None:
+    done = cli("limits", "set", "x", "--rate", amount)
+    assert done.returncode == 4
+    assert f"--rate is '{amount}': expected UNIT=AMOUNT" in done.stderr
+
+
+def test_a_channel_is_set_listed_tested_and_deleted(cli: CLI, tmp_path: Path) -> None:
+    url = tmp_path / "url"
+    url.write_text("https://nosuch.invalid/token-hush\n")
+    made = cli.json(
+        "channels", "set", "ops", "--kind", "slack", "--url", f"@{url}", "--event", "job.failed", "--type", "a",
+        "--type", "b", "--tag", "nightly", "--min-risk", "high", "--min-interval", "5",
+    )  # fmt: skip
+    given = ("kind", "host", "events", "types", "tags", "min_risk", "min_interval_seconds")
+    assert [made[name] for name in given] == [
+        "slack", "nosuch.invalid", ["job.failed"], ["a", "b"], ["nightly"], "high", 5.0,
+    ]  # fmt: skip
+    assert cli.json("channels", "show", "ops") == made
+    listed = cli("channels").stdout
+    assert "nosuch.invalid" in listed
+    assert "hush" not in listed + str(made)
+    assert cli("channels", "test", "ops").stdout.startswith("ops: not delivered: cannot_")
+    assert cli("channels", "delete", "ops").stdout == "ops: deleted\n"
+    assert cli("channels", "show", "ops").returncode == 3
+
+
+def test_an_email_channel_is_set(cli: CLI) -> None:
+    done = cli("channels", "set", "mail", "--kind", "email", "--host", "10.0.0.1", "--from", "a@example.com", "--to", "b@example.com")  # fmt: skip
+    assert done.returncode == 4
+    assert "host refers to a host that is not public" in done.stderr
+    made = cli.json(
+        "channels", "set", "mail", "--kind", "email", "--host", "nosuch.invalid.example", "--from", "a@example.com",
+        "--to", "b@example.com", "--to", "c@example.com", "--tls", "implicit", "--username", "u", "--password", "hush",
+    )  # fmt: skip
+    assert (made["port"], made["from"], made["to"]) == (465, "a@example.com", ["b@example.com", "c@example.com"])
+    assert made["events"] == ["approval.requested", "job.dead_letter", "worker.stale"]
+    assert "hush" not in str(made)
+
+
+def test_a_budget_is_set_listed_raised_and_deleted(cli: CLI) -> None:
+    made = cli.json("budgets", "set", "nightly", "--amount", "usd=20", "--per", "day", "--timezone", "Europe/Berlin")
+    assert (made["amount"], made["per"], made["spent"]) == ({"usd": 20.0}, "day", {"usd": 0.0})
+    assert "usd 20" in cli("budgets").stdout
+    assert cli("budgets", "raise", "nightly", "--amount", "usd=5").stdout == "nightly: raised\n"
+    assert cli.json("budgets", "show", "nightly")["amount"] == {"usd": 25.0}
+    assert cli("budgets", "delete", "nightly").stdout == "nightly: deleted\n"
+    assert cli("budgets", "show", "nightly").returncode == 3
+
+
+def test_usage_is_summed_by_type(cli: CLI) -> None:
+    async def use() -> None:
+        async with assemble.open_engine(cli.database) as engine:
+            queue = TenantQueue(engine.store, "default", ManualClock())
+            await queue.do(complete(await queue.running(type="summarize"), usage='{"usd": 1.5}'))
+
+    assert cli("usage").stdout == "no usage\n"
+    asyncio.run(use())
+    assert cli.json("usage", "--by", "type")["items"] == [{"type": "summarize", "jobs": 1, "usage": {"usd": 1.5}}]
+    lines = cli("usage", "--by", "agent").stdout.splitlines()
+    assert lines[0].split() == ["agent", "jobs", "usage"]
+    assert lines[1].split() == ["-", "1", "usd", "1.5"]
+    assert cli.json("usage", "--by", "tree", "--from", "2026-01-01T00:00:00Z", "--to", "2026-02-01T00:00:00Z") == {
+        "items": []
+    }
+    wrong = cli("usage", "--from", "2026-01-01T00:00:00Z", "--to", "2026-05-01T00:00:00Z")
+    assert (wrong.returncode, "at most 92 days" in wrong.stderr) == (4, True)

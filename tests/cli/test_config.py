@@ -93,3 +93,18 @@ def test_limits_are_read_from_the_file_and_the_environment(tmp_path: Path) -> No
     assert config.load({}, environ={}, directory=tmp_path).limits == {"payload": 2048}
     given = {"INTERLOCK_LIMITS": '{"batch": 10}'}
     assert config.load({}, environ=given, directory=tmp_path).limits == {"batch": 10}
+
+
+def test_the_address_of_a_trace_has_a_place_for_its_id() -> None:
+    url = "https://tempo.example.com/trace/{trace_id}?org=1"
+    assert config.load({"trace_url": url}).trace_url == url
+    for wrong in (
+        "https://tempo.example.com",
+        "javascript:{trace_id}",
+        "https://{trace_id}",
+        url + "{trace_id}",
+        "",
+        7,
+    ):
+        with pytest.raises(Invalid, match="trace_url"):
+            config.load({"trace_url": wrong})

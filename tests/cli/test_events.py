@@ -53,6 +53,33 @@ def ended(cli: CLI, *, well: bool) -> str:
     return asyncio.run(live())
 
 
+def test_messages_are_sent_and_listed(cli: CLI) -> None:
+    id = str(cli.json("jobs", "add", "t")["id"])
+    assert f"{id}: message 1, go" in cli("jobs", "send", id[-12:], "go", '{"n": 1}', "--id", "m1").stdout
+    assert cli.json("jobs", "send", id, "go", '{"n": 1}', "--id", "m1")["seq"] == 1
+    assert cli("jobs", "send", id, "stop").returncode == 0
+    listed: Any = cli.json("jobs", "messages", id)
+    assert [(one["name"], one["payload"]) for one in listed["items"]] == [("go", {"n": 1}), ("stop", None)]
+    assert "stop" not in cli("jobs", "messages", id, "go").stdout
+    assert "other content" in cli("jobs", "send", id, "go", "2", "--id", "m1").stderr
+    assert cli("jobs", "send", id, "go", "{").returncode != 0
+    assert "already" in cli("jobs", "send", ended(cli, well=True), "go").stderr
+
+
+def test_a_failed_job_is_acknowledged(cli: CLI) -> None:
+    well, badly = ended(cli, well=True), ended(cli, well=False)
+    refused = cli("jobs", "acknowledge", well)
+    assert (refused.returncode, "only a failed or dead-letter job can be acknowledged" in refused.stderr) == (4, True)
+    assert badly in cli("jobs", "list", "--attention").stdout
+    assert cli("jobs", "list", "--attention", "--type", "t").returncode == 4
+    assert f"{badly}: failed, acknowledged" in cli("jobs", "acknowledge", badly[-12:], "--comment", "known").stdout
+    job = cli.json("jobs", "acknowledge", badly)
+    assert (job["status"], job["version"]) == ("failed", 4)
+    assert job["acknowledged_at"] is not None
+    assert "known" in cli("jobs", "show", badly).stdout
+    assert badly not in cli("jobs", "list", "--attention").stdout
+
+
 def test_a_job_is_shown_with_its_steps_and_newest_events(cli: CLI) -> None:
     async def live() -> str:
         async with assemble.open_engine(cli.database) as engine:

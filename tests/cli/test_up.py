@@ -120,6 +120,17 @@ async def test_the_demo_shows_every_outcome_and_finishes_after_an_approval(start
         assert (await until(client, "summarize", "succeeded"))["attempt"] == 2
         assert "does not answer" in (await until(client, "import_feed", "dead_letter"))["error"]["message"]
 
+        assert (await until(client, "narrate", "succeeded"))["result"] == "calm and slow tides rise and fall"
+        assert (await until(client, "order", "succeeded"))["result"] == "charged for 2 copies"
+        assert (await until(client, "embed", "succeeded"))["usage"] == {"tokens": 380, "usd": 0.015}
+        assert (await client.get("/v1/schedules/digest")).json()["next_at"]
+        assert (await client.get("/v1/budgets/demo")).json()["spent"]["usd"] > 0
+        question = await up.until_printed(r"approvals answer (\S+)")
+        answered = await client.post(
+            f"/v1/approvals/{question}/decide", json={"decision": "approve", "data": {"answer": "Tides"}}
+        )
+        assert answered.status_code == 200, answered.text
+        assert (await until(client, "interview", "succeeded"))["result"] == "Tides"
         await until(client, "publish", "waiting_for_approval")
         approval = await up.until_printed(r"approvals approve (\S+)")
         decided = await client.post(f"/v1/approvals/{approval}/decide", json={"decision": "approve", "comment": "go"})
@@ -130,7 +141,7 @@ async def test_the_demo_shows_every_outcome_and_finishes_after_an_approval(start
     assert "Traceback" not in up.printed
 
 
-async def test_a_second_start_finds_the_same_jobs_and_ctrl_c_stops_it(start: Any, tmp_path: Path) -> None:
+async def test_a_second_start_continues_plays_the_demo_again_and_ctrl_c_stops_it(start: Any, tmp_path: Path) -> None:
     first = start()
     approval = await first.until_printed(r"approvals approve (\S+)")
     assert first.stop(signal.SIGINT) == 0
@@ -141,8 +152,10 @@ async def test_a_second_start_finds_the_same_jobs_and_ctrl_c_stops_it(start: Any
     assert await approving.wait() == 0
     await second.until_printed(r"publish +(running → succeeded)")
     async with await second.client() as client:
+        newest = await until(client, "publish", "waiting_for_approval")
+        assert newest["approval_id"] != approval
         await until(client, "report", "succeeded")
-        assert len((await client.get("/v1/jobs")).json()["items"]) == 8
+        assert len((await client.get("/v1/jobs", params={"type": "report"})).json()["items"]) == 2
     assert second.stop(signal.SIGINT) == 0
 
 

@@ -169,7 +169,7 @@ async def check_final_state(nodes: Cluster, works: Deployment, direct: DirectWor
         checker = Checker(place, store, nodes.dsn(TEMPLATE))
         await direct.book.compare(checker)
         await direct.book.finish_remaining(checker)
-        verdict = await store.verify()
+        verdict = await store.audit.verify()
         assert verdict.first_bad is None
     finally:
         await store.close()

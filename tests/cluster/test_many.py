@@ -43,7 +43,7 @@ async def test_three_servers_and_four_workers_killed_at_random_lose_nothing_and_
             store = await PostgresStore.open(dsn)
             try:
                 jobs = await works.compare(store)
-                verdict = await store.verify(TENANT)
+                verdict = await store.audit.verify(TENANT)
                 assert (verdict.jobs, verdict.first_bad) == (jobs, None)
             finally:
                 await store.close()

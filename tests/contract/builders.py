@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from interlock.domain.decide import (
     AcknowledgeCancel,
+    AcknowledgeJob,
     CancelJob,
     Command,
     CompleteJob,
@@ -83,6 +84,10 @@ def save(job: Job, seq: int, data: str = '"here"', **fields: Any) -> Checkpoint:
 
 def cancel(job_id: str, **fields: Any) -> CancelJob:
     return CancelJob(**{"id": job_id, "actor": OPERATOR, **fields})
+
+
+def acknowledge(job_id: str, **fields: Any) -> AcknowledgeJob:
+    return AcknowledgeJob(**{"id": job_id, "actor": OPERATOR, **fields})
 
 
 def revoke(job_id: str, **fields: Any) -> RevokeLease:
@@ -195,7 +200,7 @@ class TenantQueue:
         await self.store.carry_out(self.tenant, [pass_deadline(id) for id in late])
 
     async def verify(self) -> None:
-        assert (await self.store.verify(self.tenant)).first_bad is None
+        assert (await self.store.audit.verify(self.tenant)).first_bad is None
 
 
 def facts(row: HistoryRow) -> dict[str, Any]:

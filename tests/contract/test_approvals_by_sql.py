@@ -12,7 +12,7 @@ UPDATE_APPROVAL = "UPDATE approval SET {} WHERE tenant = $1 AND id = $2"
 
 
 @pytest.mark.parametrize(
-    "column", ["prompt", "details", "schema", "risk", "digest", "opened_by", "on_deny"], ids=lambda c: str(c)
+    "column", ["prompt", "details", "schema", "risk", "digest", "opened_by", "on_deny", "kind"], ids=lambda c: str(c)
 )
 async def test_the_database_keeps_the_request_unchanged(queue: TenantQueue, sql: SqlConnection, column: str) -> None:
     _, approval = await waiting(queue)
@@ -44,7 +44,7 @@ async def test_the_database_keeps_approvals_and_votes_as_long_as_their_job(
 
 async def test_the_database_rejects_a_second_pending_approval_of_a_job(queue: TenantQueue, sql: SqlConnection) -> None:
     _, approval = await waiting(queue)
-    columns = "job_id, status, prompt, digest, required, on_deny, opened_by, opened_at, expires_at"
+    columns = "job_id, status, prompt, digest, required, on_deny, kind, opened_by, opened_at, expires_at, occurrence"
     await rejection(
         sql,
         f"INSERT INTO approval (tenant, id, fence, {columns}) SELECT tenant, $3, 99, {columns} FROM approval "

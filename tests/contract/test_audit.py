@@ -45,8 +45,8 @@ async def test_the_same_script_produces_the_same_hashes_on_both_engines(tmp_path
             await queue.sweep()
             await TenantQueue(store, "b", clock).add(id=ids[3])
             reported.append([[row.hash for row in await queue.history(id)] for id in ids])
-            heads.append(await store.head())
-            assert (await store.verify()).first_bad is None
+            heads.append(await store.audit.head())
+            assert (await store.audit.verify()).first_bad is None
     assert reported[0] == reported[1]
     assert heads[0] == heads[1]
 
@@ -55,10 +55,10 @@ async def test_an_untouched_store_is_verified_and_counted(queue: TenantQueue, ri
     rows = len(await queue.history(await eventful(queue)))
     await queue.add_all([new_job() for _ in range(5)])
     await rival.add()
-    verdict = await queue.store.verify(queue.tenant)
+    verdict = await queue.store.audit.verify(queue.tenant)
     assert verdict == (6, rows + 5, None)
-    assert (await queue.store.verify(rival.tenant)) == (1, 1, None)
-    assert (await queue.store.verify("nobody")) == (0, 0, None)
+    assert (await queue.store.audit.verify(rival.tenant)) == (1, 1, None)
+    assert (await queue.store.audit.verify("nobody")) == (0, 0, None)
 
 
 # What an owner might do to a history of twelve rows, once the guards are taken away.
@@ -100,7 +100,7 @@ async def test_an_audit_finds_the_first_tampered_row(queue: TenantQueue, sql: Sq
     await sql.without_rules()
     statement, version = TAMPERINGS[kind]
     await sql.run(statement.format(key=KEY[sql.engine]), queue.tenant, id)
-    verdict = await queue.store.verify(queue.tenant)
+    verdict = await queue.store.audit.verify(queue.tenant)
     assert verdict.first_bad is not None
     assert id in verdict.first_bad
     assert other not in verdict.first_bad
@@ -118,7 +118,7 @@ async def test_an_audit_finds_history_without_its_job(queue: TenantQueue, sql: S
     id = await eventful(queue)
     await sql.without_rules()
     await sql.run("DELETE FROM job WHERE tenant = $1 AND id = $2", queue.tenant, id)
-    verdict = await queue.store.verify(queue.tenant)
+    verdict = await queue.store.audit.verify(queue.tenant)
     assert verdict.first_bad is not None
     assert "the job is gone" in verdict.first_bad
 
@@ -130,8 +130,8 @@ async def test_tampering_with_one_tenant_is_not_reported_for_another(
     await rival.add()
     await sql.without_rules()
     await sql.run(TAMPERINGS["all rows gone"][0].format(key=KEY[sql.engine]), queue.tenant, id)
-    assert (await queue.store.verify(queue.tenant)).first_bad is not None
-    assert (await queue.store.verify(rival.tenant)).first_bad is None
+    assert (await queue.store.audit.verify(queue.tenant)).first_bad is not None
+    assert (await queue.store.audit.verify(rival.tenant)).first_bad is None
 
 
 async def with_own_store(
@@ -160,16 +160,16 @@ async def test_the_head_changes_with_every_transition_and_with_nothing_else(
 ) -> None:
     async def use(store: Store, place: str) -> None:
         queue = TenantQueue(store, "t", ManualClock())
-        seen = [await store.head()]
+        seen = [await store.audit.head()]
         id = await queue.add()
-        seen.append(await store.head())
+        seen.append(await store.audit.head())
         await queue.add(type="x", delay_seconds=9.0)
-        seen.append(await store.head())
+        seen.append(await store.audit.head())
         await queue.claim()
-        seen.append(await store.head())
-        assert await store.head() == seen[-1]
+        seen.append(await store.audit.head())
+        assert await store.audit.head() == seen[-1]
         await queue.do(cancel(id))
-        seen.append(await store.head())
+        seen.append(await store.audit.head())
         assert len(set(seen)) == len(seen)
         assert all(len(head) == 64 for head in seen)
 
@@ -183,15 +183,15 @@ async def test_the_head_of_a_tenant_depends_on_no_other_tenant(
 
     async def use(store: Store, place: str) -> None:
         one, other = TenantQueue(store, "one", ManualClock()), TenantQueue(store, "other", ManualClock())
-        nothing = await store.head("one")
+        nothing = await store.audit.head("one")
         await one.add_all([new_job() for _ in range(5)])
-        head, local_principal = await store.head("one"), await store.head()
+        head, local_principal = await store.audit.head("one"), await store.audit.head()
         assert nothing != head == local_principal
         await other.add()
-        assert (await store.head("one"), await store.head("nobody")) == (head, nothing)
-        assert len({head, await store.head("other"), await store.head()}) == 3
+        assert (await store.audit.head("one"), await store.audit.head("nobody")) == (head, nothing)
+        assert len({head, await store.audit.head("other"), await store.audit.head()}) == 3
         await one.claim()
-        assert await store.head("one") != head
+        assert await store.audit.head("one") != head
 
     await with_own_store(engine, tmp_path, postgres, use)
 
@@ -204,14 +204,14 @@ async def test_only_an_external_copy_of_the_head_reveals_a_rewritten_chain(
         queue = TenantQueue(store, "t", clock)
         id = await queue.add()
         (row,) = await queue.history(id)
-        head = await store.head()
+        head = await store.audit.head()
         rest = (1, None, "queued", "enqueue", "user:mallory", 1, 0, None, row.metadata, row.at)
         forged = history_hash(None, "t", id, *rest)
         async with open_connection(MASTER[engine], place=place, tenant="t", clock=clock, postgres=postgres) as sql:
             await sql.without_rules()
             await sql.run("UPDATE job_history SET actor = 'user:mallory', hash = $1", forged)
             await sql.run("UPDATE job SET head = $1", forged)
-        assert (await store.verify()).first_bad is None
-        assert await store.head() != head
+        assert (await store.audit.verify()).first_bad is None
+        assert await store.audit.head() != head
 
     await with_own_store(engine, tmp_path, postgres, use)

@@ -42,7 +42,7 @@ async def test_parts_of_any_size_read_every_chain_once(queue: TenantQueue, rival
     await some_lives(queue)
     await some_lives(rival)
     count, rows, bad, parts = await all_parts(queue, jobs)
-    whole = await queue.store.verify(queue.tenant)
+    whole = await queue.store.audit.verify(queue.tenant)
     assert (count, rows, bad) == (whole.jobs, whole.rows, []) == (5, 13, [])
     assert parts == {1: 6, 2: 3, 5: 2, 100: 1}[jobs]
 
@@ -54,7 +54,7 @@ async def test_all_tenants_are_verified_part_by_part(
     await some_lives(queue)
     await some_lives(rival)
     parts = [part async for part in Audit(queue.store).verify_all_tenants()]
-    whole = await queue.store.verify()
+    whole = await queue.store.audit.verify()
     assert sum(part.jobs for part in parts) == whole.jobs >= 10
     assert sum(part.rows for part in parts) == whole.rows
     assert max(part.jobs for part in parts) <= 2

@@ -53,7 +53,7 @@ async def test_a_batch_of_any_size_is_enqueued_leased_and_completed(store: Store
     (untouched,) = await store.get(tenant, [bystander.id])
     assert untouched is not None
     assert untouched.version == 1
-    verdict = await store.verify(tenant)
+    verdict = await store.audit.verify(tenant)
     assert (verdict.jobs, verdict.rows, verdict.first_bad) == (size + 1, 3 * size + 1, None)
 
 
@@ -71,7 +71,7 @@ async def test_jobs_scattered_among_others_are_leased_and_completed_alone(
     await store.carry_out(tenant, [CompleteJob(job.id, job.fence, "w1") for job in reversed(leased)])
     ended = await store.find(tenant, Filter(statuses=(Status.SUCCEEDED,), limit=200))
     assert {job.id for job in ended} == {*mine}
-    assert (await store.verify(tenant)).first_bad is None
+    assert (await store.audit.verify(tenant)).first_bad is None
 
 
 async def test_freed_slots_of_many_agents_are_assigned_in_one_batch(store: Store, tenant: str) -> None:
@@ -114,4 +114,4 @@ async def test_jobs_of_all_kinds_are_leased_together_in_order_and_returned_as_st
     last = {job.id: job for job in (*leased, *again)}.values()
     receipts = await queue.store.carry_out(queue.tenant, [complete(job) for job in last])
     assert [receipt.status for receipt in receipts if isinstance(receipt, Receipt)] == [Status.SUCCEEDED] * len(last)
-    assert (await queue.store.verify(queue.tenant)).first_bad is None
+    assert (await queue.store.audit.verify(queue.tenant)).first_bad is None

@@ -44,4 +44,4 @@ async def test_chains_of_jobs_that_change_together_are_valid(
         rows += 2 * len(held)
         held = await queue.claim(worker="between", limit=3)  # so that workers and fences differ in the next call
         clock.advance(1)
-    assert await store.verify(queue.tenant) == (len(creators), rows + len(held), None)
+    assert await store.audit.verify(queue.tenant) == (len(creators), rows + len(held), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
@@ -11,14 +12,15 @@ import pytest_asyncio
 
 from interlock.domain.job import Receipt, Rejected
 from interlock.domain.lifecycle import TERMINAL, Status
+from interlock.domain.limits import Limit
 from interlock.domain.operations import PruneCommand
 from interlock.domain.registry import Agent
 from interlock.engine.maintenance import Maintenance
 from interlock.errors import BrokenJob
-from interlock.storage.contract import Store
+from interlock.storage.contract import Store, Terms
 from interlock.storage.contract.doctor import RULES, Fault
 from tests.contract.approvals import waiting
-from tests.contract.builders import OPERATOR, TenantQueue, cancel, complete, heartbeat, new_id, release
+from tests.contract.builders import OPERATOR, TenantQueue, cancel, complete, heartbeat, new_id, new_job, release
 from tests.contract.connections import MASTER, SqlConnection, open_connection
 from tests.support.eventually import RETRY_SECONDS
 from tests.support.postgres import Postgres
@@ -176,7 +178,7 @@ async def test_a_corrupt_row_blocks_nothing_is_named_and_can_be_ended(
             assert (last.version, last.actor, last.reason) == (job.version, OPERATOR, reason)
         else:
             assert victim in (got + await queue.claimed(limit=10))
-    first_bad = (await queue.store.verify(queue.tenant)).first_bad
+    first_bad = (await queue.store.audit.verify(queue.tenant)).first_bad
     if statement.startswith("DELETE FROM approval "):  # which no repair brings back
         assert first_bad is not None
         assert "the digest of request" in first_bad
@@ -245,6 +247,43 @@ async def test_wrong_slot_counts_block_no_job_that_has_a_slot_and_are_recounted(
     assert {(await queue.job(id)).status for id in ids} == {Status.SUCCEEDED}
 
 
+@pytest.mark.parametrize(("key", "name"), [(None, "llm"), ("acme", "llm/acme")])
+async def test_wrong_counts_of_a_limit_are_recounted(
+    queue: TenantQueue, broken: Breaker, key: str | None, name: str
+) -> None:
+    await queue.store.limits.set(queue.tenant, Limit("llm", 2, keyed=key is not None), actor=OPERATOR)
+    terms = Terms((await queue.store.registry.read(queue.tenant)).version)
+    named = json.dumps([{"name": "llm", "key": key, "cost": {}}])
+    jobs = [new_job(limits=named) for _ in range(3)]
+    await queue.store.enqueue(queue.tenant, jobs, terms=terms)
+    first, second = await queue.claim(limit=5)
+    assert await queue.store.faults(queue.tenant, 100) == []
+    await broken("UPDATE flow_bucket SET used = 7 WHERE tenant = $1", queue.tenant)
+    await queue.do(complete(first))
+    assert await queue.claim(limit=5) == []
+    (fault,) = await queue.store.faults(queue.tenant, 100)
+    assert fault == Fault(queue.tenant, "limits_are_counted", name)
+    assert "counted anew" in await queue.store.repair(fault, OPERATOR)
+    assert await queue.store.faults(queue.tenant, 100) == []
+    assert [job.id for job in await queue.claim(limit=5)] == [jobs[2].id]
+    await queue.do(complete(second))
+
+
+async def test_a_running_job_that_is_ended_by_a_repair_leaves_its_limit(
+    queue: TenantQueue, broken: Breaker, engine: str
+) -> None:
+    await queue.store.limits.set(queue.tenant, Limit("llm", 1), actor=OPERATOR)
+    terms = Terms((await queue.store.registry.read(queue.tenant)).version)
+    jobs = [new_job(limits='[{"name":"llm","key":null,"cost":{}}]') for _ in range(2)]
+    await queue.store.enqueue(queue.tenant, jobs, terms=terms)
+    (running,) = await queue.claim(limit=5)
+    await broken(at(engine, "UPDATE job SET attempt = 7, max_attempts = 5"), running.id)
+    for fault in await queue.store.faults(queue.tenant, 100):
+        await queue.store.repair(fault, OPERATOR)
+    assert await queue.store.faults(queue.tenant, 100) == []
+    assert [job.id for job in await queue.claim(limit=5)] == [jobs[1].id]
+
+
 async def test_a_parent_waiting_for_a_terminal_child_resumes_when_repaired(
     queue: TenantQueue, broken: Breaker, engine: str
 ) -> None:
@@ -307,7 +346,7 @@ async def test_a_healthy_store_has_no_faults_and_passes_the_rehearsal(queue: Ten
     await waiting(queue, job=await queue.running(type="gated"))
     await queue.running(type="busy")
     await queue.do(complete(await queue.running(type="done")))
-    before = await queue.store.tenants()
+    before = await queue.store.audit.tenants()
     assert await queue.store.faults(queue.tenant, 100) == []
     assert await queue.store.rehearse() == "ok"
-    assert await queue.store.tenants() == before
+    assert await queue.store.audit.tenants() == before

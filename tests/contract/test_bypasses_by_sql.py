@@ -101,8 +101,8 @@ async def test_on_postgresql_half_a_decision_does_not_commit(queue: TenantQueue,
     )  # fmt: skip
     assert "open exactly while its job waits" in await all_rejected(sql, flag, close)
     opened = (
-        "insert into interlock.approval (tenant, id, job_id, fence, status, prompt, digest, required, on_deny, opened_by, "
-        "opened_at, expires_at, occurrence) values ($1, $2, $3, $4, 'open', 'p', $5, 1, 'fail', 'user:eve', $6, $7, 1)",
+        "insert into interlock.approval (tenant, id, job_id, fence, status, kind, prompt, digest, required, on_deny, opened_by, "
+        "opened_at, expires_at, occurrence) values ($1, $2, $3, $4, 'open', 'approval', 'p', $5, 1, 'fail', 'user:eve', $6, $7, 1)",
         queue.tenant, new_id(), running.id, running.fence, "0" * 64, at, at + 60,
     )  # fmt: skip
     assert "open exactly while its job waits" in await all_rejected(sql, flag, opened)

@@ -8,9 +8,13 @@ from tests.contract.builders import TenantQueue
 from tests.contract.connections import SqlConnection
 
 # One row or one table for the whole database: there is no tenant to lead their keys.
-WITHOUT_TENANT = {"epoch", "history_partition", "schema_migration", "signing_key", "shard"}
+WITHOUT_TENANT = {"epoch", "history_partition", "promotion", "schema_migration", "signing_key", "shard"}
+WITHOUT_TENANT_BY_ENGINE = {
+    "sqlite": WITHOUT_TENANT - {"shard", "history_partition"} | {"promotion_change"},
+    "postgres": WITHOUT_TENANT | {"promotion_progress"},
+}
 # Hashes of secrets that are looked up before a tenant is known.
-HASHES = {("approval", "token_sha256"), ("token", "hash")}
+HASHES = {("approval", "token_sha256"), ("token", "hash"), ("session", "hash")}
 
 
 async def keys(sql: SqlConnection) -> dict[str, list[list[str]]]:
@@ -51,7 +55,8 @@ async def test_tenant_leads_every_primary_and_unique_key(sql: SqlConnection) -> 
     } <= found.keys()
     for table, columns in found.items():
         for key in columns:
-            assert key[0] == "tenant" or table in WITHOUT_TENANT or (table, *key) in HASHES, (table, key)
+            alone = WITHOUT_TENANT_BY_ENGINE[sql.engine]
+            assert key[0] == "tenant" or table in alone or (table, *key) in HASHES, (table, key)
 
 
 async def test_every_other_table_has_a_tenant(sql: SqlConnection) -> None:
@@ -68,7 +73,7 @@ async def test_every_other_table_has_a_tenant(sql: SqlConnection) -> None:
                FROM sqlite_schema s WHERE type = 'table'"""
         )
     without = {table for table, has in rows if not has}
-    assert without == WITHOUT_TENANT - ({"shard", "history_partition"} if sql.engine == "sqlite" else set())
+    assert without == WITHOUT_TENANT_BY_ENGINE[sql.engine]
 
 
 async def test_texts_are_compared_by_bytes_in_any_database_locale(sql: SqlConnection) -> None:

@@ -96,12 +96,12 @@ async def test_the_bytes_are_the_same_on_every_engine(queue: TenantQueue) -> Non
     approval = order[1]
     rows = [digests(row) for row in await queue.history(job.id)]
     deadline = str(at + 60_000_000)
-    options = f"1:t1:3{len(deadline)}:{deadline}8:500000001:3-6:250000--7:1:x2:ÿ----0:-----8:user:ada-"
+    options = f"1:t1:3{len(deadline)}:{deadline}8:500000001:3-6:250000--7:1:x2:ÿ----0:-----8:user:ada---"
     assert rows[0]["options"] == hexed(options)
     when = f"{len(str(at))}:{at}"
     fence = f"{len(str(job.fence))}:{job.fence}"
     assert rows[2]["steps"] == hexed(f"1:16:search1:1-{fence}{when}1:064:{hexed(chr(34) + 'a' + chr(34))}")
-    asked = f"36:{approval.id}{fence}3:Go?---64:{approval.digest}1:14:fail{len(approval.opened_by)}:{approval.opened_by}{when}"
+    asked = f"36:{approval.id}{fence}3:Go?---64:{approval.digest}1:14:fail8:approval{len(approval.opened_by)}:{approval.opened_by}{when}"
     assert rows[2]["request"] == hexed(f"{asked}{len(deadline)}:{at + 60_000_000}-1:1")
     await decided(queue, command(approval, DENY, comment="no"))
     last = digests((await queue.history(job.id))[-1])
@@ -155,7 +155,7 @@ async def test_an_audit_names_the_changed_content(queue: TenantQueue, sql: SqlCo
     await sql.without_rules()
     statement, digest, version = CHANGES[kind]
     await sql.run(on(sql, statement), queue.tenant, job.id)
-    verdict = await queue.store.verify(queue.tenant)
+    verdict = await queue.store.audit.verify(queue.tenant)
     assert verdict.first_bad is not None
     assert f"{job.id} version {version}: the digest of {digest} does not match" in verdict.first_bad
     assert other.id not in verdict.first_bad
@@ -173,7 +173,7 @@ async def test_an_audit_finds_added_content(queue: TenantQueue, sql: SqlConnecti
         await sql.run("INSERT INTO job_result VALUES ($1, $2, '1', NULL, NULL, 0)", queue.tenant, job.seq)
     else:
         await sql.run(f"UPDATE job SET result = '1' {JOB}", queue.tenant, job.id)
-    verdict = await queue.store.verify(queue.tenant)
+    verdict = await queue.store.audit.verify(queue.tenant)
     assert verdict.first_bad is not None
     assert f"the digest of {column} does not match" in verdict.first_bad
 
@@ -184,11 +184,11 @@ async def test_an_audit_finds_a_step_without_a_run_and_an_approval_without_a_tra
     job = await lived(queue)
     await sql.without_rules()
     await sql.run(f"UPDATE job_step SET fence = 99 {OF_JOB} AND name = 'draft'", queue.tenant, job.id)
-    verdict = await queue.store.verify(queue.tenant)
+    verdict = await queue.store.audit.verify(queue.tenant)
     assert verdict.first_bad is not None
     assert "steps" in verdict.first_bad
     await sql.run(f"UPDATE approval SET fence = 99 {OF_JOB} AND required = 1", queue.tenant, job.id)
-    assert (await queue.store.verify(queue.tenant)).first_bad is not None
+    assert (await queue.store.audit.verify(queue.tenant)).first_bad is not None
 
 
 async def test_an_audit_finds_a_truncated_history(queue: TenantQueue, sql: SqlConnection) -> None:
@@ -200,7 +200,7 @@ async def test_an_audit_finds_a_truncated_history(queue: TenantQueue, sql: SqlCo
     history = "seq = (SELECT seq FROM job WHERE tenant = $1 AND id = $2)" if sql.engine == "sqlite" else "job_id = $2"
     await sql.run(f"DELETE FROM job_history WHERE tenant = $1 AND version = 2 AND {history}", queue.tenant, job.id)
     await sql.run(f"UPDATE job SET version = 1, status = 'queued', finished_at = NULL {JOB}", queue.tenant, job.id)
-    verdict = await queue.store.verify(queue.tenant)
+    verdict = await queue.store.audit.verify(queue.tenant)
     assert verdict.first_bad is not None
     assert f"{job.id} version 1: the head of the job is the hash of another row" in verdict.first_bad
 
@@ -259,7 +259,7 @@ async def test_an_edit_covers_the_current_options(queue: TenantQueue, sql: SqlCo
     await queue.verify()
     await sql.without_rules()
     await sql.run(f"UPDATE job SET priority = 1 {JOB}", queue.tenant, job.id)
-    verdict = await queue.store.verify(queue.tenant)
+    verdict = await queue.store.audit.verify(queue.tenant)
     assert verdict.first_bad is not None
     assert "version 2: the digest of options" in verdict.first_bad
 
@@ -277,7 +277,7 @@ async def test_a_redriven_job_covers_its_initial_progress(queue: TenantQueue, sq
     await queue.verify()
     await sql.without_rules()
     await sql.run(f"UPDATE job_step SET result = '0' {OF_JOB}", queue.tenant, some.id)
-    verdict = await queue.store.verify(queue.tenant)
+    verdict = await queue.store.audit.verify(queue.tenant)
     assert verdict.first_bad is not None
     assert f"{some.id} version 1: the digest of steps" in verdict.first_bad
 
@@ -287,7 +287,7 @@ async def test_an_audit_accepts_a_pruned_job(queue: TenantQueue) -> None:
     left = await lived(queue)
     queue.clock.advance(10)
     await prune(queue, cutoff=queue.clock.now, most=1)
-    assert (await queue.store.verify(queue.tenant)).jobs == 1
+    assert (await queue.store.audit.verify(queue.tenant)).jobs == 1
     assert (await queue.job(left.id)).id == left.id
     await queue.verify()
 

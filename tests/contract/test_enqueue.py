@@ -93,7 +93,7 @@ async def test_a_thousand_jobs_are_one_call(queue: TenantQueue) -> None:
     jobs = [new_job(idempotency_key=f"k{i}", body_sha256=bytes(32)) for i in range(1000)]
     answers = await queue.store.enqueue(queue.tenant, jobs, whole=True)
     assert [a.id for a in answers if isinstance(a, Enqueued)] == [job.id for job in jobs]
-    assert (await queue.store.verify(queue.tenant)).rows == 1000
+    assert (await queue.store.audit.verify(queue.tenant)).rows == 1000
 
 
 async def test_an_empty_batch_returns_no_results(queue: TenantQueue) -> None:

@@ -17,6 +17,7 @@ from interlock.errors import AgentInUse
 from tests.contract.builders import OPERATOR, TenantQueue, complete, new_id
 from tests.contract.connections import SqlConnection, rejection
 from tests.contract.test_prune import prune
+from tests.contract.webhooks import channel
 
 SECRET = "whsec_verysecret"
 
@@ -44,7 +45,9 @@ async def everything(queue: TenantQueue) -> list[LogRow]:
     await store.outbox.rotate(tenant, new.id, SECRET, 9.0, actor=OPERATOR)
     await store.outbox.rotate(tenant, None, SECRET, 0.0, actor=OPERATOR)
     await store.outbox.unsubscribe(tenant, new.id, actor=OPERATOR)
-    return await store.log(tenant, limit=100)
+    await store.channels.set(tenant, channel())
+    await store.channels.delete(tenant, "ops", actor=OPERATOR)
+    return await store.audit.log(tenant, limit=100)
 
 
 async def test_every_operation_adds_a_row(queue: TenantQueue) -> None:
@@ -55,6 +58,7 @@ async def test_every_operation_adds_a_row(queue: TenantQueue) -> None:
             (OPERATOR, "agent.set"), (OPERATOR, "agent.delete"), (OPERATOR, "token.create"), ("user:bob", "token.revoke"),
             ("user:local", "subscription.create"), (OPERATOR, "subscription.renew"), (OPERATOR, "secret.rotate"),
             (OPERATOR, "secret.rotate"), (OPERATOR, "subscription.delete"),
+            (OPERATOR, "channel.set"), (OPERATOR, "channel.delete"),
         ], 1)
     )]  # fmt: skip
     details = {row.action: json.loads(row.details or "null") for row in rows}
@@ -63,9 +67,10 @@ async def test_every_operation_adds_a_row(queue: TenantQueue) -> None:
     assert details["agent.set"] == {"defaults": {}, "max_concurrency": 2, "strict": False}
     assert details["subscription.create"]["host"] == "example.com"
     assert details["jobs.prune"]["jobs"] == 1
+    assert details["channel.set"]["host"] == "hooks.example"
     assert {row.object for row in rows if row.action.startswith("agent")} == {"worker/reader"}
-    assert await queue.store.log(queue.tenant, after=13, limit=5) == rows[13:]
-    assert await queue.store.log(queue.tenant, limit=2) == rows[:2]
+    assert await queue.store.audit.log(queue.tenant, after=13, limit=5) == rows[13:]
+    assert await queue.store.audit.log(queue.tenant, limit=2) == rows[:2]
     await queue.verify()
 
 
@@ -92,20 +97,20 @@ async def test_a_failed_operation_is_not_recorded(queue: TenantQueue) -> None:
     with pytest.raises(AgentInUse):
         await queue.store.registry.delete_agent(queue.tenant, "worker", "busy", actor=OPERATOR)
     await prune(queue)
-    assert await queue.store.log(queue.tenant, limit=10) == []
+    assert await queue.store.audit.log(queue.tenant, limit=10) == []
 
 
 async def test_each_tenant_has_its_own_log(queue: TenantQueue, rival: TenantQueue) -> None:
     for one in (queue, rival, queue):
         await one.store.registry.pause(one.tenant, "a", actor=OPERATOR, reason=None)
-    assert [row.seq for row in await queue.store.log(queue.tenant, limit=9)] == [1, 2]
-    assert [row.seq for row in await rival.store.log(rival.tenant, limit=9)] == [1]
+    assert [row.seq for row in await queue.store.audit.log(queue.tenant, limit=9)] == [1, 2]
+    assert [row.seq for row in await rival.store.audit.log(rival.tenant, limit=9)] == [1]
 
 
 async def test_the_head_changes_with_the_log(queue: TenantQueue) -> None:
-    before = await queue.store.head(queue.tenant)
+    before = await queue.store.audit.head(queue.tenant)
     await queue.store.registry.pause(queue.tenant, "a", actor=OPERATOR, reason=None)
-    assert await queue.store.head(queue.tenant) != before
+    assert await queue.store.audit.head(queue.tenant) != before
 
 
 TAMPERINGS: dict[str, tuple[str, int]] = {
@@ -123,7 +128,7 @@ async def test_an_audit_finds_a_changed_row(queue: TenantQueue, sql: SqlConnecti
     await sql.without_rules()
     statement, seq = TAMPERINGS[kind]
     await sql.run(statement, queue.tenant)
-    verdict = await queue.store.verify(queue.tenant)
+    verdict = await queue.store.audit.verify(queue.tenant)
     assert verdict.first_bad is not None
     assert f"{queue.tenant} audit log row {seq}: " in verdict.first_bad
 
@@ -146,4 +151,4 @@ async def test_the_log_is_append_only(queue: TenantQueue, sql: SqlConnection) ->
     if sql.engine == "sqlite":
         same = f"INSERT OR REPLACE INTO audit_log ({columns}) SELECT {columns} FROM audit_log WHERE tenant = $1"
         assert "append-only" in await rejection(sql, same, queue.tenant)
-    assert await queue.store.log(queue.tenant, limit=100) == rows
+    assert await queue.store.audit.log(queue.tenant, limit=100) == rows

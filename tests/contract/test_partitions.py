@@ -114,18 +114,18 @@ async def test_history_is_partitioned_while_a_store_is_open_and_nothing_is_copie
         before = await ended(queue)
         waiting = await queue.running(id=id_of(clock.now), type="waits")
         reported = await queue.trace(before)
-        head = await store.head()
+        head = await store.audit.head()
         async with open_connection("owner", place=name, tenant="t", clock=clock, postgres=postgres) as owner:
             file = "select pg_relation_filenode(tableoid::regclass) from job_history limit 1"
             ((where,),) = await owner.run(file)
             await partition_as_of(postgres, name, clock.now)
             assert await owner.run(file) == [(where,)]
-        assert (await queue.trace(before), await store.head()) == (reported, head)
+        assert (await queue.trace(before), await store.audit.head()) == (reported, head)
         await queue.do(complete(waiting))
         clock.advance(3 * 86_400)
         after = await ended(queue)
         assert [row.version for row in await queue.history(after)] == [1, 2, 3]
-        assert await store.verify() == (3, 9, None)
+        assert await store.audit.verify() == (3, 9, None)
         assert await partition(postgres.dsn(name, user=OWNER), 1) is False
 
 
@@ -194,14 +194,14 @@ async def test_retention_leaves_history_to_its_partition_and_drops_it_after_its_
     assert await store.get(queue.tenant, [early]) == [None]
     assert await rows(owner) == 6  # the day is not over yet
     assert (await parts(store))[0].state == "leaving"
-    assert await store.verify(queue.tenant) == (1, 3, None)
-    assert [(await store.verify_part(queue.tenant, jobs=1)).first_bad] == [None]
+    assert await store.audit.verify(queue.tenant) == (1, 3, None)
+    assert [(await store.audit.verify_part(queue.tenant, jobs=1)).first_bad] == [None]
 
     queue.clock.advance(20_000)
     assert await retention.retain() == 1
     assert 0 not in await parts(store)
     assert await rows(owner) == 0
-    assert await store.verify() == (0, 0, None)
+    assert await store.audit.verify() == (0, 0, None)
     reported = await store.prunes(queue.tenant)
     assert [prune.hash.hex() for prune in reported] == [history_chain.head([end]) for end in reversed(ends)]
     assert await retention.retain() == 0
@@ -257,7 +257,7 @@ async def test_an_audit_finds_history_without_its_job_in_partitions(
     async with open_connection("superuser", place=place, tenant="", clock=queue.clock, postgres=postgres) as superuser:
         await superuser.without_rules()
         await superuser.run("delete from job where id = $1", gone)
-    assert "the job is gone" in str((await store.verify(queue.tenant)).first_bad)
+    assert "the job is gone" in str((await store.audit.verify(queue.tenant)).first_bad)
 
 
 async def test_a_prune_on_demand_deletes_history_with_its_job(

@@ -197,7 +197,7 @@ async def test_tenants_prune_and_see_only_their_own_jobs(
     assert (await prune(queue)).deleted == 1
     assert (await neighbour.job(theirs.id)).status is Status.CANCELLED
     assert await neighbour.store.prunes(neighbour.tenant) == []
-    assert {queue.tenant, neighbour.tenant} <= set(await queue.store.tenants())
+    assert {queue.tenant, neighbour.tenant} <= set(await queue.store.audit.tenants())
 
 
 async def test_a_key_lives_as_long_as_its_job(queue: TenantQueue, sql: SqlConnection) -> None:

@@ -8,9 +8,15 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from interlock.domain.effect import BeginEffect, Begun
+from interlock.domain.limits import Limit
+from interlock.domain.message import AwaitMessage, Publish, Published, SendMessage, Sent
 from interlock.domain.operations import PruneCommand
+from interlock.domain.principal import Person
 from interlock.domain.registry import JobType
 from interlock.domain.schedule import CatchUp, Overlap, Schedule
+from interlock.domain.session import NewSession
+from interlock.domain.stream import Append, NewChunk
 from interlock.domain.token import NewToken
 from interlock.domain.worker_presence import WorkerSeen
 from interlock.storage.contract import Store
@@ -18,10 +24,10 @@ from interlock.storage.postgres.migrate import functions
 from interlock.storage.postgres.store import PostgresStore
 from tests.contract.approvals import command, decided, waiting
 from tests.contract.artifacts import file, opened, show
-from tests.contract.builders import OPERATOR, TenantQueue, ask, cancel, new_id, release, save
+from tests.contract.builders import OPERATOR, TenantQueue, ask, cancel, heartbeat, new_id, release, save
 from tests.contract.connections import SqlConnection, open_connection, rejection
 from tests.contract.progress import append_events, event, keep, report, step
-from tests.contract.webhooks import overheard
+from tests.contract.webhooks import channel, overheard
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
 
@@ -61,10 +67,20 @@ def schedule() -> Schedule:
 
 async def furnish(queue: TenantQueue) -> None:
     """At least one row in every table that has a tenant."""
-    job = await queue.running(type="held")
+    job = await queue.running(type="held", budget='{"usd":5.0}')
+    await queue.store.heartbeat(queue.tenant, [heartbeat(job, usage='{"usd":1.0}')])
     await queue.checkpoint(save(job, 1))
     await keep(queue, step(job))
     await append_events(queue, report(job, event()))
+    chunk = Append(job.id, job.fence, job.worker or "", "tokens", 0, (NewChunk(b"a", True),))
+    assert await queue.store.streams.append(queue.tenant, chunk, limit=10) == 1
+    begun = await queue.store.effects.begin(queue.tenant, BeginEffect(job.id, job.fence, job.worker or "", "charge", 1))
+    assert isinstance(begun, Begun)
+    sent = await queue.store.messages.send(queue.tenant, SendMessage(job.id, "m1", OPERATOR, "go"))
+    assert isinstance(sent, Sent)
+    assert await queue.store.messages.publish(queue.tenant, Publish("news", "m1", OPERATOR)) == Published("m1", 0)
+    patient = await queue.running(type="patient")
+    await queue.do(release(patient, message=AwaitMessage("go")))
     await show(queue, file(job))
     await opened(queue, file(job, "begun"))
     await queue.add(type="ready")
@@ -86,9 +102,14 @@ async def furnish(queue: TenantQueue) -> None:
     await queue.store.tokens.create(queue.tenant, [NewToken(new_id(), hash, ("read",), OPERATOR)])
     await queue.store.workers.note(queue.tenant, [WorkerSeen("w1", (ask(),))])
     await queue.store.schedules.set(queue.tenant, schedule(), actor=OPERATOR)
+    new = NewSession(new_id(), hash, OPERATOR, 60.0, ("read",), Person("Ada"))
+    await queue.store.sessions.begin(queue.tenant, new)
+    await queue.store.limits.set(queue.tenant, Limit("llm", concurrency=1), actor=OPERATOR)
+    await queue.store.limits.hold(queue.tenant, "llm", key="", until=queue.after(9), actor=OPERATOR, reason=None)
+    await queue.store.channels.set(queue.tenant, channel())
     await queue.store.index_job_blocks(1, 1000)
-    assert isinstance(queue.store, PostgresStore)
-    await queue.store.assign_shard(queue.tenant, "a")
+    if isinstance(queue.store, PostgresStore):
+        await queue.store.assign_shard(queue.tenant, "a")
 
 
 FORBIDDEN = [
@@ -121,6 +142,8 @@ FORBIDDEN = [
     "DELETE FROM ready",
     "SELECT * FROM ready FOR UPDATE",
     "DELETE FROM token",
+    "UPDATE session SET roles = roles",
+    "DELETE FROM person",
     "INSERT INTO queue_counter SELECT * FROM queue_counter",
     "DELETE FROM queue_counter",
     "INSERT INTO lease SELECT * FROM lease",
@@ -211,6 +234,8 @@ async def test_the_sweeper_owns_only_functions_that_return_tenant_and_id(sql: Sq
         "due_approvals": "TABLE(tenant text, job_id uuid)",
         "due_schedules": "TABLE(tenant text, name text)",
         "due_waits": "TABLE(tenant text, job_id uuid)",
+        "acting_budgets": "TABLE(tenant text, name text)",
+        "keyed_limits": "TABLE(tenant text, name text)",
         "approval_of_token": "TABLE(tenant text, approval_id uuid)",
         "due_leases": "TABLE(tenant text, job_id uuid)",
         "due_agents": "SETOF text",
@@ -222,6 +247,8 @@ async def test_the_sweeper_owns_only_functions_that_return_tenant_and_id(sql: Sq
         "old_tokens": "TABLE(tenant text, token_id uuid)",
         "old_workers": "TABLE(tenant text, name text)",
         "token_owner": "TABLE(tenant text, token_id uuid)",
+        "session_owner": "TABLE(tenant text, session_id uuid)",
+        "old_sessions": "TABLE(tenant text, session_id uuid)",
         "due_orphans": "TABLE(tenant text, object_key text)",
         "old_claims": "TABLE(tenant text, worker text, claim_id text)",
         "tenants": "SETOF text",

@@ -10,10 +10,11 @@ import asyncpg
 import pytest
 
 from interlock.domain.approval import ApprovalFilter
-from interlock.domain.job import Enqueued, Filter, NewJob, Rejected
+from interlock.domain.job import Enqueued, Filter, Job, NewJob, Rejected
 from interlock.domain.registry import Agent, JobType
 from interlock.domain.shards import shard_of_id
 from interlock.domain.token import NewToken
+from interlock.engine.usage_totals import UsageTotals
 from interlock.errors import IdempotencyKeyReuse, Invalid, NotFound, TenantMoved, Unavailable
 from interlock.storage import history_chain
 from interlock.storage.contract import Terms
@@ -156,7 +157,7 @@ async def test_lists_are_merged_by_cursor_without_a_gap_or_a_duplicate(wide: Ten
         seqs += [job.seq for job in page]
     assert sorted(found) == sorted(ids)
     assert seqs == sorted(set(seqs), reverse=True)
-    histories = await wide.store.histories(wide.tenant, jobs=100)
+    histories = await wide.store.audit.histories(wide.tenant, jobs=100)
     assert [export.seq for export in histories] == sorted(seqs)
 
 
@@ -172,6 +173,19 @@ async def test_counts_of_a_type_are_added_up(wide: TenantQueue, spread: Spread) 
     (stats,) = await wide.store.registry.stats(wide.tenant)
     assert stats.paused_by == "user:ada"
     assert await wide.claim(limit=10) == []
+
+
+async def test_usage_is_added_up_and_trees_are_followed_over_shards(wide: TenantQueue, spread: Spread) -> None:
+    tree: list[Job] = []
+    for shard in "abab":
+        spread.current = shard
+        tree.append(await wide.running(parent_id=tree[-1].id if tree else None))
+    for job in reversed(tree):
+        await wide.do(complete(job, usage='{"usd": 1.5}'))
+    totals = UsageTotals(wide.store)
+    for by, name in (("type", "work"), ("tree", tree[0].id)):
+        (one,) = await totals.page(wide.tenant, by)
+        assert (one.key[0], one.jobs, one.usage) == (name, 4, {"usd": 6.0})
 
 
 async def test_a_job_is_found_by_its_id_on_any_shard(wide: TenantQueue, spread: Spread) -> None:
@@ -261,7 +275,7 @@ async def test_a_verification_goes_from_shard_to_shard(wide: TenantQueue, spread
     await on_both(wide, spread, 3)
     jobs, after, parts = 0, None, 0
     while True:
-        part = await wide.store.verify_part(wide.tenant, after=after, jobs=2)
+        part = await wide.store.audit.verify_part(wide.tenant, after=after, jobs=2)
         assert part.first_bad is None
         jobs, after, parts = jobs + part.jobs, part.next, parts + 1
         if after is None:
@@ -269,7 +283,7 @@ async def test_a_verification_goes_from_shard_to_shard(wide: TenantQueue, spread
     assert jobs == 6
     assert parts > 2
     with pytest.raises(Invalid):
-        await wide.store.verify_part(wide.tenant, after="c/", jobs=2)
+        await wide.store.audit.verify_part(wide.tenant, after="c/", jobs=2)
 
 
 async def test_a_head_covers_the_chains_of_all_shards_in_their_order(
@@ -280,7 +294,7 @@ async def test_a_head_covers_the_chains_of_all_shards_in_their_order(
     ends = [(wide.tenant, id, (await wide.history(id))[-1].hash) for id in sorted(job.id for job in jobs)]
     assert len(ends) == 6
     monkeypatch.setattr(history_chain, "ENDS_BATCH_SIZE", 2)
-    assert await wide.store.head(wide.tenant) == history_chain.head(ends)
+    assert await wide.store.audit.head(wide.tenant) == history_chain.head(ends)
 
 
 async def test_a_supplier_may_place_by_type(addresses: dict[str, str], clock: ManualClock, tenant: str) -> None:

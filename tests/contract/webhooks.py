@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from interlock.domain.channel import Address, Credentials, Kind, NewChannel
 from interlock.domain.webhook import (
     EVENTS,
     Delivery,
@@ -15,13 +16,21 @@ from interlock.domain.webhook import (
     Outcome,
     Subscription,
 )  # fmt: skip
-from tests.contract.builders import TenantQueue, cancel, new_id
+from tests.contract.builders import OPERATOR, TenantQueue, cancel, new_id
 
 LEASE = 30.0
 OK = Outcome(DeliveryStatus.DELIVERED)
 AGAIN = Outcome(DeliveryStatus.FAILED, 60.0)
 DEAD = Outcome(DeliveryStatus.DEAD)
 GONE = Outcome(DeliveryStatus.DEAD, ends_subscription=True)
+
+
+def channel(**fields: Any) -> NewChannel:
+    new = NewChannel(
+        "ops", Kind.SLACK, Address("hooks.example"), Credentials("https://hooks.example/verysecret"), ("job.failed",),
+        None, None, None, 60.0, new_id(), OPERATOR,
+    )  # fmt: skip
+    return new._replace(**fields)
 
 
 async def listen(queue: TenantQueue, *events: str, **fields: Any) -> Subscription:

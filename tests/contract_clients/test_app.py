@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import interlock
 from interlock.domain.lifecycle import Status
+from interlock.domain.timestamps import EPOCH
 from interlock.errors import Invalid, Unauthenticated
 from interlock.worker.loop import Worker
 from tests.api.rig import Api
@@ -183,3 +185,77 @@ async def test_a_worker_process_with_an_invalid_token_exits_and_reports_why(guar
     code, reported = await worker(tmp_path, "--server", guarded.url, INTERLOCK_TOKEN="wrong")
     assert code != 0
     assert "credential" in reported
+
+
+async def test_channels_are_managed_through_a_server(guarded: Api) -> None:
+    async with interlock.App(guarded.url, token=await token_for(guarded, "admin")) as app:
+        mail = await app.channels.set(
+            "mail", "email", host="nosuch.invalid.example", sender="a@example.com", to=["b@example.com"], tags=["x"],
+            min_risk="high", min_interval=timedelta(minutes=5),
+        )  # fmt: skip
+        assert mail == interlock.NotificationChannel(
+            name="mail", kind="email", host="nosuch.invalid.example", recipients=("b@example.com",),
+            events=("approval.requested", "job.dead_letter", "worker.stale"), types=None, tags=("x",), min_risk="high",
+            min_interval=timedelta(minutes=5), consecutive_failures=0, disabled_at=None, created_at=mail.created_at,
+            created_by=mail.created_by, updated_at=mail.updated_at,
+        )  # fmt: skip
+        assert await app.channels.get("mail") == mail
+        assert await app.channels.list() == [mail]
+        tested = await app.channels.test("mail")
+        assert (tested.delivered, tested.status_code, tested.error is None) == (False, None, False)
+        await app.channels.delete("mail")
+        assert await app.channels.list() == []
+
+
+async def test_limits_are_managed_through_a_server(guarded: Api) -> None:
+    async with interlock.App(guarded.url, token=await token_for(guarded, "admin", "read", "produce", "operate")) as app:
+        made = await app.limits.set("model", concurrency=3, rate={"tokens": 600}, per=timedelta(minutes=1), keyed=True)
+        assert made == interlock.Limit(
+            name="model", concurrency=3, rate={"tokens": 600.0}, per=timedelta(minutes=1), burst={"tokens": 600.0},
+            keyed=True, fair=False, weights={}, used=0, available={}, waiting=0, held_until=None, hold_reason=None,
+            created_at=made.created_at, updated_at=made.updated_at,
+        )  # fmt: skip
+        assert await app.limits.list() == [made] == [await app.limits.get("model")]
+        await app.jobs.enqueue("ask", {}, limits=[{"name": "model", "key": "acme", "cost": {"tokens": 100}}])
+        until = made.updated_at + timedelta(hours=1)
+        held = await app.limits.hold("model", until, key="acme", reason="429")
+        assert held.name == "model"
+        (key,) = await app.limits.keys("model")
+        assert (key.key, key.used, key.waiting, key.available) == ("acme", 0, 1, {"tokens": 600.0, "concurrency": 3})
+        assert (key.held_until, key.hold_reason) == (until, "429")
+        await app.limits.release("model", key="acme")
+        assert [one.held_until for one in await app.limits.keys("model")] == [None]
+        with pytest.raises(interlock.errors.InUse):
+            await app.limits.delete("model")
+        await app.limits.set("other", concurrency=1)
+        await app.limits.delete("other")
+        assert [one.name for one in await app.limits.list()] == ["model"]
+
+
+async def test_budgets_are_managed_through_a_server(guarded: Api) -> None:
+    async with interlock.App(guarded.url, token=await token_for(guarded, "admin", "read", "produce", "operate")) as app:
+        made = await app.budgets.set("team", {"usd": 5}, per="day", timezone="Europe/Berlin", on_exceed="warn")
+        assert (made.amount, made.available, made.spent) == ({"usd": 5.0}, {"usd": 5.0}, {"usd": 0.0})
+        assert (made.per, made.timezone, made.on_exceed, made.waiting) == ("day", "Europe/Berlin", "warn", 0)
+        assert made.resets_at is not None
+        assert await app.budgets.list() == [made] == [await app.budgets.get("team")]
+        raised = await app.budgets.raise_by("team", {"usd": 2.5})
+        assert raised.amount == {"usd": 7.5}
+        await app.budgets.delete("team")
+        assert await app.budgets.list() == []
+
+
+async def test_usage_is_summed_through_a_server(guarded: Api) -> None:
+    crew = await guarded.as_role("produce", "work", worker_id="crew")
+    for type in ("b", "a"):
+        job = await crew.running(type=type, agent={"kind": "bot", "id": type})
+        done = {"fence": job["lease"]["fence"], "usage": {"usd": 1.5}}
+        crew.ok(await crew.post(f"/v1/jobs/{job['id']}/complete", done))
+    async with interlock.App(guarded.url, token=await token_for(guarded, "read")) as app:
+        found = await app.jobs.usage()
+        assert [(one.type, one.agent, one.jobs, one.usage) for one in found] == [
+            ("a", None, 1, {"usd": 1.5}), ("b", None, 1, {"usd": 1.5}),
+        ]  # fmt: skip
+        assert [one.agent for one in await app.jobs.usage("agent", limit=1)] == [("bot", "a")]
+        assert len(await app.jobs.usage("day", since=EPOCH + timedelta(microseconds=guarded.clock.now))) == 1
+        assert await app.jobs.usage("tree", until=datetime(2020, 1, 1, tzinfo=UTC)) == []

@@ -9,20 +9,22 @@ from typing import Any
 
 import pytest
 
-from interlock.domain.job import Filter
+from interlock.domain.decide import FailJob
+from interlock.domain.job import Filter, Receipt
 from interlock.domain.lifecycle import Status, Verb
 from interlock.errors import (
     AlreadyFinished,
     IdempotencyKeyReuse,
     Invalid,
     Malformed,
+    NotFailed,
     NotFound,
     NotTerminal,
     ParentNotActive,
     TooLarge,
 )
 from interlock.wire import AgentName
-from tests.contract_clients.remote_cli import NEVER, ClientUnderTest, request, same
+from tests.contract_clients.remote_cli import NEVER, ClientUnderTest, given, holder, request, same
 from tests.support.stores import START
 
 EXACT = '{ "a": 1.10, "b": "\\u00e9 é 🧵", "c": [1e2, null], "big": 9007199254740993 }'
@@ -255,6 +257,35 @@ async def test_redrive_creates_one_new_job_for_each_key(remote: ClientUnderTest)
     assert first.id == second.id != third.id
     again = await remote.client.jobs.get(first.id)
     assert (again.redrive_of, again.payload) == (id, EXACT)
+
+
+async def test_an_acknowledgement_is_answered_alike_by_every_client(remote: ClientUnderTest) -> None:
+    job = await remote.running()
+    with pytest.raises(NotFailed) as caught:
+        await remote.client.jobs.acknowledge(job.id)
+    assert caught.value.job_id == job.id
+    (ended,) = await remote.client.work.finishes([FailJob(*holder(job), '{"message":"no"}', retryable=False)])
+    remote.clock.advance(5)
+    first = await remote.client.jobs.acknowledge(job.id, comment="seen")
+    assert first._replace(fence=0) == Receipt(job.id, 0, Status.FAILED, 1, given(ended).version + 1, None, None)
+    assert await remote.client.jobs.acknowledge(job.id, comment="again") == first
+    encoded, true = await remote.client.jobs.get(job.id), await remote.truth(job.id)
+    assert same(encoded) == same(true)
+    assert (true.acknowledged_at, true.finished_at) == (remote.clock.now, remote.clock.now - 5_000_000)
+    newest = (await remote.client.jobs.history(job.id))[-1]
+    assert (newest.verb, newest.actor, newest.reason) == (Verb.ACKNOWLEDGE, true.acknowledged_by, "seen")
+
+
+async def test_what_needs_attention_is_listed_alike_by_every_client(remote: ClientUnderTest) -> None:
+    job = await remote.running()
+    await remote.client.work.finishes([FailJob(*holder(job), '{"message":"no"}', retryable=False)])
+    waiting = [await remote.add("nobody") for _ in range(3)]
+    listed = await remote.client.jobs.attention()
+    assert [one.id for one in listed] == [*reversed(waiting), job.id]
+    assert [one.id for one in await remote.client.jobs.attention(limit=2)] == waiting[:0:-1]
+    assert [one.id for one in await remote.client.jobs.attention(before_seq=listed[1].seq)] == [waiting[0], job.id]
+    await remote.client.jobs.acknowledge(job.id)
+    assert job.id not in [one.id for one in await remote.client.jobs.attention()]
 
 
 async def test_revoke_ends_the_lease_of_a_worker(remote: ClientUnderTest) -> None:

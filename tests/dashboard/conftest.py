@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from interlock.dashboard.sign_in_throttle import SignInThrottle
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.engine.engine import Engine
 from interlock.engine.outbound_http import OutboundClient
+from interlock.engine.sign_in import Provider
 from interlock.storage.batching import batched
 from interlock.storage.contract import Store
 from interlock.storage.object_store.filesystem import FileObjects
@@ -35,6 +36,7 @@ from tests.contract.conftest import database, place  # noqa: F401 - fixtures
 from tests.dashboard import scene
 from tests.dashboard.scene import Scene
 from tests.support.eventually import RETRY_SECONDS
+from tests.support.forms import on_one_engine
 from tests.support.loops import share_the_loop_of_their_file
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
@@ -44,8 +46,9 @@ expect.set_options(timeout=TIMEOUT_MS)
 KEY: Final = b"the key of every server of one database"
 
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All tests that use the browser or a server of a file run in the event loop of that file."""
+    items[:] = on_one_engine(items, Path(__file__).parent)
     ours = (item for item in items if Path(__file__).parent in item.path.parents)
     share_the_loop_of_their_file(item for item in ours if {"chromium", "store"} & {*getattr(item, "fixturenames", ())})
 
@@ -98,12 +101,25 @@ async def serving(
 
 @asynccontextmanager
 async def a_server(
-    engine: Engine, clock: ManualClock, ticks: Ticks, *, auth: bool, tenant: str, key: bytes = KEY
+    engine: Engine,
+    clock: ManualClock,
+    ticks: Ticks,
+    *,
+    auth: bool,
+    tenant: str,
+    key: bytes = KEY,
+    provider_for: Callable[[str], Awaitable[Provider]] | None = None,
+    accepts_tokens: bool = True,
+    trace_url: str | None = None,
 ) -> AsyncIterator[Board]:
     """The API and the dashboard behind one address, as `interlock serve` runs them."""
     sessions, throttle = Sessions(key, seconds=ticks), SignInThrottle(seconds=ticks)
-    dashboard = Dashboard(engine, auth=auth, tenant=tenant, sessions=sessions, throttle=throttle)
     with listen("127.0.0.1", 0) as listening:
+        provider = None if provider_for is None else await provider_for(url_of(listening))
+        dashboard = Dashboard(
+            engine, auth=auth, tenant=tenant, sessions=sessions, throttle=throttle, provider=provider,
+            accepts_tokens=accepts_tokens, trace_url=trace_url,
+        )  # fmt: skip
         server = Server(create_app(engine, Options(auth=auth, tenant=tenant), mounts=dashboard.mounts), listening)
         task = asyncio.create_task(server.serve())
         try:
@@ -186,3 +202,11 @@ async def chromium(launched: Browser) -> AsyncIterator[Browser]:
     yield launched
     for context in tuple(launched.contexts):
         await context.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def page(chromium: Browser) -> AsyncIterator[Page]:
+    """A page without script."""
+    context = await patient(chromium, java_script_enabled=False)
+    yield await context.new_page()
+    await context.close()

@@ -10,6 +10,7 @@ from typing import Any, Final, get_args, get_type_hints
 from interlock.domain.approval import Approval, ApprovalFilter, Vote
 from interlock.domain.artifact import Artifact
 from interlock.domain.job import Filter, HistoryRow, Job
+from interlock.domain.limits import BucketState, Limit
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal
 from interlock.domain.progress import EventRow, StepRow
@@ -23,7 +24,7 @@ from tests.dashboard.hostile import Planted, as_address, as_worker
 
 RECORDS: Final[tuple[Any, ...]] = (
     Job, HistoryRow, StepRow, EventRow, Approval, Vote, Artifact, Subscription, Delivery, Token, Agent, QueueStats,
-    Presence, ClaimFilter,
+    Presence, ClaimFilter, Limit, BucketState,
 )  # fmt: skip
 
 # Generated, or of a fixed format: IDs, hashes, our own words, and values that are not text.
@@ -107,6 +108,14 @@ async def _records(engine: Engine, who: Principal, planted: Planted) -> AsyncIte
     ):
         for it in several:
             yield it
+    last = ""
+    while limits := await engine.flow.page(tenant, after=last, limit=MAX_PAGE_SIZE):
+        last = limits[-1].limit.name
+        for found in limits:
+            yield found.limit
+            yield found.state
+    for state in await engine.flow.keys(tenant, "per customer", limit=MAX_PAGE_SIZE):
+        yield state
     last = ""
     while workers := await engine.workers.seen(tenant, after=last, limit=MAX_PAGE_SIZE):
         last = workers[-1].name

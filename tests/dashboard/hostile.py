@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final
 from urllib.parse import quote, urlencode
 
@@ -13,14 +14,18 @@ import msgspec
 from interlock.dashboard.sessions import Sessions
 from interlock.domain.approval import Approval, Decision, RequestApproval
 from interlock.domain.artifact import File, Holder, Link
-from interlock.domain.decide import CompleteJob, FailJob
+from interlock.domain.decide import CompleteJob, FailJob, ReleaseJob
 from interlock.domain.job import Checkpoint, Job
+from interlock.domain.message import AwaitMessage
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.domain.progress import Event, Level, Report, Step
+from interlock.domain.stream import Append, NewChunk
+from interlock.domain.timestamps import EPOCH
 from interlock.domain.webhook import Mode
 from interlock.engine.engine import Engine
-from interlock.wire import AgentName, JobRequest, SubscriptionRequest, TokenRequest, new_id
+from interlock.wire import AgentName, JobRequest, LimitUse, SubscriptionRequest, TokenRequest, new_id
+from interlock.wire.limits import LimitRequest, Rate
 from interlock.wire.schedule import ScheduleRequest
 from tests.dashboard.corpus import CORPUS
 
@@ -79,13 +84,32 @@ class Planter:
     async def plant(self, names: Sequence[str]) -> Planted:
         who = self._who("somebody")
         await self._engine.registry.set_agent(who, CROWD.kind, CROWD.id, max_concurrency=len(names))
+        for name in names:
+            await self._engine.flow.set(
+                self._who(name), name, LimitRequest(concurrency=1000, rate=Rate(units={name: 1e9}))
+            )
         parents = [await self._short(name) for name in names]
         for name, parent in zip(names, parents, strict=True):
             await self._waiting(name, parent)
         for at in range(0, len(names), NAMES_OF_A_TOME):
             await self._long(names[at : at + NAMES_OF_A_TOME])
+        await self._held(names)
         await self._engine.workers.stop()
         return self.planted
+
+    async def _held(self, names: Sequence[str]) -> None:
+        """Limits and keys on hold."""
+        flow = self._engine.flow
+        await flow.set(
+            self._who("somebody"),
+            "per customer",
+            LimitRequest(concurrency=1, keyed=True, fair=True, weights=dict.fromkeys(names, 2)),
+        )
+        until = EPOCH + timedelta(microseconds=await self._engine.queries.now(), hours=1)
+        for name in names:
+            await flow.hold(self._who(name), name, until, reason=name)
+            await flow.hold(self._who(name), "per customer", until, key=name, reason=name)
+            self.planted.add("a limit", f"/limits/{quote(name, safe='')}")
 
     async def _short(self, text: str) -> Job:
         """A text that is a name; the answer is a job that runs."""
@@ -97,7 +121,17 @@ class Planter:
         running = await self._claimed(text)
         holder = Holder(running.id, running.fence, text)
         await engine.artifacts.attach(self._tenant, holder, [Link(text, as_address(text))])
+        chunks = (NewChunk(text.encode(), True),)
+        await engine.streams.append(self._tenant, Append(running.id, running.fence, text, text, 0, chunks))
+        await engine.messages.send(who, running.id, text, json.dumps({text: text}))
         self.planted.add("a job that runs", f"/jobs/{running.id}")
+        self.planted.add("a stream", f"/jobs/{running.id}/streams/{quote(text, safe='')}")
+        self.planted.add("a form of a type", f"/jobs/new?{urlencode({'type': text})}")
+        for message in (AwaitMessage(text), AwaitMessage(None, topic=text)):
+            waiting = await self._claimed(text, budget={text: 1e9})
+            order = ReleaseJob(waiting.id, waiting.fence, text, text, message=message)
+            await engine.leases.finishes(self._tenant, [order])
+            self.planted.add("a job that waits for a message", f"/jobs/{waiting.id}")
         self.planted.reported.append(running.id)
         decided = await self._claimed(text)
         approval, _ = await self._asked(decided, text, text)
@@ -118,7 +152,9 @@ class Planter:
         there = Principal(text, user("somebody"), ROLES)
         wanted = TokenRequest(roles=["read", "work"], worker_id=as_worker(text))
         token = await self._engine.tokens.create(there, wanted)
-        self.planted.cookies.append(self._sessions.begin(token.text))
+        secret, cookie = self._sessions.begin(token.text)
+        await self._engine.sessions.begin(secret, there, life_seconds=3600)
+        self.planted.cookies.append(cookie)
 
     async def _waiting(self, text: str, parent: Job) -> None:
         """A job that no worker claims, for every possible reason."""
@@ -152,6 +188,7 @@ class Planter:
         dead = await self._claimed(type, tome, max_attempts=1)
         error = json.dumps({"message": tome, "kind": tome, "details": {tome: tome}})
         await engine.leases.fail(self._tenant, FailJob(dead.id, dead.fence, type, error))
+        await engine.jobs.acknowledge(self._who(tome), dead.id, comment=tome)
         self.planted.add("a job that failed", f"/jobs/{dead.id}")
 
         decided = await self._claimed(type, tome)
@@ -223,7 +260,7 @@ class Planter:
         fields = {
             "tags": [type, f"a {type}"], "headers": {type: type}, "agent": AgentName(kind=type, id=type),
             "requested_by": type, "idempotency_key": f"{new_id()[-8:]} {type}", "requires": [type], "repository": type,
-            "affinity_key": type, "webhook": as_address(type),
+            "affinity_key": type, "webhook": as_address(type), "limits": [LimitUse(name=type)],
         }  # fmt: skip
         return JobRequest(type=type, payload=payload, **(fields | more))  # type: ignore[arg-type]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 import msgspec
 
@@ -15,8 +16,12 @@ from interlock.domain.job import Checkpoint, Job
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.domain.progress import Event, Level, Report, Step
+from interlock.domain.stream import Append, NewChunk
+from interlock.domain.timestamps import EPOCH
 from interlock.engine.engine import Engine
 from interlock.wire import AgentName, JobRequest, SubscriptionRequest, TokenRequest, new_id
+from interlock.wire.channels import ChannelRequest
+from interlock.wire.limits import LimitRequest, Rate
 from interlock.wire.schedule import ScheduleRequest
 
 Words = Callable[[str], str]
@@ -47,12 +52,18 @@ class Scene:
             "type": "import-feed",
             "kind": "line",
             "id": {"tokens": self.token, "agents": "solo"}.get(path.split("/")[1], self.subscription),
-            "name": "payload",
+            "name": self._named(path),
             "delivery_id": new_id(),
         }
         for name, value in named.items():
             path = path.replace(f"{{{name}}}", value)
         return path
+
+    def _named(self, path: str) -> str:
+        parts = path.split("/")
+        if "streams" in parts:
+            return "answer"
+        return {"limits": "provider", "channels": "ops"}.get(parts[1], "payload")
 
 
 def plainly(text: str) -> str:
@@ -105,6 +116,9 @@ async def play(engine: Engine, tenant: str, say: Words = plainly) -> Scene:
                          Link(word("the source"), "https://outside.example/tides")],
     )  # fmt: skip
     await enqueue(word("read-page"), {"page": 1}, parent_id=held.id)
+    chunks = (NewChunk(word("The moon pulls the sea").encode(), True), NewChunk(b"\xff\x00", False))
+    await engine.streams.append(tenant, Append(held.id, held.fence, worker, word("answer"), 0, chunks))
+    await engine.messages.send(who, held.id, word("instructions"), json.dumps({"use": word("primary sources")}))
 
     publish = word("publish")
     waiting = await enqueue(publish, {"title": word("What moves the sea")}, agent=AgentName(kind="editor", id="mira"))
@@ -148,6 +162,15 @@ async def play(engine: Engine, tenant: str, say: Words = plainly) -> Scene:
     await engine.jobs.pause(who, "crawl", reason=word("the site asked us to wait"))
     await engine.registry.set_agent(who, "line", "solo", max_concurrency=1)
     await engine.schedules.set(who, word("nightly"), ScheduleRequest(cron="0 3 * * *", job=JobRequest(type="report")))
+    await engine.channels.set(
+        who, "ops", ChannelRequest(kind="slack", url="https://hooks.example/x", tags=["nightly"], min_risk="high")
+    )
+    await engine.flow.set(
+        who, "provider", LimitRequest(concurrency=20, rate=Rate(units={"tokens": 40_000, "usd": 1.5}))
+    )
+    await engine.flow.set(who, "customer", LimitRequest(concurrency=1, keyed=True))
+    soon = EPOCH + timedelta(microseconds=await engine.queries.now(), hours=1)
+    await engine.flow.hold(who, "customer", soon, key="acme", reason="over quota")
     for n in range(3):
         await enqueue("solo-work", {"n": n}, agent=AgentName(kind="line", id="solo"))
     await claim("solo-work")

@@ -154,6 +154,26 @@ async def test_a_session_is_valid_on_every_server_of_one_database_until_its_toke
         assert reported == ["/sign-in?next=%2Fjobs"] * 2
 
 
+async def test_signing_out_on_one_server_ends_the_session_on_the_others(guarded: Board, tenant: str) -> None:
+    elsewhere = Engine(guarded.engine.store)  # another process on the same database: it has its own caches
+    token = await guarded.token("read", tenant=tenant)
+    second = a_server(elsewhere, guarded.clock, guarded.ticks, auth=True, tenant=tenant)
+    async with second as other, httpx2.AsyncClient(trust_env=False, timeout=RETRY_SECONDS) as http:
+        cookie = {"cookie": await signed_in_cookie(http, guarded.url, token)}
+        page = await http.get(f"{other.url}/jobs", headers=cookie)
+        assert page.status_code == 200
+        form = {"form_token": form_token_of(page.text)}
+        assert (await http.post(f"{guarded.url}/sign-out", data=form, headers=cookie)).status_code == 303
+        assert (await http.get(f"{guarded.url}/jobs", headers=cookie)).status_code == 303
+
+        async def is_ended() -> bool:
+            return (await http.get(f"{other.url}/jobs", headers=cookie)).status_code == 303
+
+        await eventually(is_ended)
+        again = {"cookie": await signed_in_cookie(http, other.url, token)}
+        assert (await http.get(f"{guarded.url}/jobs", headers=again)).status_code == 200
+
+
 async def test_an_active_session_gets_a_new_cookie_with_the_same_flags(guarded: Board, tenant: str) -> None:
     async with httpx2.AsyncClient(trust_env=False, timeout=RETRY_SECONDS) as http:
         cookie = await signed_in_cookie(http, guarded.url, await guarded.token("read", tenant=tenant))
@@ -166,6 +186,21 @@ async def test_an_active_session_gets_a_new_cookie_with_the_same_flags(guarded: 
         assert "set-cookie" not in live.headers
 
 
+async def test_signing_out_ends_the_session_of_a_cookie_that_is_due_for_renewal(guarded: Board, tenant: str) -> None:
+    async with httpx2.AsyncClient(trust_env=False, timeout=RETRY_SECONDS) as http:
+        cookie = await signed_in_cookie(http, guarded.url, await guarded.token("read", tenant=tenant))
+        guarded.ticks.now += RENEW_SECONDS
+        page = await http.get(f"{guarded.url}/jobs", headers={"cookie": cookie})
+        renewed = page.headers["set-cookie"].partition(";")[0]
+        form = {"form_token": form_token_of(page.text)}
+        left = await http.post(f"{guarded.url}/sign-out", data=form, headers={"cookie": cookie})
+        (cleared,) = left.headers.get_list("set-cookie")
+        assert cleared.startswith("interlock=; ")
+        assert "Max-Age=0" in cleared
+        for one in (cookie, renewed):
+            assert (await http.get(f"{guarded.url}/jobs", headers={"cookie": one})).status_code == 303
+
+
 async def test_servers_of_one_database_accept_each_others_cookies_and_cursors(
     store: Store, tmp_path: Path, tenant: str
 ) -> None:
@@ -174,7 +209,7 @@ async def test_servers_of_one_database_accept_each_others_cookies_and_cursors(
     one, other = [await serve.application(engine, settings) for _ in range(2)]
     assert one.service.options.cursor_key == other.service.options.cursor_key != await engine.queries.signing_key()
     boards = [next(iter(app._mounts.values())) for app in (one, other)]
-    cookie = boards[0]._sessions.begin("a credential")
+    _, cookie = boards[0]._sessions.begin("a credential")
     assert boards[1]._sessions.read(cookie) == boards[0]._sessions.read(cookie)
     assert boards[1]._sessions.read(cookie) is not None
     await engine.close()
@@ -356,7 +391,7 @@ async def test_a_download_ends_when_its_token_is_revoked(guarded: Board, tenant:
             await guarded.engine.tokens.revoke(admin, created_link.token.id)
         sent.append(message)
 
-    cookie = f"interlock={sessions.begin(created_link.text)}"
+    cookie = f"interlock={await dashboard.begin(created_link.text)}"
     scope = {
         "method": "GET", "path": stage.fill(path), "scheme": "http", "query_string": b"",
         "headers": [(b"cookie", cookie.encode())],

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 
-import pytest_asyncio
 from playwright.async_api import Browser, Page
 
 from interlock.dashboard.app import pages
@@ -19,23 +17,17 @@ from tests.dashboard.conftest import Board, follow, patient
 from tests.dashboard.scene import Scene
 
 PRESSED = {
-    "/jobs/bulk", "/jobs/{job_id}/cancel", "/jobs/{job_id}/revoke", "/jobs/{job_id}/redrive", "/jobs/{job_id}/priority",
+    "/jobs/bulk", "/jobs/new", "/jobs/{job_id}/cancel", "/jobs/{job_id}/revoke", "/jobs/{job_id}/redrive", "/jobs/{job_id}/priority", "/jobs/{job_id}/acknowledge", "/jobs/{job_id}/run-now", "/jobs/{job_id}/postpone", "/jobs/{job_id}/messages",
     "/agents/{kind}/{id}/limit", "/webhooks/job-secret", "/webhooks/{id}/renew", "/webhooks/{id}/rotate",
     "/webhooks/deliveries/{delivery_id}/redeliver", "/approvals/{approval_id}/decide", "/approvals/{approval_id}/link", "/approve", "/approve/decide", "/queues/{type}/pause",
-    "/queues/{type}/resume", "/schedules/{name}/pause", "/schedules/{name}/resume", "/schedules/{name}/run", "/webhooks", "/webhooks/{id}/unsubscribe", "/webhooks/{id}/deliveries/{delivery_id}/redeliver",
+    "/queues/{type}/resume", "/schedules/{name}/pause", "/schedules/{name}/resume", "/schedules/{name}/run", "/limits/{name}/hold", "/channels", "/channels/{name}/test", "/channels/{name}/delete", "/limits/{name}/release", "/webhooks", "/webhooks/{id}/unsubscribe", "/webhooks/{id}/deliveries/{delivery_id}/redeliver",
     "/tokens", "/tokens/{id}/revoke", "/sign-in", "/sign-out",
+    "/sign-out/everywhere", "/sessions/end",
 }  # fmt: skip
 
 
 def test_every_action_of_the_table_is_used_in_a_test() -> None:
     assert {page.path for page in pages() if page.method == "POST"} == PRESSED
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def page(chromium: Browser) -> AsyncIterator[Page]:
-    context = await patient(chromium, java_script_enabled=False)
-    yield await context.new_page()
-    await context.close()
 
 
 async def test_a_waiting_job_gets_a_priority_and_is_cancelled(board: Board, stage: Scene, page: Page) -> None:
@@ -79,6 +71,26 @@ async def test_a_dead_letter_is_redriven_once_for_any_number_of_clicks(board: Bo
     again = await board.engine.queries.job(stage.tenant, page.url.rpartition("/")[2].partition("?")[0])
     assert again.redrive_of == stage.dead
     assert len(await board.engine.queries.jobs(stage.tenant, Filter(type="import-feed"))) == before + 1
+
+
+async def test_a_dead_letter_is_acknowledged_with_a_comment(board: Board, stage: Scene, page: Page) -> None:
+    await page.goto(f"{board.url}/jobs/{stage.dead}")
+    await page.get_by_label("Comment").fill("known outage")
+    await follow(page.get_by_role("button", name="Acknowledge"))
+    assert await page.inner_text(".notice") == "Job acknowledged."
+    assert await page.get_by_role("button", name="Acknowledge").count() == 0
+    job = await board.engine.queries.job(stage.tenant, stage.dead)
+    assert (job.status, job.acknowledged_at is not None) == (Status.DEAD_LETTER, True)
+    assert (await board.engine.queries.history(stage.tenant, stage.dead))[-1].reason == "known outage"
+
+
+async def test_a_job_of_the_future_is_run_now(board: Board, stage: Scene, page: Page) -> None:
+    added = await board.engine.jobs.enqueue(local(stage.tenant), JobRequest(type="later", delay_seconds=3600.0))
+    await page.goto(f"{board.url}/jobs/{added.id}")
+    await follow(page.get_by_role("button", name="Run now"))
+    assert await page.get_by_role("button", name="Run now").count() == 0
+    job = await board.engine.queries.job(stage.tenant, added.id)
+    assert (job.version, job.run_at <= await board.engine.queries.now()) == (2, True)
 
 
 async def test_many_jobs_are_cancelled_after_a_page_that_counts_them(board: Board, stage: Scene, page: Page) -> None:
@@ -218,6 +230,54 @@ async def test_a_schedule_is_paused_resumed_and_run(board: Board, stage: Scene, 
     await follow(row.get_by_role("button", name="Run now"))
     job = await board.engine.queries.job(stage.tenant, page.url.rpartition("/")[2].partition("?")[0])
     assert (job.type, "nightly" in (job.headers or "")) == ("report", True)
+
+
+async def test_a_channel_is_set_tested_and_deleted(board: Board, stage: Scene, page: Page) -> None:
+    await page.goto(f"{board.url}/channels")
+    assert "risk: high or higher" in await page.locator("tr", has_text="ops").inner_text()
+    await page.locator("#name").fill("on call")
+    await page.get_by_label("Kind").select_option("email")
+    await page.get_by_label("Mail server").fill("nosuch.invalid.example")
+    await page.locator("#from").fill("interlock@example.com")
+    await page.locator("#to").fill("nobody")
+    await follow(page.get_by_role("button", name="Set channel"))
+    assert "'nobody' is not an e-mail address" in await page.inner_text(".field.invalid")
+    await page.locator("#to").fill("ada@example.com bob@example.com")
+    await follow(page.get_by_role("button", name="Set channel"))
+    row = page.locator("tr", has_text="on call")
+    assert "ada@example.com, bob@example.com" in await row.inner_text()
+    made = await board.engine.channels.get(local(stage.tenant), "on call")
+    assert (made.address.port, made.events) == (587, ("approval.requested", "job.dead_letter", "worker.stale"))
+    await follow(row.get_by_role("button", name="Send test"))
+    assert "Test message to on call: not delivered" in await page.inner_text("main")
+    row = page.locator("tr", has_text="on call")
+    await row.get_by_text("Delete…").click()
+    await follow(row.get_by_role("button", name="Delete channel"))
+    assert [one.name for one in await board.engine.channels.page(local(stage.tenant))] == ["ops"]
+
+
+async def test_a_limit_is_held_and_released(board: Board, stage: Scene, page: Page) -> None:
+    await page.goto(f"{board.url}/limits")
+    await follow(page.get_by_role("link", name="provider"))
+    assert "tokens 40\u2009000" in await page.inner_text("main")
+    await page.get_by_text("Hold…").click()
+    await page.get_by_label("Minutes").fill("5")
+    await page.get_by_label("Reason").fill("429")
+    await follow(page.get_by_role("button", name="Hold"))
+    held = (await board.engine.flow.get(stage.tenant, "provider")).state
+    assert (held.hold_reason, held.held_until is None) == ("429", False)
+    assert "held" in await page.inner_text("tbody")
+    await follow(page.get_by_role("button", name="Release"))
+    assert (await board.engine.flow.get(stage.tenant, "provider")).state.held_until is None
+
+
+async def test_one_key_of_a_limit_is_released(board: Board, stage: Scene, page: Page) -> None:
+    await page.goto(f"{board.url}/limits/customer")
+    row = page.locator("tr", has_text="acme")
+    assert "over quota" in await row.inner_text()
+    await follow(row.get_by_role("button", name="Release"))
+    (state,) = await board.engine.flow.keys(stage.tenant, "customer")
+    assert (state.key, state.held_until) == ("acme", None)
 
 
 async def test_the_limit_of_an_agent_is_raised_and_its_backlog_is_shown(board: Board, stage: Scene, page: Page) -> None:

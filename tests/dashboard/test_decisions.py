@@ -214,6 +214,11 @@ FORMS = [
     ("/jobs/{queued}/cancel", {"reason": LONG}, "reason"),
     ("/jobs/{running}/revoke", {"revoke_reason": LONG}, "revoke_reason"),
     ("/queues/embed-page/pause", {"reason": LONG}, "reason"),
+    ("/limits/provider/hold", {"minutes": "0"}, "minutes"),
+    ("/channels", {"name": "ops", "kind": "slack", "url": "gopher://x", "event": "job.failed"}, "url"),
+    ("/channels", {"name": "ops", "kind": "slack", "url": "https://hooks.example/x"}, "event"),
+    ("/channels", {"name": "ops", "kind": "email", "host": "mail.example.com", "from": "x", "to": "a@b.c", "event": "job.failed"}, "from"),
+    ("/limits/provider/hold", {"minutes": "5", "reason": LONG}, "reason"),
 ]  # fmt: skip
 
 
@@ -259,7 +264,8 @@ async def test_a_traceback_is_in_a_monospace_font_and_copied_as_it_is(
     error = json.dumps({"message": "no", "kind": "ValueError", "details": {"traceback": text}})
     await board.engine.leases.fail(stage.tenant, FailJob(job.id, job.fence, "w", error))
     page = await opened(board, chromium, f"/jobs/{made.id}", permissions=["clipboard-read", "clipboard-write"])
-    block = page.get_by_role("region", name="Error").locator(".block")
+    await page.get_by_role("region", name="Error").get_by_text("Details", exact=True).click()
+    block = page.get_by_role("region", name="Error").locator(".block", has_text="Traceback")
     assert "mono" in await block.locator("pre").evaluate("pre => getComputedStyle(pre).fontFamily")
     await block.get_by_role("button", name="Copy").click()
     await expect(block.get_by_role("button", name="Copied")).to_be_visible()
@@ -267,7 +273,7 @@ async def test_a_traceback_is_in_a_monospace_font_and_copied_as_it_is(
     whole = page.get_by_role("region", name="Error").locator(".value-view > button")
     await whole.click()
     await expect(whole).to_have_text("Copied")
-    assert json.loads(await page.evaluate("navigator.clipboard.readText()"))["message"] == "no"
+    assert json.loads(await page.evaluate("navigator.clipboard.readText()")) == {"traceback": text}
 
 
 async def test_an_invalid_field_is_not_covered_by_the_header(board: Board, stage: Scene, chromium: Browser) -> None:
@@ -289,7 +295,7 @@ async def test_an_invalid_field_is_not_covered_by_the_header(board: Board, stage
 async def test_nothing_is_wider_than_a_phone(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await (await patient(chromium, viewport=PHONE)).new_page()
     for path in ("/", "/jobs", f"/jobs/{stage.dead}", "/approvals", f"/approvals/{stage.approval}", "/queues", "/agents",
-                 "/workers", "/webhooks", "/tokens", "/audit", "/docs"):  # fmt: skip
+                 "/workers", "/webhooks", "/tokens", "/channels", "/audit", "/docs"):  # fmt: skip
         await page.goto(board.url + path)
         assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
 
@@ -327,10 +333,11 @@ async def test_workers_leave_the_overview_when_they_stop_or_miss_heartbeats(boar
 
 async def test_a_redriven_dead_letter_needs_no_attention(board: Board, stage: Scene) -> None:
     async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
-        assert "1 dead letter</a>" in (await http.get("/")).text
+        assert "1 unacknowledged failure</a>" in (await http.get("/")).text
         done = await board.engine.operations.bulk(local(stage.tenant), Action.REDRIVE, ids=[stage.dead])
         assert done.done == 1
-        assert "0 dead letters</a>" in (await http.get("/")).text
+        assert "0 unacknowledged failures</a>" in (await http.get("/")).text
+        assert stage.dead not in (await http.get("/jobs?attention=true")).text
         assert "redriven" in (await http.get("/jobs?status=dead_letter")).text
 
 

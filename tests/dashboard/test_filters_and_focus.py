@@ -58,7 +58,7 @@ async def test_a_value_in_a_row_filters_the_list_further(board: Board, stage: Sc
 async def test_a_filter_omits_empty_fields_from_its_url(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await opened(board, chromium, "/jobs")
     await page.get_by_label("Type").fill("crawl")
-    await page.get_by_text("queued", exact=True).first.click()
+    await page.locator(".chip", has_text="queued").click()
     await follow(page.get_by_role("button", name="Filter"))
     await expect(page).to_have_url(f"{board.url}/jobs?status=queued&type=crawl")
 

@@ -1,4 +1,4 @@
-"""A hundred thousand jobs: every page and every filter still answers, pages lead to the end, and bulk counts right."""
+"""Very many jobs, in the long form a hundred thousand: every page and every filter still answers, pages lead to the end, and bulk counts right."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator
 from urllib.parse import quote
 
+import asyncpg
 import httpx2
 import msgspec
 
@@ -19,8 +20,10 @@ from interlock.wire import AgentName, JobRequest
 from tests.dashboard.conftest import Board
 from tests.dashboard.test_walk import DOWNLOADED, QUERIES
 from tests.support.eventually import RETRY_SECONDS
+from tests.support.forms import IS_LONG
+from tests.support.postgres import Postgres
 
-JOBS = 100_000
+JOBS = 100_000 if IS_LONG else 15_000
 BATCH = 1_000
 ENDED = 1_000
 RARE = 2_500
@@ -82,8 +85,20 @@ async def following(http: httpx2.AsyncClient, path: str) -> AsyncIterator[list[s
         next = None if found is None else html.unescape(found[1])
 
 
-async def test_a_hundred_thousand_jobs_are_listed_and_operated_on(board: Board, tenant: str) -> None:
+async def forget_the_size(postgres: Postgres, database: str) -> None:
+    """Leave the statistics of a table that was analyzed before its first jobs were committed."""
+    admin = await asyncpg.connect(postgres.dsn(database))
+    await admin.execute("alter table interlock.job set (autovacuum_enabled = off)")
+    await admin.execute("update pg_class set reltuples = 0, relpages = 60 where oid = 'interlock.job'::regclass")
+    await admin.close()
+
+
+async def test_very_many_jobs_are_listed_and_operated_on(
+    board: Board, tenant: str, engine: str, place: str, postgres: Postgres
+) -> None:
     who = local(tenant)
+    if engine == "postgres":
+        await forget_the_size(postgres, place)
     await fill(board.engine, who)
     # The limit is no measure of quickness but of sense: a page that read everything for each row would not come back.
     async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:

@@ -8,7 +8,7 @@ import re
 from playwright.async_api import Browser, Page, expect
 
 from interlock.client.local import LocalClient
-from interlock.dashboard.latest_events import MAX_EVENTS, latest_events
+from interlock.dashboard.newest import MAX_PAGE_SIZE, MAX_RECORDS, newest
 from interlock.domain.principal import local
 from interlock.domain.progress import Event, Level, Report
 from interlock.wire import new_id
@@ -72,10 +72,11 @@ async def test_a_log_follows_its_job_and_keeps_the_scroll_position(
     board: Board, stage: Scene, chromium: Browser
 ) -> None:
     page = await opened(board, chromium, f"/jobs/{stage.running}")
-    log = page.get_by_role("log")
+    log = page.locator("#log-part [role=log]")
     await expect(log.locator("li").last).to_contain_text("one source is slow")
     await reported(board, stage, *(f"page {n}" for n in range(60)))
     await expect(log.locator("li").last).to_contain_text("page 59")
+    await log.scroll_into_view_if_needed()
     await expect(log.locator("li").last).to_be_in_viewport()
 
     await log.evaluate("log => { log.scrollTop = 0 }")
@@ -94,8 +95,9 @@ async def test_the_end_of_a_log_of_any_length_is_found(board: Board, stage: Scen
         await reported(board, stage, *lines)
         given += lines
         first = await jobs.events(stage.running)
-        last = await latest_events(jobs, stage.running, first)
-        assert [event.message for event in last] == given[-MAX_EVENTS:], len(given)
+        for count in (MAX_RECORDS, MAX_PAGE_SIZE, 50):
+            last = await newest(lambda after, limit: jobs.events(stage.running, after=after, limit=limit), first, count)
+            assert [event.message for event in last] == given[-count:], len(given)
 
 
 async def test_a_row_of_approvals_is_decided_by_keyboard(board: Board, stage: Scene, chromium: Browser) -> None:

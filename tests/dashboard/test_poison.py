@@ -16,6 +16,8 @@ NAMES = (
     "priority", "from", "key", "decision", "comment", "digest", "data", "url", "event", "types", "role", "worker_id",
     "expires_in_days", "filter", "description", "job", "actor", "from_seq", "last", "verified", "max_concurrency", "strict",
     "group_id", "min_interval_seconds", "capabilities", "repositories", "force", "cascade", "more", "revoke_reason",
+    "fresh", "attention", "minutes", "name", "password", "port", "tags", "tls", "to",
+    "run_at", "payload", "message", "message_id", "search",
 )  # fmt: skip
 POISON = (
     "\x00", "\ud800", "'; drop table job; --", "%", "-1", "99999999999999999999999", "1e999", "nan", "0001-01-01T00:00",

@@ -113,12 +113,17 @@ def test_a_submitted_value_is_rendered_unchanged() -> None:
 def test_a_rendered_value_cannot_leave_its_element() -> None:
     assert verbatim('"></textarea><script>\r\u202e') == "&#34;&gt;&lt;/textarea&gt;&lt;script&gt;&#13;\u202e"
     assert verbatim(None) == ""
-    assert Templates().page("sign_in.html", {"next": '"'} | EMPTY).count(b'value="&#34;"') == 1
+    assert (
+        Templates()
+        .page("sign_in.html", {"next": '"', "provider": None, "accepts_tokens": True} | EMPTY)
+        .count(b'value="&#34;"')
+        == 1
+    )
 
 
 EMPTY: Final = {
     "error": None, "rejected": None, "navigation": [], "auth": True, "who": type("", (), {"actor": ""})(), "form_token": "",
-    "here": "/", "notice": "",
+    "here": "/", "notice": "", "provider": None,
 }  # fmt: skip
 
 

@@ -16,14 +16,19 @@ from interlock.wire import JobRequest
 from tests.dashboard.conftest import Board, patient
 from tests.dashboard.scene import Scene
 
-# A page that is not here fails the walk; what is downloaded is not looked at but kept.
+# A page that is not here fails the walk; what is downloaded, or leads to the identity provider, is not looked at.
 LOOKED_AT = {
-    "/", "/jobs", "/jobs/bulk", "/jobs/{job_id}", "/approvals", "/approvals/{approval_id}", "/approve", "/approve/decided", "/queues", "/schedules", "/agents",
+    "/", "/jobs", "/jobs/bulk", "/jobs/new", "/jobs/{job_id}", "/jobs/{job_id}/streams/{name}", "/approvals", "/approvals/{approval_id}", "/approve", "/approve/decided", "/queues", "/schedules", "/limits", "/limits/{name}", "/channels", "/agents",
     "/workers", "/webhooks", "/webhooks/deliveries", "/webhooks/{id}", "/tokens", "/audit", "/audit/verify", "/audit/head",
     "/audit/log", "/sign-in",
 }  # fmt: skip
-DOWNLOADED = {"/jobs/{job_id}/values/{name}", "/jobs/{job_id}/artifacts/{artifact_id}", "/audit/export"}
-QUERIES = {"/jobs/bulk": "?action=cancel&scope=filter&status=queued", "/audit": "?after=2000-01-01T00:00"}
+FILES = {"/jobs/{job_id}/values/{name}", "/jobs/{job_id}/artifacts/{artifact_id}", "/audit/export"}
+DOWNLOADED = FILES | {"/sign-in/start", "/sign-in/callback"}
+QUERIES = {
+    "/jobs/bulk": "?action=cancel&scope=filter&status=queued",
+    "/audit": "?after=2000-01-01T00:00",
+    "/jobs/new": "?type=research",
+}
 
 
 async def keep(page: Page, album: Path, path: str) -> None:
@@ -101,7 +106,7 @@ async def test_every_field_has_a_label_and_every_button_a_name(board: Board, sta
 
 async def test_downloads_are_saved_and_never_rendered(board: Board, stage: Scene, chromium: Browser) -> None:
     context = await patient(chromium)
-    for path in sorted(DOWNLOADED):
+    for path in sorted(FILES):
         answer = await context.request.get(board.url + stage.fill(path))
         assert answer.status == 200, path
         assert answer.headers["content-disposition"].startswith("attachment"), path

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from interlock.domain.approval import (
     Approval,
+    ApprovalKind,
     ApprovalStatus,
     CastVote,
     Decision,
@@ -72,7 +73,7 @@ def an_approval(*votes: Vote, **fields: Any) -> Approval:
         **{
             "tenant": "t", "id": "g", "job_id": "j", "fence": 7, "status": ApprovalStatus.OPEN, "prompt": "Go on?",
             "details": None, "risk": None, "schema": None, "digest": DIGEST, "required": 1, "on_deny": OnDeny.FAIL,
-            "name": None, "occurrence": 1,
+            "kind": ApprovalKind.APPROVAL, "name": None, "occurrence": 1,
             "opened_by": "worker:w", "opened_at": 0, "expires_at": LATER, "closed_by": None, "closed_at": None,
             "comment": None, "data": None, "token_sha256": None, "link_created_by": None, "link_created_at": None,
             "votes": votes, **fields,

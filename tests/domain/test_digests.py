@@ -33,18 +33,17 @@ def test_a_text_is_digested_as_it_is_stored() -> None:
 def test_options_are_digested_field_by_field() -> None:
     plain = NewJob(id="j", type="t", payload="[1]", created_by="user:a")
     assert carried(of_creation(plain)) == {
-        "options": hexed("1:t1:0--1:3----0:----0:-----6:user:a-"),
+        "options": hexed("1:t1:0--1:3----0:----0:-----6:user:a---"),
         "payload": hexed("[1]"),
     }
     full = NewJob(
         id="j", type="t", priority=-5, deadline=99, timeout_seconds=1.5, max_attempts=7, backoff="{}",
         expiry_delay_seconds=50.0, headers='{"a":1}', traceparent="00-1", tags=("x", "ÿ"), agent_kind="k", agent_id="i",
         affinity_key="f", repository="r", requires=("gpu",), idempotency_key="key", body_sha256=b"\x01\xff",
-        webhook="w", parent_id="p", redrive_of="o", created_by="user:a", requested_by="b",
+        webhook="w", parent_id="p", redrive_of="o", created_by="user:a", requested_by="b", limits="[]",
+        budget="{}",
     )  # fmt: skip
-    text = (
-        '1:t2:-52:997:15000001:72:{}8:500000007:{"a":1}4:00-17:1:x2:ÿ1:k1:i1:f1:r5:3:gpu3:key4:01ff1:w1:p1:o6:user:a1:b'
-    )
+    text = '1:t2:-52:997:15000001:72:{}8:500000007:{"a":1}4:00-17:1:x2:ÿ1:k1:i1:f1:r5:3:gpu3:key4:01ff1:w1:p1:o6:user:a1:b2:[]2:{}'
     assert carried(of_creation(full))["options"] == hexed(text)
 
 
@@ -73,8 +72,8 @@ def test_steps_are_digested_one_after_another() -> None:
 
 
 def test_a_request_and_a_decision_are_digested_with_all_fields() -> None:
-    request = of_request("id", 3, "Go?", None, "high", "{}", "d", 2, "fail", "worker:w", 5, 60, None, 2)
-    assert request == hexed("2:id1:33:Go?-4:high2:{}1:d1:24:fail8:worker:w1:52:60-1:2")
+    request = of_request("id", 3, "Go?", None, "high", "{}", "d", 2, "fail", "approval", "worker:w", 5, 60, None, 2)
+    assert request == hexed("2:id1:33:Go?-4:high2:{}1:d1:24:fail8:approval8:worker:w1:52:60-1:2")
     decision = of_decision("approved", "user:a", "ok", None, [("user:b", "approve", None, 7)])
     assert decision == hexed("8:approved6:user:a2:ok-6:user:b7:approve-1:7")
     assert of_fields(7, "[]") == hexed("1:72:[]")

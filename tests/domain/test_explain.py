@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from interlock.domain.explain import JobSnapshot, ReasonCode, explain
 from interlock.domain.lifecycle import TERMINAL, Status
+from interlock.domain.limits import Wait
 from interlock.domain.policy import ClaimFilter, fits
 from interlock.domain.worker_presence import EligibleWorkers, filters_from_text, filters_to_text, wanted
 
@@ -26,7 +27,7 @@ def job_snapshot(**facts: Any) -> JobSnapshot:
         "now": NOW, "id": "j", "type": "work", "status": Status.QUEUED, "run_at": NOW, "deadline": None,
         "finished_at": None, "worker": None, "lease_expires_at": None, "cancel_requested_at": None,
         "cancel_reason": None, "error": None, "requires": (), "repository": None, "affinity_key": None,
-        "agent_kind": None, "agent_id": None, "awaiting": (), "blocked": False, "eligible_workers": (workers(ClaimFilter("")),),
+        "agent_kind": None, "agent_id": None, "awaiting": (), "awaiting_message": None, "blocked": False, "eligible_workers": (workers(ClaimFilter("")),),
     }  # fmt: skip
     return JobSnapshot(**known | facts)
 
@@ -37,6 +38,8 @@ def workers(*asks: ClaimFilter, names: tuple[str, ...] = ("w1",), size: int = 1,
 
 LINE = {"blocked": True, "agent_kind": "bot", "agent_id": "a", "slots": 1, "busy_with": ("x",), "ahead": 2}
 PAUSE = {"paused_at": NOW - SECOND, "paused_by": "user:ada", "pause_reason": None}
+HELD = Wait("llm", "", None, None, None, NOW + SECOND, "429")
+FULL = Wait("llm", "acme", "concurrency", 0, 1, None, ahead=2)
 GATE = {"status": Status.WAITING_FOR_APPROVAL, "approval_id": "g", "votes": 0, "votes_required": 1, "asked_at": NOW,
         "approval_expires_at": NOW + SECOND}  # fmt: skip
 
@@ -53,6 +56,8 @@ GATE = {"status": Status.WAITING_FOR_APPROVAL, "approval_id": "g", "votes": 0, "
         ({"deadline": NOW, "run_at": NOW + 1, "eligible_workers": (), **PAUSE}, ["deadline_passed"]),
         (PAUSE, ["paused"]),
         (LINE, ["agent_busy"]),
+        ({"limits": (HELD, FULL)}, ["waiting_for_limit", "waiting_for_limit"]),
+        (LINE | {"limits": (FULL,), "eligible_workers": ()}, ["agent_busy", "waiting_for_limit", "no_worker_for_type"]),
         (PAUSE | LINE | {"eligible_workers": ()}, ["paused", "agent_busy", "no_worker_for_type"]),
         (LINE | {"run_at": NOW + 1}, ["due_later"]),
         ({"awaiting": ("c",)}, ["waiting_for_children"]),

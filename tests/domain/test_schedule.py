@@ -59,7 +59,18 @@ def test_a_cron_expression_ticks_as_in_debian_cron(cron: str, timezone: str, aft
 
 
 @pytest.mark.parametrize(
-    "expression", ["@daily", "* * * * * *", "* * * *", "61 * * * *", "0 0 31 2 *", "a b c d e", "*/0 * * * *", ""]
+    "expression",
+    [
+        "@daily",
+        "* * * * * *",
+        "* * * *",
+        "61 * * * *",
+        "0 0 31 2 *",
+        "a b c d e",
+        "*/0 * * * *",
+        "",
+        "9" * 5000 + " * * * *",
+    ],
 )
 def test_an_invalid_cron_expression_is_rejected(expression: str) -> None:
     with pytest.raises(Invalid) as caught:

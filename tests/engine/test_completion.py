@@ -66,7 +66,21 @@ async def test_waiting_for_an_unknown_job_or_for_too_long_is_rejected(app: Engin
         await app.waits.ended(WHO.tenant, job.id, wait_seconds=61)
 
 
-async def test_a_claim_asked_to_stop_waiting_returns_immediately(app: Engine) -> None:
+async def test_a_claim_asked_to_stop_waiting_looks_once_and_returns(app: Engine) -> None:
+    enough, looks = asyncio.Event(), 0
+    enough.set()
+
+    async def types() -> list[frozenset[str]]:
+        nonlocal looks
+        looks += 1
+        assert looks == 1, "the claim goes on looking for jobs"
+        return [frozenset({"t"})]
+
+    asked = app.leases.claim(WHO.tenant, ClaimFilter("w1"), wait_seconds=60, enough=enough, in_order=types)
+    assert await asked == []
+
+
+async def test_a_claim_asked_to_stop_while_it_waits_returns(app: Engine) -> None:
     enough = asyncio.Event()
     claim = asyncio.create_task(app.leases.claim(WHO.tenant, ClaimFilter("w1"), wait_seconds=60, enough=enough))
     await asyncio.sleep(0)

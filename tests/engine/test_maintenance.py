@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimFilter
@@ -12,7 +13,7 @@ from interlock.engine.maintenance import MAX_STEPS, MaintenanceTask, repeat_unti
 from interlock.errors import Unavailable
 from interlock.wire import job_request
 from tests.support.eventually import eventually
-from tests.support.stores import ManualClock
+from tests.support.stores import SECOND, ManualClock
 
 
 async def test_a_sweep_expires_leases_of_every_tenant(
@@ -25,6 +26,19 @@ async def test_a_sweep_expires_leases_of_every_tenant(
     clock.advance(10)
     assert (await interlock_engine.maintenance.sweep()).leases == 3
     assert (await interlock_engine.maintenance.sweep()).leases == 0
+
+
+async def test_a_sweep_ends_waiting_jobs_whose_deadline_has_passed(
+    interlock_engine: Engine, who: Principal, clock: ManualClock
+) -> None:
+    deadline = datetime.fromtimestamp(clock.now / SECOND + 60, UTC).isoformat()
+    late = await interlock_engine.jobs.enqueue(who, job_request({"type": "t", "deadline": deadline}))
+    await interlock_engine.jobs.enqueue(who, job_request({"type": "t"}))
+    assert (await interlock_engine.maintenance.sweep()).deadlines == 0
+    clock.advance(61)
+    assert (await interlock_engine.maintenance.sweep()).deadlines == 1
+    assert (await interlock_engine.queries.job(who.tenant, late.id)).status is Status.CANCELLED
+    assert (await interlock_engine.maintenance.sweep()).deadlines == 0
 
 
 async def test_a_sweep_processes_more_than_one_batch(

@@ -41,6 +41,7 @@ LEASE_KINDS: Final = (
 )
 leases = picks(*LEASE_KINDS)
 any_job = picks("running", "waiting", "asking", "any", "unknown")
+failed_job = picks("failed", "failed", "failed", "any", "unknown")
 waiting_job = picks("waiting", "waiting", "waiting", "any", "unknown")
 
 
@@ -116,9 +117,10 @@ releases = planned_call(words.release, leases, reasons, optional(None, None, 0.0
 acks = planned_call(words.cancel_ack, leases)
 cancels = planned_call(words.cancel, any_job, actors, reasons, st.sampled_from((False, False, True)))
 revokes = planned_call(words.revoke, any_job, actors, reasons)
+acknowledgements = planned_call(words.acknowledge, failed_job, actors, reasons)
 clockwork = st.one_of(planned_call(words.expire, any_job), planned_call(words.pass_deadline, any_job))
 stops = st.one_of(acks, fails, releases, completes, revokes, cancels)
-orders = st.one_of(completes, fails, releases, acks, cancels, revokes, clockwork)
+orders = st.one_of(completes, fails, releases, acks, cancels, revokes, acknowledgements, clockwork)
 
 questions: dict[str, Draw] = {
     "required": st.sampled_from((1, 1, 2)),

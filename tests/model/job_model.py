@@ -85,6 +85,8 @@ class JobModel:
     result_summary: str | None = None
     usage: str | None = None
     error: Facts | None = None
+    acknowledged_at: int | None = None
+    acknowledged_by: str | None = None
     sanitized: bool = False
     history: list[HistoryLine] = field(default_factory=list)
     ends: dict[int, End] = field(default_factory=dict)
@@ -127,7 +129,7 @@ class JobModel:
             **{name: getattr(self.created, name) for name in Job._fields if name in NewJob._fields}, **own,
             "checkpoint": saved and saved.data, "checkpoint_seq": saved and saved.seq,
             "sanitized": self.sanitized or (saved is not None and saved.sanitized),
-            "awaiting": sorted(self.awaiting), "tags": sorted(self.created.tags), "requires": sorted(self.created.requires),
+            "awaiting": sorted(self.awaiting), "awaiting_message": None, "tags": sorted(self.created.tags), "requires": sorted(self.created.requires),
         }  # fmt: skip
 
 
@@ -171,7 +173,7 @@ def receipt(life: JobModel) -> Receipt:
     """The newest row of history."""
     line = life.history[-1]
     facts = line.metadata or {}
-    ended = line.at if line.target in ENDED else None
+    ended = line.at if line.target in ENDED and line.origin != line.target else None
     attempt = facts.get("attempt", line.attempt)
     return Receipt(life.id, line.fence, line.target, attempt, line.version, facts.get("run_at"), ended)
 

@@ -91,6 +91,7 @@ class Script(RuleBasedStateMachine):
             "running": (Status.RUNNING,),
             "waiting": WAITING,
             "asking": (Status.WAITING_FOR_APPROVAL,),
+            "failed": (Status.FAILED, Status.DEAD_LETTER),
             "any": tuple(Status),
             "unknown": (),
         }[pick.kind]
@@ -344,7 +345,7 @@ class Script(RuleBasedStateMachine):
             assert found == (None if expected is None else (self.tenant, expected))
         self.check_progress()
         self._count()
-        verdict = self.rig.run(self.store.verify(self.tenant))
+        verdict = self.rig.run(self.store.audit.verify(self.tenant))
         assert verdict == (len(self.model.jobs), sum(life.version for life in self.model.jobs.values()), None)
         self.rig.check_invariants(self.tenant)
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from interlock.domain.approval import RequestApproval
 from interlock.domain.decide import (
     AcknowledgeCancel,
+    AcknowledgeJob,
     CancelJob,
     Command,
     CompleteJob,
@@ -165,6 +166,8 @@ class Model(SlotsModel, ApprovalsModel, Progress):
                 if life not in self.late(now):
                     return receipt(life)
                 return self._pass_deadline(life, now)
+            case AcknowledgeJob():
+                return self._acknowledge(order, life, now)
 
     def _finish(self, order: Finish | RequestApproval, life: JobModel, now: int, chosen: int | None) -> Receipt | str:
         actor = f"worker:{order.worker}"
@@ -211,7 +214,7 @@ class Model(SlotsModel, ApprovalsModel, Progress):
                     life.run_at = now + micros(order.delay_seconds)
                 else:
                     life.run_at = max(order.run_at or now, now)
-                life.releases += 1
+                life.releases += life.run_at <= now and not order.children
                 life.awaiting = awaiting
                 facts = {"run_at": life.run_at}
                 return self._move(life, Status.QUEUED, order.verb, actor, now, order.reason, facts)
@@ -275,6 +278,14 @@ class Model(SlotsModel, ApprovalsModel, Progress):
         vars(life).update(facts)
         return self._move(life, life.status, order.verb, order.actor, now, None, facts)
 
+    def _acknowledge(self, order: AcknowledgeJob, life: JobModel, now: int) -> Receipt | str:
+        if life.status not in (Status.FAILED, Status.DEAD_LETTER):
+            return "not_failed"
+        if life.acknowledged_at is not None:
+            return receipt(life)
+        life.acknowledged_at, life.acknowledged_by = now, order.actor
+        return self._move(life, life.status, order.verb, order.actor, now, order.comment)
+
     def _pass_deadline(self, life: JobModel, now: int) -> Receipt:
         if life.status != Status.QUEUED:
             error = {"message": "…", "kind": "deadline"}
@@ -303,7 +314,7 @@ class Model(SlotsModel, ApprovalsModel, Progress):
             life.attempt += 1
         if origin == Status.WAITING_FOR_APPROVAL:
             self._leave_approval(life, verb)
-        if status in ENDED:
+        if status in ENDED and origin != status:
             life.finished_at = now
             life.awaiting.clear()
             for other in self.jobs.values():

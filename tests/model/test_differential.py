@@ -31,6 +31,7 @@ from tests.model.words import (
     LeaseRef,
     Pick,
     PlannedCall,
+    acknowledge,
     built,
     cancel,
     cancel_ack,
@@ -133,6 +134,7 @@ orders = st.one_of(
     finishes,
     planned_call(cancel, jobs, words, reasons, st.booleans()),
     planned_call(revoke, jobs, words, reasons),
+    planned_call(acknowledge, jobs, words, reasons),
     st.one_of(planned_call(expire, jobs), planned_call(pass_deadline, jobs)),
 )
 checkpoints = planned_call(checkpoint, leases, st.integers(0, 3), json_texts, odd)
@@ -333,7 +335,7 @@ class StorePair(RuleBasedStateMachine):
             rows = self.both(lambda store, id=id: store.history(self.tenant, id))  # type: ignore[misc]
             ends.append((self.tenant, id, rows[-1].hash))
             self.left.seen.update(f"{row.from_status} → {row.to_status} by {row.verb}" for row in rows)
-        verdict = self.both(lambda store: store.verify(self.tenant))
+        verdict = self.both(lambda store: store.audit.verify(self.tenant))
         assert verdict.first_bad is None
         assert verdict.jobs == len(self.ids)
         self.end = head(ends)
@@ -386,6 +388,6 @@ def test_both_engines_have_the_same_head_after_the_same_script(rigs: tuple[Rig, 
             pair.finish([CompleteJob(lease.id, lease.fence, lease.worker) for lease in done])
             pair.clock.advance(dice.random())
         pair.teardown()
-    heads = [rig.run(rig.store.head()) for rig in rigs]
+    heads = [rig.run(rig.store.audit.head()) for rig in rigs]
     assert heads[0] == heads[1]
-    assert left.run(left.store.verify()) == right.run(right.store.verify())
+    assert left.run(left.store.audit.verify()) == right.run(right.store.audit.verify())

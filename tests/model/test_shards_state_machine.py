@@ -62,5 +62,5 @@ def rig(postgres: Postgres) -> Iterator[ShardsRig]:
 
 
 def test_a_router_over_two_shards_behaves_like_the_model(rig: ShardsRig) -> None:
-    run_state_machine_as_test(lambda: Machine(rig), settings=examples(60, 20, steps=rig.steps))  # type: ignore[arg-type]
+    run_state_machine_as_test(lambda: Machine(rig), settings=examples(60, 10, steps=rig.steps))  # type: ignore[arg-type]
     assert set(rig.homes) == set(SHARDS)

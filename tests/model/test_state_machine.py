@@ -185,6 +185,10 @@ class Machine(Script):
     def steer(self, words: PlannedCall) -> None:
         self._carry_out([self.planned_call(words)])
 
+    @rule(words=draws.acknowledgements)
+    def acknowledge(self, words: PlannedCall) -> None:
+        self._carry_out([self.planned_call(words)])
+
     @rule(agent=st.sampled_from(AGENTS), limit=draws.limits)
     def limit(self, agent: str, limit: Limit) -> None:
         self._limit(agent, limit)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from interlock.domain.decide import (
     AcknowledgeCancel,
+    AcknowledgeJob,
     CancelJob,
     CompleteJob,
     EnforceDeadline,
@@ -76,6 +77,10 @@ def cancel(id: str, actor: str, reason: str | None, force: bool) -> CancelJob:
 
 def revoke(id: str, actor: str, reason: str | None) -> RevokeLease:
     return RevokeLease(id, actor, reason)
+
+
+def acknowledge(id: str, actor: str, comment: str | None) -> AcknowledgeJob:
+    return AcknowledgeJob(id, actor, comment)
 
 
 def expire(id: str) -> ExpireLease:

@@ -80,7 +80,7 @@ class Checker:
 
     async def check(self, *, histories: bool = True, integrity: bool = False) -> None:
         """History, indexes and counts of all jobs agree."""
-        verdict = await self.store.verify(TENANT)
+        verdict = await self.store.audit.verify(TENANT)
         assert verdict.first_bad is None
         jobs = await self.everything()
         assert verdict[:2] == (len(jobs), sum(job.version for job in jobs))

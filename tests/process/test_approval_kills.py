@@ -13,7 +13,7 @@ from tests.process.crash_rounds import VERBS, Ledger, finish_remaining, listen, 
 from tests.process.test_kills import AHEAD, MAX_WAIT, orphans_gone
 from tests.support.workers import Member
 
-KILLS: Final = 24 if FAST else 72
+KILLS: Final = 2 * len(VERBS) if FAST else 72
 
 Property = Callable[[str, object], None]
 

@@ -127,7 +127,7 @@ async def check(store: Store, load: Load, owner: str) -> None:
     assert load.ended
     for job in jobs:
         check_history(job, await store.history(TENANT, job.id))
-    verdict = await store.verify(TENANT)
+    verdict = await store.audit.verify(TENANT)
     assert verdict == (len(jobs), sum(job.version for job in jobs), None)
     assert sum(sum(stats[1:10]) for stats in await store.registry.stats(TENANT)) == len(jobs)
     connection = await asyncpg.connect(owner)

@@ -154,7 +154,7 @@ async def test_a_job_commits_or_rolls_back_with_the_transaction_of_the_caller(
     assert not await exists(app, str(rolled_back.value))
     id = await way(dsn, note, commit=True)
     job = await app.job(id).refresh()
-    assert (job.agent_kind, job.agent_id, sorted(job.tags)) == ("planner", "ada", ["a b", 'c"d'])
+    assert (job.agent, sorted(job.tags)) == (("planner", "ada"), ["a b", 'c"d'])
     assert await interlock.Worker(app).run(drain=True) == 1
     assert await app.job(id).result(timeout=RETRY_SECONDS) == ODD
 

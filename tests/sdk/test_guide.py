@@ -17,10 +17,10 @@ pytest_plugins = ["pytester"]
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "write-tasks.md").read_text()
 PROGRAMS = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-PRINTED = ["hello ada, hello ada\n", "14 ['counting']\n", "True True queued\n"]
+PRINTED = ["hello ada, hello ada\n", "14 ['counting']\n", "0 the tide comes in \n", "True True queued\n"]
 
 
-@pytest.mark.parametrize(("program", "printed"), list(zip(PROGRAMS[:3], PRINTED, strict=True)))
+@pytest.mark.parametrize(("program", "printed"), list(zip(PROGRAMS[:4], PRINTED, strict=True)))
 def test_every_program_of_the_guide_does_what_it_describes(program: str, printed: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -31,12 +31,12 @@ def test_every_program_of_the_guide_does_what_it_describes(program: str, printed
 
 def test_the_test_of_the_guide_passes(pytester: pytest.Pytester) -> None:
     pytester.makeconftest('pytest_plugins = ["interlock.testing"]')
-    pytester.makepyfile(PROGRAMS[3])
+    pytester.makepyfile(PROGRAMS[4])
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
 def test_there_are_no_other_programs() -> None:
-    assert len(PROGRAMS) == 4
+    assert len(PROGRAMS) == 5
 
 
 @pytest.mark.parametrize("option", list(Options.__annotations__))

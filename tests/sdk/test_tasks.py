@@ -18,6 +18,7 @@ import interlock
 from interlock.domain.job import DEFAULT_MAX_ATTEMPTS
 from interlock.domain.lifecycle import Status
 from interlock.errors import IdempotencyKeyReuse, Invalid
+from interlock.sdk.values import time_of
 from tests.support.apps import TENANT, StoreApp
 from tests.support.eventually import RETRY_SECONDS
 from tests.support.stores import SECOND, ManualClock
@@ -128,8 +129,26 @@ async def test_two_tasks_of_one_name_are_rejected(app: StoreApp) -> None:
     @app.task
     def twin() -> None: ...
 
-    with pytest.raises(ValueError, match="two tasks are named 'twin'"):
+    here = r"[^ ]+<locals>\.\S+ \(\S+test_tasks\.py:\d+\)"
+    with pytest.raises(ValueError, match=rf"two tasks are named 'twin': {here} and {here}; .*@app\.task\(name=…\)"):
         app.task(name="twin")(lambda: None)
+    with pytest.raises(ValueError, match="two tasks are named 'twin'"):
+        app.task(priority=3)(twin.function)  # the same function with other options
+    assert app.tasks == {"twin": twin}
+
+
+async def test_a_module_that_is_loaded_again_repeats_its_declarations(app: StoreApp) -> None:
+    def load(priority: int = 3) -> None:
+        @app.task(priority=priority, fail_on=KeyError, schedule=interlock.Cron("0 7 * * *"))
+        async def again() -> int:
+            return 1
+
+    load()
+    first = app.tasks["again"]
+    load()
+    assert app.tasks["again"] is not first
+    with pytest.raises(ValueError, match="two tasks are named 'again'"):
+        load(priority=4)
 
 
 async def test_arguments_of_every_kind_round_trip(app: StoreApp) -> None:
@@ -258,12 +277,12 @@ async def test_options_become_fields_of_the_job(app: StoreApp, clock: ManualCloc
     async def full() -> None: ...
 
     job = await (await full.enqueue()).refresh()
-    assert (job.max_attempts, job.priority, job.timeout_seconds, tuple(job.requires)) == (5, 3, 60.0, ("gpu",))
-    assert (job.agent_kind, job.agent_id, tuple(job.tags), job.headers) == ("planner", "ada", ("nightly",), '{"k":"v"}')
+    assert (job.max_attempts, job.priority, job.timeout, job.requires) == (5, 3, timedelta(minutes=1), ("gpu",))
+    assert (job.agent, job.tags, job.headers) == (("planner", "ada"), ("nightly",), {"k": "v"})
     assert (job.affinity_key, job.repository, job.requested_by) == ("a", "org/repo", "cron")
-    assert job.expiry_delay_seconds == 2.0
+    assert job.expiry_delay == timedelta(seconds=2)
     other = await (await full.options(max_attempts=1, delay=60).enqueue()).refresh()
-    assert (other.max_attempts, other.priority, other.run_at) == (1, 3, clock.now + 60 * SECOND)
+    assert (other.max_attempts, other.priority, other.run_at) == (1, 3, time_of(clock.now + 60 * SECOND))
 
 
 async def test_unset_options_are_left_to_the_server(app: StoreApp) -> None:
@@ -271,7 +290,7 @@ async def test_unset_options_are_left_to_the_server(app: StoreApp) -> None:
     async def bare() -> None: ...
 
     job = await (await bare.enqueue()).refresh()
-    assert (job.max_attempts, job.priority, job.payload) == (DEFAULT_MAX_ATTEMPTS, 0, "{}")
+    assert (job.max_attempts, job.priority, job.payload) == (DEFAULT_MAX_ATTEMPTS, 0, {})
 
 
 def test_a_string_where_a_list_is_expected_is_not_split_into_letters(app: StoreApp) -> None:
@@ -328,8 +347,8 @@ async def test_an_agent_may_be_a_dict_and_an_option_of_none_is_unset(app: StoreA
     other: Any = {"agent": {"kind": "worker", "id": "bob"}, "headers": MappingProxyType({"k": "v"})}
     plain = await (await full.options(**unset).enqueue()).refresh()
     named = await (await full.options(**other).enqueue()).refresh()
-    assert (plain.agent_kind, tuple(plain.tags), plain.priority, full.options(**unset).has_key) == (None, (), 0, False)
-    assert (named.agent_kind, named.agent_id, named.headers) == ("worker", "bob", '{"k":"v"}')
+    assert (plain.agent, tuple(plain.tags), plain.priority, full.options(**unset).has_key) == (None, (), 0, False)
+    assert (named.agent, named.headers) == (("worker", "bob"), {"k": "v"})
 
 
 async def test_an_unknown_option_is_an_error(app: StoreApp) -> None:
@@ -402,7 +421,7 @@ async def test_a_result_of_another_type_than_declared_is_an_error_that_names_the
     await app.drain()
     with pytest.raises(Invalid, match=f"{handle.id} .*Expected `int`, got `str`"):
         await handle.result(timeout=timedelta(seconds=RETRY_SECONDS))
-    assert (await handle.refresh()).result == '"much"'
+    assert (await handle.refresh()).result == "much"
 
 
 async def test_a_failed_job_raises_its_error(app: StoreApp) -> None:

@@ -152,6 +152,22 @@ async def test_an_app_under_test_is_adopted_and_released(tmp_path: Path) -> None
     assert (tmp_path / "real.db").exists()
 
 
+async def test_limits_and_budgets_of_an_adopted_app_exist_when_a_test_enqueues(interlock_app: MemoryApp) -> None:
+    real = interlock.App("sqlite:///unused.db")
+
+    @real.task(limits=[real.limit("provider", concurrency=2)], budgets=[real.budget("nightly", {"usd": 20})])
+    async def work() -> int:
+        return 1
+
+    await interlock_app.limits.set("provider", concurrency=9)
+    interlock_app.adopt(real)
+    handle = await work.enqueue()
+    assert await interlock_app.run_until_idle() == 1
+    assert await handle.result(timeout=RETRY_SECONDS) == 1
+    assert (await interlock_app.limits.get("provider")).concurrency == 9
+    assert (await interlock_app.budgets.get("nightly")).amount == {"usd": 20}
+
+
 async def test_a_parent_and_its_children_run_until_idle(interlock_app: MemoryApp) -> None:
     app = interlock_app
 

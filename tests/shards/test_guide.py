@@ -12,8 +12,9 @@ from pathlib import Path
 import asyncpg
 
 from interlock.config import PREFIX
+from tests.support.console import ID, without_ids_and_times
 from tests.support.postgres import OWNER, Postgres
-from tests.test_docs import DOCS, ID, blocks, without_ids_and_times
+from tests.test_docs import DOCS, blocks
 
 
 async def make(postgres: Postgres, *names: str) -> None:

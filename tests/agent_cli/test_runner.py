@@ -1,0 +1,358 @@
+"""A command runs for each job: payload in, output, usage, files and result out; its process tree ends with the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from interlock.agent_cli.process import MARK
+from interlock.agent_cli.runner import AgentOptions, declare
+from interlock.client.port import JobRequest
+from interlock.domain.approval import ApprovalFilter, Decision
+from interlock.domain.job import Job
+from interlock.domain.lifecycle import Status
+from interlock.domain.principal import local
+from interlock.storage.contract import Store
+from interlock.storage.object_store.s3 import S3Objects
+from interlock.wire import LimitUse
+from interlock.wire.limits import LimitRequest
+from tests.support.apps import TENANT, StoreApp
+from tests.support.eventually import RETRY_SECONDS, eventually
+
+FAKE = str(Path(__file__).with_name("fake_cli.py"))
+
+
+class Rig:
+    """An app whose jobs of type `agent` run the fake CLI."""
+
+    def __init__(self, app: StoreApp, directory: Path) -> None:
+        self.app, self.directory = app, directory
+
+    def declare(self, adapter: Any, *words: str, **options: Any) -> None:
+        command = (sys.executable, FAKE, adapter, *words)
+        declare(self.app, "agent", AgentOptions(adapter, command, work_dir=self.directory, keep="always", **options))
+
+    async def enqueue(self, payload: Any, **fields: Any) -> str:
+        client = await self.app.client()
+        request = JobRequest(type="agent", payload=msgspec.Raw(json.dumps(payload).encode()), **fields)
+        (made,) = await client.jobs.enqueue([request])
+        return made.id
+
+    async def run(self, payload: Any, **fields: Any) -> Job:
+        id = await self.enqueue(payload, **fields)
+        await self.app.drain()
+        return await self.app.job(id)
+
+    def work(self, id: str) -> Path:
+        return self.directory / id / "work"
+
+    def payload(self, id: str) -> Any:
+        return json.loads((self.directory / id / "payload.json").read_text())
+
+    def has_begun(self, id: str) -> bool:
+        return (self.work(id) / "waiting").exists()
+
+    def runs(self, id: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.work(id) / "runs.log").read_text().splitlines()]
+
+
+@pytest.fixture
+async def rig(store: Store, tmp_path: Path) -> AsyncIterator[Rig]:
+    app = StoreApp(store, S3Objects.in_memory())
+    yield Rig(app, tmp_path / "jobs")
+    await app.close()
+
+
+def marked(job_id: str) -> list[int]:
+    """The live processes of a job."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                if f"{MARK}={job_id}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def result(job: Job) -> Any:
+    assert job.status == Status.SUCCEEDED, job.error
+    return json.loads(job.result or "null")
+
+
+async def test_a_run_reports_result_usage_and_files_and_saves_its_session(rig: Rig) -> None:
+    rig.declare("claude")
+    job = await rig.run({"prompt": "hello"})
+    assert result(job) == "done: hello"
+    used = json.loads(job.usage or "{}")
+    assert (used["usd"], used["tokens"], used["input_tokens"]) == (0.5, 120, 100)
+    (run,) = rig.runs(job.id)
+    assert json.loads(job.checkpoint or "{}")["session"] == run["session"]
+    (file,) = await rig.app.engine.artifacts.list(TENANT, job.id)
+    assert file.name == "report.txt"
+
+
+async def test_a_used_up_quota_releases_the_job_until_the_reset_and_the_next_run_resumes(rig: Rig) -> None:
+    rig.declare("claude")
+    job = await rig.run("quota")
+    assert (job.status, job.attempt) == (Status.QUEUED, 1)
+    client = await rig.app.client()
+    await client.jobs.run_now(job.id)
+    await rig.app.drain()
+    job = await rig.app.job(job.id)
+    assert result(job) == "done: quota"
+    assert [run["resumed"] for run in rig.runs(job.id)] == [False, True]
+    assert json.loads(job.usage or "{}")["usd"] == 1.0
+
+
+async def test_a_limit_without_a_reset_releases_the_job_for_the_given_delay(rig: Rig) -> None:
+    rig.declare("claude", rate_limit_delay=1234.0)
+    job = await rig.run("busy")
+    assert (job.status, job.attempt, job.releases) == (Status.QUEUED, 1, 0)
+    assert job.run_at - job.updated_at == 1234 * 1_000_000
+
+
+@pytest.mark.parametrize("named", [None, "provider"])
+async def test_a_used_up_quota_holds_the_limit_that_the_job_names(rig: Rig, named: str | None) -> None:
+    limits = (await rig.app.client()).limits
+    await limits.set("provider", LimitRequest(concurrency=5))
+    rig.declare("claude", limit=named)
+    job = await rig.run("quota", limits=[LimitUse(name="provider")])
+    assert (job.status, job.attempt, job.releases) == (Status.QUEUED, 1, 0)
+    held = (await limits.get("provider")).state.held_until
+    assert held is not None
+    assert 3000 < (held - job.updated_at) / 1_000_000 < 3700
+
+
+async def test_a_job_that_does_not_name_the_limit_is_only_released(rig: Rig) -> None:
+    limits = (await rig.app.client()).limits
+    await limits.set("provider", LimitRequest(concurrency=5))
+    rig.declare("claude", limit="provider")
+    job = await rig.run("quota")
+    assert (job.status, job.attempt) == (Status.QUEUED, 1)
+    assert (await limits.get("provider")).state.held_until is None
+
+
+async def test_the_output_is_a_stream(rig: Rig) -> None:
+    rig.declare("plain", environment={"KEY": "key-of-the-model"})
+    job = await rig.run("environment")
+    text = b"".join(chunk.data for chunk in await streamed(rig, job)).decode()
+    assert json.loads(text)["INTERLOCK_JOB_ID"] == job.id
+    assert "key-of-the-model" not in text
+    much = await rig.run("much")
+    assert result(much) == "last line"
+    text = b"".join(chunk.data for chunk in await streamed(rig, much)).decode()
+    assert text.endswith("[further output is not recorded]\n")
+    assert len(text) < 5_000_000
+
+
+async def streamed(rig: Rig, job: Job) -> list[Any]:
+    found: list[Any] = []
+    while page := await rig.app.store.streams.chunks(
+        TENANT, job.id, "output", after=found[-1].offset if found else -1, limit=200
+    ):
+        found += page
+    return found
+
+
+async def test_each_job_has_a_worktree_and_a_branch_that_stays(rig: Rig, tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+
+    def git(*words: str) -> str:
+        name = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        return subprocess.run(
+            ["git", "-C", str(repository), *name, *words], check=True, capture_output=True, text=True
+        ).stdout
+
+    repository.mkdir()
+    git("init", "-q", "-b", "main")
+    (repository / "README").write_text("read me")
+    git("add", "README")
+    git("commit", "-qm", "begin")
+    rig.declare("plain", repository=repository)
+    first, second = await rig.run("commit"), await rig.run("commit")
+    assert result(first) == result(second) == "read me"
+    for job in (first, second):
+        assert git("show", f"interlock/{job.id}:made.txt") == "made"
+        (file,) = await rig.app.engine.artifacts.list(TENANT, job.id)
+        assert file.name == "log.txt"
+    assert not (repository / "made.txt").exists()
+
+
+@pytest.mark.parametrize("decision", [Decision.APPROVE, Decision.DENY])
+async def test_a_tool_call_waits_for_its_approval_without_a_process(rig: Rig, decision: Decision) -> None:
+    rig.declare("claude", approve_tools="Bash")
+    job = await rig.run("tool")
+    assert (job.status, job.worker) == (Status.WAITING_FOR_APPROVAL, None)
+    assert marked(job.id) == []
+    (approval,) = await rig.app.engine.approvals.list(TENANT, ApprovalFilter(job_id=job.id))
+    assert json.loads(approval.details or "")["input"] == {"command": "echo t2"}
+    await rig.app.engine.approvals.decide(local(TENANT), approval.id, decision, comment="because")
+    await rig.app.drain()
+    job = await rig.app.job(job.id)
+    answer = json.loads(result(job))
+    used = json.loads(job.usage or "{}")
+    assert (used["usd"], used["input_tokens"]) == (1.0, 200)  # of both runs
+    assert answer["permissionDecision"] == {"approve": "allow", "deny": "deny"}[decision.value]
+    assert answer["permissionDecisionReason"] == "because"
+    assert "echo t1" in answer["additionalContext"]  # the call that the CLI has dropped
+    assert rig.runs(job.id)[1]["prompt"] == ""
+
+
+async def test_a_session_that_is_gone_is_replaced_by_a_new_one(rig: Rig) -> None:
+    rig.declare("claude")
+    job = await rig.run("quota")
+    for known in rig.work(job.id).glob("session-*"):
+        known.unlink()
+    await (await rig.app.client()).jobs.run_now(job.id)
+    await rig.app.drain()
+    assert [run["resumed"] for run in rig.runs(job.id)] == [False, True, False]
+
+
+async def test_a_json_line_with_another_line_inside_is_read(rig: Rig) -> None:
+    rig.declare("claude")
+    job = await rig.run("split")
+    events = await rig.app.engine.progress.events(TENANT, job.id)
+    assert "put together" in [event.message for event in events]
+
+
+async def test_the_budget_is_passed_on_and_a_spent_one_fails_the_job(rig: Rig) -> None:
+    rig.declare("claude", max_usd=0.5)
+    job = await rig.run("quota")
+    words = rig.runs(job.id)[0]["words"]
+    assert words[words.index("--max-budget-usd") + 1] == "0.500000"
+    await (await rig.app.client()).jobs.run_now(job.id)
+    await rig.app.drain()
+    job = await rig.app.job(job.id)
+    assert (job.status, json.loads(job.error or "{}")["kind"]) == (Status.FAILED, "budget_exceeded")
+
+
+async def test_the_command_sees_the_job_and_no_secret_of_the_worker(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INTERLOCK_TOKEN", "secret-of-the-worker")
+    rig.declare("plain", environment={"MODEL_KEY": "key-of-the-model"})
+    job = await rig.run({"prompt": "environment", "x": 1})
+    shown = json.loads(result(job))
+    assert "INTERLOCK_TOKEN" not in shown
+    assert (shown["INTERLOCK_JOB_ID"], shown["INTERLOCK_JOB_TYPE"]) == (job.id, "agent")
+    assert shown["INTERLOCK_JOB_PAYLOAD"] == str(rig.directory / job.id / "payload.json")
+    assert rig.payload(job.id) == {"prompt": "environment", "x": 1}
+    events = await rig.app.engine.progress.events(TENANT, job.id)
+    written = json.dumps([event.message for event in events]) + (job.result or "")
+    assert "key-of-the-model" not in written
+    assert "secret-of-the-worker" not in written
+    assert shown["MODEL_KEY"] == "***"
+
+
+@pytest.mark.parametrize(("prompt", "wanted"), [("bytes", "caf\ufffd \ufffd"), ("much", "last line")])
+async def test_output_that_is_not_text_or_very_long_is_read_in_bounded_memory(
+    rig: Rig, prompt: str, wanted: str
+) -> None:
+    rig.declare("plain")
+    assert result(await rig.run(prompt)) == wanted
+
+
+async def test_arguments_come_from_the_payload_but_never_become_options(rig: Rig) -> None:
+    rig.declare("plain", "--file", "{file}")
+    job = await rig.run({"prompt": "arguments", "file": "a b.txt"})
+    assert json.loads(result(job)) == ["--file", "a b.txt"]
+    job = await rig.run({"prompt": "arguments", "file": "--force"})
+    assert (job.status, json.loads(job.error or "{}")["kind"]) == (Status.FAILED, "invalid_payload")
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("1", Status.DEAD_LETTER), ("65", Status.FAILED), ("75", Status.QUEUED), ("127", Status.FAILED)],
+)
+async def test_exit_codes_decide_about_the_next_attempt(rig: Rig, code: str, status: Status) -> None:
+    rig.declare("plain")
+    job = await rig.run(code, max_attempts=1)
+    assert job.status == status
+    if status is not Status.QUEUED:
+        assert f"exit code {code}: wrong" in (job.error or "")
+
+
+async def test_a_silent_command_is_ended(rig: Rig) -> None:
+    rig.declare("plain", idle_timeout=timedelta(milliseconds=300).total_seconds())
+    job = await rig.run("tree", max_attempts=1)
+    assert job.status == Status.DEAD_LETTER
+    assert "wrote nothing" in (job.error or "")
+    assert marked(job.id) == []
+
+
+async def test_a_cancel_ends_the_whole_process_tree(rig: Rig) -> None:
+    rig.declare("plain")
+    id = await rig.enqueue("tree")
+    async with rig.app.working():
+
+        async def begun() -> bool:
+            return rig.has_begun(id) and len(marked(id)) >= 5
+
+        await eventually(begun)
+        await (await rig.app.client()).jobs.cancel(id)
+        await rig.app.until(id, Status.CANCELLED)
+    assert marked(id) == []
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + RETRY_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("also_supervisor", [False, True])
+def test_the_tree_ends_when_the_worker_is_killed_and_the_next_run_resumes(
+    tmp_path: Path, also_supervisor: bool
+) -> None:
+    """A real worker process on SQLite; its supervisor, if killed too, leaves processes that the next run ends."""
+    database, directory = f"sqlite:///{tmp_path}/jobs.db", tmp_path / "jobs"
+    interlock = [sys.executable, "-m", "interlock"]
+    environment = {**os.environ, "INTERLOCK_DATABASE": database}
+    enqueue = [*interlock, "jobs", "add", "agent", '"wait"', "--json"]
+    subprocess.run([*interlock, "migrate"], env=environment, check=True, capture_output=True)
+    made = subprocess.run(enqueue, env=environment, check=True, capture_output=True, text=True)
+    id = json.loads(made.stdout)["id"]
+    words = ["--type", "agent", "--adapter", "claude", "--work-dir", str(directory), "--keep", "always", "--lease", "2"]
+    command = [*interlock, "agent", "run", *words, "--drain", "--", sys.executable, FAKE, "claude"]
+    worker = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        wait_for((directory / id / "work" / "waiting").exists)
+        if also_supervisor:
+            for pid in marked(id):
+                if "supervisor.py" in Path(f"/proc/{pid}/cmdline").read_text():
+                    os.kill(pid, signal.SIGKILL)
+    finally:
+        worker.kill()
+        worker.wait()
+
+    wait_for(lambda: marked(id) == [])
+
+    def succeeded() -> bool:
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+        shown = subprocess.run(
+            [*interlock, "jobs", "show", id, "--json"], env=environment, check=True, capture_output=True, text=True
+        )
+        return bool(json.loads(shown.stdout)["status"] == "succeeded")
+
+    wait_for(succeeded)
+    runs = [json.loads(line) for line in (directory / id / "work" / "runs.log").read_text().splitlines()]
+    assert [run["resumed"] for run in runs] == [False, True]
+    assert runs[0]["session"] == runs[1]["session"]
+
+
+@pytest.mark.parametrize("adapter", ["codex", "gemini", "plain"])
+async def test_a_limit_of_cost_that_the_adapter_cannot_keep_is_rejected(rig: Rig, adapter: str) -> None:
+    with pytest.raises(ValueError, match=f"--max-usd does not work with {adapter}"):
+        rig.declare(adapter, max_usd=1.0)

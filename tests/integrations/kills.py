@@ -1,0 +1,140 @@
+"""A worker that is killed at random calls of a run, and what must hold whatever was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import interlock
+from interlock.domain.lifecycle import TERMINAL, Status
+from tests.integrations.model_server import PARALLEL, TURNS, Call, ModelServer
+from tests.support.eventually import RETRY_SECONDS, eventually
+
+ROOT = Path(__file__).parents[2]
+KILLS = 10 if os.environ.get("INTERLOCK_TEST_LONG") else 3
+MAX_DELAY = 0.03  # between a response and the kill: saving a step takes less
+
+
+class Rig:
+    """A model, a worker process for the tasks of a module, and an app on the same database."""
+
+    def __init__(self, module: str, url: str, model: ModelServer, app: interlock.App, directory: Path) -> None:
+        self.url, self.model, self.app = url, model, app
+        self.kills: list[str] = []
+        self._module, self._pid_file, self._log = module, directory / "pid", directory / "worker.log"
+        self._dice = random.Random()
+        self._lock, self._armed, self._was_killed = threading.Lock(), False, threading.Event()
+        self._program: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("wb") as log:
+            self._program = subprocess.Popen(
+                [sys.executable, "-m", "tests.integrations.worker_program", self._module, str(self._pid_file)],
+                cwd=ROOT,
+                env={**os.environ, "JOBS": self.url, "MODEL": self.model.url, "OPENAI_API_KEY": "none"},
+                stderr=log,
+            )
+
+    def stop(self) -> None:
+        if self._program is not None:
+            self._program.kill()
+            self._program.wait()
+        if self._pid_file.exists():
+            try:
+                os.kill(int(self._pid_file.read_text()), signal.SIGKILL)
+            except ProcessLookupError:
+                return
+
+    async def run(self, type: str, *, kills: int = 0, **payload: Any) -> interlock.Job:
+        """Run a job to its end, or to its next approval, and kill the worker meanwhile."""
+        handle = await self.app.tasks[type].enqueue(**payload)
+        return await self.follow(handle, kills=kills)
+
+    async def follow(self, handle: interlock.JobHandle[Any], *, kills: int = 0) -> interlock.Job:
+        left = kills
+        self._arm(left)
+        async with asyncio.timeout(RETRY_SECONDS):
+            while True:
+                job = await handle.refresh()
+                if job.status in TERMINAL or job.status is Status.WAITING_FOR_APPROVAL:
+                    self._armed = False
+                    assert self._log.read_text().count("Traceback") == 0, self._log.read_text()
+                    return job
+                if self._program is not None and self._program.poll() is not None:
+                    raise AssertionError(self._log.read_text())
+                if self._was_killed.is_set():
+                    self._was_killed.clear()
+                    await self._give_up_lease(handle)
+                    left -= 1
+                    self._arm(left)
+                await asyncio.sleep(0.01)
+
+    async def _give_up_lease(self, handle: interlock.JobHandle[Any]) -> None:
+        """End the lease of a killed worker now instead of at its expiry, and its delay with it."""
+        client = await self.app.client()
+        job = await handle.refresh()
+        if job.status is Status.RUNNING:
+            await client.jobs.revoke(job.id, reason="the worker was killed")
+
+    def _arm(self, left: int) -> None:
+        with self._lock:
+            self._armed = left > 0
+        self.model.before = self._maybe_before
+        self.model.after = self._maybe_after
+
+    def _maybe_before(self, call: Call) -> None:
+        if self._dice.random() < 0.15:
+            self._kill("before", call)
+
+    def _maybe_after(self, call: Call) -> None:
+        if self._dice.random() < 0.25:
+            time.sleep(self._dice.uniform(0, MAX_DELAY))
+            self._kill("after", call)
+
+    def _kill(self, when: str, call: Call) -> None:
+        with self._lock:
+            if not self._armed:
+                return
+            self._armed = False
+            self.kills.append(f"{when} {call.kind} {call.turn}.{call.number}")
+            os.kill(int(self._pid_file.read_text()), signal.SIGKILL)
+            self._was_killed.set()
+
+
+def check_calls(calls: list[Call]) -> None:
+    """No call is repeated once a call that needs its result was made: then it was finished and saved."""
+    seen: set[Call] = set()
+    for call in calls:
+        later = {one for one in seen if one.turn > call.turn or (one.turn == call.turn and one.kind > call.kind)}
+        assert not later, f"{call} was repeated after {sorted(later)}: {calls}"
+        seen.add(call)
+    wanted = {Call("model", turn) for turn in range(1, TURNS + 2)}
+    wanted |= {Call("tool", turn, number) for turn in range(1, TURNS + 1) for number in range(1, PARALLEL + 1)}
+    assert seen == wanted
+
+
+@asynccontextmanager
+async def rigged(module: str, url: str, model: ModelServer, directory: Path) -> AsyncIterator[Rig]:
+    """A rig whose worker runs for as long as the block lasts."""
+    async with interlock.App(url) as app:
+        client = await app.client()
+        await client.now()  # the database is there before the worker
+        rig = Rig(module, url, model, app, directory)
+        rig.start()
+        try:
+            yield rig
+        finally:
+            await asyncio.to_thread(rig.stop)
+
+
+__all__ = ["KILLS", "Rig", "check_calls", "eventually", "rigged"]

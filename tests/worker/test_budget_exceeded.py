@@ -1,0 +1,44 @@
+"""BudgetExceeded: a run stops at a step once a budget is spent, and continues when it was raised."""
+
+from __future__ import annotations
+
+import interlock
+from interlock.domain.lifecycle import Status
+from interlock.wire.budgets import BudgetRequest
+from tests.support.apps import StoreApp
+from tests.support.stores import ManualClock
+
+
+async def test_a_run_stops_at_the_next_step_and_continues_after_a_raise(app: StoreApp, clock: ManualClock) -> None:
+    client, done, seen = await app.client(), list[int](), list[str]()
+    await client.budgets.set("team", BudgetRequest(amount={"usd": 10.0}))
+
+    @app.task(budgets=["team"], max_attempts=1)
+    async def work(ctx: interlock.Context) -> float:
+        def call(n: int) -> int:
+            done.append(n)
+            ctx.usage(usd=6.0)
+            return n
+
+        try:
+            for n in range(4):
+                await ctx.step(f"call {n}", call, n)
+        except interlock.BudgetExceeded as error:
+            seen.append(error.job_id)
+            raise
+        return float(len(done))
+
+    handle = await work.enqueue()
+    await app.drain()
+    assert (done, seen) == ([0, 1], [handle.id])
+    job = await app.job(handle.id)
+    assert (job.status, job.attempt, job.releases) == (Status.QUEUED, 1, 0)
+    assert (await client.budgets.get("team")).spent == {"usd": 12.0}
+    clock.advance(2)
+    await app.drain()
+    assert done == [0, 1]
+    await client.budgets.raise_by("team", {"usd": 10.0})
+    await app.drain()
+    job = await app.job(handle.id)
+    assert (job.status, job.usage) == (Status.SUCCEEDED, '{"usd":24.0}')
+    assert (await client.budgets.get("team")).spent == {"usd": 24.0}
