@@ -9,7 +9,7 @@ COPY src src
 RUN /interlock/bin/pip install --no-cache-dir --no-deps .
 
 FROM python:3.12-slim
-RUN useradd --system --uid 10001 --home-dir /data --create-home interlock
+RUN useradd --uid 10001 --home-dir /data --create-home --shell /usr/sbin/nologin interlock
 COPY --from=build /interlock /interlock
 ENV PATH=/interlock/bin:$PATH PYTHONUNBUFFERED=1
 USER interlock

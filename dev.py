@@ -152,6 +152,9 @@ def test(*, fast: bool, long: bool, arguments: Sequence[str]) -> int:
     """
     setup()
     browser()
+    promtool()
+    if long:
+        containers()
     checked = 0 if fast or long else check()
     command = ["pytest", "-n", str(worker_count()), "--dist", "worksteal", *arguments]
     say(shlex.join(command) + (" (long form)" if long else ""))
@@ -159,6 +162,19 @@ def test(*, fast: bool, long: bool, arguments: Sequence[str]) -> int:
     if checked and not tested:
         say("tests passed, but the checks above failed")
     return checked or tested
+
+
+def prove(*, only: str | None, postgres: Path | None, arguments: Sequence[str]) -> int:
+    """Run the long form of the tests, then the campaign, and return the first failure."""
+    if postgres is not None:
+        os.environ["INTERLOCK_TEST_POSTGRES_BIN"] = str(postgres.resolve())
+    tested = test(fast=False, long=True, arguments=arguments if only == "tests" else []) if only != "campaign" else 0
+    if only == "tests":
+        return tested
+    setup()
+    command = ["campaign", *arguments]
+    say(shlex.join(["python", "-m", *command]))
+    return tested or call([BIN / "python", "-m", *command])
 
 
 def browser() -> None:
@@ -173,6 +189,33 @@ def browser() -> None:
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
     call([apt, "update", "-qq"], env=quiet)
     call([apt, "install", "-y", "-qq", "--no-install-recommends", "chromium"], env=quiet)
+
+
+def promtool() -> None:
+    """Have a promtool for the tests of the alert rules, without the service that Debian's package starts."""
+    apt, unpack = shutil.which("apt-get"), shutil.which("dpkg-deb")
+    if (BIN / "promtool").exists() or shutil.which("promtool") or apt is None or unpack is None:
+        return
+    say("unpacking promtool for the tests of the alert rules (Debian's package prometheus)")
+    with tempfile.TemporaryDirectory() as folder:
+        if subprocess.call([apt, "download", "-qq", "prometheus"], cwd=folder):
+            subprocess.call([apt, "update", "-qq"])
+            subprocess.call([apt, "download", "-qq", "prometheus"], cwd=folder)
+        for package in Path(folder).glob("*.deb"):
+            subprocess.call([unpack, "-x", package, folder])
+            shutil.copy(Path(folder) / "usr" / "bin" / "promtool", BIN / "promtool")
+
+
+def containers() -> None:
+    """Have what builds and runs the image without a daemon; where we may not install it, the test says so."""
+    tools = [name for name in ("buildah", "podman", "runc", "mmdebstrap") if shutil.which(name) is None]
+    apt = shutil.which("apt-get")
+    if not tools or apt is None or os.geteuid() != 0:
+        return
+    say(f"installing {', '.join(tools)} for the test of the image (Debian's packages)")
+    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    call([apt, "update", "-qq"], env=quiet)
+    call([apt, "install", "-y", "-qq", "--no-install-recommends", *tools, "iproute2"], env=quiet)
 
 
 def worker_count() -> int:
@@ -240,7 +283,15 @@ def parser() -> argparse.ArgumentParser:
     add("up", "set up, then serve and run the demo on SQLite in the current directory", passes_on="`interlock up`")
     tests = add("test", "set up, then run the checks and every test", passes_on="pytest")
     tests.add_argument("--fast", action="store_true", help="skip the checks of format, lint and types")
-    add("prove", "set up, then run every test in its long form (an hour or more)", passes_on="pytest")
+    proofs = add(
+        "prove",
+        "set up, then run every test in its long form and the campaign (many hours)",
+        passes_on="the campaign (parts, --seed, --size, --hours), or with `--only tests` to pytest",
+    )
+    proofs.add_argument("--only", choices=("tests", "campaign"), help="run only this half")
+    proofs.add_argument(
+        "--postgres", type=Path, metavar="DIR", help="directory with the programs of another PostgreSQL (15 or newer)"
+    )
     add("docs", "set up, then build the documentation site into site/", passes_on="`mkdocs build`")
     add("check", "set up, then check formatting, lint and types")
     add("bench", "set up, then run the benchmarks: all, or `engines`, `worker` or `peers`", passes_on="each of them")
@@ -255,7 +306,7 @@ def run(command: str, options: argparse.Namespace, passed_on: Sequence[str]) -> 
     if command == "test":
         return test(fast=options.fast, long=False, arguments=passed_on)
     if command == "prove":
-        return test(fast=False, long=True, arguments=passed_on)
+        return prove(only=options.only, postgres=options.postgres, arguments=passed_on)
     if command == "check":
         return check()
     if command == "docs":

@@ -86,7 +86,7 @@ class Ours:
         if drained:
             open_ = tuple(status for status in Status if status not in TERMINAL)
             _expect("jobs left over", len(await self._store.find(TENANT, Filter(statuses=open_, limit=1))), 0)
-        verdict = await self._store.verify()
+        verdict = await self._store.audit.verify()
         if verdict.first_bad is not None:
             raise BenchFailed(f"the audit found a bad row: {verdict.first_bad}")
         _expect("jobs in the audit", verdict.jobs, self.added)

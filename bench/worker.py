@@ -118,7 +118,7 @@ async def drain(engine: EngineName, home: Home, jobs: int) -> list[Figure]:
                 seconds[tenant] += time.perf_counter() - began
             if done != count:
                 raise BenchFailed(f"{done} of {count} jobs were drained")
-    if (bad := (await home.store.verify()).first_bad) is not None:
+    if (bad := (await home.store.audit.verify()).first_bad) is not None:
         raise BenchFailed(f"the audit found a bad row: {bad}")
     rates = {tenant: jobs // TURNS * TURNS / spent for tenant, spent in seconds.items()}
     about = f"{rates['default']:,.0f} of {rates[STORE]:,.0f} jobs/s"

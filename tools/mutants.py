@@ -6,7 +6,8 @@
     python tools/mutants.py --sample 20 --seed 7  some of them, in an order that the seed decides
 
 A fault is a `[[fault]]` table: `name`, `file`, `old` and `new` text, and `tests`, the files that must fail. `old` must
-occur exactly once in the file; a fault that does not is reported as stale. A missed fault is a missing test.
+occur exactly once in the file; a fault that does not is reported as stale. A missed fault is a missing test; `hung`
+means that the tests met the time limit: repeat it with a longer one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[1]
 TABLES: Final = ROOT / "tools" / "mutants"
-COPIED: Final = ("src", "tests", "docs", "bench", "tools", "deploy", "requirements")
+COPIED: Final = ("src", "tests", "docs", "bench", "campaign", "tools", "deploy", "requirements")
 PYTEST: Final = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", "--tb=no")
 ALL_PASSED: Final = 0
 SOME_FAILED: Final = 1
@@ -94,7 +95,7 @@ def try_fault(tree: Path, fault: Fault, seconds: float) -> tuple[str, str]:
     finally:
         file.write_text(before)
     if code is None:
-        return "caught", ""  # the tests hang
+        return "hung", ""  # caught by a test that waits, or not tried because the machine is busy
     if code == ALL_PASSED:
         return "missed", ""
     return ("caught", "") if code == SOME_FAILED else ("error", output)
@@ -126,7 +127,7 @@ def main() -> int:
     if options.list:
         print(f"{len(chosen)} faults, {len(stale)} stale")
         return 1 if stale else 0
-    verdicts: dict[str, list[str]] = {"caught": [], "missed": [], "error": []}
+    verdicts: dict[str, list[str]] = {"caught": [], "missed": [], "error": [], "hung": []}
     with tempfile.TemporaryDirectory(prefix="interlock-mutants-") as directory:
         tree = Path(directory) / "tree"
         tree.mkdir()
