@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import interlock
+from interlock.domain.decide import RevokeLease
 from interlock.domain.lifecycle import TERMINAL, Status
 from tests.integrations.model_server import PARALLEL, TURNS, Call, ModelServer
 from tests.support.eventually import RETRY_SECONDS, eventually
 
 ROOT = Path(__file__).parents[2]
-KILLS = 10 if os.environ.get("INTERLOCK_TEST_LONG") else 3
+KILLS = 10
+LAST_CALL = Call("model", TURNS + 1)
 MAX_DELAY = 0.03  # between a response and the kill: saving a step takes less
 
 
@@ -33,7 +35,8 @@ class Rig:
         self.kills: list[str] = []
         self._module, self._pid_file, self._log = module, directory / "pid", directory / "worker.log"
         self._dice = random.Random()
-        self._lock, self._armed, self._was_killed = threading.Lock(), False, threading.Event()
+        self._lock, self._armed, self._left = threading.Lock(), False, 0
+        self._killed: int | None = None  # the process of a worker whose lease is still to be given up
         self._program: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -43,17 +46,13 @@ class Rig:
                 cwd=ROOT,
                 env={**os.environ, "JOBS": self.url, "MODEL": self.model.url, "OPENAI_API_KEY": "none"},
                 stderr=log,
+                start_new_session=True,
             )
 
     def stop(self) -> None:
         if self._program is not None:
-            self._program.kill()
+            os.killpg(self._program.pid, signal.SIGKILL)  # with the worker, also one that was forked right now
             self._program.wait()
-        if self._pid_file.exists():
-            try:
-                os.kill(int(self._pid_file.read_text()), signal.SIGKILL)
-            except ProcessLookupError:
-                return
 
     async def run(self, type: str, *, kills: int = 0, **payload: Any) -> interlock.Job:
         """Run a job to its end, or to its next approval, and kill the worker meanwhile."""
@@ -61,43 +60,54 @@ class Rig:
         return await self.follow(handle, kills=kills)
 
     async def follow(self, handle: interlock.JobHandle[Any], *, kills: int = 0) -> interlock.Job:
-        left = kills
-        self._arm(left)
+        self._left = kills
+        self._arm()
         async with asyncio.timeout(RETRY_SECONDS):
             while True:
                 job = await handle.refresh()
-                if job.status in TERMINAL or job.status is Status.WAITING_FOR_APPROVAL:
-                    self._armed = False
+                is_over = job.status in TERMINAL or job.status is Status.WAITING_FOR_APPROVAL
+                if is_over and not self._armed:  # the last kill may come after the end
+                    assert len(self.kills) == kills, self.kills
                     assert self._log.read_text().count("Traceback") == 0, self._log.read_text()
                     return job
                 if self._program is not None and self._program.poll() is not None:
                     raise AssertionError(self._log.read_text())
-                if self._was_killed.is_set():
-                    self._was_killed.clear()
-                    await self._give_up_lease(handle)
-                    left -= 1
-                    self._arm(left)
+                if self._killed is not None and self._pid() != self._killed and await self._give_up_lease(handle):
+                    self._killed = None
+                    self._left -= 1
+                    self._arm()
                 await asyncio.sleep(0.01)
 
-    async def _give_up_lease(self, handle: interlock.JobHandle[Any]) -> None:
-        """End the lease of a killed worker now instead of at its expiry, and its delay with it."""
-        client = await self.app.client()
-        job = await handle.refresh()
-        if job.status is Status.RUNNING:
-            await client.jobs.revoke(job.id, reason="the worker was killed")
+    async def _give_up_lease(self, handle: interlock.JobHandle[Any]) -> bool:
+        """End the lease of a worker that has ended, now instead of at its expiry; return whether it is over.
 
-    def _arm(self, left: int) -> None:
+        A call that the worker sent before it was killed may end the lease too, and the next worker may lease the job
+        then: so only this lease is ended, and the job is read again if it was not.
+        """
+        job = await handle.refresh()
+        if job.worker != f"worker/{self._killed}":
+            return True
+        await asyncio.to_thread(self.model.settle)
+        client: Any = await self.app.client()
+        order = RevokeLease(job.id, "user:test", "the worker was killed", below=job.fence + 1)
+        await client.engine.store.carry_out((await client.me()).tenant, [order])
+        return False
+
+    def _pid(self) -> int:
+        return int(self._pid_file.read_text())
+
+    def _arm(self) -> None:
         with self._lock:
-            self._armed = left > 0
+            self._armed = self._left > 0
         self.model.before = self._maybe_before
         self.model.after = self._maybe_after
 
     def _maybe_before(self, call: Call) -> None:
-        if self._dice.random() < 0.15:
+        if self._dice.random() < 0.3 or (call == LAST_CALL and self._left > 1):
             self._kill("before", call)
 
     def _maybe_after(self, call: Call) -> None:
-        if self._dice.random() < 0.25:
+        if self._dice.random() < 0.3 or call == LAST_CALL:  # none of the kills is left out
             time.sleep(self._dice.uniform(0, MAX_DELAY))
             self._kill("after", call)
 
@@ -107,8 +117,8 @@ class Rig:
                 return
             self._armed = False
             self.kills.append(f"{when} {call.kind} {call.turn}.{call.number}")
-            os.kill(int(self._pid_file.read_text()), signal.SIGKILL)
-            self._was_killed.set()
+            self._killed = self._pid()
+            os.kill(self._killed, signal.SIGKILL)
 
 
 def check_calls(calls: list[Call]) -> None:

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
@@ -27,9 +28,20 @@ class ModelServer:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.lock = threading.Lock()
+        self.ended = threading.Condition()
         self.before: Callable[[Call], None] = lambda call: None
         self.after: Callable[[Call], None] = lambda call: None
         self.url = ""
+        self.connections = 0
+
+    def settle(self) -> None:
+        """Wait, after the only caller has ended, until none of its calls is still to be recorded."""
+        connection = HTTPConnection(self.url.removeprefix("http://"))
+        connection.request("GET", "/")
+        connection.getresponse()  # comes after every connection that was made before
+        connection.close()
+        with self.ended:
+            self.ended.wait_for(lambda: self.connections == 0)
 
     def answer(self, path: str, body: dict[str, Any]) -> Any:
         """Return the response of the model, or of the service behind the tool."""
@@ -104,6 +116,11 @@ def serving() -> Iterator[ModelServer]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
+        def do_GET(self) -> None:
+            self.send_response(204)
+            self.send_header("Connection", "close")
+            self.end_headers()
+
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             call = model.call_of(self.path, body)
@@ -127,6 +144,17 @@ def serving() -> Iterator[ModelServer]:
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            with model.ended:
+                model.connections += 1
+            super().process_request(request, client_address)
+
+        def shutdown_request(self, request: Any) -> None:
+            super().shutdown_request(request)
+            with model.ended:
+                model.connections -= 1
+                model.ended.notify_all()
 
         def handle_error(self, request: Any, client_address: Any) -> None:
             pass  # a killed caller resets its connection

@@ -18,7 +18,9 @@ def main(module: str, pid_file: str) -> None:
     while True:
         child = os.fork()
         if child == 0:
-            Path(pid_file).write_text(str(os.getpid()))
+            own = Path(f"{pid_file}-{os.getpid()}")
+            own.write_text(str(os.getpid()))
+            own.replace(pid_file)  # a reader never sees half of it
             asyncio.run(work(app))
             os._exit(0)
         _, status = os.waitpid(child, 0)
@@ -29,7 +31,7 @@ def main(module: str, pid_file: str) -> None:
 async def work(app: object) -> None:
     from interlock import Worker
 
-    await Worker(app, lease=600, heartbeat_interval=0.2, concurrency=1).run()  # type: ignore[arg-type]
+    await Worker(app, name=f"worker/{os.getpid()}", lease=600, heartbeat_interval=0.2, concurrency=1).run()  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":
