@@ -65,7 +65,7 @@ async def jobs(engine: Engine, who: Principal, **fields: Any) -> list[Job]:
 
 
 async def test_jobs_that_need_nothing_are_skipped_by_the_page(
-    engine_: Engine, store: Store, who: Principal, monkeypatch: pytest.MonkeyPatch
+    engine_: Engine, who: Principal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operations, "BATCH_SIZE", 4)
     monkeypatch.setattr(operations, "MAX_PAGES", 2)
@@ -73,13 +73,13 @@ async def test_jobs_that_need_nothing_are_skipped_by_the_page(
     for id in await ended(engine_, who, 9):
         await engine_.operations.redrive(who, id, delay_seconds=DAY)
     looks: list[Filter] = []
-    find = store.find
+    find = engine_.store.find
 
     async def counted(tenant: str, filter: Filter) -> Any:
         looks.append(filter)
         return await find(tenant, filter)
 
-    monkeypatch.setattr(store, "find", counted)
+    monkeypatch.setattr(engine_.store, "find", counted)
     done = Filter(statuses=(Status.CANCELLED,))
     reported = await engine_.operations.bulk(who, Action.REDRIVE, filter=done, limit=1)
     assert (reported.matched, reported.done, reported.more, len(looks)) == (0, 0, True, 2)

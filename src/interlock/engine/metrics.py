@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from time import monotonic
-from typing import Any, Final, Protocol, cast, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from interlock.domain.decide import Command
 from interlock.domain.job import Enqueued, Job, NewJob, Receipt, Rejected
@@ -16,6 +16,7 @@ from interlock.domain.policy import ClaimFilter
 from interlock.domain.retry import SECOND
 from interlock.domain.webhook import DeliveryResult
 from interlock.storage.contract import NO_TERMS, Outbox, Store, Terms
+from interlock.storage.contract.wrapper import StoreWrapper
 
 MAX_TYPES: Final = 100  # job types with their own series; later ones share one with an empty name
 _MAX_RUNS: Final = 10_000
@@ -104,17 +105,21 @@ class EngineMetrics:
 
 def counted(store: Store, counts: EngineMetrics) -> Store:
     """Wrap the store to count its operations."""
-    return cast(Store, _Counted(store, counts))
+    return CountedStore(store, counts)
 
 
-class _Counted:
+class CountedStore(StoreWrapper):
+    """A store whose enqueued, claimed and finished jobs are counted."""
+
     def __init__(self, store: Store, counts: EngineMetrics) -> None:
-        self._store, self._counts = store, counts
-        self.outbox = cast(Outbox, _CountedOutbox(store.outbox, counts))
-
-    def __getattr__(self, name: str) -> Any:
-        """Pass everything that is not counted to the wrapped store."""
-        return getattr(self._store, name)
+        super().__init__(store)
+        self._counts = counts
+        self.outbox = CountedOutbox(store.outbox, counts)
+        self.heartbeat = store.heartbeat
+        self.checkpoint = store.checkpoint
+        self.get = store.get
+        self.save_steps = store.save_steps
+        self.add_events = store.add_events
 
     async def enqueue(
         self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False, terms: Terms = NO_TERMS
@@ -143,12 +148,24 @@ class _Counted:
         return answers
 
 
-class _CountedOutbox:
+class CountedOutbox:
+    """An outbox whose attempts are counted."""
+
     def __init__(self, outbox: Outbox, counts: EngineMetrics) -> None:
         self._outbox, self._counts = outbox, counts
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._outbox, name)
+        self.subscribe = outbox.subscribe
+        self.subscriptions = outbox.subscriptions
+        self.subscription = outbox.subscription
+        self.unsubscribe = outbox.unsubscribe
+        self.renew = outbox.renew
+        self.rotate = outbox.rotate
+        self.deliveries = outbox.deliveries
+        self.redeliver = outbox.redeliver
+        self.due_channels = outbox.due_channels
+        self.take = outbox.take
+        self.give_back = outbox.give_back
+        self.sweep_subscriptions = outbox.sweep_subscriptions
+        self.forget_deliveries = outbox.forget_deliveries
 
     async def settle(self, tenant: str, settlement: DeliveryResult) -> bool:
         settled = await self._outbox.settle(tenant, settlement)

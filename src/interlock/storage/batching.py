@@ -17,6 +17,7 @@ from interlock.domain.lifecycle import Verb
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.progress import Report, Step, StepRow
 from interlock.storage.contract import NO_TERMS, Store, Terms
+from interlock.storage.contract.wrapper import StoreWrapper
 
 MAX_ITEMS: Final = 1000
 
@@ -81,12 +82,14 @@ class Coalescer(Generic[K, I, A]):
 
 def batched(store: Store) -> Store:
     """Wrap a store so that single calls are merged; batches are passed through."""
-    return cast(Store, _Batched(store))
+    return BatchedStore(store)
 
 
-class _Batched:
+class BatchedStore(StoreWrapper):
+    """A store that merges concurrent single calls of one operation and tenant."""
+
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store)
         self._enqueue: Coalescer[tuple[str, Terms], NewJob, Enqueued | Rejected] = Coalescer(
             lambda key, jobs: store.enqueue(key[0], jobs, terms=key[1])
         )
@@ -102,18 +105,17 @@ class _Batched:
 
     def shared(self) -> dict[str, tuple[int, int]]:
         """By operation: calls to the wrapped store, and how many single calls they contain."""
-        merging = {
+        merging: dict[str, Coalescer[Any, Any, Any]] = {
             "enqueue": self._enqueue,
             "claim": self._claim,
             "heartbeat": self._heartbeat,
             "checkpoint": self._save,
+            "carry_out": self._finish,
+            "get": self._get,
+            "step": self._keep,
+            "event": self._emit,
         }
-        merging |= {"carry_out": self._finish, "get": self._get, "step": self._keep, "event": self._emit}
-        return {verb: (one.batches, one.items) for verb, one in cast(dict[str, Any], merging).items()}
-
-    def __getattr__(self, name: str) -> Any:
-        """Pass everything that is not merged to the wrapped store."""
-        return getattr(self._store, name)
+        return {verb: (one.batches, one.items) for verb, one in merging.items()}
 
     async def enqueue(
         self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False, terms: Terms = NO_TERMS

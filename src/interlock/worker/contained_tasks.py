@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import FrameType
 from typing import Any
 
 _in_a_run: ContextVar[bool] = ContextVar("interlock_in_a_run", default=False)
@@ -42,9 +43,22 @@ class _Contained(Coroutine[Any, Any, Any]):
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._coroutine = coroutine
+        self.__name__ = getattr(coroutine, "__name__", type(coroutine).__name__)
+        self.__qualname__ = getattr(coroutine, "__qualname__", self.__name__)
+        self.cr_code = getattr(coroutine, "cr_code", None)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._coroutine, name)  # its name and frames, for debuggers
+    @property
+    def cr_frame(self) -> FrameType | None:
+        """The frame where the coroutine waits, for debuggers and `Task.print_stack`."""
+        return getattr(self._coroutine, "cr_frame", None)
+
+    @property
+    def cr_await(self) -> Any:
+        return getattr(self._coroutine, "cr_await", None)
+
+    @property
+    def cr_running(self) -> bool:
+        return getattr(self._coroutine, "cr_running", False)
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self._coroutine.__await__()
