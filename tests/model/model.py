@@ -216,7 +216,9 @@ class Model(SlotsModel, ApprovalsModel, Progress):
                     life.run_at = max(order.run_at or now, now)
                 life.releases += life.run_at <= now and not order.children
                 life.awaiting = awaiting
-                facts = {"run_at": life.run_at}
+                facts: Facts = {"run_at": life.run_at}
+                if order.children:
+                    facts["awaiting_children"] = len(set(order.children))
                 return self._move(life, Status.QUEUED, order.verb, actor, now, order.reason, facts)
 
     def _parent_of(self, id: str) -> str | None:

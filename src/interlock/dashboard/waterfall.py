@@ -203,7 +203,7 @@ def _wait(row: HistoryRow, facts: Mapping[str, Any], before: _Wait, job: Job) ->
     due = micros(datetime.fromisoformat(run_at)) if isinstance(run_at, str) else row.at
     match row.verb:
         case Verb.RELEASE if "awaiting_children" in facts:
-            return _Wait("children", "Waiting for children", f"{facts['awaiting_children']} unfinished")
+            return _Wait("children", "Waiting for children", f"{facts['awaiting_children']} in all")
         case Verb.RELEASE if "awaiting_message" in facts:
             return _Wait("message", "Waiting for a message", str(facts["awaiting_message"]))
         case Verb.RELEASE:

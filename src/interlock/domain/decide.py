@@ -251,7 +251,7 @@ def _finish(order: WorkerCommand, job: JobState, now: int, chance: float) -> Tra
         return _try_again(job, order.verb, actor, order.reason, error, now + backoff.delay(job.attempt, chance))
     facts: dict[str, object] = {"run_at": run_at}
     if order.children:
-        facts["awaiting_children"] = len(order.children)
+        facts["awaiting_children"] = len(set(order.children))
     if order.message is not None:
         facts["awaiting_message"] = order.message.name or order.message.topic
     change = transition(job, Status.QUEUED, order.verb, actor, order.reason, run_at=run_at, facts=facts)
