@@ -116,7 +116,7 @@ def main(arguments: Sequence[str]) -> int:
     engines: list[EngineName] = [options.engine] if options.engine else list(ENGINES)
     peers = {"Interlock": Environment([sys.executable, str(CONTESTANTS / "verbs_on_interlock.py")], {})}
     try:
-        peers["DBOS"] = installed(Peer("DBOS", "postgres", DBOS, "verbs_on_dbos.py", None))
+        peers["DBOS"] = installed(Peer("DBOS", "postgres", DBOS, "verbs_on_dbos.py", ()))
     except NotInstalled as error:
         print(f"bench: {error}", file=sys.stderr)
     facts: dict[str, object] = {**machine.facts(), "load_before": os.getloadavg()[0]}

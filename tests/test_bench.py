@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.peers.__main__ import main
+from bench.peers.__main__ import main, markdown
 from bench.peers.environments import PEERS
+from bench.peers.plan import MEASUREMENTS, OURS, Rounds, comparisons
 from bench.shards import work_through
 from bench.verbs import RATES, table
 from interlock.storage.contract import Store
@@ -42,12 +43,26 @@ def test_an_unknown_peer_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
     assert (ended.value.code, "no peer has 'nobody'" in capsys.readouterr().err) == (2, True)
 
 
-def test_every_peer_is_pinned_and_has_its_script_and_its_target() -> None:
+def test_every_peer_is_pinned_and_has_its_script_and_its_measurements() -> None:
     for peer in PEERS:
         assert peer.packages[0].lower().startswith(peer.name.lower())
         assert "==" in peer.packages[0] or "@" in peer.packages[0]
         assert (Path(__file__).parent.parent / "bench" / "peers" / "contestants" / peer.script).is_file()
-        assert peer.target is not None
+        assert set(peer.measurements) <= set(MEASUREMENTS)
+
+
+def test_a_ratio_is_one_of_the_same_round() -> None:
+    rounds: Rounds = {
+        (OURS, "postgres", "bulk"): [100.0, 300.0, 50.0],
+        ("PgQueuer", "postgres", "bulk"): [200.0, 200.0, 50.0],
+        (OURS, "sqlite", "bulk"): [400.0, 100.0, 500.0],
+    }
+    on_postgres, on_sqlite = comparisons(rounds)
+    assert (on_postgres.ratios, on_postgres.ratio, on_postgres.met) == ([0.5, 1.5, 1.0], 1.0, True)
+    assert (on_sqlite.ratios, on_sqlite.aim.other_engine) == ([2.0, 0.5, 10.0], "postgres")
+    assert "| SQLite: enqueue, batches of 1000 | PgQueuer, PostgreSQL | 200 | 400 | 2.00 x |" in markdown(
+        rounds, [on_postgres, on_sqlite]
+    )
 
 
 async def test_any_number_of_jobs_can_be_processed(store: Store) -> None:

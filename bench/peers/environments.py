@@ -1,4 +1,4 @@
-"""An environment for each peer, made once, kept in the user's cache, and apart from ours."""
+"""An environment for each contestant, made once, kept in the user's cache, and apart from ours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,21 +16,28 @@ from bench.plan import EngineName
 
 CONTESTANTS: Final = Path(__file__).parent / "contestants"
 INSTALL_SECONDS: Final = 900
+NODE: Final = "node@24"
 
 
 class NotInstalled(Exception):
     """A peer could not be brought here, so there is nothing to compare with."""
 
 
+class Environment(NamedTuple):
+    """How a script of a contestant is run."""
+
+    command: Sequence[str]
+    variables: Mapping[str, str]
+
+
 class Peer(NamedTuple):
-    """Another queue, as it is installed and run."""
+    """Another queue, as it is installed and run, and the measurements it takes part in."""
 
     name: str
     engine: EngineName
     packages: Sequence[str]
     script: str
-    target: float | None
-    """How many times its rate we mean to reach."""
+    measurements: Sequence[str]
 
     @property
     def is_node(self) -> bool:
@@ -38,23 +45,22 @@ class Peer(NamedTuple):
 
 
 PEERS: Final = (
-    Peer("Huey", "sqlite", ("huey==3.5.4",), "on_huey.py", 4.0),
-    Peer("PgQueuer", "postgres", ("pgqueuer==1.6.0", "asyncpg==0.32.0", "uvloop==0.23.0"), "on_pgqueuer.py", 1.2),
-    Peer("graphile-worker", "postgres", ("graphile-worker@0.17.3", "pg@8"), "on_graphile.mjs", 1.0),
+    Peer("graphile-worker", "postgres", ("graphile-worker@0.18.0", "pg@8"), "on_graphile.mjs",
+         ("bulk", "drain-1", "drain-2", "single", "start")),
+    Peer("PgQueuer", "postgres", ("pgqueuer==1.6.0", "asyncpg==0.32.0", "uvloop==0.23.0"), "on_pgqueuer.py",
+         ("bulk", "drain-1", "drain-2", "single", "start")),
+    # The newest version names a dependency that the registry does not have.
+    Peer("pg-boss", "postgres", ("pg-boss@12.35.0",), "on_pgboss.mjs", ("bulk", "drain-1", "drain-2", "single")),
     Peer("Procrastinate", "postgres", ("procrastinate==3.10.0", "psycopg[binary]", "uvloop==0.23.0"),
-         "on_procrastinate.py", 25.0),
+         "on_procrastinate.py", ("bulk", "single", "start")),
+    Peer("Huey", "sqlite", ("huey==3.5.4",), "on_huey.py", ("bulk", "drain-1", "single", "start")),
 )  # fmt: skip
 
 
-class Environment(NamedTuple):
-    """How a script of a peer is run."""
-
-    command: Sequence[str]
-    variables: dict[str, str]
-
-
-def ours() -> Environment:
-    return Environment([sys.executable, str(CONTESTANTS / "on_interlock.py")], {})
+def interlock(before: Path | None = None) -> Environment:
+    """Interlock as it is here, or as it is in the checkout of another version."""
+    variables = {} if before is None else {"PYTHONPATH": str(before / "src")}
+    return Environment([sys.executable, str(CONTESTANTS / "on_interlock.py")], variables)
 
 
 def installed(peer: Peer) -> Environment:
@@ -71,7 +77,8 @@ def installed(peer: Peer) -> Environment:
         is_whole.touch()
     script = str(CONTESTANTS / peer.script)
     if peer.is_node:
-        return Environment(["node", script], {"BENCH_MODULES": str(place)})
+        node = str(place / "node_modules" / "node" / "bin" / "node")
+        return Environment([node, script], {"BENCH_MODULES": str(place)})
     return Environment([str(place / "bin" / "python"), script], {})
 
 
@@ -81,7 +88,8 @@ def _install_python(peer: Peer, place: Path) -> None:
 
 
 def _install_node(peer: Peer, place: Path) -> None:
-    _call(["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(place), *peer.packages], place)
+    words = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(place)]
+    _call([*words, NODE, *peer.packages], place)
 
 
 def _call(command: Sequence[str], place: Path) -> None:
@@ -99,4 +107,4 @@ def _cache() -> Path:
 
 
 def _fingerprint(peer: Peer) -> str:
-    return hashlib.sha256(repr((peer.packages, sys.version)).encode()).hexdigest()[:12]
+    return hashlib.sha256(repr((peer.packages, NODE, sys.version)).encode()).hexdigest()[:12]

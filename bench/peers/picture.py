@@ -1,32 +1,32 @@
-"""The rates of all contestants as bars, in SVG written by hand; readable on light and on dark pages."""
+"""All contestants as bars, in SVG written by hand; readable on light and on dark pages."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from statistics import median
 from xml.sax.saxutils import escape
 
+from bench.peers.plan import BEFORE, MEASUREMENTS, OURS, Rounds
 from bench.plan import TITLES
 from bench.plot import BAR, HEAD, LEFT, LINE, STYLE, WIDTH
-from bench.results import Row
-
-OURS = "Interlock, with its whole audit"
 
 
-def draw(rows: Sequence[Row]) -> str:
-    """A block for each engine: ours first, then the others, all on one scale."""
+def draw(rounds: Rounds) -> str:
+    """A block for each measurement, on a scale of its own: Interlock first, then the others."""
     y = 0
     parts: list[str] = []
-    for engine in dict.fromkeys(row.engine for row in rows):
-        block = [row for row in rows if row.engine == engine]
-        ours = block[0].our
-        scale = BAR / max(ours, *(row.other for row in block))
-        parts.append(f'<text class="head" x="12" y="{y + 23}">{TITLES[engine]}: no-op jobs drained per second</text>')
+    for what, title in MEASUREMENTS.items():
+        values = {(who, engine): median(found) for (who, engine, one), found in rounds.items() if one == what}
+        if not values:
+            continue
+        unit = "ms, less is better" if what.startswith("start") else "jobs/s"
+        parts.append(f'<text class="head" x="12" y="{y + 23}">{escape(title)}: {unit}</text>')
         y += HEAD
-        parts += _bar(OURS, ours * scale, f"{ours:,.0f}", y)
-        for row in block:
+        scale = BAR / max(values.values())
+        for (who, engine), value in sorted(values.items(), key=lambda one: one[0][0] not in (OURS, BEFORE)):
+            label = f"{value:,.2f}" if what.startswith("start") else f"{value:,.0f}"
+            parts += _bar(f"{who}, {TITLES[engine]}", value * scale, label, y, "bar" if who == OURS else "whole")
             y += LINE
-            parts += _bar(row.title, row.other * scale, f"{row.other:,.0f}  (ours is {row.ratio:.1f} x)", y, "whole")
-        y += LINE + LINE // 2
+        y += LINE // 2
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" width="{WIDTH}" height="{y}" role="img" '
@@ -34,7 +34,7 @@ def draw(rows: Sequence[Row]) -> str:
     )
 
 
-def _bar(title: str, width: float, label: str, y: int, style: str = "bar") -> list[str]:
+def _bar(title: str, width: float, label: str, y: int, style: str) -> list[str]:
     middle = y + LINE / 2
     return [
         f'<text x="{LEFT - 10}" y="{middle + 4}" text-anchor="end">{escape(title)}</text>',
