@@ -297,7 +297,7 @@ LISTS_OF_FIELDS = {
 # `redrive_of` is searched for (operations, attention) and linked (dashboard), and a redriven job may have a checkpoint
 # without a run (job_view, claim) and another place in the trees that have a budget (job_tree).
 # `expiry_delay_seconds` is part of the job state (transition) and decides when a lost run is retried (decide).
-FILES_THAT_NAME = {"requested_by": 9, "redrive_of": 13, "expiry_delay_seconds": 11}
+FILES_THAT_NAME = {"requested_by": 9, "redrive_of": 13, "expiry_delay_seconds": 9}
 
 
 def sources() -> dict[str, set[str]]:

@@ -89,6 +89,11 @@ EDGES: Final[dict[tuple[Status | None, Status], frozenset[Verb]]] = {
 }
 
 
+def is_named(verbs: frozenset[Verb]) -> bool:
+    """Return whether a database asks for the operation of a transition: only these are ever the sole reason for one."""
+    return verbs in (frozenset({Verb.EXCEED_BUDGET}), frozenset({Verb.ACKNOWLEDGE}))
+
+
 def is_legal(origin: Status | None, target: Status) -> bool:
     """Return whether a transition is legal; `origin` None means that the job is created."""
     return (origin, target) in EDGES

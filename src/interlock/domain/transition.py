@@ -39,11 +39,15 @@ class JobState(NamedTuple):
 
     @classmethod
     def from_row(cls, values: Sequence[Any]) -> JobState:
-        """Build a job state from all columns but those of an edit, in order."""
-        if len(values) != len(cls._fields) - 2:
-            raise TypeError(f"a job state has {len(cls._fields) - 2} columns, not {len(values)}")
+        """Build a job state from the columns of `READ_FOR_DECISIONS`, in order."""
+        if len(values) != len(READ_FOR_DECISIONS):
+            raise TypeError(f"a job state has {len(READ_FOR_DECISIONS)} columns, not {len(values)}")
         id, status, *others = values
         return cls(id, Status(status), *others)
+
+
+# The columns that every decision reads; an edit also reads the others.
+READ_FOR_DECISIONS: Final = JobState._fields[: JobState._fields.index("priority")]
 
 
 class EditedFields(NamedTuple):

@@ -1,17 +1,19 @@
 """Column lists and constants in SQL, derived from the table of fields and the domain.
 
-`expand` replaces the marks of `MARKS` in SQLite statements and in the PostgreSQL functions. In them `v` is job_view,
-`j` the table job, `b` SQLite's job_body, and `r` a JSON object.
+`expand` replaces the marks of `MARKS` in the statements and schemas of both engines. In them `v` is job_view,
+`j` the table job, `b` SQLite's job_body, `l` the lease, `g` the approval, and `r` a JSON object.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, Final
 
 from interlock.domain.job import ANY_FENCE, FIELDS, OPTIONS, UNLISTED, Job, Kind, Stored, kind_of
-from interlock.domain.lifecycle import Status
+from interlock.domain.lifecycle import EDGES, Status, is_named
 from interlock.domain.policy import DEFAULT_LEASE_SECONDS
+from interlock.domain.transition import READ_FOR_DECISIONS
 
 JOB: Final = ", ".join(Job._fields)
 AT: Final = {name: position for position, name in enumerate(Job._fields)}
@@ -84,6 +86,32 @@ def _lacks(names: Iterable[str]) -> str:
     return " AND ".join(f"{name} = '[]'" if FIELDS[name].kind is Kind.NAMES else f"{name} IS NULL" for name in names)
 
 
+def _state(**instead: str) -> str:
+    """Return the columns of a job state, besides those of an edit; `instead` has those that are not as stored."""
+    return ", ".join(instead.get(name) or columns([name], "j", instead.get("body", "")) for name in READ_FOR_DECISIONS)
+
+
+def _legal(found: re.Match[str]) -> str:
+    """Return the condition that a job may go from one status to another, of {legal STATUS CHANGED}."""
+    origin, changed = found[1], found[2]
+
+    def condition(left: Status) -> str:
+        targets = {target: verbs for (status, target), verbs in EDGES.items() if status is left}
+        if targets.keys() == {*Status}:
+            return "true"
+        return " OR ".join(
+            f"({changed}.status = '{target}' AND {changed}.verb = '{min(verbs)}')"
+            if is_named(verbs)
+            else f"{changed}.status = '{target}'"
+            for target, verbs in targets.items()
+        )
+
+    origins = dict.fromkeys(status for status, _ in EDGES if status is not None)
+    whens = " ".join(f"WHEN '{status}' THEN {condition(status)}" for status in origins)
+    return f"(CASE {origin} {whens} ELSE false END)"  # in parentheses, because PL/pgSQL reads a condition up to THEN
+
+
+_LEGAL: Final = re.compile(r"\{legal (\S+) (\w+)\}")
 _RARE_VALUES: Final = [name for name in RARE if FIELDS[name].kind is not Kind.NAMES]
 _RARE_LISTS: Final = [name for name in RARE if FIELDS[name].kind is Kind.NAMES]
 MARKS: Final = {
@@ -109,6 +137,22 @@ MARKS: Final = {
     "{more_values}": ", ".join("?" * len(MORE)),
     "{plain_job}": _lacks(name for name in RARE if FIELDS[name].stored is Stored.JOB),
     "{plain_body}": _lacks(name for name in MORE if name in FIELDS and name not in ("repository", "affinity_key")),
+    # The job state that decisions read, in SQLite; in PostgreSQL with the types that a function returns.
+    "{state}": _state(
+        body="b",
+        backoff="coalesce(b.backoff, (SELECT a.backoff FROM agent a WHERE a.tenant = j.tenant AND a.no = j.agent_no), "
+        "(SELECT y.backoff FROM job_type y WHERE y.tenant = j.tenant AND y.name = b.type))",
+        approval_expires_at="g.expires_at",
+    ),
+    "{state_row}": _state(
+        lease_expires_at="coalesce(l.expires_at, j.lease_expires_at)",
+        backoff="interlock.backoff_of(j)",
+        approval_expires_at="g.expires_at",
+    ),
+    "{state_types}": ", ".join(
+        f"{name} interlock.{'approval.expires_at' if name == 'approval_expires_at' else f'job.{name}'}%type"
+        for name in READ_FOR_DECISIONS
+    ),
     # Constants of the domain.
     "{any_fence}": str(ANY_FENCE),
     "{default_lease}": f"{DEFAULT_LEASE_SECONDS:g}",
@@ -119,7 +163,7 @@ def expand(text: str) -> str:
     """Replace the marks in a statement."""
     for mark, meaning in MARKS.items():
         text = text.replace(mark, meaning)
-    return text
+    return _LEGAL.sub(_legal, text)
 
 
 def job_of(values: Any) -> Job:

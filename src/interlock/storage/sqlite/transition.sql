@@ -1,10 +1,6 @@
 -- name: job_states
 -- The job state that decide() reads, and the columns of Found.
-SELECT j.id, j.status, j.attempt, j.max_attempts, j.version, j.fence, j.worker, j.run_at, j.deadline, j.lease_expires_at,
-  j.run_started_at, j.timeout_seconds,
-  coalesce(b.backoff, (SELECT a.backoff FROM agent a WHERE a.tenant = j.tenant AND a.no = j.agent_no),
-    (SELECT y.backoff FROM job_type y WHERE y.tenant = j.tenant AND y.name = b.type)), b.expiry_delay_seconds, j.releases, j.cancel_requested_at, j.cancel_reason,
-  j.error, j.approval_id, g.expires_at, j.acknowledged_at, j.seq, j.head, j.base, j.agent_no,
+SELECT {state}, j.seq, j.head, j.base, j.agent_no,
   CASE WHEN j.agent_no IS NULL THEN 0 WHEN j.status = 'waiting_for_approval' OR j.awaiting > 0
     THEN (SELECT a.strict AND j.slot_epoch IS a.strict_epoch FROM agent a WHERE a.tenant = j.tenant AND a.no = j.agent_no)
     ELSE NOT j.blocked END

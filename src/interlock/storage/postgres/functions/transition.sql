@@ -91,20 +91,13 @@ $$;
 
 -- Lock jobs in one order and return their job states. The lease is locked too, so that no heartbeat comes in between.
 create or replace function interlock.job_states(p_tenant text, p_ids uuid[])
-returns table (id uuid, status interlock.status, attempt integer, max_attempts integer, version integer, fence bigint, worker text,
-  run_at timestamptz, deadline timestamptz, lease_expires_at timestamptz, run_started_at timestamptz,
-  timeout_seconds double precision, backoff text, expiry_delay_seconds double precision, releases integer,
-  cancel_requested_at timestamptz, cancel_reason text, error text, approval_id uuid, approval_expires_at timestamptz,
-  acknowledged_at timestamptz) language plpgsql as $$
+returns table ({state_types}) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   perform from interlock.job j where j.tenant = p_tenant and j.id = any(p_ids) order by j.id for update;
   perform from interlock.lease l where l.tenant = p_tenant and l.job_id = any(p_ids) order by l.job_id for update;
   return query
-  select j.id, j.status, j.attempt, j.max_attempts, j.version, j.fence, j.worker, j.run_at, j.deadline,
-    coalesce(l.expires_at, j.lease_expires_at), j.run_started_at, j.timeout_seconds,
-    interlock.backoff_of(j), j.expiry_delay_seconds, j.releases,
-    j.cancel_requested_at, j.cancel_reason, j.error, j.approval_id, g.expires_at, j.acknowledged_at
+  select {state_row}
   from interlock.job j left join interlock.lease l on l.tenant = j.tenant and l.job_id = j.id
   left join interlock.approval g on g.tenant = j.tenant and g.id = j.approval_id
   where j.tenant = p_tenant and j.id = any(p_ids);

@@ -58,11 +58,7 @@ begin
   elsif new.version is distinct from old.version + 1 or new.previous is distinct from old.status then
     raise exception 'interlock: job %: every change raises version by one and names the status it leaves', old.id
       using errcode = 'check_violation';
-  elsif not (case old.status
-      when 'queued' then new.status in ('queued', 'running', 'cancelled') or (new.status = 'failed' and new.verb = 'exceed_budget')
-      when 'retry' then new.status in ('retry', 'running', 'failed', 'cancelled')
-      when 'waiting_for_approval' then new.status in ('queued', 'failed', 'cancelled')
-      else true end) then
+  elsif not {legal old.status new} then
     raise exception 'interlock: job %: % → % is not a legal move', old.id, old.status, new.status
       using errcode = 'check_violation';
   elsif old.status < 'succeeded' and new.acknowledged_at is not null then

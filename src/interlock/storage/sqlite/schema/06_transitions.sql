@@ -9,14 +9,7 @@ WHEN NOT (NEW.version = OLD.version + 1 AND NEW.attempt = OLD.attempt AND CASE
     WHEN OLD.status = 'running' AND NEW.status = 'succeeded' THEN NEW.fence = OLD.fence
     ELSE 0 END)
   AND NOT (
-  CASE OLD.status
-    WHEN 'queued' THEN NEW.status = 'running' OR NEW.status = 'cancelled' OR NEW.status = 'queued' OR (NEW.status = 'failed' AND NEW.verb = 'exceed_budget')
-    WHEN 'running' THEN 1
-    WHEN 'retry' THEN NEW.status = 'running' OR NEW.status = 'retry' OR NEW.status = 'failed' OR NEW.status = 'cancelled'
-    WHEN 'waiting_for_approval' THEN NEW.status = 'queued' OR NEW.status = 'failed' OR NEW.status = 'cancelled'
-    WHEN 'failed' THEN NEW.status = 'failed' AND NEW.verb = 'acknowledge' AND OLD.acknowledged_at IS NULL
-    WHEN 'dead_letter' THEN NEW.status = 'dead_letter' AND NEW.verb = 'acknowledge' AND OLD.acknowledged_at IS NULL
-    ELSE 0 END
+  {legal OLD.status NEW} AND (NEW.verb <> 'acknowledge' OR OLD.acknowledged_at IS NULL)
   AND (NEW.version = OLD.version + 1 OR (NEW.version = OLD.version AND NEW.status = OLD.status))
   AND CASE WHEN NEW.status = 'running' AND OLD.status <> 'running' THEN NEW.fence > OLD.fence ELSE NEW.fence = OLD.fence END
   AND NEW.attempt = OLD.attempt + (NEW.status = 'retry' AND OLD.status = 'running'))
@@ -82,11 +75,8 @@ BEGIN
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.version <> NEW.version + 1
     AND (j.status <> NEW.status OR j.version <> NEW.version OR (only_interlock_may_change_jobs() AND (j.blocked = NEW.blocked OR NEW.edited)));
   SELECT RAISE(ABORT, 'interlock: this is not a legal move for the status the job is in')
-  FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND NOT CASE NEW.status
-    WHEN 'queued' THEN j.status IN ('queued', 'running', 'cancelled') OR (j.status = 'failed' AND j.verb = 'exceed_budget')
-    WHEN 'retry' THEN j.status IN ('retry', 'running', 'failed', 'cancelled')
-    WHEN 'waiting_for_approval' THEN j.status IN ('queued', 'failed', 'cancelled')
-    ELSE 1 END;
+  FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND NEW.status IS NOT NULL AND NEW.finished_at IS NULL
+    AND NOT {legal NEW.status j};
   SELECT RAISE(ABORT, 'interlock: attempt rises exactly when another try is scheduled')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq
     AND j.attempt <> NEW.attempt + (j.status = 'retry' AND NEW.status = 'running');
