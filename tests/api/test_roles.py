@@ -144,9 +144,11 @@ async def test_every_route_requires_its_roles_and_no_others(guarded: Api) -> Non
         for role, caller in callers.items():
             if role in WHO[key(route)]:
                 continue
-            for path in (None, world.path(route).replace(world.queued, NEVER).replace(world.running, NEVER)):
-                response = await request(caller, route, world, path=path)
-                problem(response, 403, "forbidden")
+            problem(await request(caller, route, world), 403, "forbidden")
+            unknown = world.path(route).replace(world.queued, NEVER).replace(world.running, NEVER)
+            response = await request(caller, route, world, path=unknown)
+            may_send = route.name == "send_message" and role in ("produce", "work")  # to some jobs of the tenant
+            problem(response, *((404, "not_found") if may_send else (403, "forbidden")))
 
 
 async def test_a_caller_with_the_role_is_not_rejected(guarded: Api) -> None:
@@ -230,6 +232,24 @@ async def test_a_producer_may_cancel_its_own_jobs_and_no_others(guarded: Api) ->
     problem(refused, 403, "forbidden")
     assert refused.content == unknown.content
     assert mine.ok(await mine.post(f"/v1/jobs/{job['id']}/cancel"))["status"] == "cancelled"
+
+
+async def test_who_may_send_a_message(guarded: Api) -> None:
+    mine, other = await guarded.as_role("produce"), await guarded.as_role("produce")
+    holder, idle = await guarded.as_role("work", worker_id="w1"), await guarded.as_role("work", worker_id="w2")
+    operator, foreign = await guarded.as_role("operate"), await guarded.as_role("produce", "operate", tenant="other")
+    job = await mine.enqueue()
+    path, message = f"/v1/jobs/{job['id']}/messages", {"name": "note"}
+    for api in (other, holder, idle, await guarded.as_role("read", "approve", "admin")):
+        problem(await api.post(path, message), 403, "forbidden")
+    problem(await foreign.post(path, message), 404, "not_found")
+    problem(await (await guarded.as_role("produce", tenant="other")).post(path, message), 404, "not_found")
+    for api in (mine, other, holder, operator):
+        problem(await api.post(f"/v1/jobs/{NEVER}/messages", message), 404, "not_found")
+    await holder.claim()
+    for api in (mine, holder, operator):
+        api.ok(await api.post(path, message), 201)
+    problem(await idle.post(path, message), 403, "forbidden")
 
 
 async def test_the_lease_holder_may_read_its_job_and_related_data(guarded: Api) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from interlock.domain.approval import ApprovalKind, OnDeny
 from interlock.domain.explain import ReasonCode
 from interlock.domain.registry import Agent
 from interlock.domain.worker_presence import LATELY_SECONDS, WorkerSeen
@@ -234,6 +235,11 @@ async def test_waiting_for_approval_counts_the_votes(queue: TenantQueue) -> None
     await decided(queue, command(approval, actor="user:bob"))
     assert await clauses(queue, job.id) == ["ready"]
     assert await queue.claimed() == [job.id]
+
+
+async def test_a_question_waits_for_an_answer_and_not_for_votes(queue: TenantQueue) -> None:
+    job, _ = await waiting(queue, kind=ApprovalKind.QUESTION, on_deny=OnDeny.RESUME)
+    assert "waits for the answer to a question" in (await why(queue, job.id)).reason.message
 
 
 async def test_an_expired_approval_will_end_its_job(queue: TenantQueue) -> None:

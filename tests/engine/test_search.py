@@ -58,6 +58,14 @@ async def test_text_is_found_as_it_is_spelled(interlock_engine: Engine, who: Pri
     assert await found(interlock_engine, who, text) == [id]
 
 
+async def test_text_is_found_in_a_payload_whose_client_escapes_it(interlock_engine: Engine, who: Principal) -> None:
+    escaped = await add(interlock_engine, who, '{"to": "Caf\\u00e9 \\ud83d\\ude00"}')
+    plain = await add(interlock_engine, who, '{"to": "Café 😀"}')
+    capital = await add(interlock_engine, who, '{"to": "Caf\\u00E9 \\uD83D\\uDE00"}')
+    assert await found(interlock_engine, who, "café 😀") == [capital, plain, escaped]
+    assert await found(interlock_engine, who, "café 😀", limit=2) == [capital, plain]
+
+
 async def test_text_is_searched_within_bounds(
     interlock_engine: Engine, who: Principal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,6 +37,16 @@ class Person(pydantic.BaseModel):
     first: str
 
 
+class Name(msgspec.Struct):
+    first: str
+
+
+class Note(msgspec.Struct):
+    to: str
+    person: Name
+    comment: str = ""
+
+
 async def pending(app: StoreApp, job_id: str) -> Approval:
     filter = ApprovalFilter(status=ApprovalStatus.OPEN, job_id=job_id)
     (found,) = await app.engine.approvals.list(TENANT, filter)
@@ -97,6 +107,25 @@ async def test_an_answer_without_a_required_field_is_rejected_and_the_question_s
     await respond(app, handle.id, {"name": "main"})
     await app.drain()
     assert await handle.result(timeout=RETRY_SECONDS) == "main"
+
+
+@pytest.mark.parametrize("text", ["", "  ", "\u200b"])
+async def test_a_required_field_left_empty_is_rejected(app: StoreApp, text: str) -> None:
+    @app.task
+    async def deploy(ctx: interlock.Context) -> str:
+        return (await ctx.ask("To whom?", schema=Note)).to
+
+    handle = await deploy.enqueue()
+    await app.drain()
+    with pytest.raises(Invalid) as caught:
+        await respond(app, handle.id, {"to": text, "person": {"first": "Ada"}})
+    assert caught.value.pointer == "/data/to"
+    with pytest.raises(Invalid) as caught:
+        await respond(app, handle.id, {"to": "Ada", "person": {"first": text}})
+    assert caught.value.pointer == "/data/person/first"
+    await respond(app, handle.id, {"to": "Ada", "person": {"first": "Ada"}, "comment": text})
+    await app.drain()
+    assert await handle.result(timeout=RETRY_SECONDS) == "Ada"
 
 
 async def test_a_declined_question_raises_in_the_task_with_the_comment(app: StoreApp) -> None:

@@ -62,6 +62,30 @@ async def test_a_receive_ends_with_its_time_in_every_later_run(app: StoreApp, cl
     assert (await handle.result(), len(late)) == (7, 2)
 
 
+async def test_no_change_of_code_receives_a_message_twice_or_loses_one(app: StoreApp, clock: ManualClock) -> None:
+    """Receives are added, reordered and removed under a job that has received messages."""
+    received: list[dict[str, str]] = []
+    names: list[str] = []
+
+    @app.task(max_attempts=4)
+    async def listener(ctx: interlock.Context) -> None:
+        received.append({name: await ctx.receive("note", name=name, schema=str) for name in names})
+        if len(received) < 4:
+            raise interlock.Retry(delay=1)
+
+    handle = await listener.enqueue()
+    for payload in ("A", "B", "C", "D"):
+        await handle.send("note", payload)
+    for deployed in (["a", "b"], ["new", "b", "a"], ["b", "last"], ["next", "new"]):
+        names[:] = deployed
+        clock.advance(1)
+        await app.drain()
+    assert received == [{"a": "A", "b": "B"}, {"new": "C", "b": "B", "a": "A"}, {"b": "B", "last": "D"}]
+    await handle.send("note", "E")
+    await app.drain()
+    assert received[3] == {"next": "E", "new": "C"}
+
+
 async def test_a_task_reads_its_inbox_without_waiting(app: StoreApp) -> None:
     @app.task
     async def listener(ctx: interlock.Context) -> Any:

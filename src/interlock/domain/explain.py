@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from interlock.domain import json_text
+from interlock.domain.approval import ApprovalKind
 from interlock.domain.budget import PREFIX, TREE
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.limits import Wait
@@ -66,6 +67,7 @@ class JobSnapshot(NamedTuple):
     approval_id: str | None = None
     votes: int | None = None
     votes_required: int | None = None
+    approval_kind: str | None = None
     asked_at: int | None = None
     approval_expires_at: int | None = None
     paused_at: int | None = None
@@ -169,7 +171,11 @@ def _approval(job: JobSnapshot) -> Reason | None:
     if job.status is not Status.WAITING_FOR_APPROVAL:
         return None
     asked, expires = when(job.asked_at or 0), when(job.approval_expires_at or 0)
-    message = f"it has {job.votes} of {job.votes_required} approvals, asked for since {asked}; it fails at {expires}"
+    is_question = job.approval_kind == ApprovalKind.QUESTION
+    so_far = (
+        "waits for the answer to a question" if is_question else f"has {job.votes} of {job.votes_required} approvals"
+    )
+    message = f"it {so_far}, asked for since {asked}; it fails at {expires}"
     if (job.approval_expires_at or 0) <= job.now:
         message = f"the approval expired at {expires}; the job will fail"
     details = {

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from interlock import wire
 from interlock.domain import json_text, principal
@@ -171,6 +172,8 @@ class Approvals:
         is_answer = approval.kind is ApprovalKind.QUESTION and command.decision is Decision.APPROVE
         if is_answer and kept is None and approval.schema is not None:
             raise Invalid("data is missing: expected an answer that is valid against the schema", pointer="/data")
+        if is_answer and kept is not None and approval.schema is not None:
+            _reject_empty_fields(json.loads(approval.schema), json.loads(kept), "/data")
         vote = command._replace(comment=wire.reason(command.comment, "comment"), data=kept)
         (answer,) = await self._store.approvals.decide(approval.tenant, [vote])
         return answered(answer)
@@ -237,3 +240,16 @@ def _approval_id(value: str) -> str:
 
 def _hash(token: str) -> bytes:
     return sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def _reject_empty_fields(schema: Any, data: Any, pointer: str) -> None:
+    """Reject an answer with a required text that is empty, which most schemas do not exclude."""
+    if not isinstance(schema, dict) or not isinstance(data, dict):
+        return
+    members, required = schema.get("properties"), schema.get("required")
+    for name, form in members.items() if isinstance(members, dict) else ():
+        value, place = data.get(name), f"{pointer}/{name.replace('~', '~0').replace('/', '~1')}"
+        is_chosen = isinstance(form, dict) and ("enum" in form or "const" in form)
+        if isinstance(value, str) and json_text.is_blank(value) and name in (required or ()) and not is_chosen:
+            raise Invalid(f"{name} is empty: expected a value", pointer=place)
+        _reject_empty_fields(form, value, place)

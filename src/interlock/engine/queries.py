@@ -55,9 +55,17 @@ class Queries:
             raise Invalid(f"search must have 1 to {MAX_SEARCH} characters", pointer="/search")
         ids = await self._store.search(tenant, text, id_end(text), limit)
         if len(ids) < limit:
-            escaped = json.dumps(text, ensure_ascii=False)[1:-1]
-            wanted = TextSearch(text, escaped, SEARCHED_JOBS, SEARCHED_CHARS, limit)
-            ids = list(dict.fromkeys([*ids, *await self._store.search_text(tenant, wanted)]))[:limit]
+            by_text: list[Job] = []
+            # Payloads are stored as sent, and many clients escape characters that are not ASCII.
+            for spelling in {json.dumps(text, ensure_ascii=only_ascii)[1:-1] for only_ascii in (False, True)}:
+                wanted = TextSearch(text, spelling, SEARCHED_JOBS, SEARCHED_CHARS, limit)
+                by_text += await self._found(tenant, await self._store.search_text(tenant, wanted))
+            by_text.sort(key=lambda job: job.seq, reverse=True)
+            found = [*await self._found(tenant, ids), *by_text]
+            return list({job.id: job for job in found}.values())[:limit]
+        return await self._found(tenant, ids)
+
+    async def _found(self, tenant: str, ids: Sequence[str]) -> list[Job]:
         return [job for job in await self._store.get(tenant, ids) if job is not None] if ids else []
 
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:

@@ -134,6 +134,7 @@ class Context:
         self._child_keys = ChildKeys(lease.job.id)
         self._receiving = asyncio.Lock()
         self._last_received: Counter[_Inbox] = Counter()
+        self._taken = self._memory.received()
 
     @property
     def job(self) -> Job:
@@ -574,7 +575,7 @@ class Context:
             seq = await self._received(wanted, key, occurrence, seconds)
             if seq is None:
                 raise TimeoutError(f"no {wanted} within {seconds} s")
-            self._last_received[wanted] = seq
+            self._last_received[wanted] = max(seq, self._last_received[wanted])
             try:
                 return serialization.decode((await self._message(seq)).payload or "null", schema)
             except msgspec.ValidationError as error:
@@ -587,22 +588,31 @@ class Context:
         """Return the number of the received message, or None after the timeout; record it for later runs."""
         kept = self._memory.step(key, occurrence, RECEIVE)
         if kept is None:
-            after = self._last_received[wanted]
-            found = await self._insist(
-                lambda: self._client.jobs.messages(
-                    self.id, name=wanted.name, topic=wanted.topic, after=after, limit=1
-                )
-            )  # fmt: skip
-            if not found:
+            number = await self._next_message(wanted)
+            if number is None:
                 await self._wait_for_message(wanted, key, occurrence, seconds)
             await self.keep_patches()
-            number = found[0].seq if found else None
             step = Step(*self._holder(), key, occurrence, serialization.encode(number), RECEIVE)
             kept = await self._insist(lambda: self._client.work.save_step(step))
             self._memory.check(kept, RECEIVE)
             self._clock.observe(kept.at)
         seq: int | None = serialization.decode(kept.result, int | None)
         return seq
+
+    async def _next_message(self, wanted: _Inbox) -> int | None:
+        """Return the number of the next message that no receive has taken, also none that the code has lost since."""
+        while True:
+            after = self._last_received[wanted]
+            found = await self._insist(
+                partial(
+                    self._client.jobs.messages, self.id, name=wanted.name, topic=wanted.topic, after=after, limit=1
+                )
+            )  # fmt: skip
+            if not found:
+                return None
+            if found[0].seq not in self._taken:
+                return found[0].seq
+            self._last_received[wanted] = found[0].seq
 
     async def _wait_for_message(self, wanted: _Inbox, key: str, occurrence: int, seconds: float | None) -> None:
         """Suspend the run until the message arrives; return if its time is over."""

@@ -92,6 +92,11 @@ class StepReplay:
         found = [step for (name, _), step in self._steps.items() if name.startswith(prefix)]
         return list(dict.fromkeys(step.name for step in sorted(found, key=lambda step: step.seq)))
 
+    def received(self) -> set[int]:
+        """Return the numbers of the messages that earlier runs have received."""
+        steps = [step for step in self._steps.values() if step.function == RECEIVE and not step.name.startswith(WAIT)]
+        return {seq for step in steps if (seq := serialization.decode(step.result, int | None)) is not None}
+
     def decision(self, name: str, occurrence: int, asked: str) -> tuple[ApprovalResult | None, bool]:
         """Return the recorded decision and whether it is already a step; another kind of record is a mismatch."""
         self._check_kind(name, occurrence, asked)

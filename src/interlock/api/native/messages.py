@@ -48,6 +48,7 @@ async def send_message(call: RequestContext[MessageRequest, Nothing]) -> Respons
     """Send a message to a job. Callers without the role `operate` need a job of the same tree."""
     body = call.body
     if not call.who.may("operate") and not await call.engine.messages.is_in_tree_of(call.who, call.job_id):
+        await call.engine.queries.job(call.who.tenant, call.job_id)  # 404 if it is unknown
         raise auth.lacks(call.route)
     sent = await call.engine.messages.sent(call.who, call.job_id, body.name, kept(body.payload), id=body.id)
     return respond(message_to_dict(sent.message), 201 if sent.is_new else 200)

@@ -27,7 +27,7 @@ select :now, v.id, v.type, v.status, v.run_at, v.deadline, v.finished_at, v.work
   v.error, v.requires, v.repository, v.affinity_key, v.agent_kind, v.agent_id, v.awaiting, v.awaiting_message, v.blocked, v.approval_id,
   case when g.id is not null then (
     select count(*) from interlock.approval_vote x where x.tenant = :tenant and x.approval_id = g.id and x.decision = 'approve') end,
-  g.required, g.opened_at, g.expires_at, k.paused_at, k.paused_by, k.pause_reason, a.max_concurrency,
+  g.required, g.kind, g.opened_at, g.expires_at, k.paused_at, k.paused_by, k.pause_reason, a.max_concurrency,
   case when a.no is null then '{}' else array(
     select h.id from (
       select l.job_id as id from interlock.lease l where l.tenant = :tenant and l.agent_no = a.no

@@ -27,7 +27,7 @@ SELECT :now, v.id, v.type, v.status, v.run_at, v.deadline, v.finished_at, v.work
   v.approval_id,
   CASE WHEN g.id IS NOT NULL THEN
     (SELECT count(*) FROM approval_vote x WHERE x.tenant = g.tenant AND x.approval_id = g.id AND x.decision = 'approve') END,
-  g.required, g.opened_at, g.expires_at,
+  g.required, g.kind, g.opened_at, g.expires_at,
   k.paused_at, k.paused_by, k.pause_reason,
   a.max_concurrency,
   CASE WHEN a.no IS NULL THEN '[]' ELSE (
