@@ -8,7 +8,6 @@ import pytest
 
 from interlock.dashboard import json_tree, plots
 from interlock.dashboard.http import MAX_BACK_LENGTH, Fields
-from interlock.dashboard.pages.approvals import edits
 from interlock.dashboard.pages.session import local_path
 from interlock.dashboard.render import printable, span
 from interlock.dashboard.sessions import IDLE_SECONDS, MAX_SESSION_SECONDS, Session, Sessions
@@ -119,15 +118,6 @@ def test_a_large_value_is_truncated(text: str) -> None:
     assert tree.is_cut
     assert len(tree.text) <= json_tree.MAX_PREVIEW_LENGTH
     assert tree.size == len(text)
-
-
-def test_edits_are_the_members_that_differ_from_the_proposal() -> None:
-    proposed = '{"title": "a", "n": 1.0, "gone": 1, "nested": [1]}'
-    decided = '{"title": "b", "n": 1.0, "nested": [], "new": null}'
-    assert edits(proposed, decided) == [
-        ("title", '"a"', '"b"'), ("nested", "[\n  1\n]", "[]"), ("new", None, "null"),
-    ]  # fmt: skip
-    assert edits(proposed, proposed) == edits("[1]", "[2]") == edits(None, decided) == edits(proposed, None) == []
 
 
 def test_every_part_of_a_bar_is_visible_and_all_fit() -> None:

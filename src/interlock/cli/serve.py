@@ -99,7 +99,7 @@ async def application(
     key = await engine.queries.signing_key()
     dashboard = Dashboard(
         engine, auth=bool(settings.auth), tenant=settings.tenant, sessions=Sessions(key), provider=provider,
-        accepts_tokens=settings.auth != ("oidc",), trace_url=settings.trace_url,
+        accepts_tokens=settings.auth != ("oidc",), trace_url=settings.trace_url, public_url=settings.public_url,
     )  # fmt: skip
     meant = replace(options(settings, adapters), cursor_key=hmac.digest(key, b"interlock cursors", "sha256"))
     return create_app(engine, meant, mounts=dashboard.mounts)

@@ -125,6 +125,7 @@ class Dashboard:
         provider: Provider | None = None,
         accepts_tokens: bool = True,
         trace_url: str | None = None,
+        public_url: str | None = None,
     ) -> None:
         self._engine = engine
         self._auth = auth
@@ -134,6 +135,7 @@ class Dashboard:
         self._provider = provider
         self._accepts_tokens = accepts_tokens
         self._trace_url = trace_url
+        self._public_url = public_url
         self._templates = Templates()
         self._pages = [(page, page.path.split("/")[1:]) for page in pages()]
 
@@ -344,6 +346,11 @@ class _RequestHandler:
                 if not message.get("more_body", False):
                     return Fields(body.decode("utf-8", "replace"))
 
+    def _origin(self) -> str:
+        """Return the address of this site, for links that people copy."""
+        scheme = "https" if self._is_https else "http"
+        return self._board._public_url or f"{scheme}://{self._headers.get('host', '')}"
+
     def _view(self, view: View, now: int) -> PageResponse:
         who = self._who
         n = self._query.one("n") or ""
@@ -363,6 +370,7 @@ class _RequestHandler:
             "provider": None if self._board._provider is None else self._board._provider.settings.label,
             "accepts_tokens": self._board._accepts_tokens,
             "trace_url": self._board._trace_url,
+            "origin": self._origin(),
             "query": self._query,
         }
         body = self._board._templates.page(view.template, context | dict(view.context))

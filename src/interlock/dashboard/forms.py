@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any, Final, NamedTuple
 
+from interlock.dashboard.control_characters import escape_control
 from interlock.dashboard.form_schema import FieldSchema, as_text, resolve
 from interlock.dashboard.http import Fields
 from interlock.dashboard.lossless_json import LosslessNumber, decode, encode
-from interlock.dashboard.render import escape_control
 from interlock.domain.json_text import loads
 from interlock.engine.schemas import fits
 from interlock.errors import FieldError, Invalid
@@ -54,6 +54,7 @@ class Input(NamedTuple):
     required_in_group: bool = False  # must be filled in if its group is
     proposed: str | None = None  # the JSON of its initial value; submitted unless the value is edited
     error: str = ""
+    initial: str | None = None  # what the field had before it was edited, if a proposal gave it
 
     @property
     def needs_choice(self) -> bool:
@@ -84,6 +85,14 @@ def inputs(schema: str | None, proposed: str | None) -> list[Input]:
     if len(names) > MAX_INPUTS or len({*names}) < len(names) or not all(map(_is_valid_name, names)):
         whole = _as_json(whole, given)
     return list(whole.fields) or [whole]
+
+
+def names(schema: str | None) -> frozenset[str]:
+    """Return the members of the data that a form of this schema can have."""
+    if schema is None:
+        return frozenset()
+    root = loads(schema)
+    return frozenset(resolve(root, root).properties)
 
 
 def with_submitted(fields: Iterable[Input], form: Fields, errors: Mapping[str, str] | None = None) -> list[Input]:
@@ -133,6 +142,8 @@ class _FieldBuilder:
 
     def field(self, base: Input, schema: Any, given: Any, *, depth: int) -> Input:
         built = self._build(base, schema, given, depth)
+        if built.kind != "group" and given is not ABSENT:
+            built = built._replace(initial=dict(built.choices).get(built.value, built.value))
         return built._replace(proposed=encode(given)) if _represents(built, given) else built
 
     def _build(self, base: Input, schema: Any, given: Any, depth: int) -> Input:

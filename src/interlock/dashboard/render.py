@@ -13,13 +13,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup, escape
 
+from interlock.dashboard.control_characters import escape_control
+from interlock.dashboard.markdown import headline
 from interlock.domain.principal import Principal
 from interlock.domain.retry import SECOND
 
-# Control characters, and those that reorder or hide the text around them.
-_INVISIBLE: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
-)
 _INSTANT: Final = re.compile(r"\b([0-9]{4}-[0-9]{2}-[0-9]{2})T([0-9]{2}:[0-9]{2}:[0-9]{2})(\.[0-9]+)?Z")
 _TRACEPARENT: Final = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-")
 _CODE_NAMES: Final = frozenset(
@@ -55,7 +53,7 @@ class Templates:
             "ago": ago, "until": until, "moment": moment, "span": span, "segment": segment, "short": short,
             "words": words, "local": local, "short_times": short_times, "verbatim": verbatim, "amount": amount,
             "rate": rate, "quantity": quantity, "bytes": size, "is_code": is_code,
-            "named": named, "took": took, "trace_id": trace_id,
+            "named": named, "took": took, "trace_id": trace_id, "headline": headline,
         }  # fmt: skip
 
     def page(self, template: str, context: dict[str, Any]) -> bytes:
@@ -67,11 +65,6 @@ def printable(value: Any) -> Any:
     if value is None:
         return ""
     return escape_control(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def escape_control(text: str) -> str:
-    """Replace control and invisible characters by their JSON escapes; JSON text keeps its meaning."""
-    return _INVISIBLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def verbatim(value: Any) -> Markup:

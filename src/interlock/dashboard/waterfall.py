@@ -7,6 +7,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+from interlock.dashboard.markdown import headline
 from interlock.domain import json_text
 from interlock.domain.approval import Approval, ApprovalKind
 from interlock.domain.explain import ReasonCode, Why
@@ -182,8 +183,9 @@ def _approval(row: HistoryRow, until: int, asked: Mapping[str, Approval], axis: 
     found = asked.get(str(_facts(row).get("approval_id")))
     kind = "question" if found is not None and found.kind is ApprovalKind.QUESTION else "approval"
     link = "" if found is None else f"/approvals/{found.id}"
+    note = "" if found is None else headline(found.prompt)
     return Span(
-        kind, kind.capitalize(), row.at, until, axis.bar(row.at, until), "" if found is None else found.prompt, link,
+        kind, kind.capitalize(), row.at, until, axis.bar(row.at, until), note, link,
         f"bar-{row.version}", is_open=is_open,
     )  # fmt: skip
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from interlock import wire
-from interlock.dashboard import forms, lossless_json
+from interlock.dashboard import forms, markdown
+from interlock.dashboard.edits import edits
 from interlock.dashboard.http import Fields, PageRequest, PageResponse, Pages, View, one_of, redirect, show
 from interlock.dashboard.json_tree import tree
 from interlock.dashboard.navigation import APPROVAL_ROLES
@@ -84,7 +85,7 @@ async def _view(
         status=200 if rejected is None else rejected.status,
         **approval_context(found, job, request.form, rejected),
         data=tree(found.data),
-        edits=edits(found.details, found.data),
+        edits=edits(found.details, found.data, forms.names(found.schema)),
         link=link,
         must_sign_in=await request.client.engine.approvals.needs_sign_in(request.who, found),
         has_link=not request.client.engine.approvals.steps_up(found),
@@ -92,17 +93,6 @@ async def _view(
         after=next(iter(pending[0 if at is None else at + 1 :]), None),
         pending=len(pending),
     )
-
-
-def edits(proposed: str | None, decided: str | None) -> list[tuple[str, str | None, str]]:
-    """Return the members of the decided object that differ from the proposed one: name, and both values as JSON."""
-    before = None if proposed is None else lossless_json.decode(proposed)
-    after = None if decided is None else lossless_json.decode(decided)
-    if not isinstance(before, dict) or not isinstance(after, dict):
-        return []
-    spelled = {name: lossless_json.encode(value) for name, value in before.items()}
-    found = ((name, spelled.get(name), lossless_json.encode(value)) for name, value in after.items())
-    return [(name, was, now) for name, was, now in found if was != now]
 
 
 def approval_context(found: Approval, job: Job, form: Fields, rejected: Error | None) -> dict[str, Any]:
@@ -116,6 +106,8 @@ def approval_context(found: Approval, job: Job, form: Fields, rejected: Error | 
         by_pointer, others = forms.errors_by_pointer(inputs, rejected)
     return {
         "approval": found,
+        "asked": markdown.request(found.prompt),
+        "note": markdown.note(found.details),
         "job": job,
         "details": tree(found.details),
         "payload": tree(job.payload),

@@ -163,7 +163,7 @@ async function copy(button) {
     ?? button.parentElement.querySelector(":scope > pre, :scope > .raw > pre").textContent;
   await navigator.clipboard.writeText(text);
   button.textContent = "Copied";
-  setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  setTimeout(() => { button.textContent = button.dataset.name ?? "Copy"; }, 1500);
 }
 
 // --- Keys. A single key moves the focus; it never decides or changes anything.
@@ -250,11 +250,33 @@ function onClick(event) {
   if (button) copy(button);
 }
 
+function onInput(event) {
+  if (event.target.matches(".decide [data-initial]")) showProposal(event.target);
+}
+
 function onChange(event) {
   if (event.target.matches("[data-select-all]")) {
     for (const box of document.querySelectorAll("tbody input[name=id]")) box.checked = event.target.checked;
   }
   updateSelection();
+}
+
+// Below an edited field of an approval stands what was proposed.
+function showProposal(field) {
+  const proposed = field.dataset.initial;
+  const isBox = field.type === "checkbox";
+  const chosen = field.nodeName === "SELECT" ? field.selectedOptions[0]?.textContent ?? "" : field.value;
+  const isEdited = isBox ? field.checked !== (proposed === "true") : chosen.replace(/\r\n?/g, "\n") !== proposed.replace(/\r\n?/g, "\n");
+  const place = field.closest(".field");
+  let note = place.querySelector(":scope > .proposed");
+  if (!isEdited) return note?.remove();
+  if (!note) {
+    note = document.createElement("p");
+    note.className = "faint hint proposed";
+    note.append("proposed: ", document.createElement("del"));
+    place.append(note);
+  }
+  note.lastChild.textContent = isBox ? (proposed === "true" ? "yes" : "no") : proposed || "empty";
 }
 
 // Actions on selected jobs need a selection.
@@ -334,6 +356,8 @@ updateSelection();
 document.addEventListener("keydown", onKey);
 document.addEventListener("click", onClick);
 document.addEventListener("change", onChange);
+document.addEventListener("input", onInput);
+for (const field of document.querySelectorAll(".decide :is(input, select, textarea)[data-initial]")) showProposal(field);
 document.addEventListener("submit", onSubmit);
 window.addEventListener("pageshow", onPageShow);
 takeFragment();
