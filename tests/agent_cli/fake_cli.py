@@ -39,6 +39,18 @@ def claude(prompt: str, words: list[str]) -> None:
     if action == "busy" and not resumed:  # a rejection that names no reset
         say(**result | {"is_error": True, "subtype": "success", "api_error_status": 429})
         sys.exit(1)
+    if action == "spend" and not resumed:  # the CLI ends by itself when its budget is spent
+        cost = float(words[words.index("--max-budget-usd") + 1]) + 0.1
+        say(**result | {"is_error": True, "subtype": "error_max_budget_usd", "total_cost_usd": cost})
+        sys.exit(1)
+    if action == "silent" and not resumed:
+        say(type="assistant", message={"id": "m", "content": [], "usage": usage})
+        signal.pause()
+    if action == "tell":
+        secret = os.environ["KEY"]
+        say(type="assistant", message={"id": "m", "content": [{"type": "text", "text": secret}]})
+        say(**result | {"result": secret, "structured_output": {"found": [secret], secret: 1}})
+        return
     if action == "tool":
         tool(words, result, resumed)
     if action == "wait" and not resumed:
@@ -58,6 +70,7 @@ def tool(words: list[str], result: dict[str, Any], resumed: bool) -> None:
     decision: dict[str, Any] = {}
     for call in ("t1", "t2") if not resumed else ("t2",):
         given = {"tool_use_id": call, "tool_name": "Bash", "tool_input": {"command": f"echo {call}"}}
+        given["tool_input"] |= {"key": os.environ["KEY"]} if "KEY" in os.environ else {}
         out = subprocess.run(hook, shell=True, input=json.dumps(given), capture_output=True, text=True, check=True)
         decision = json.loads(out.stdout)["hookSpecificOutput"]
         if decision["permissionDecision"] == "defer" and call == "t2":

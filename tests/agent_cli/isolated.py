@@ -7,11 +7,14 @@ what happens between the runs of the job; the output is JSON: the states of the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ import interlock
 from interlock import Worker
 from interlock.agent_cli.runner import AgentOptions, declare
 from tests.agent_cli.fake_models import FakeModels
+from tests.support.eventually import eventually
 
 SECRET = "fake-key-0123456789"
 
@@ -46,13 +50,17 @@ def options(spec: dict[str, Any], url: str, place: Path) -> AgentOptions:
         case "gemini":
             settings_file = home / ".gemini" / "settings.json"
             settings_file.parent.mkdir()
-            settings_file.write_text(json.dumps({"security": {"auth": {"selectedType": "gemini-api-key"}}}))
+            once = {"maxAttempts": 1}  # it would wait by itself for minutes
+            auth = {"auth": {"selectedType": "gemini-api-key"}}
+            settings_file.write_text(json.dumps({"security": auth, "general": once}))
             command += ["-m", "gemini-2.5-pro"]
             environment |= {
                 "GEMINI_API_KEY": SECRET,
                 "GOOGLE_GEMINI_BASE_URL": url,
                 "GEMINI_TELEMETRY_ENABLED": "false",
             }
+    environment = {name: value for name, value in (environment | spec.get("environment", {})).items() if value}
+    command += spec.get("words", [])
     given = {"approve_tools": spec["approve_tools"]} if "approve_tools" in spec else {}
     return AgentOptions(
         adapter, command, work_dir=place / "jobs", keep="always", environment=environment, idle_timeout=240.0, **given
@@ -63,18 +71,13 @@ async def main(spec: dict[str, Any], place: Path) -> dict[str, Any]:
     (place / "models.log").touch()
     models = FakeModels(spec["replies"], place / "models.log")
     os.environ["INTERLOCK_TOKEN"] = "secret-of-the-worker"
-    states = []
-    async with interlock.App(f"sqlite:///{place}/jobs.db", artifacts=str(place / "artifacts")) as app:
-        task = declare(app, "agent", options(spec, models.url, place))
+    database = f"sqlite:///{place}/jobs.db"
+    async with interlock.App(database, artifacts=str(place / "artifacts")) as app:
+        chosen = options(spec, models.url, place)
+        task = declare(app, "agent", chosen)
         handle = await task.enqueue(spec["payload"])
-        for between in (None, *spec.get("between", ())):
-            if between == "run_now":
-                await app.jobs.run_now(handle.id)
-            elif between is not None:
-                (approval,) = await app.approvals.list(status="open")
-                await app.approvals.decide(approval.id, between)
-            await Worker(app, name="w").run(drain=True)
-            states.append(await handle.refresh())
+        played = interrupted(app, handle, spec, chosen, database) if "end" in spec else between(app, handle, spec)
+        states = [state async for state in played]
         events = await handle.events()
         files = [one.name for one in await app.artifacts.list(handle.id)]
     log = [json.loads(line) for line in models.log.read_text().splitlines()]
@@ -84,6 +87,80 @@ async def main(spec: dict[str, Any], place: Path) -> dict[str, Any]:
         "files": files,
         "requests": [{name: one[name] for name in ("protocol", "turn", "failed")} for one in log],
     }
+
+
+async def between(app: interlock.App, handle: Any, spec: dict[str, Any]) -> AsyncIterator[interlock.Job]:
+    """Runs of the job by a worker in this process, with what happens between them."""
+    for action in (None, *spec.get("between", ())):
+        if action == "run_now":
+            await app.jobs.run_now(handle.id)
+        elif action is not None:
+            (approval,) = await app.approvals.list(status="open")
+            await app.approvals.decide(approval.id, action)
+        await Worker(app, name="w").run(drain=True)
+        yield await handle.refresh()
+
+
+async def interrupted(
+    app: interlock.App, handle: Any, spec: dict[str, Any], chosen: AgentOptions, database: str
+) -> AsyncIterator[interlock.Job]:
+    """A run by the command `interlock agent run` that is ended when the file `reached` is there."""
+    agent_run = [sys.executable, "-m", "interlock", "agent", "run", "--type", "agent", "--adapter", chosen.adapter]
+    agent_run += ["--work-dir", str(chosen.work_dir), "--keep", "always", "--lease", "2", "--database", database]
+    agent_run += [word for name, value in chosen.environment.items() for word in ("--env", f"{name}={value}")]
+
+    def started(*more: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([*agent_run, *more, "--", *chosen.command], env={**os.environ, "SECRET": SECRET})
+
+    reached = chosen.work_dir / handle.id / "work" / "reached"
+    worker = started()
+    await eventually(lambda: asyncio.to_thread(reached.exists))
+    if spec["end"] == "cancel":
+        await handle.cancel()
+    if spec["end"] in ("cli", "both"):
+        kill_command(handle.id)
+    if spec["end"] in ("worker", "both"):
+        worker.kill()
+
+    async def has_no_process() -> bool:
+        return not marked(handle.id)
+
+    if spec["end"] != "cli":  # then the next attempt begins at once
+        await eventually(has_no_process)
+    yield await handle.refresh()
+    if spec["end"] in ("worker", "both"):
+        worker.wait()
+        worker = started()
+
+    async def has_ended() -> bool:
+        return (await handle.refresh()).finished_at is not None
+
+    await eventually(has_ended)
+    worker.terminate()
+    worker.wait()
+    await eventually(has_no_process)
+    yield await handle.refresh()
+
+
+def kill_command(job_id: str) -> None:
+    """Kill the CLI and what it runs, but not its supervisor."""
+    for pid in marked(job_id):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if "supervisor.py" not in Path(f"/proc/{pid}/cmdline").read_text():
+                os.kill(pid, signal.SIGKILL)
+
+
+def marked(job_id: str) -> list[int]:
+    """The live processes of a job."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                if f"INTERLOCK_JOB_ID={job_id}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
 
 
 if __name__ == "__main__":

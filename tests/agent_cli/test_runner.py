@@ -26,6 +26,7 @@ from interlock.domain.principal import local
 from interlock.storage.contract import Store
 from interlock.storage.object_store.s3 import S3Objects
 from interlock.wire import LimitUse
+from interlock.wire.budgets import BudgetRequest
 from interlock.wire.limits import LimitRequest
 from tests.support.apps import TENANT, StoreApp
 from tests.support.eventually import RETRY_SECONDS, eventually
@@ -239,6 +240,38 @@ async def test_the_budget_is_passed_on_and_a_spent_one_fails_the_job(rig: Rig) -
     assert (job.status, json.loads(job.error or "{}")["kind"]) == (Status.FAILED, "budget_exceeded")
 
 
+@pytest.mark.parametrize("named", [True, False])
+async def test_the_budget_of_the_job_bounds_a_run_and_pauses_the_job(rig: Rig, named: bool) -> None:
+    client = await rig.app.client()
+    await client.budgets.set("team", BudgetRequest(amount={"usd": 2}))
+    rig.declare("claude", max_usd=50)
+    fields: dict[str, Any] = {"budgets": ["team"]} if named else {"budget": {"usd": 2}}
+    job = await rig.run("spend", **fields)
+    words = rig.runs(job.id)[0]["words"]
+    assert words[words.index("--max-budget-usd") + 1] == "2.000000"
+    assert (job.status, job.attempt) == (Status.QUEUED, 1)
+    await (client.budgets.raise_by("team", {"usd": 3}) if named else client.jobs.raise_budget(job.id, {"usd": 3}))
+    await client.jobs.run_now(job.id)
+    await rig.app.drain()
+    job = await rig.app.job(job.id)
+    assert result(job) == "done: spend"
+    words = rig.runs(job.id)[1]["words"]
+    assert words[words.index("--max-budget-usd") + 1] == "2.900000"
+    assert json.loads(job.usage or "{}")["usd"] == pytest.approx(2.6)
+
+
+async def test_a_silent_run_counts_what_it_has_used(rig: Rig) -> None:
+    rig.declare("claude", idle_timeout=0.5)
+    job = await rig.run("silent", max_attempts=2)
+    assert (job.status, job.attempt) == (Status.RETRY, 2)
+    assert "wrote nothing" in (job.error or "")
+    await (await rig.app.client()).jobs.run_now(job.id)
+    await rig.app.drain()
+    job = await rig.app.job(job.id)
+    assert result(job) == "done: silent"
+    assert json.loads(job.usage or "{}")["input_tokens"] == 200
+
+
 async def test_the_command_sees_the_job_and_no_secret_of_the_worker(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INTERLOCK_TOKEN", "secret-of-the-worker")
     rig.declare("plain", environment={"MODEL_KEY": "key-of-the-model"})
@@ -253,6 +286,30 @@ async def test_the_command_sees_the_job_and_no_secret_of_the_worker(rig: Rig, mo
     assert "key-of-the-model" not in written
     assert "secret-of-the-worker" not in written
     assert shown["MODEL_KEY"] == "***"
+
+
+SECRET = 'key "of\\ the model'
+KEY_FILE = "-----BEGIN KEY-----\nfirst line of the key\nlast line of the key\n"
+
+
+async def everything_kept(rig: Rig, job: Job) -> str:
+    """What others can read of a job, as text."""
+    events = await rig.app.engine.progress.events(TENANT, job.id)
+    approvals = await rig.app.engine.approvals.list(TENANT, ApprovalFilter(job_id=job.id))
+    text = b"".join(chunk.data for chunk in await streamed(rig, job)).decode()
+    parts = [one.message + (one.payload or "") for one in events] + [one.details or "" for one in approvals]
+    return "".join([*parts, text, job.result or "", job.checkpoint or "", job.error or ""])
+
+
+@pytest.mark.parametrize("action", ["tell", "tool"])
+@pytest.mark.parametrize("secret", [SECRET, KEY_FILE])
+async def test_a_secret_of_the_command_is_masked_in_every_form(rig: Rig, action: str, secret: str) -> None:
+    rig.declare("claude", environment={"KEY": secret}, approve_tools="Bash")
+    kept = await everything_kept(rig, await rig.run(action))
+    assert "***" in kept
+    for line in secret.splitlines():
+        assert line not in kept
+        assert json.dumps(line)[1:-1] not in kept
 
 
 @pytest.mark.parametrize(("prompt", "wanted"), [("bytes", "caf\ufffd \ufffd"), ("much", "last line")])

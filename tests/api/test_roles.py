@@ -256,12 +256,12 @@ async def test_the_lease_holder_may_read_its_job_and_related_data(guarded: Api) 
     producer = await guarded.as_role("produce")
     holder = await guarded.as_role("work", worker_id="w1")
     other = await guarded.as_role("work", worker_id="w10")
-    job = await producer.enqueue()
-    for path in ("", "/steps", "/artifacts", "/children", "/result"):
+    job = await producer.enqueue(budget={"usd": 1})
+    for path in ("", "/steps", "/artifacts", "/children", "/result", "/budget"):
         problem(await holder.get(f"/v1/jobs/{job['id']}{path}"), 403, "forbidden")
     (held,) = await holder.claim(worker="w1/a")
     child = await producer.enqueue(parent_id=held["id"])
-    for path in ("", "/steps", "/artifacts", "/children", "/result"):
+    for path in ("", "/steps", "/artifacts", "/children", "/result", "/budget"):
         assert (await holder.get(f"/v1/jobs/{job['id']}{path}")).status_code in (200, 202)
         problem(await other.get(f"/v1/jobs/{job['id']}{path}"), 403, "forbidden")
     assert (await holder.job(child["id"]))["id"] == child["id"]

@@ -51,6 +51,7 @@ class Outcome:
     deferred: ToolCall | None = None
     skipped: Sequence[ToolCall] = ()  # calls of the same turn that the CLI has dropped
     is_session_missing: bool = False
+    is_budget_spent: bool = False  # the run has cost as much as it may
 
 
 @dataclass(frozen=True)

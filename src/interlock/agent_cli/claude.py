@@ -139,7 +139,7 @@ class Claude:
             return self._limited or Outcome(error="rate limit of the model API", is_rate_limited=True)
         why = text_of(result.get("result")) or last_line(errors) or str(ended)
         if result.get("subtype") == "error_max_budget_usd":
-            return Outcome(error="the budget of the run is spent", is_permanent=True)
+            return Outcome(error="the budget of the run is spent", is_budget_spent=True)
         missing = "No conversation found" in f"{errors} {result.get('errors')}"
         return Outcome(error=f"claude failed: {why[:500]}", is_session_missing=missing)
 

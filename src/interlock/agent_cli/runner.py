@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import signal
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,13 +21,13 @@ from interlock.agent_cli.claude import Claude
 from interlock.agent_cli.codex import Codex
 from interlock.agent_cli.gemini import Gemini
 from interlock.agent_cli.plain import Plain
-from interlock.agent_cli.process import Idle, end_marked, run_command
+from interlock.agent_cli.process import Exit, Idle, end_marked, run_command
 from interlock.agent_cli.work_directory import WorkDirectory, argument, prompt_of
-from interlock.errors import Error, TooLarge
+from interlock.errors import Error, Forbidden, TooLarge
 from interlock.sdk import serialization
 from interlock.sdk.app import App
 from interlock.sdk.context import Context
-from interlock.sdk.exceptions import Fail, RateLimited, Release, Retry
+from interlock.sdk.exceptions import BudgetExceeded, Fail, RateLimited, Release, Retry
 from interlock.sdk.signature import Signature
 from interlock.sdk.tasks import Task
 
@@ -99,7 +101,8 @@ class AgentRun:
         self._ctx, self._payload, self._options, self._validator = ctx, payload, options, validator
         self._saved: dict[str, Any] = ctx.checkpoint if isinstance(ctx.checkpoint, dict) else {}
         self._place = WorkDirectory(options.work_dir, ctx.id, options.repository)
-        self._secrets = [one for one in options.environment.values() if len(one) >= MIN_SECRET_LENGTH]
+        self._secrets = _written_forms(options.environment.values())
+        self._is_capped_by_budget = False  # the cost of this run is bounded by a budget of the job, not by the option
         self._events, self._room = 0, MAX_STREAM
 
     async def run(self) -> Any:
@@ -124,12 +127,14 @@ class AgentRun:
             outcome = await self._attempt()
         await self._attach_files()
         if outcome.deferred is not None:
-            self._saved["pending"] = _as_dict(outcome.deferred)
-            self._saved["skipped"] = [_as_dict(one) for one in outcome.skipped]
+            self._saved["pending"] = self._masked(_as_dict(outcome.deferred))
+            self._saved["skipped"] = [self._masked(_as_dict(one)) for one in outcome.skipped]
             await self._ctx.save_checkpoint(self._saved)
             await self._decision()  # suspends the run
         if outcome.is_rate_limited:
             raise self._release(outcome)
+        if outcome.is_budget_spent:
+            raise BudgetExceeded(self._ctx.id) if self._is_capped_by_budget else self._budget_is_spent()
         if outcome.error is not None:
             raise (Fail if outcome.is_permanent else Retry)(self._masked(outcome.error))
         return self._checked(outcome)
@@ -140,7 +145,7 @@ class AgentRun:
         new_session = str(uuid.uuid4())
         setup = Setup(
             [argument(one, self._payload) for one in options.command], self._place.path, session, new_session,
-            options.schema.absolute() if options.schema else None, options.approve_tools, self._left(), decisions,
+            options.schema.absolute() if options.schema else None, options.approve_tools, await self._left(), decisions,
         )  # fmt: skip
         adapter = ADAPTERS[options.adapter](setup)
         command = adapter.command()
@@ -166,6 +171,8 @@ class AgentRun:
                 idle_seconds=options.idle_timeout, on_line=on_line,
             )  # fmt: skip
         except Idle as error:
+            adapter.outcome(Exit(signal=int(signal.SIGKILL)), "")  # counts what was used until then
+            await self._report_usage(adapter)
             raise Retry(str(error)) from None
         outcome = adapter.outcome(ended, errors)
         await self._report_usage(adapter)
@@ -200,14 +207,40 @@ class AgentRun:
         limit = self._options.limit or (named[0] if len(named) == 1 else "")
         return RateLimited(limit, delay=delay, reason=reason) if limit in named else Release(delay=delay, reason=reason)
 
-    def _left(self) -> float | None:
-        """Return what is left of the budget; the cost of earlier runs is in the checkpoint."""
-        if self._options.max_usd is None:
+    async def _left(self) -> float | None:
+        """Return what the run may cost: what is left of the option, and of the budgets of the job.
+
+        The cost of earlier runs is in the checkpoint.
+        """
+        if self._options.adapter not in CAPPED:
             return None
+        shared = await self._left_of_budgets()
+        if self._options.max_usd is None:
+            self._is_capped_by_budget = shared is not None
+            return shared
         left = self._options.max_usd - float(self._saved.get("cost", 0))
         if left <= 0:
-            raise Fail(f"the budget of {self._options.max_usd:g} USD is spent", kind="budget_exceeded")
-        return left
+            raise self._budget_is_spent()
+        self._is_capped_by_budget = shared is not None and shared < left
+        return shared if self._is_capped_by_budget else left
+
+    async def _left_of_budgets(self) -> float | None:
+        """Return the least amount of USD that is available of a budget, which the job may spend alone."""
+        job, client = self._ctx.job, self._ctx._client
+        found = [await client.jobs.budget(job.id)] if job.budget_roots else []
+        for name in job.budgets:
+            with contextlib.suppress(Forbidden):  # the token of the worker may not read; the server still counts
+                found.append(await client.budgets.get(name))
+        own = sum(float((one.get("cost") or {}).get("usd", 0)) for one in job.limits or ())  # it has reserved this
+        left = [one.available["usd"] + own for one in found if "usd" in one.amount]
+        if not left:
+            return None
+        if min(left) <= 0:
+            raise BudgetExceeded(job.id)
+        return min(left)
+
+    def _budget_is_spent(self) -> Fail:
+        return Fail(f"the budget of {self._options.max_usd:g} USD is spent", kind="budget_exceeded")
 
     async def _report_usage(self, adapter: Adapter) -> None:
         used = dict(adapter.usage)
@@ -221,14 +254,18 @@ class AgentRun:
             async def usage() -> None:
                 self._ctx.usage(**used)
 
-            # In a step of this run: outside of steps it would have to be reported again by the run after an approval.
-            await self._ctx.step(f"usage of run {self._ctx.job.fence}", usage)
             await self._ctx.save_checkpoint(self._saved)
+            # In a step of this run: outside of steps it would have to be reported again by the run after an approval.
+            try:
+                await self._ctx.step(f"usage of run {self._ctx.job.fence}", usage)
+            except BudgetExceeded:  # the step did not begin, and the usage is that of this run all the same
+                self._ctx.usage(**used)
+                raise
 
     def _checked(self, outcome: Outcome) -> Any:
         """Return the result: the last message, or JSON that is valid against the schema."""
         if self._validator is None:
-            return self._masked(outcome.message) if outcome.structured is UNSET else outcome.structured
+            return self._masked(outcome.message if outcome.structured is UNSET else outcome.structured)
         value = outcome.structured
         if value is UNSET:
             try:
@@ -238,8 +275,9 @@ class AgentRun:
         try:
             self._validator.validate(value)
         except jsonschema_rs.ValidationError as error:
-            raise Retry(f"the result does not match the schema: {error.message[:500]}") from None
-        return value
+            reason = self._masked(error.message)
+            raise Retry(f"the result does not match the schema: {reason[:500]}") from None
+        return self._masked(value)
 
     async def _attach_files(self) -> None:
         for name, path in await asyncio.to_thread(lambda: list(self._place.files())):
@@ -268,13 +306,21 @@ class AgentRun:
             self._ctx.event("further output is not recorded as events", level="warn")
         if self._events >= MAX_EVENTS:
             return
-        payload = json.loads(self._masked(json.dumps(note.payload)))
-        self._ctx.event(self._masked(note.message) or "output", level=note.level, output=payload)  # type: ignore[arg-type]
+        message, payload = self._masked(note.message) or "output", self._masked(dict(note.payload))
+        self._ctx.event(message, level=note.level, output=payload)  # type: ignore[arg-type]
 
-    def _masked(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return text
+    def _masked(self, value: Any) -> Any:
+        """Return text, or JSON with text in it, without the secrets of the command."""
+        match value:
+            case str():
+                for secret in self._secrets:
+                    value = value.replace(secret, "***")
+                return value
+            case list():
+                return [self._masked(one) for one in value]
+            case dict():
+                return {self._masked(name): self._masked(one) for name, one in value.items()}
+        return value
 
     def _environment(self) -> dict[str, str]:
         """Return the environment of the command: an allow-list, the given variables, and the job."""
@@ -286,6 +332,13 @@ class AgentRun:
             "INTERLOCK_JOB_PAYLOAD": str(place.payload_file), "INTERLOCK_JOB_PROMPT": str(place.prompt_file),
             "INTERLOCK_JOB_ARTIFACTS": str(place.artifacts),
         }  # fmt: skip
+
+
+def _written_forms(secrets: Iterable[str]) -> list[str]:
+    """Return how secrets appear in a line of output: line by line, and also as in JSON; the longest first."""
+    lines = {line for one in secrets for line in (one, *one.splitlines()) if len(line) >= MIN_SECRET_LENGTH}
+    lines |= {json.dumps(one, ensure_ascii=is_ascii)[1:-1] for one in lines for is_ascii in (True, False)}
+    return sorted(lines, key=len, reverse=True)
 
 
 def _content(path: Path) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from interlock.api import auth
 from interlock.api.native.pagination import Page, cursor_position, page
 from interlock.api.routes import Nothing, Request, RequestContext, Response, RouteTable, respond
 from interlock.wire import responses
@@ -59,10 +60,13 @@ async def delete_budget(call: RequestContext[None, Nothing]) -> Response:
     return Response(204, media_type="")
 
 
-@routes.add("GET", "/v1/jobs/{job_id}/budget", roles=["read"], answers={200: JobBudgetShape})
+@routes.add(
+    "GET", "/v1/jobs/{job_id}/budget", roles=["read"], on_condition=["work"], answers={200: JobBudgetShape}
+)  # fmt: skip
 async def get_job_budget(call: RequestContext[None, Nothing]) -> Response:
     """Return the budget of the tree that a job belongs to, and what was spent of it."""
-    return respond(job_budget_to_dict(await call.engine.budgets.of_job(call.who.tenant, call.job_id)))
+    job = await auth.readable(call)
+    return respond(job_budget_to_dict(await call.engine.budgets.of_job(call.who.tenant, job.id)))
 
 
 @routes.add("POST", "/v1/jobs/{job_id}/budget/raise", roles=["operate"], body=Raise, answers={200: JobBudgetShape})
