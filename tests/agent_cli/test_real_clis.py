@@ -15,6 +15,7 @@ import pytest
 
 from tests.agent_cli.fake_models import INPUT_TOKENS, OUTPUT_TOKENS
 from tests.agent_cli.real_clis import cache_directory, installed
+from tests.agent_cli.shell import SHELL, shell
 
 ROOT = Path(__file__).parents[2]
 ADAPTERS = ("claude", "codex", "gemini")
@@ -24,12 +25,6 @@ LIMITED: dict[str, dict[str, Any]] = {
     "claude": {"type": "error", "error": {"type": "rate_limit_error", "message": "limited"}},
     "codex": {"error": {"type": "usage_limit_reached", "message": "limited"}},
     "gemini": {"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": "Quota exceeded"}},
-}
-# A tool call of each that runs a command in the shell, and the words that allow it without asking.
-SHELL: dict[str, tuple[str, str, list[str]]] = {
-    "claude": ("Bash", "command", ["--allowedTools", "Bash"]),
-    "codex": ("exec_command", "cmd", ["--dangerously-bypass-approvals-and-sandbox"]),
-    "gemini": ("run_shell_command", "command", ["--yolo"]),
 }
 
 
@@ -48,13 +43,6 @@ def run(bin: Path, place: Path, adapter: str, replies: Sequence[Any], **more: An
     found: dict[str, Any] = json.loads((place / "found.json").read_text())
     assert "fake-key-0123456789" not in json.dumps(found) + done.stderr + done.stdout
     return found
-
-
-def shell(adapter: str, command: str) -> dict[str, Any]:
-    """A reply of the model that runs a command in the shell."""
-    name, argument, _ = SHELL[adapter]
-    given = {argument: command, "description": "run it"} if adapter != "codex" else {argument: command}
-    return {"tools": [{"id": "toolu_1", "name": name, "input": given}]}
 
 
 def last(found: dict[str, Any]) -> dict[str, Any]:
