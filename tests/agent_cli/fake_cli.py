@@ -69,12 +69,12 @@ def tool(words: list[str], result: dict[str, Any], resumed: bool) -> None:
     hook = settings["hooks"]["PreToolUse"][0]["hooks"][0]["command"]
     decision: dict[str, Any] = {}
     for call in ("t1", "t2") if not resumed else ("t2",):
-        given = {"tool_use_id": call, "tool_name": "Bash", "tool_input": {"command": f"echo {call}"}}
-        given["tool_input"] |= {"key": os.environ["KEY"]} if "KEY" in os.environ else {}
+        asked = {"command": f"echo {call}", **({"key": os.environ["KEY"]} if "KEY" in os.environ else {})}
+        given = {"tool_use_id": call, "tool_name": "Bash", "tool_input": asked}
         out = subprocess.run(hook, shell=True, input=json.dumps(given), capture_output=True, text=True, check=True)
         decision = json.loads(out.stdout)["hookSpecificOutput"]
         if decision["permissionDecision"] == "defer" and call == "t2":
-            deferred = {"id": call, "name": "Bash", "input": given["tool_input"]}
+            deferred = {"id": call, "name": "Bash", "input": asked}
             say(**result | {"stop_reason": "tool_deferred", "deferred_tool_use": deferred})
             sys.exit(0)
     say(**result | {"result": json.dumps(decision)})

@@ -119,7 +119,8 @@ def test_a_run_that_is_killed_in_a_tool_continues_in_its_session(
     state = found["states"][-1]
     assert (state["status"], state["result"], state["attempt"]) == ("succeeded", "finished", 2), state["error"]
     assert found["files"] == ["made.txt"]
-    assert [one["turn"] for one in found["requests"] if one["turn"] >= 0] == [0, 1, 2]  # nothing was asked for twice
+    again = [0] if adapter == "gemini" else []  # its session keeps a turn only when the tools of it have ended
+    assert [one["turn"] for one in found["requests"] if one["turn"] >= 0] == [*again, 0, 1, 2]
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
