@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
@@ -28,6 +29,8 @@ PostgreSQL with durable commits, from 1 to 64 connections. The server is `interl
 a process of its own on the same machine and takes its share of it. A cycle is three calls, one after the other; its
 times are those of the three together. Each measurement has a fresh database."""
 
+_NONE: Mapping[str, str] = {}
+
 
 class Options(argparse.Namespace):
     engine: EngineName | None
@@ -48,26 +51,30 @@ def parser() -> argparse.ArgumentParser:
 
 
 @asynccontextmanager
-async def served(engine: EngineName, server: Postgres | None) -> AsyncIterator[int]:
-    """The port of a server over a fresh database."""
+async def served(
+    engine: EngineName, server: Postgres | None, settings: Mapping[str, str] = _NONE
+) -> AsyncIterator[int]:
+    """The port of a server over a fresh database; `settings` are environment variables."""
     with TemporaryDirectory(prefix="interlock-bench-") as name:
         if engine == "sqlite":
-            with serving(f"sqlite:///{name}/jobs.db", Path(name)) as port:
+            with serving(f"sqlite:///{name}/jobs.db", Path(name), settings) as port:
                 yield port
             return
         assert server is not None
         async with fresh_database(server) as database:
-            with serving(server.dsn(database, user=APP_LOGIN), Path(name)) as port:
+            with serving(server.dsn(database, user=APP_LOGIN), Path(name), settings) as port:
                 yield port
 
 
 @contextmanager
-def serving(database: str, directory: Path) -> Iterator[int]:
+def serving(database: str, directory: Path, settings: Mapping[str, str] = _NONE) -> Iterator[int]:
     """`interlock serve` in a process of its own; its log goes to a file, as a server's log does."""
     command = [sys.executable, "-m", "interlock", "serve", "--database", database, "--port", "0"]
     with (
         (directory / "log").open("wb") as log,
-        subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+        subprocess.Popen(
+            command, cwd=directory, env={**os.environ, **settings}, stdout=subprocess.PIPE, stderr=log, text=True
+        ) as process,
     ):
         assert process.stdout is not None
         try:

@@ -91,8 +91,9 @@ class Connection(asyncio.Protocol):
             data = self._buffer + data
         head = data.find(_END)
         if head >= 0:
-            start = data.find(_LENGTH, 0, head) + len(_LENGTH)
-            whole = head + len(_END) + int(data[start : data.find(b"\r", start)])
+            start = data.find(_LENGTH, 0, head)  # a 204 has none
+            length = 0 if start < 0 else int(data[start + len(_LENGTH) : data.find(b"\r", start)])
+            whole = head + len(_END) + length
             if len(data) >= whole and self._answer is not None:
                 self._buffer = data[whole:]
                 self._answer.set_result(data)
