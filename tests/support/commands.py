@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import importlib
 import json
 import os
@@ -18,9 +19,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tests.support.eventually import RETRY_SECONDS
 
@@ -81,6 +84,8 @@ def serve(fd: int) -> None:
     """Fork a process for every request, and send its exit code back."""
     for module in IMPORTED:
         importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy every page
     listening = socket.socket(fileno=fd)
     waiting = selectors.DefaultSelector()
     waiting.register(listening, selectors.EVENT_READ)
@@ -122,7 +127,34 @@ def _become(request: Mapping[str, Any], fds: Sequence[int]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     from interlock.cli.main import main
 
-    main()
+    _end(_code_of(main))
+
+
+def _code_of(main: Callable[[], object]) -> int:
+    """Run it; return the exit code that the interpreter would end with. An interrupt is left to the interpreter."""
+    try:
+        main()
+    except SystemExit as ended:
+        if ended.code is None or isinstance(ended.code, int):
+            return ended.code or 0
+        print(ended.code, file=sys.stderr)
+        return 1
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _end(code: int) -> NoReturn:
+    """End as the interpreter does, but leave the memory to the kernel: freeing all modules takes longer than a command."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = 120
+    sys.stderr.flush()
+    os._exit(code & 0xFF)
 
 
 def _exactly(line: socket.socket, size: int) -> bytes:
