@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from interlock.storage.contract import Store
 from tests.support.eventually import RETRY_SECONDS
+from tests.support.forms import IS_LONG, left_out_of_the_short_form
 from tests.support.postgres import Postgres
 from tests.support.postgres import postgres as running_postgres
 from tests.support.scratch import use_memory
@@ -26,12 +27,20 @@ MOMENTS: Final = (
 )
 
 use_memory()
-settings.register_profile("however busy the machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "however busy the machine",
+    deadline=None,
+    derandomize=not IS_LONG,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("however busy the machine")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The folders with the longest tests first, so that at the end no process waits for one of them."""
+    left_out = left_out_of_the_short_form(items, Path(__file__).parent)
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: item.path.parent.name not in MAX_LENGTH)
 
 

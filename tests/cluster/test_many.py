@@ -10,6 +10,7 @@ from pathlib import Path
 
 from interlock.storage.postgres.store import PostgresStore
 from tests.cluster.deployment import TENANT, Program, plant
+from tests.support.forms import chance
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, fresh_database
 
@@ -20,7 +21,7 @@ KILLS = 10 if os.environ.get("INTERLOCK_TEST_LONG") else 4
 async def test_three_servers_and_four_workers_killed_at_random_lose_nothing_and_finish_nothing_twice(
     postgres: Postgres, tmp_path: Path, record_property: Property
 ) -> None:
-    dice = random.Random()
+    dice = chance()
     killed: list[str] = []
     async with fresh_database(postgres) as name:
         dsn = postgres.dsn(name, user=APP_LOGIN)

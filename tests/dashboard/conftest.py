@@ -36,7 +36,6 @@ from tests.contract.conftest import database, place  # noqa: F401 - fixtures
 from tests.dashboard import scene
 from tests.dashboard.scene import Scene
 from tests.support.eventually import RETRY_SECONDS
-from tests.support.forms import on_one_engine
 from tests.support.loops import share_the_loop_of_their_file
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
@@ -48,7 +47,6 @@ KEY: Final = b"the key of every server of one database"
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All tests that use the browser or a server of a file run in the event loop of that file."""
-    items[:] = on_one_engine(items, Path(__file__).parent)
     ours = (item for item in items if Path(__file__).parent in item.path.parents)
     share_the_loop_of_their_file(item for item in ours if {"chromium", "store"} & {*getattr(item, "fixturenames", ())})
 

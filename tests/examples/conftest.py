@@ -7,15 +7,8 @@ from pathlib import Path
 import pytest
 
 import interlock
-from tests.support.forms import on_one_engine
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ENGINES, empty_database
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Examples use the public interface only: in the short form each runs on one engine."""
-    items[:] = on_one_engine(items, Path(__file__).parent)
-
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 import re
 import sys
 from collections.abc import AsyncIterator
@@ -21,9 +20,9 @@ from interlock.domain.lifecycle import Status
 from tests.examples.programs import BIN, running
 from tests.support import console
 from tests.support.eventually import eventually
+from tests.support.forms import IS_LONG, chance
 
 ROOT = Path(__file__).parents[2]
-IS_LONG = bool(os.environ.get("INTERLOCK_TEST_LONG"))
 SAMPLE = 4
 Point = list[Any]
 PARTS = ("causes", "history", "effects", "open questions", "sources")
@@ -125,7 +124,7 @@ async def kill_at_points(rig: Rig) -> None:
         "ask",
         "publish",
     }
-    chosen = points if IS_LONG else random.sample(points, SAMPLE)
+    chosen = points if IS_LONG else chance().sample(points, SAMPLE)
     for number, kill in enumerate(chosen):
         await rig.run(f"tide {number}", kill)
 

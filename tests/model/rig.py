@@ -102,7 +102,7 @@ def examples(many: int, few: int, *, steps: int = 30) -> settings:
         max_examples=few if FAST else many,
         stateful_step_count=steps,
         deadline=None,
-        derandomize=False,
+        derandomize=FAST,
         print_blob=True,
         suppress_health_check=list(HealthCheck),
     )

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import random
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
@@ -30,6 +29,7 @@ from interlock.domain.webhook import DeliveryFilter, NewSubscription
 from interlock.storage.contract import Store
 from tests.process.actions import TENANT, given
 from tests.process.conftest import Checker, new_id
+from tests.support.forms import chance
 from tests.support.workers import Place, until
 
 VERBS: Final = ("open", "mint", "decide", "resume", "expire", "void")
@@ -46,7 +46,7 @@ class Rounds:
 
     def __init__(self, store: Store, worker: int, record: Recorder) -> None:
         self.store, self.worker, self.record = store, worker, record
-        self.dice = random.Random()
+        self.dice = chance(worker)
         self.numbers = itertools.count(1)
 
     async def go(self) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 from tests.process.conftest import FAST, Checker
 from tests.process.crash_rounds import VERBS, Ledger, finish_remaining, listen, rounds_in_a_process
 from tests.process.test_kills import AHEAD, MAX_WAIT, orphans_gone
+from tests.support.forms import chance
 from tests.support.workers import Member
 
 KILLS: Final = 2 * len(VERBS) if FAST else 72
@@ -26,7 +27,7 @@ async def test_a_process_killed_between_the_steps_of_an_approval_loses_no_decisi
     moments: Counter[str] = Counter()
     numbers = itertools.count(1)
     waiting: deque[Member] = deque()
-    dice = random.Random()
+    dice = chance()
     try:
         for kill in range(KILLS):
             while len(waiting) < AHEAD:

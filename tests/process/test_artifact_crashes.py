@@ -26,6 +26,7 @@ from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.process.actions import TENANT
 from tests.process.conftest import FAST, Checker
+from tests.support.forms import chance
 from tests.support.stores import ManualClock
 from tests.support.workers import Member, Place, members
 
@@ -84,7 +85,7 @@ def upload_without_end(pipe: Connection, place: Place, root: Path, number: int) 
 async def test_a_process_killed_during_an_upload_leaves_complete_files_and_no_leftovers(
     checker: Checker, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    root, dice = tmp_path / "artifacts", random.Random()
+    root, dice = tmp_path / "artifacts", chance()
     acknowledged: dict[tuple[str, str], Upload] = {}
     perhaps: dict[tuple[str, str], Upload] = {}
     moments: Counter[str] = Counter()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,6 +31,7 @@ from tests.process.concurrency import (
 )
 from tests.process.conftest import FAST, Checker
 from tests.process.test_kills import orphans_gone
+from tests.support.forms import chance
 from tests.support.postgres import PostgresServer
 from tests.support.stores import APP_LOGIN, TEMPLATE, make_template
 from tests.support.workers import Member, Place, until
@@ -46,7 +46,7 @@ Property = Callable[[str, object], None]
 
 async def work(store: Store, name: str, record: Callable[[Any], None]) -> None:
     """Claim and finish without end, reporting each lease before it is used."""
-    dice = random.Random()
+    dice = chance()
     while True:
         with suppress(Unavailable):  # the server was killed: what was held is lost, or finished, or still held
             asked = clock()
@@ -149,7 +149,7 @@ async def check_final_state(checker: Checker, log: Log) -> None:
 async def test_killed_workers_leave_no_slot_taken_and_none_assigned_twice(
     checker: Checker, record_property: Property
 ) -> None:
-    dice = random.Random()
+    dice = chance()
     await register(checker.store)
     shift = Shift(checker.place)
     try:
@@ -174,7 +174,7 @@ async def test_a_crash_of_postgresql_leaves_no_slot_taken_and_none_assigned_twic
     with PostgresServer() as server:
         await make_template(server)
         place = Place("postgres", server.dsn(TEMPLATE, user=APP_LOGIN))
-        dice = random.Random()
+        dice = chance()
         store = await place.open()
         await register(store)
         await store.enqueue(TENANT, some_jobs(dice, 600))

@@ -22,6 +22,7 @@ from interlock.storage.contract import Store
 from tests.process.actions import TENANT, given
 from tests.process.conftest import FAST, Checker, new_id
 from tests.process.load import VERBS, Book, run_load_in_a_process
+from tests.support.forms import chance
 from tests.support.workers import Member, Place, members, until
 
 KILLS = 50 if FAST else 210
@@ -38,7 +39,7 @@ async def test_a_process_killed_at_any_moment_loses_and_invents_nothing(
     moments: Counter[str] = Counter()
     numbers = itertools.count(1)
     waiting: deque[tuple[int, Member]] = deque()
-    dice = random.Random()
+    dice = chance()
     try:
         for _ in range(KILLS):
             while len(waiting) < AHEAD:

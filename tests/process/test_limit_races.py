@@ -24,6 +24,7 @@ from tests.process.concurrency import Cut, LeaseInterval, Log, clock, moment, no
 from tests.process.conftest import FAST, Checker, new_id
 from tests.process.test_concurrency_kills import LEASE_SECONDS, MAX_LIFE, WORKERS, Shift, finish_remaining
 from tests.process.test_kills import orphans_gone
+from tests.support.forms import chance
 from tests.support.workers import Failed, Member, Place, failed
 
 KILLS: Final = 8 if FAST else 60
@@ -59,7 +60,7 @@ def some_demands(dice: random.Random) -> list[dict[str, Any]]:
 
 async def work(store: Store, name: str, record: Callable[[Any], None]) -> None:
     """Claim and finish without end, reporting each lease before it is used."""
-    dice = random.Random()
+    dice = chance()
     while True:
         with suppress(Unavailable):
             asked = clock()
@@ -161,7 +162,7 @@ async def charged(checker: Checker, ids: Sequence[str]) -> float:
 async def test_killed_workers_exceed_no_limit_and_every_lease_is_settled_once(
     checker: Checker, record_property: Property
 ) -> None:
-    dice, book = random.Random(), dict[str, tuple[Demand, ...]]()
+    dice, book = chance(), dict[str, tuple[Demand, ...]]()
     for limit in LIMITS:
         await checker.store.limits.set(TENANT, limits.check(limit), actor="user:x")
     workers = Workers(checker.place)

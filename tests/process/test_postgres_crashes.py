@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -14,6 +13,7 @@ from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
 from tests.process.conftest import FAST, Checker
 from tests.process.load import Book, run_load
+from tests.support.forms import chance
 from tests.support.postgres import Postgres, PostgresServer
 from tests.support.stores import APP_LOGIN, TEMPLATE, fresh_database, make_template
 from tests.support.workers import Place, until
@@ -69,7 +69,7 @@ async def under_load(dsn: str, book: Book) -> AsyncIterator[Callable[[], Awaitab
 
 async def test_acknowledged_work_survives_a_crash_of_postgresql(record_property: Property) -> None:
     kills = 4 if FAST else 10
-    dice = random.Random()
+    dice = chance()
     book = Book()
     with PostgresServer() as server:
         await make_template(server)
@@ -89,7 +89,7 @@ async def test_acknowledged_work_survives_a_crash_of_postgresql(record_property:
 
 async def test_terminated_backends_are_replaced_without_a_loss(postgres: Postgres, record_property: Property) -> None:
     enough = 30 if FAST else 150
-    dice = random.Random()
+    dice = chance()
     book = Book()
     ended = 0
     async with fresh_database(postgres) as name:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 import signal
 import time
 from collections import Counter
@@ -23,6 +22,7 @@ from tests.process.actions import TENANT
 from tests.process.conftest import FAST, Checker, new_id
 from tests.process.load import run_load_in_a_process
 from tests.process.test_kills import orphans_gone
+from tests.support.forms import chance
 from tests.support.receiver import Receiver, receiver
 from tests.support.workers import TIMEOUT, Member, Place, members, until
 
@@ -106,7 +106,7 @@ async def test_a_sender_killed_at_any_stage_misses_nothing(checker: Checker, sta
 
 async def test_every_transition_of_a_killed_worker_is_in_the_outbox_and_no_other(checker: Checker) -> None:
     """The outbox row is part of the transaction: every transition in history will be delivered."""
-    dice = random.Random()
+    dice = chance()
     async with receiver() as there:
         await listen(checker, there)
     for worker in range(1, 9 if FAST else 31):
