@@ -20,13 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import apsw
 import asyncpg
 
-from campaign.load import payload_of, result_of
+from campaign.load import NARROW, payload_of, result_of
 from campaign.results import Outcome, Plan, Stopwatch
 from interlock.domain.approval import ApprovalFilter, ApprovalStatus
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import TERMINAL, Status
+from interlock.domain.limits import Limit
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
@@ -42,6 +44,9 @@ CLIENTS: Final = 3
 SERVERS: Final = {"sqlite": 1, "postgres": 2}  # one process serves a file
 STUCK_SECONDS: Final = 120.0
 PAUSE_SECONDS: Final = 0.6  # between faults, at most
+FULL_SECONDS: Final = 2.0  # how long a disk is full, at most
+JUMP_SECONDS: Final = 20.0  # of a clock, at most, in either direction
+ROOM: Final = 5  # of the limit that some jobs name
 HISTORIES_EVERY: Final = 20  # the history of one job in so many is replayed; audit verifies all
 OPEN: Final = tuple(status for status in Status if status not in TERMINAL)
 EXPECTED_REFUSALS: Final = {"already_decided", "already_finished", "lease_lost"}
@@ -140,6 +145,24 @@ class Logs:
                     self._book.read(line)
 
 
+# One statement sees one moment.
+_NARROW: Final = {
+    "sqlite": """
+        SELECT count(*) FROM job j JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
+        WHERE j.status = 'running' AND b.limits IS NOT NULL""",
+    "postgres": "select count(*) from interlock.job where status = 'running' and limits is not null",
+}
+_CLOCK: Final = """
+create or replace function interlock.clock() returns timestamptz language sql stable parallel safe
+return coalesce(nullif(current_setting('interlock.clock', true), '')::timestamptz, now() + interval '{} seconds')
+"""
+
+
+async def set_limit(store: Store) -> None:
+    """Create the limit that some jobs name."""
+    await store.limits.set(TENANT, Limit(NARROW, concurrency=ROOM), actor="user:campaign")
+
+
 class Fleet:
     """A database, its servers, and the clients, each behind a connection that can be disturbed."""
 
@@ -155,6 +178,9 @@ class Fleet:
     ) -> None:
         self.rate = rate  # jobs per second of each client; None: as many as it can
         self.engine, self.home, self.database, self.postgres = engine, home, database, postgres
+        self._control = home / "disturbance.json"
+        self._ahead = 0.0
+        self._disturb(full=False)
         self.dice = random.Random(seed)
         self.book = Book()
         self.logs = Logs(self.book)
@@ -163,13 +189,15 @@ class Fleet:
         self.clients: list[Child] = []
         self.proxies: list[ToxicProxy] = []
         self.faults: Counter[str] = Counter()
+        self.narrow = 0  # the most jobs that were seen running under the limit
         self.stopping = False
         self._started = 0
 
     def _server(self, number: int) -> Child:
-        command = [sys.executable, "-m", "interlock", "serve", "--auth", "off", "--host", "127.0.0.1"]
+        program = ["interlock"] if self.engine == "postgres" else ["campaign.disturbed", str(self._control)]
+        command = [sys.executable, "-m", *program, "serve", "--auth", "off", "--host", "127.0.0.1"]
         command += ["--port", str(self.ports[number]), "--database", self.database]
-        return Child(command, self.home, self.home / f"server-{number}.log")
+        return Child(command, self.home, self.home / f"server-{number}.log", PYTHONPATH=str(ROOT))
 
     def _client(self, number: int) -> Child:
         self._started += 1
@@ -192,8 +220,11 @@ class Fleet:
         """One fault, chosen by the seed; returns when its cause is over."""
         faults: list[Callable[[], Awaitable[str]]] = [
             self._kill_a_client, self._kill_a_server, self._stop_a_process, self._disturb_a_connection,
+            self._move_the_clock,
         ]  # fmt: skip
-        if self.postgres is not None:
+        if self.postgres is None:
+            faults += [self._fill_the_disk]
+        else:
             faults += [self._kill_the_database, self._end_backends]
         self.faults[await self.dice.choice(faults)()] += 1
 
@@ -243,6 +274,58 @@ class Fleet:
         finally:
             await admin.close()
         return "connections of the database ended"
+
+    async def _move_the_clock(self) -> str:
+        """It stays so until the next jump, unless that is the last."""
+        await self.set_clock(round(self.dice.uniform(-JUMP_SECONDS, JUMP_SECONDS), 3))
+        return "clock moved"
+
+    async def set_clock(self, ahead: float) -> None:
+        """The clock of the file's server, or of the database."""
+        self._ahead = ahead
+        if self.postgres is None:
+            self._disturb(full=False)
+            return
+        admin = await asyncpg.connect(self.postgres.dsn(TEMPLATE))
+        try:
+            await admin.execute(_CLOCK.format(ahead))
+        finally:
+            await admin.close()
+
+    async def _fill_the_disk(self) -> str:
+        self._disturb(full=True)
+        await asyncio.sleep(self.dice.uniform(0.1, FULL_SECONDS))
+        self._disturb(full=False)
+        return "disk full"
+
+    def _disturb(self, *, full: bool) -> None:
+        """Tell the server of a file."""
+        new = self._control.with_suffix(".new")
+        new.write_text(json.dumps({"full": full, "ahead": self._ahead}))
+        new.replace(self._control)
+
+    async def check_limit(self) -> None:
+        """Count the running jobs that name the limit, at this moment."""
+        if self.postgres is not None:
+            admin = await asyncpg.connect(self.postgres.dsn(TEMPLATE))
+            try:
+                running = await admin.fetchval(_NARROW[self.engine])
+            finally:
+                await admin.close()
+        elif self.engine == "sqlite":
+            running = await asyncio.to_thread(self._running_on_file)
+        else:
+            return
+        self.narrow = max(self.narrow, running)
+        if running > ROOM:
+            self.book.violations.append(f"{running} jobs run under a limit of {ROOM}")
+
+    def _running_on_file(self) -> int:
+        file = apsw.Connection(self.database.removeprefix("sqlite:///"), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            return int(str(file.execute(_NARROW["sqlite"]).get))
+        finally:
+            file.close()
 
     async def gets_on(self) -> bool:
         """Wait until something more is acknowledged; whether it was."""
@@ -339,17 +422,22 @@ async def run_on(engine: str, plan: Plan) -> Outcome:
                 await asyncio.to_thread(migrated_file, file)
                 own(file)
                 address = f"sqlite:///{file}"
+            store = await (SQLiteStore.open(address[10:]) if postgres is None else PostgresStore.open(address, size=4))
+            await set_limit(store)
+            await store.close()
             fleet = Fleet(engine, home, address, postgres, plan.seed)
             stack.callback(fleet.end)
             await fleet.start(stack)
             book = fleet.book
             watch = Stopwatch(plan, outcome)
             while await fleet.gets_on() and not watch.is_over and not book.violations:
+                await fleet.check_limit()
                 await fleet.fault()
                 await asyncio.sleep(fleet.dice.uniform(0, PAUSE_SECONDS))
                 outcome.done = len(book.ids)
             store = await (SQLiteStore.open(address[10:]) if postgres is None else PostgresStore.open(address, size=4))
             stack.push_async_callback(store.close)
+            await fleet.set_clock(0.0)
             await fleet.drain(store)
             fleet.end()
             await compare(book, store)
@@ -368,6 +456,7 @@ async def run_on(engine: str, plan: Plan) -> Outcome:
                 "jobs acknowledged": len(book.ids),
                 "faults": dict(fleet.faults) | {"all": fleet.faults.total()},
                 "leases": len(book.leases),
+                f"most jobs seen running under a limit of {ROOM}": fleet.narrow,
                 "completions acknowledged": len(book.succeeded),
                 "decisions acknowledged": len(book.decided),
                 "calls repeated": book.counts["unknown"],

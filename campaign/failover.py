@@ -20,7 +20,7 @@ from typing import Final
 import httpx2
 
 from campaign import plot
-from campaign.acknowledged import Fleet, compare
+from campaign.acknowledged import Fleet, compare, set_limit
 from campaign.results import OUT, Outcome, Plan, Stopwatch
 from interlock.storage.postgres.store import PostgresStore
 from tests.support.children import own
@@ -83,6 +83,9 @@ async def run_on(nodes: Cluster, plan: Plan, directory: Path) -> Outcome:
         own(home)
         async with AsyncExitStack() as stack:
             address = nodes.dsn(TEMPLATE, user=APP_LOGIN)
+            store = await PostgresStore.open(address, size=4)
+            stack.push_async_callback(store.close)
+            await set_limit(store)
             fleet = Fleet("postgres", home, address, None, plan.seed, rate=RATE)
             stack.callback(fleet.end)
             await fleet.start(stack)
@@ -97,8 +100,6 @@ async def run_on(nodes: Cluster, plan: Plan, directory: Path) -> Outcome:
                 await fleet.gets_on()
                 gaps[kind].append(longest_gap(probe.answers, began, time.monotonic()))
                 outcome.done += 1
-            store = await PostgresStore.open(address, size=4)
-            stack.push_async_callback(store.close)
             await fleet.drain(store)
             fleet.end()
             await compare(fleet.book, store)

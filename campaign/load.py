@@ -32,6 +32,8 @@ LEASE_SECONDS: Final = 3.0
 BACKLOG: Final = 400
 ATTEMPTS: Final = 100  # more than faults can use up
 ASKS_EVERY: Final = 50  # one job in so many asks for an approval
+NARROW: Final = "narrow"  # a limit
+NARROW_EVERY: Final = 10  # one job in so many names it
 
 
 def payload_of(key: str) -> dict[str, str]:
@@ -78,6 +80,7 @@ class Client:
                     "idempotency_key": key,
                     "max_attempts": ATTEMPTS,
                     "backoff": {"kind": "fixed", "base_seconds": 0.1},
+                    "limits": [{"name": NARROW}] if self._dice.randrange(NARROW_EVERY) == 0 else [],
                 }
                 for key in keys
             ]

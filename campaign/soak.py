@@ -21,7 +21,7 @@ import asyncpg
 import httpx2
 
 from campaign import plot
-from campaign.acknowledged import TENANT, Fleet, compare
+from campaign.acknowledged import TENANT, Fleet, compare, set_limit
 from campaign.results import OUT, Outcome, Plan, Stopwatch
 from interlock.domain.job import Filter
 from interlock.storage.contract import Store
@@ -130,11 +130,12 @@ async def run_on(engine: str, plan: Plan, every: float) -> tuple[Outcome, list[S
                 await asyncio.to_thread(migrated_file, file)
                 own(file)
                 address = f"sqlite:///{file}"
+            store = await (SQLiteStore.open(address[10:]) if postgres is None else PostgresStore.open(address, size=2))
+            stack.push_async_callback(store.close)
+            await set_limit(store)
             fleet = Fleet(engine, home, address, postgres, plan.seed, rate=RATE)
             stack.callback(fleet.end)
             await fleet.start(stack)
-            store = await (SQLiteStore.open(address[10:]) if postgres is None else PostgresStore.open(address, size=2))
-            stack.push_async_callback(store.close)
             http = await stack.enter_async_context(
                 httpx2.AsyncClient(base_url=f"http://127.0.0.1:{fleet.ports[0]}", trust_env=False, timeout=60.0)
             )

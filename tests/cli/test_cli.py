@@ -334,10 +334,7 @@ def test_settings_come_from_flag_then_environment_then_file(tmp_path: Path) -> N
     environ = {key: value for key, value in os.environ.items() if key != "INTERLOCK_DATABASE"}
 
     def run(*arguments: str, **more: str) -> None:
-        command = [sys.executable, "-m", "interlock", "migrate", *arguments]
-        subprocess.run(
-            command, cwd=tmp_path, env=environ | more, check=True, capture_output=True, timeout=RETRY_SECONDS
-        )
+        run_command(("migrate", *arguments), cwd=tmp_path, env=environ | more).check_returncode()
 
     run()
     run(INTERLOCK_DATABASE="sqlite:///from_environ.db")

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,20 +18,11 @@ from interlock.config import Settings
 from interlock.domain import token
 from interlock.domain.issuer import issuers
 from interlock.errors import Invalid, Unauthenticated
-from tests.support.eventually import RETRY_SECONDS
+from tests.support.commands import run_command
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, empty_database, migrated_file
 
 ISSUER = {"issuer": "https://id.example.com", "audience": "x", "algorithms": ["RS256"], "jwks_uri": "https://h/k"}
-
-PROGRAM = """
-import sys, cyclopts
-from interlock.cli.tokens import app
-try:
-    app(exit_on_error=False)
-except cyclopts.CycloptsError:
-    sys.exit(2)
-"""
 
 
 class CLI:
@@ -42,14 +32,8 @@ class CLI:
         self.database, self.directory = database, directory
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", PROGRAM, *arguments, "--database", self.database],
-            capture_output=True,
-            text=True,
-            timeout=RETRY_SECONDS,
-            cwd=self.directory,
-            env=os.environ,
-        )
+        words = ("tokens", *arguments, "--database", self.database)
+        return run_command(words, cwd=self.directory, env=os.environ)
 
     def json(self, *arguments: str) -> Any:
         done = self(*arguments, "--json")

@@ -36,7 +36,7 @@ from tests.contract.conftest import database, place  # noqa: F401 - fixtures
 from tests.dashboard import scene
 from tests.dashboard.scene import Scene
 from tests.support.eventually import RETRY_SECONDS
-from tests.support.loops import share_the_loop_of_their_file
+from tests.support.loops import share_one_loop
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
 
@@ -46,9 +46,9 @@ KEY: Final = b"the key of every server of one database"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests that use the browser or a server of a file run in the event loop of that file."""
+    """All tests that use the browser or a server run in one event loop."""
     ours = (item for item in items if Path(__file__).parent in item.path.parents)
-    share_the_loop_of_their_file(item for item in ours if {"chromium", "store"} & {*getattr(item, "fixturenames", ())})
+    share_one_loop(item for item in ours if {"chromium", "store"} & {*getattr(item, "fixturenames", ())})
 
 
 class Ticks:
@@ -76,7 +76,7 @@ class Board:
         return (await self.engine.tokens.create(admin, TokenRequest(roles=list(roles)))).text
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def store(engine: str, place: str, clock: ManualClock, postgres: Postgres) -> Store:  # noqa: F811
     """A store that is closed with the engine that is served over it."""
     if engine == "sqlite":
@@ -133,20 +133,20 @@ def tenant(request: pytest.FixtureRequest) -> str:
     return f"tenant-{abs(hash(request.node.nodeid)) % 10**9}"
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def board(store: Store, clock: ManualClock, tmp_path: Path, tenant: str) -> AsyncIterator[Board]:
     async with serving(store, clock, tmp_path / "artifacts", auth=False, tenant=tenant) as served:
         yield served
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def guarded(store: Store, clock: ManualClock, tmp_path: Path, tenant: str) -> AsyncIterator[Board]:
     """The same with auth on."""
     async with serving(store, clock, tmp_path / "artifacts", auth=True, tenant=tenant) as served:
         yield served
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def stage(board: Board, tenant: str) -> Scene:
     return await scene.play(board.engine, tenant)
 
@@ -160,9 +160,9 @@ def album(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return album
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def launched() -> AsyncIterator[Browser]:
-    """One browser for the tests of a file: to start it costs more than most of them."""
+    """One browser for the tests of this process: to start it costs more than most of them."""
     found = os.environ.get("CHROMIUM_PATH") or shutil.which("chromium")
     assert found is not None, "the dashboard is tested in Chromium: install it, or name it in CHROMIUM_PATH"
     async with async_playwright() as playwright:
@@ -194,7 +194,7 @@ async def press_at_once(page: Page, *keys: str) -> None:
     await page.evaluate(dispatch, list(keys))
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def chromium(launched: Browser) -> AsyncIterator[Browser]:
     """A real browser without a page; without one these tests fail, they are not skipped."""
     yield launched
@@ -202,7 +202,7 @@ async def chromium(launched: Browser) -> AsyncIterator[Browser]:
         await context.close()
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def page(chromium: Browser) -> AsyncIterator[Page]:
     """A page without script."""
     context = await patient(chromium, java_script_enabled=False)

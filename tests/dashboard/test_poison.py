@@ -9,7 +9,9 @@ from interlock.dashboard.app import pages
 from tests.dashboard.conftest import Board
 from tests.dashboard.scene import Scene
 from tests.support.eventually import RETRY_SECONDS
+from tests.support.forms import IS_LONG
 
+STRIDE = 1 if IS_LONG else 4  # in the short form, one page of so many gets each value
 NAMES = (
     "status", "type", "agent", "tag", "worker", "parent", "stale_seconds", "created_after", "created_before", "before", "back",
     "after", "kind", "id", "events_after", "verify", "jobs", "action", "scope", "notice", "n", "next", "token", "reason",
@@ -30,7 +32,9 @@ async def test_unusual_values_are_rejected_or_shown_but_break_nothing(board: Boa
     odd = value.encode("utf-8", "surrogatepass")
     async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=RETRY_SECONDS) as http:
         token = (await http.get("/queues")).text.partition('name="form_token" value="')[2].partition('"')[0]
-        for page in pages():
+        for number, page in enumerate(pages()):
+            if (number + POISON.index(value)) % STRIDE:
+                continue
             names = [name for name in NAMES if page.method == "GET" or name not in ("verify",)]
             form = "&".join(f"{name}=" + "".join(f"%{byte:02x}" for byte in odd) for name in names)
             for fields in (form, *(part for part in form.split("&") if page.method == "GET" and page.path == "/jobs")):

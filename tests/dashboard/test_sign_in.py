@@ -37,13 +37,13 @@ from tests.support.stores import ManualClock
 ROLES = {"staff": "read", "leads": "approve", "admins": "admin"}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def idp() -> AsyncIterator[IdentityProvider]:
     async with identity_provider() as running:
         yield running
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def people(
     store: Store, clock: ManualClock, tmp_path: Path, tenant: str, idp: IdentityProvider
 ) -> AsyncIterator[Board]:

@@ -1,4 +1,4 @@
-"""Loops that last as long as a file of tests, so that what is costly to open can last as long."""
+"""Loops that last for several tests, so that what is costly to open can last as long."""
 
 from __future__ import annotations
 
@@ -11,3 +11,9 @@ def share_the_loop_of_their_file(tests: Iterable[pytest.Item]) -> None:
     """Their async fixtures have to ask for the same loop: `pytest_asyncio.fixture(loop_scope="module")`."""
     for test in tests:
         test.add_marker(pytest.mark.asyncio(loop_scope="module"), append=False)
+
+
+def share_one_loop(tests: Iterable[pytest.Item]) -> None:
+    """The same for all tests of the process, with the scope `session`."""
+    for test in tests:
+        test.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
