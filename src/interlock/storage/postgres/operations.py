@@ -10,12 +10,13 @@ import asyncpg
 
 from interlock.domain.artifact import REPLACED_KEPT_SECONDS
 from interlock.domain.job import Enqueued, NewJob, Rejected
-from interlock.domain.operations import START, Child, Past, Prune, PruneCommand, PrunedStep, Redrive, redriven
+from interlock.domain.operations import START, Child, Past, PruneCommand, PrunedStep, Redrive, redriven
 from interlock.domain.progress import SMALLEST_ID
 from interlock.errors import NotFound
 from interlock.storage.contract import Terms
 from interlock.storage.job_columns import JOB, job_of
-from interlock.storage.postgres import enqueue
+from interlock.storage.parts.reads import last_redrives
+from interlock.storage.postgres import driver, enqueue
 from interlock.storage.postgres.connection import Conn, call
 
 T = TypeVar("T")
@@ -42,15 +43,6 @@ class PostgresOperations(ABC):
         self._stir(tenant)
         return answers
 
-    async def redriven(self, tenant: str, job_ids: Sequence[str]) -> set[str]:
-        return {row[0] for row in await self._fetch(call("redriven", 2), tenant, list(job_ids))}
-
-    async def redrives(self, tenant: str, job_id: str, *, limit: int) -> list[str]:
-        return [row[0] for row in await self._fetch(call("redrives", 3), tenant, job_id, limit)]
-
-    async def retrying_after(self, tenant: str, text: str, *, limit: int) -> list[str]:
-        return [row[0] for row in await self._fetch(call("retrying_after", 3), tenant, text, limit)]
-
     async def children_after(
         self, tenant: str, parents: Sequence[str], after: tuple[str, int] | None, *, limit: int
     ) -> list[Child]:
@@ -64,11 +56,6 @@ class PostgresOperations(ABC):
         facts = (o.id, o.actor, o.cutoff, o.after_seq, o.step, o.dry_run, most, REPLACED_KEPT_SECONDS)
         (row,) = await self._fetch(call("prune", 9), tenant, *facts, repeatable=False)
         return PrunedStep(*row)
-
-    async def prunes(self, tenant: str, *, limit: int = 50) -> list[Prune]:
-        rows = await self._fetch(call("prunes", 2), tenant, limit)
-        found = (Prune._make(row[field] for field in Prune._fields) for row in rows)
-        return sorted(found, key=lambda prune: (prune.at, prune.id), reverse=True)
 
 
 async def _redrive(connection: Conn, tenant: str, orders: Sequence[Redrive], terms: Terms) -> list[Enqueued | Rejected]:
@@ -84,7 +71,7 @@ async def _redrive_within(
     rows = await connection.fetch(call("to_redrive", 3), tenant, ids, [order.step for order in orders])
     jobs = {job.id: job for job in map(job_of, await connection.fetch(call("jobs", 2, columns=JOB), tenant, ids))}
     pasts = {row["id"]: Past(jobs[row["id"]], row["has_checkpoint"], row["has_step"]) for row in rows}
-    again = {row["id"]: Enqueued(row["again_id"], row["again_seq"], True) for row in rows if row["again_id"]}
+    again = await driver.run(connection, tenant, lambda tx: last_redrives(tx, ids))
     parents = sorted({job.parent_id for job in jobs.values() if job.parent_id is not None})
     is_open = {
         row["id"]: row["is_open"] for row in await connection.fetch(call("open_parents", 2), tenant, parents)

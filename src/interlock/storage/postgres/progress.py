@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from interlock.domain.job import Rejected
-from interlock.domain.progress import EventRow, FeedEvent, FeedPosition, Report, Step, StepRow
+from interlock.domain.progress import Report, Step, StepRow
 from interlock.storage.batch_split import split_by_job
 from interlock.storage.postgres import events
 from interlock.storage.postgres.connection import Conn, call
@@ -28,31 +27,13 @@ class PostgresProgress(ABC):
     async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Rejected]:
         return await self._run(lambda c: save_steps(c, tenant, steps))
 
-    async def steps(self, tenant: str, job_ids: Sequence[str], *, after: int = 0, limit: int) -> list[list[StepRow]]:
-        return await self._run(lambda c: _steps(c, tenant, job_ids, after, limit))
-
     async def add_events(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
         answers = await self._run(lambda c: add_events(c, tenant, reports))
         self._events_added.fire()
         return answers
 
-    async def events(
-        self, tenant: str, job_id: str, *, after: int = 0, since: int | None = None, limit: int
-    ) -> list[EventRow]:
-        return await self._run(lambda c: events.of_job(c, tenant, job_id, after, since, limit))
-
-    async def feed(self, tenant: str, after: FeedPosition, *, limit: int) -> list[FeedEvent]:
-        return await self._run(lambda c: events.feed(c, tenant, after, limit))
-
-    async def feed_end(self, tenant: str) -> FeedPosition:
-        return await self._run(events.feed_end)
-
     def watch_events(self) -> asyncio.Event:
         return self._events_added.event()
-
-    async def has_ended(self, tenant: str, job_id: str) -> bool | None:
-        rows = await self._run(lambda c: c.fetch(call("has_ended", 2), tenant, job_id))
-        return bool(rows[0][0]) if rows else None
 
     @abstractmethod
     async def _run(self, verb: Callable[[Conn], Awaitable[T]], *, repeatable: bool = True) -> T: ...
@@ -98,11 +79,3 @@ async def _refuse_others(
         faults = await why_lease_lost(connection, tenant, [(x.id, x.fence, x.worker) for x in lost.values()])
         refused |= {i: faults[x.id] for i, x in lost.items()}
     return [answers[i] if i in answers else refused[i] for i in range(len(items))]
-
-
-async def _steps(connection: Conn, tenant: str, job_ids: Sequence[str], after: int, limit: int) -> list[list[StepRow]]:
-    rows = await connection.fetch(call("steps", 4), tenant, list(job_ids), after, limit)
-    found: dict[str, list[StepRow]] = defaultdict(list)
-    for step in sorted((StepRow(*row) for row in rows), key=lambda step: step.seq):
-        found[step.job_id].append(step)
-    return [found[id] for id in job_ids]

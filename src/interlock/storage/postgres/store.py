@@ -38,6 +38,7 @@ from interlock.storage.parts.effects import Effects
 from interlock.storage.parts.limits import FlowLimits
 from interlock.storage.parts.messages import Messages
 from interlock.storage.parts.outbox import StoredOutbox
+from interlock.storage.parts.reads import Reads
 from interlock.storage.parts.registry import TypesAndAgents
 from interlock.storage.parts.schedules import Schedules
 from interlock.storage.parts.sessions import Sessions
@@ -84,6 +85,7 @@ class PostgresStore(
     PostgresProgress,
     PostgresShards,
     PostgresJobBlocks,
+    Reads,
 ):
     """Jobs in the schema `interlock` of one database. Any number of processes may use it."""
 
@@ -94,7 +96,7 @@ class PostgresStore(
         self._bell = Notifier(dsn)
         self._events_added = Wakeup()
         self.expired = ExpiredCounts()
-        database = PostgresDatabase(self._run, transition, self._bell.ring)
+        self._database = database = PostgresDatabase(self._run, transition, self._bell.ring)
         self.approvals = Approvals(database)
         self.artifacts = Artifacts(database)
         self.audit = Audit(database, by_id)

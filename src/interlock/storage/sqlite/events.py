@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
-from interlock.domain.progress import SMALLEST_ID, EventAppend, EventRow, FeedEvent, FeedPosition, Level
+from interlock.domain.progress import EventAppend
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite.connection import Connection
 
@@ -36,37 +36,3 @@ def write(connection: Connection, tenant: str, results: Sequence[EventAppend]) -
         ((commit_seq, epoch),) = connection.rows(_SQL["next_commit_seq"], {"tenant": tenant})
         connection.db.executemany(_SQL["insert_event"], [(tenant, epoch, commit_seq, *row) for row in rows])
     return [tuple(numbers[t.id, e.id] for e in t.events) for t in results]
-
-
-def of_job(
-    connection: Connection, tenant: str, job_id: str, after: int, since: int | None, limit: int
-) -> list[EventRow]:
-    """Return the events of a job after a number and a time, oldest first."""
-    facts = {"tenant": tenant, "id": job_id, "after": after, "since": since, "limit": limit}
-    return [_row(*row) for row in connection.rows(_SQL["events"], facts)]
-
-
-def feed(connection: Connection, tenant: str, after: FeedPosition, limit: int) -> list[FeedEvent]:
-    """Return the events of all jobs after a feed position."""
-    rows = connection.rows(_SQL["feed"], after._asdict() | {"tenant": tenant, "limit": limit})
-    return [FeedEvent(FeedPosition(*row[:4]), _row(*row[2:])) for row in rows]
-
-
-def feed_end(connection: Connection, tenant: str) -> FeedPosition:
-    """Return the feed position before the next event."""
-    ((epoch, commit_seq),) = connection.rows(_SQL["feed_end"], {"tenant": tenant})
-    return FeedPosition(epoch, commit_seq, SMALLEST_ID, 0)
-
-
-def _row(
-    job_id: str,
-    seq: int,
-    id: str,
-    level: str,
-    message: str,
-    payload: str | None,
-    at: int,
-    received: int,
-    sanitized: int,
-) -> EventRow:
-    return EventRow(job_id, seq, id, Level(level), message, payload, at, received, bool(sanitized))

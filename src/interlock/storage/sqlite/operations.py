@@ -10,11 +10,12 @@ from uuid import uuid4
 
 from interlock.domain import operator_log
 from interlock.domain.job import Enqueued, NewJob, Rejected
-from interlock.domain.operations import START, Child, Past, Prune, PruneCommand, PrunedStep, Redrive, redriven
+from interlock.domain.operations import START, Child, Past, PruneCommand, PrunedStep, Redrive, redriven
 from interlock.errors import NotFound
 from interlock.storage import history_chain
 from interlock.storage.contract import Terms
 from interlock.storage.parts.artifacts import forget
+from interlock.storage.parts.reads import last_redrives
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import digests, driver, enqueue, job_blocks, log, progress
 from interlock.storage.sqlite.connection import Connection
@@ -52,18 +53,6 @@ class SQLiteOperations(ABC):
         self._stir(tenant)
         return answers
 
-    async def redriven(self, tenant: str, job_ids: Sequence[str]) -> set[str]:
-        facts = {"tenant": tenant, "ids": json.dumps(job_ids)}
-        return await self._read(lambda c: {id for (id,) in c.rows(_SQL["redriven"], facts)})
-
-    async def redrives(self, tenant: str, job_id: str, *, limit: int) -> list[str]:
-        facts = {"tenant": tenant, "id": job_id, "limit": limit}
-        return await self._read(lambda c: [id for (id,) in c.rows(_SQL["redrives"], facts)])
-
-    async def retrying_after(self, tenant: str, text: str, *, limit: int) -> list[str]:
-        facts = {"tenant": tenant, "text": text, "limit": limit}
-        return await self._read(lambda c: [id for (id,) in c.rows(_SQL["retrying_after"], facts)])
-
     async def children_after(
         self, tenant: str, parents: Sequence[str], after: tuple[str, int] | None, *, limit: int
     ) -> list[Child]:
@@ -71,11 +60,6 @@ class SQLiteOperations(ABC):
 
     async def prune(self, tenant: str, order: PruneCommand) -> PrunedStep:
         return await self._write(lambda c: _prune(c, tenant, order))
-
-    async def prunes(self, tenant: str, *, limit: int = 50) -> list[Prune]:
-        return await self._read(
-            lambda c: [*map(Prune._make, c.rows(_SQL["prunes"], {"tenant": tenant, "limit": limit}))]
-        )
 
     async def extend_history(self) -> int:
         return 0
@@ -92,13 +76,14 @@ def _redrive(
 ) -> list[Enqueued | Rejected]:
     answers: dict[int, Enqueued | Rejected] = {}
     new: dict[int, NewJob] = {}
+    again = driver.run(connection, tenant, lambda tx: last_redrives(tx, [order.id for order in orders]), connection.now)
     for i, order in enumerate(orders):
         facts = {"tenant": tenant, "id": order.id, "step": order.step}
         rows = connection.rows(_SQL["to_redrive"], facts)
         if not rows:
             answers[i] = Rejected(NotFound(order.id))
-        elif order.once and (again := connection.rows(_SQL["redriven_as"], facts)):
-            answers[i] = Enqueued(again[0][0], again[0][1], True)
+        elif order.once and order.id in again:
+            answers[i] = again[order.id]
         else:
             *values, has_checkpoint, has_step = rows[0]
             past = Past(to_job(values), bool(has_checkpoint), bool(has_step))

@@ -5,25 +5,6 @@ SELECT {job},
   EXISTS (SELECT 1 FROM job_step s WHERE s.tenant = v.tenant AND s.job_id = v.id AND s.name = :step)
 FROM job_view v WHERE v.tenant = :tenant AND v.id = :id;
 
--- name: redriven_as
-SELECT b.id, b.seq FROM job_body b INDEXED BY job_redrive
-WHERE b.tenant = :tenant AND b.redrive_of = :id AND b.redrive_of IS NOT NULL ORDER BY b.seq DESC LIMIT 1;
-
--- name: redrives
-SELECT b.id FROM job_body b INDEXED BY job_redrive
-WHERE b.tenant = :tenant AND b.redrive_of = :id AND b.redrive_of IS NOT NULL ORDER BY b.seq DESC LIMIT :limit;
-
--- name: redriven
-SELECT i.value FROM json_each(:ids) i WHERE EXISTS (SELECT 1 FROM job_body b INDEXED BY job_redrive
-  WHERE b.tenant = :tenant AND b.redrive_of = i.value AND b.redrive_of IS NOT NULL);
-
--- name: retrying_after
--- Jobs in status retry whose error contains a text, newest first.
-SELECT j.id FROM job j INDEXED BY job_unsuccessful
-WHERE j.tenant = :tenant AND j.status = 'retry' AND j.status <> 'queued' AND j.status <> 'running' AND j.status <> 'succeeded'
-  AND j.status <> 'waiting_for_approval' AND instr(j.error, :text)
-ORDER BY j.seq DESC LIMIT :limit;
-
 -- name: step_results
 -- The artifacts that hold large results of steps.
 SELECT a.id, a.size FROM artifact a
@@ -124,6 +105,3 @@ DELETE FROM flow_limit WHERE tenant = :tenant AND name >= 'tree:' AND name < 'tr
 -- name: delete_tree_bucket
 DELETE FROM flow_bucket WHERE tenant = :tenant AND name >= 'tree:' AND name < 'tree;'
   AND NOT EXISTS (SELECT 1 FROM flow_limit f WHERE f.tenant = :tenant AND f.name = flow_bucket.name);
-
--- name: prunes
-SELECT id, at, actor, cutoff, jobs, first_seq, last_seq, hash FROM prune WHERE tenant = :tenant ORDER BY at DESC, id DESC LIMIT :limit;

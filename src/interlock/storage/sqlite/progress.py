@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeVar
 from interlock.domain.decide import result_of_repeat
 from interlock.domain.job import Rejected
 from interlock.domain.lifecycle import Status
-from interlock.domain.progress import EventRow, FeedEvent, FeedPosition, Report, Step, StepRow
+from interlock.domain.progress import Report, Step, StepRow
 from interlock.errors import Error, NotFound
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import events, history
@@ -30,37 +30,16 @@ class SQLiteProgress(ABC):
     async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Rejected]:
         return await self._write(lambda c: save_steps(c, tenant, steps))
 
-    async def steps(self, tenant: str, job_ids: Sequence[str], *, after: int = 0, limit: int) -> list[list[StepRow]]:
-        return await self._read(lambda c: [_steps(c, tenant, id, after, limit) for id in job_ids])
-
     async def add_events(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
         answers = await self._write(lambda c: add_events(c, tenant, reports))
         self._events_added.fire()
         return answers
 
-    async def events(
-        self, tenant: str, job_id: str, *, after: int = 0, since: int | None = None, limit: int
-    ) -> list[EventRow]:
-        return await self._read(lambda c: events.of_job(c, tenant, job_id, after, since, limit))
-
-    async def feed(self, tenant: str, after: FeedPosition, *, limit: int) -> list[FeedEvent]:
-        return await self._read(lambda c: events.feed(c, tenant, after, limit))
-
-    async def feed_end(self, tenant: str) -> FeedPosition:
-        return await self._read(lambda c: events.feed_end(c, tenant))
-
     def watch_events(self) -> asyncio.Event:
         return self._events_added.event()
 
-    async def has_ended(self, tenant: str, job_id: str) -> bool | None:
-        rows = await self._read(lambda c: c.rows(_SQL["has_ended"], {"tenant": tenant, "id": job_id}))
-        return bool(rows[0][0]) if rows else None
-
     @abstractmethod
     async def _write(self, verb: Callable[[Connection], T]) -> T: ...
-
-    @abstractmethod
-    async def _read(self, query: Callable[[Connection], T]) -> T: ...
 
 
 def save_steps(connection: Connection, tenant: str, steps: Sequence[Step]) -> list[StepRow | Rejected]:
@@ -132,11 +111,6 @@ def _fault(
     answer = result_of_repeat(ended, None, item.id, item.fence, item.worker)
     assert isinstance(answer, Error)
     return answer
-
-
-def _steps(connection: Connection, tenant: str, job_id: str, after: int, limit: int) -> list[StepRow]:
-    facts = {"tenant": tenant, "id": job_id, "after": after, "limit": limit}
-    return [_step(row) for row in connection.rows(_SQL["steps"], facts)]
 
 
 def _step(row: tuple[Any, ...]) -> StepRow:

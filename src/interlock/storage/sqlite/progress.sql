@@ -15,10 +15,6 @@ SELECT i.value, coalesce((SELECT max(s.seq) FROM job_step s WHERE s.tenant = :te
 INSERT INTO job_step (tenant, job_id, seq, name, occurrence, result, function, fence, at, sanitized)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: steps
-SELECT s.job_id, s.seq, s.name, s.occurrence, s.result, s.function, s.fence, s.at, s.sanitized
-FROM job_step s WHERE s.tenant = :tenant AND s.job_id = :id AND s.seq > :after ORDER BY s.seq LIMIT :limit;
-
 -- name: copy_steps
 -- Copy all steps, or those up to the last one named :through, to a job without steps.
 INSERT INTO job_step (tenant, job_id, seq, name, occurrence, result, function, fence, at, sanitized)
@@ -45,20 +41,3 @@ RETURNING last, (SELECT value FROM epoch);
 -- name: insert_event
 INSERT INTO job_event (tenant, epoch, commit_seq, job_id, seq, id, level, message, payload, fence, at, received_at, sanitized)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
-
--- name: events
-SELECT e.job_id, e.seq, e.id, e.level, e.message, e.payload, e.at, e.received_at, e.sanitized
-FROM job_event e WHERE e.tenant = :tenant AND e.job_id = :id AND e.seq > :after AND (:since IS NULL OR e.received_at > :since)
-ORDER BY e.seq LIMIT :limit;
-
--- name: feed
-SELECT e.epoch, e.commit_seq, e.job_id, e.seq, e.id, e.level, e.message, e.payload, e.at, e.received_at, e.sanitized
-FROM job_event e INDEXED BY job_event_feed
-WHERE e.tenant = :tenant AND (e.epoch, e.commit_seq, e.job_id, e.seq) > (:epoch, :commit_seq, :job_id, :seq)
-ORDER BY e.epoch, e.commit_seq, e.job_id, e.seq LIMIT :limit;
-
--- name: feed_end
-SELECT (SELECT value FROM epoch), coalesce((SELECT last FROM event_commit_seq WHERE tenant = :tenant), 0) + 1;
-
--- name: has_ended
-SELECT finished_at IS NOT NULL FROM job WHERE tenant = :tenant AND id = :id;

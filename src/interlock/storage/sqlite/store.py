@@ -43,6 +43,7 @@ from interlock.storage.parts.effects import Effects
 from interlock.storage.parts.limits import FlowLimits
 from interlock.storage.parts.messages import Messages
 from interlock.storage.parts.outbox import StoredOutbox
+from interlock.storage.parts.reads import Reads
 from interlock.storage.parts.registry import TypesAndAgents
 from interlock.storage.parts.schedules import Schedules
 from interlock.storage.parts.sessions import Sessions
@@ -85,6 +86,7 @@ class SQLiteStore(
     SQLiteOperations,
     SQLiteProgress,
     SQLiteJobBlocks,
+    Reads,
 ):
     """A store in one file. Many processes can open it; each has one writer thread and a few reader threads."""
 
@@ -95,7 +97,7 @@ class SQLiteStore(
         self._notifier = Notifier(path)
         self._events_added = Topic(self._notifier, EVENTS)
         self.expired = ExpiredCounts()
-        database = SQLiteDatabase(self._write, self._read, transition, clock, self._stir)
+        self._database = database = SQLiteDatabase(self._write, self._read, transition, clock, self._stir)
         self.approvals = Approvals(database)
         self.artifacts = Artifacts(database)
         self.audit = Audit(database, by_seq)

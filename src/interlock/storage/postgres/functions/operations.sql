@@ -1,41 +1,14 @@
--- Lock the jobs to redrive, and return whether they have saved progress, and the result of an earlier redrive.
+-- Lock the jobs to redrive, and return whether they have saved progress.
 create or replace function interlock.to_redrive(p_tenant text, p_ids uuid[], p_steps text[])
-returns table (id uuid, has_checkpoint boolean, has_step boolean, again_id uuid, again_seq bigint) language plpgsql as $$
+returns table (id uuid, has_checkpoint boolean, has_step boolean) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   -- A concurrent redrive of the same job waits here; the next statement sees its result.
   perform from interlock.job j where j.tenant = p_tenant and j.id = any(p_ids) order by j.id for update;
   return query
   select j.id, exists (select from interlock.job_checkpoint c where c.tenant = p_tenant and c.job_id = j.id),
-    exists (select from interlock.job_step s where s.tenant = p_tenant and s.job_id = j.id and s.name = u.step),
-    again.id, again.seq
-  from unnest(p_ids, p_steps) as u(id, step) join interlock.job j on j.tenant = p_tenant and j.id = u.id
-  left join lateral (select k.id, k.seq from interlock.job k where k.tenant = p_tenant and k.redrive_of = j.id
-    order by k.seq desc limit 1) again on true;
-end $$;
-
--- Return those of the jobs that have been redriven.
-create or replace function interlock.redriven(p_tenant text, p_ids uuid[]) returns setof uuid language plpgsql as $$
-begin
-  perform set_config('interlock.tenant', p_tenant, true);
-  return query select u.id from unnest(p_ids) as u(id)
-    where exists (select from interlock.job k where k.tenant = p_tenant and k.redrive_of = u.id);
-end $$;
-
--- Return the jobs that redrive a job, newest first.
-create or replace function interlock.redrives(p_tenant text, p_id uuid, p_limit integer) returns setof uuid language plpgsql as $$
-begin
-  perform set_config('interlock.tenant', p_tenant, true);
-  return query select k.id from interlock.job k where k.tenant = p_tenant and k.redrive_of = p_id order by k.seq desc limit p_limit;
-end $$;
-
--- Return the jobs in status retry whose error contains a text, newest first.
-create or replace function interlock.retrying_after(p_tenant text, p_text text, p_limit integer) returns setof uuid language plpgsql as $$
-begin
-  perform set_config('interlock.tenant', p_tenant, true);
-  return query select s.job_id from interlock.unsuccessful_job s where s.tenant = p_tenant and s.status = 'retry'
-    and exists (select from interlock.job j where j.tenant = p_tenant and j.id = s.job_id and position(p_text in j.error) > 0)
-    order by s.seq desc limit p_limit;
+    exists (select from interlock.job_step s where s.tenant = p_tenant and s.job_id = j.id and s.name = u.step)
+  from unnest(p_ids, p_steps) as u(id, step) join interlock.job j on j.tenant = p_tenant and j.id = u.id;
 end $$;
 
 -- Copy the progress of a job to its redrive: the steps up to the last one of a name, or all steps and the checkpoint. A
@@ -163,11 +136,4 @@ begin
     and not exists (select from flow_limit f where f.tenant = p_tenant and f.name = b.name);
   perform forget_artifacts(p_tenant, old, p_kept_seconds);
   perform drop_emptied_blocks(p_tenant, p_after + 1, last_seq);
-end $$;
-
--- List prunes, newest first.
-create or replace function interlock.prunes(p_tenant text, p_limit integer) returns setof interlock.prune language plpgsql as $$
-begin
-  perform set_config('interlock.tenant', p_tenant, true);
-  return query select p.* from interlock.prune p where p.tenant = p_tenant order by p.at desc, p.id desc limit p_limit;
 end $$;

@@ -40,18 +40,6 @@ begin
   where u.leased;
 end $$;
 
--- Return the steps of several jobs after a number, oldest first, at most p_limit per job.
-create or replace function interlock.steps(p_tenant text, p_ids uuid[], p_after bigint, p_limit integer)
-returns table (job_id uuid, seq integer, name text, occurrence integer, result text, function text, fence bigint, at timestamptz,
-  sanitized boolean) language plpgsql as $$
-begin
-  perform set_config('interlock.tenant', p_tenant, true);
-  return query
-  select s.* from unnest(p_ids) u(id) cross join lateral
-    (select s.job_id, s.seq, s.name, s.occurrence, s.result, s.function, s.fence, s.at, s.sanitized from interlock.job_step s
-     where s.tenant = p_tenant and s.job_id = u.id and s.seq > p_after order by s.seq limit p_limit) s;
-end $$;
-
 -- Copy the steps of a job, all or up to the last one of a name, to a job that has none. Return how many.
 create or replace function interlock.copy_steps(p_tenant text, p_source uuid, p_target uuid, p_through text)
 returns integer language plpgsql as $$
@@ -116,19 +104,6 @@ begin
   where u.leased;
 end $$;
 
--- Return the events of one job after a number and later than a time, oldest first. Events are numbered under the job's
--- lock, so none appears late.
-create or replace function interlock.events(p_tenant text, p_job_id uuid, p_after bigint, p_since timestamptz, p_limit integer)
-returns table (job_id uuid, seq integer, id uuid, level text, message text, payload text, at timestamptz, received_at timestamptz,
-  sanitized boolean) language plpgsql as $$
-begin
-  perform set_config('interlock.tenant', p_tenant, true);
-  return query select e.job_id, e.seq, e.id, e.level, e.message, e.payload, e.at, e.received_at, e.sanitized
-    from interlock.job_event e
-    where e.tenant = p_tenant and e.job_id = p_job_id and e.seq > p_after and (p_since is null or e.received_at > p_since)
-    order by e.seq limit p_limit;
-end $$;
-
 -- Return the events of all jobs after a feed position, up to the snapshot's xmin. All transactions below it have ended,
 -- and later events get a commit_seq at or above it. So no event ever appears at or before a position already returned.
 create or replace function interlock.feed(
@@ -148,15 +123,4 @@ begin
   where e.tenant = p_tenant and (e.epoch, e.commit_seq, e.job_id, e.seq) > (p_epoch, p_commit_seq, p_job_id, p_seq)
     and (e.epoch, e.commit_seq) < (now_epoch, horizon)
   order by e.epoch, e.commit_seq, e.job_id, e.seq limit p_limit;
-end $$;
-
--- Return the lower bound of every future commit_seq, and its epoch.
-create or replace function interlock.feed_end() returns table (epoch integer, commit_seq bigint) language sql volatile as $$
-  select value, pg_snapshot_xmin(pg_current_snapshot())::text::bigint from interlock.epoch
-$$;
-
-create or replace function interlock.has_ended(p_tenant text, p_job_id uuid) returns setof boolean language plpgsql as $$
-begin
-  perform set_config('interlock.tenant', p_tenant, true);
-  return query select j.status >= 'succeeded' from interlock.job j where j.tenant = p_tenant and j.id = p_job_id;
 end $$;

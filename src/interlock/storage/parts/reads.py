@@ -1,0 +1,71 @@
+"""Reads of progress, redrives and prunes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Final
+
+from interlock.domain.job import Enqueued
+from interlock.domain.operations import Prune
+from interlock.domain.progress import SMALLEST_ID, EventRow, FeedEvent, FeedPosition, StepRow
+from interlock.storage.dialect import Database, Steps, Transaction, columns, reader, statements
+
+SQL: Final = statements("reads", step=columns(StepRow, "s."), event=columns(EventRow, "e."), prune=columns(Prune, "p."))
+ALWAYS: Final = -1  # before every event
+_step: Final = reader(StepRow)
+_event: Final = reader(EventRow)
+
+
+class Reads:
+    """The methods of a store that read progress, redrives and prunes; see the contract."""
+
+    _database: Database
+
+    async def steps(self, tenant: str, job_ids: Sequence[str], *, after: int = 0, limit: int) -> list[list[StepRow]]:
+        found: dict[str, list[StepRow]] = defaultdict(list)
+        for row in await self._rows(tenant, "steps", ids=[*dict.fromkeys(job_ids)], after=after, limit=limit):
+            step = _step(row)
+            found[step.job_id].append(step)
+        return [sorted(found[id], key=lambda step: step.seq) for id in job_ids]
+
+    async def events(
+        self, tenant: str, job_id: str, *, after: int = 0, since: int | None = None, limit: int
+    ) -> list[EventRow]:
+        rows = await self._rows(
+            tenant, "events", id=job_id, after=after, since=ALWAYS if since is None else since, limit=limit
+        )
+        return [*map(_event, rows)]
+
+    async def feed(self, tenant: str, after: FeedPosition, *, limit: int) -> list[FeedEvent]:
+        rows = map(tuple, await self._rows(tenant, "feed", **after._asdict(), limit=limit))
+        return [FeedEvent(FeedPosition(*row[:4]), _event(row[2:])) for row in rows]
+
+    async def feed_end(self, tenant: str) -> FeedPosition:
+        ((epoch, commit_seq),) = await self._rows(tenant, "feed_end")
+        return FeedPosition(epoch, commit_seq, SMALLEST_ID, 0)
+
+    async def has_ended(self, tenant: str, job_id: str) -> bool | None:
+        rows = await self._rows(tenant, "has_ended", id=job_id)
+        return bool(rows[0][0]) if rows else None
+
+    async def redriven(self, tenant: str, job_ids: Sequence[str]) -> set[str]:
+        return {id for id, _, _ in await self._rows(tenant, "last_redrives", ids=list(job_ids))}
+
+    async def redrives(self, tenant: str, job_id: str, *, limit: int) -> list[str]:
+        return [id for (id,) in await self._rows(tenant, "redrives", id=job_id, limit=limit)]
+
+    async def retrying_after(self, tenant: str, text: str, *, limit: int) -> list[str]:
+        return [id for (id,) in await self._rows(tenant, "retrying_after", text=text, limit=limit)]
+
+    async def prunes(self, tenant: str, *, limit: int = 50) -> list[Prune]:
+        return [*map(Prune._make, await self._rows(tenant, "prunes", limit=limit))]
+
+    async def _rows(self, tenant: str, statement: str, **values: Any) -> list[Any]:
+        return await self._database.rows(tenant, SQL[statement], **values)
+
+
+def last_redrives(tx: Transaction, ids: Sequence[str]) -> Steps[dict[str, Enqueued]]:
+    """Return the newest redrive of each job that has one, as a repeated redrive is answered."""
+    rows = yield from tx.rows(SQL["last_redrives"], ids=list(ids))
+    return {id: Enqueued(again, seq, True) for id, again, seq in rows}
