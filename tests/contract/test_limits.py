@@ -298,3 +298,19 @@ async def test_why_names_the_limit_that_a_job_waits_for(queue: TenantQueue) -> N
     await queue.store.limits.hold(queue.tenant, "llm", key="a", until=until, actor=OPERATOR, reason="429")
     held = await why(queue, made[1])
     assert (held["held"], held["opens_at"], held["hold_reason"]) == (True, when(until), "429")
+
+
+async def test_due_jobs_are_listed_by_limit_and_key(queue: TenantQueue) -> None:
+    await set_limit(queue, concurrency=1)
+    await set_limit(queue, "customer", concurrency=1, keyed=True)
+    made = await add(queue, 3)
+    acme, other = [
+        (await add(queue, 1, limits=uses(("llm", None, {}), ("customer", key, {}))))[0] for key in ("acme", "other")
+    ]
+    await claim(queue)
+    due = queue.store.limits.due
+    assert set(await due(queue.tenant, "llm", 10)) == {*made[1:], acme, other}
+    assert len(await due(queue.tenant, "llm", 2)) == 2
+    assert set(await due(queue.tenant, "customer", 10)) == {acme, other}
+    assert await due(queue.tenant, "customer", 10, key="acme") == [acme]
+    assert await due(queue.tenant, "unknown", 10) == []

@@ -11,6 +11,7 @@ import msgspec
 
 from interlock.domain.approval import RequestApproval
 from interlock.domain.artifact import File, Holder, Link
+from interlock.domain.budget import Per
 from interlock.domain.decide import CompleteJob, FailJob
 from interlock.domain.job import Checkpoint, Job
 from interlock.domain.policy import ClaimFilter
@@ -20,6 +21,7 @@ from interlock.domain.stream import Append, NewChunk
 from interlock.domain.timestamps import EPOCH
 from interlock.engine.engine import Engine
 from interlock.wire import AgentName, JobRequest, SubscriptionRequest, TokenRequest, new_id
+from interlock.wire.budgets import BudgetRequest
 from interlock.wire.channels import ChannelRequest
 from interlock.wire.limits import LimitRequest, Rate
 from interlock.wire.schedule import ScheduleRequest
@@ -63,7 +65,8 @@ class Scene:
         parts = path.split("/")
         if "streams" in parts:
             return "answer"
-        return {"limits": "provider", "channels": "ops"}.get(parts[1], "payload")
+        names = {"limits": "provider", "channels": "ops", "budgets": "team", "schedules": "nightly"}
+        return names.get(parts[1], "payload")
 
 
 def plainly(text: str) -> str:
@@ -162,6 +165,8 @@ async def play(engine: Engine, tenant: str, say: Words = plainly) -> Scene:
     await engine.jobs.pause(who, "crawl", reason=word("the site asked us to wait"))
     await engine.registry.set_agent(who, "line", "solo", max_concurrency=1)
     await engine.schedules.set(who, word("nightly"), ScheduleRequest(cron="0 3 * * *", job=JobRequest(type="report")))
+    await engine.schedules.set(who, "nightly", ScheduleRequest(cron="0 4 * * *", job=JobRequest(type="report")))
+    await engine.budgets.set(who, "team", BudgetRequest(amount={"usd": 100.0}, per=Per.DAY))
     await engine.channels.set(
         who, "ops", ChannelRequest(kind="slack", url="https://hooks.example/x", tags=["nightly"], min_risk="high")
     )

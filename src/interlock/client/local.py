@@ -305,6 +305,8 @@ class LocalOverview:
         self.mismatched = bound(engine.queries.mismatched, who.tenant)
         self.stalled_agents = bound(engine.registry.stalled_agents, who.tenant)
         self.unreachable = engine.queries.unreachable
+        self.due_under = bound(engine.flow.due, who.tenant)
+        self.utilization = engine.utilization
 
 
 class LocalClient:

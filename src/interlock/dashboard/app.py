@@ -27,6 +27,7 @@ from interlock.dashboard.pages import (
     agents,
     approvals,
     audit,
+    budgets,
     bulk,
     channels,
     enqueue,
@@ -85,6 +86,7 @@ NOTICES: Final = {
     "schedule_run": "Enqueued by hand. The ticks of the schedule do not change.",
     "limit_held": "Held. Workers get no more jobs that name this limit.",
     "limit_released": "Released.",
+    "budget_raised": "Raised. Waiting jobs continue as far as the budget goes.",
     "channel_set": "Channel set. Send a test message to check it.",
     "channel_deleted": "Channel deleted.",
     "redelivered": "Delivery scheduled.",
@@ -105,7 +107,8 @@ NOTICES: Final = {
 def pages() -> list[Page]:
     """Return all pages and actions."""
     modules = (
-        overview, jobs, bulk, enqueue, job, job_actions, approvals, links, queues, schedules, limits, agents, workers,
+        overview, jobs, bulk, enqueue, job, job_actions, approvals, links, queues, schedules, limits, budgets, agents,
+        workers,
         webhooks, tokens, channels, audit, session,
     )  # fmt: skip
     return [page for module in modules for page in module.pages]

@@ -25,6 +25,7 @@ NAVIGATION: Final = (
     NavigationItem("/queues", "Queues", READ_ROLES, "q"),
     NavigationItem("/schedules", "Schedules", READ_ROLES, "s"),
     NavigationItem("/limits", "Limits", READ_ROLES, "l"),
+    NavigationItem("/budgets", "Budgets", READ_ROLES, "b"),
     NavigationItem("/agents", "Agents", READ_ROLES, "g"),
     NavigationItem("/workers", "Workers", READ_ROLES, "w"),
     NavigationItem("/webhooks", "Webhooks", frozenset({"operate"}), "h"),

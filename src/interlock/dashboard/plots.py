@@ -54,6 +54,18 @@ def line(values: Sequence[float | None]) -> PlotLine:
     return _drawn(runs, top, known)
 
 
+def shares(values: Sequence[float | None]) -> PlotLine | None:
+    """Return a step line of percentages, whose scale is at least the whole; None if nothing is known."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    top, wide = max(100.0, *known), WIDTH / len(values)
+    placed = ((wide * (i + side), value) for i, value in enumerate(values) for side in (0, 1))
+    at = [(x, None if value is None else _height(value, top)) for x, value in placed]
+    runs = [_corners([(x, y) for x, y in run if y is not None]) for has, run in groupby(at, _is_known) if has]
+    return _drawn(runs, top, known)
+
+
 def steps(values: Sequence[float], top: float | None = None) -> PlotLine:
     """Return a step line with one step per value."""
     top = top or _top(values)

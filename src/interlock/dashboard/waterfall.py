@@ -50,7 +50,7 @@ class Mark(NamedTuple):
 
 
 class Span(NamedTuple):
-    """One bar; `kind` is run, step, queue, backoff, delay, sleep, approval, question, message, children or limit."""
+    """One bar: a run, a step, a child, or a wait by its kind, as in `_WAITS` and `_wait`."""
 
     kind: str
     label: str
@@ -89,6 +89,7 @@ class Waterfall(NamedTuple):
     running: int
     hidden: int
     step_count: int
+    children: tuple[Span, ...] = ()
 
     @property
     def opens_steps(self) -> bool:
@@ -117,6 +118,7 @@ def waterfall(
     approvals: Iterable[Approval],
     why: Why,
     now: int,
+    children: Sequence[Job] = (),
 ) -> Waterfall:
     """Return the waterfall of a job from its records."""
     rows = [
@@ -154,7 +156,17 @@ def waterfall(
         sum(span.micros for _, span in found if span.kind == "run"),
         len(found) - len(shown),
         sum(len(span.steps) for _, span in shown),
+        tuple(_child(one, axis, now) for one in sorted(children, key=lambda one: one.created_at)),
     )
+
+
+def _child(job: Job, axis: _Axis, now: int) -> Span:
+    """Return a child from its creation to its end."""
+    end = now if job.finished_at is None else job.finished_at
+    return Span(
+        "child", job.type, job.created_at, end, axis.bar(job.created_at, end), job.id[-8:], f"/jobs/{job.id}",
+        f"bar-child-{job.id}", str(job.status), job.finished_at is None,
+    )  # fmt: skip
 
 
 def _run(

@@ -34,6 +34,7 @@ from interlock.engine.spent_budgets import LOOK_SECONDS, SpentBudgets
 from interlock.engine.streams import Streams
 from interlock.engine.tokens import OWN, Tokens, Trust
 from interlock.engine.usage_totals import UsageTotals
+from interlock.engine.utilization import Utilization
 from interlock.engine.webhook_messages import FindFormat, no_format
 from interlock.engine.webhook_sender import Sender
 from interlock.engine.webhooks import SWEEP_EVERY_SECONDS, Webhooks
@@ -71,6 +72,7 @@ class Engine:
         self.flow = FlowLimits(store)
         self.budgets = Budgets(store)
         self.spent_budgets = SpentBudgets(store)
+        self.utilization = Utilization()
         self.usage = UsageTotals(store)
         self.operations = Operations(store, limits, strict_types=strict_types, implicit_agents=implicit_agents)
         self.retention = Retention(store, retention_days)

@@ -46,6 +46,10 @@ class FlowLimits:
         await self.get(tenant, name)
         return await self._store.limits.keys(tenant, name, after=after, limit=limit)
 
+    async def due(self, tenant: str, name: str, *, key: str | None = None, limit: int = 50) -> list[str]:
+        """List due jobs that wait for a limit, or for one of its keys."""
+        return await self._store.limits.due(tenant, name, wire.whole(limit, "limit", 1, MAX_PAGE_SIZE), key=key)
+
     async def delete(self, who: Principal, name: str) -> None:
         """Delete a limit that no unfinished job names."""
         if name.startswith(PREFIX) or not await self._store.limits.delete(who.tenant, name, actor=who.actor):

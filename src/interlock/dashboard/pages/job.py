@@ -7,16 +7,21 @@ import json
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 from interlock import wire
 from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, download, show
 from interlock.dashboard.json_tree import Tree, tree
 from interlock.dashboard.newest import MAX_PAGE_SIZE, latest_progress, newest
+from interlock.dashboard.pages.budgets import units
+from interlock.dashboard.render import quantity
 from interlock.dashboard.waterfall import waterfall
 from interlock.domain import json_text
 from interlock.domain.approval import Approval, ApprovalFilter
+from interlock.domain.budget import PREFIX, TREE, BudgetState
 from interlock.domain.job import Filter, HistoryRow, Job
 from interlock.domain.lifecycle import CLAIMABLE, TERMINAL, UNRESOLVED, Status, Verb
+from interlock.domain.limits import demands_of
 from interlock.domain.operations import CHECKPOINT, START
 from interlock.domain.progress import EventRow, StepRow
 from interlock.domain.retry import SECOND
@@ -90,9 +95,10 @@ async def job(request: PageRequest) -> View | PageResponse:
     why, family, may_send = await asyncio.gather(
         client.jobs.why(id), _family(request, found), client.overview.may_send_to(id)
     )
-    messages, streams, effects = await asyncio.gather(
-        client.jobs.messages(id), client.jobs.streams(id), client.jobs.effects(id, limit=MAX_PAGE_SIZE)
-    )
+    messages, streams, effects, budget = await asyncio.gather(
+        client.jobs.messages(id), client.jobs.streams(id), client.jobs.effects(id, limit=MAX_PAGE_SIZE),
+        _tree_budget(request, found),
+    )  # fmt: skip
     history, steps, events, approvals, artifacts = await asyncio.gather(
         client.jobs.history(id),
         client.jobs.steps(id, limit=MAX_PAGE_SIZE),
@@ -112,7 +118,7 @@ async def job(request: PageRequest) -> View | PageResponse:
         why=why,
         log=log,
         progress=None if found.status in TERMINAL else latest_progress(log),
-        waterfall=waterfall(found, history, steps, log, approvals, why, request.now),
+        waterfall=waterfall(found, history, steps, log, approvals, why, request.now, family.children),
         timeline=_timeline(history[-MAX_ROWS:], steps, events, approvals),
         hidden_rows=max(len(history) - MAX_ROWS, 0),
         durations=_run_durations(history),
@@ -121,6 +127,8 @@ async def job(request: PageRequest) -> View | PageResponse:
         values=[(name, value) for name, value in values if value is not None],
         artifacts=artifacts,
         effects=effects,
+        limits=_limits(found),
+        budget_units=[] if budget is None else units(budget),
         family=family,
         messages=[(one, tree(one.payload)) for one in last_messages],
         max_messages=MAX_MESSAGES,
@@ -166,6 +174,38 @@ async def artifact(request: PageRequest) -> View | PageResponse:
     return download(got.artifact.name, stream=got.chunks)
 
 
+class NamedLimit(NamedTuple):
+    """A limit or budget that a job names, with the path of its page."""
+
+    name: str
+    key: str
+    cost: str
+    path: str
+
+
+def _limits(job: Job) -> list[NamedLimit]:
+    """Return the limits and budgets that a job names; trees with a budget have a part of their own."""
+    found = []
+    for one in () if job.limits is None else demands_of(job.limits):
+        if one.name.startswith(TREE):
+            continue
+        cost = ", ".join(f"{unit} {quantity(amount)}" for unit, amount in one.cost.items())
+        place, name = (
+            ("budgets", one.name.removeprefix(PREFIX)) if one.name.startswith(PREFIX) else ("limits", one.name)
+        )
+        found.append(NamedLimit(name, one.key, cost, f"/{place}/{quote(name, safe='')}"))
+    return found
+
+
+async def _tree_budget(request: PageRequest, job: Job) -> BudgetState | None:
+    if job.limits is None or TREE not in job.limits:
+        return None
+    try:
+        return await request.client.jobs.budget(job.id)
+    except NotFound:  # the tree was pruned
+        return None
+
+
 def _text(name: str, job: Job, steps: Iterable[StepRow]) -> str | None:
     """Return a stored value; usage of a job without a result is summed from its steps."""
     value: str | None = getattr(job, name)
@@ -188,6 +228,7 @@ def actions(request: PageRequest, job: Job, *, may_send: bool = False) -> dict[s
         "edit": operates and job.status in CLAIMABLE,
         "run_now": operates and job.status in CLAIMABLE and job.run_at > request.now,
         "acknowledge": operates and job.status in UNRESOLVED and job.acknowledged_at is None,
+        "raise": operates,
         "send": live and (operates or may_send),
         "message_id": wire.new_id(),
         "origins": [START, *([CHECKPOINT] if job.checkpoint is not None else [])],

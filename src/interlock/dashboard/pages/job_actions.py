@@ -8,6 +8,7 @@ from interlock import wire
 from interlock.client.port import Changes
 from interlock.dashboard.forms import checked_json, newlines
 from interlock.dashboard.http import Fields, PageRequest, PageResponse, Pages, View, redirect
+from interlock.dashboard.pages.budgets import added
 from interlock.dashboard.pages.job import actions, job
 from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.operations import START
@@ -64,6 +65,14 @@ async def acknowledge(request: PageRequest) -> View | PageResponse:
     id = wire.job_id(request.path["job_id"])
     await request.client.jobs.acknowledge(id, comment=request.form.one("comment"))
     return redirect(f"/jobs/{id}", notice="acknowledged")
+
+
+@pages.post("/jobs/{job_id}/budget/raise", roles=["operate"], form_page=job)
+async def raise_budget(request: PageRequest) -> View | PageResponse:
+    """Add to the budget of the tree that a job belongs to."""
+    id = wire.job_id(request.path["job_id"])
+    await request.client.jobs.raise_budget(id, added(request, await request.client.jobs.budget(id)))
+    return redirect(f"/jobs/{id}", notice="budget_raised")
 
 
 @pages.post("/jobs/{job_id}/run-now", roles=["operate"], form_page=job)

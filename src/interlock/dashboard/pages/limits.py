@@ -6,14 +6,18 @@ from datetime import timedelta
 from typing import Final
 from urllib.parse import quote
 
+from interlock.dashboard import plots
 from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, redirect, show
+from interlock.dashboard.pages.overview import known_jobs
 from interlock.domain.limits import MAX_HOLD_SECONDS
 from interlock.domain.timestamps import EPOCH
+from interlock.engine.utilization import MINUTES
 from interlock.errors import Invalid
 
 pages = Pages()
 
 PAGE_SIZE: Final = 25
+MAX_WAITING: Final = 20
 MAX_HOLD_MINUTES: Final = MAX_HOLD_SECONDS // 60
 FIELD_NAMES: Final = {"until": "minutes"}
 
@@ -23,7 +27,10 @@ async def limits(request: PageRequest) -> View | PageResponse:
     """List limits by name."""
     found = await request.client.limits.list(after=request.query.one("after") or "", limit=PAGE_SIZE + 1)
     listed, paging = request.query.page(found, PAGE_SIZE, after=lambda one: one.limit.name)
-    return show("limits.html", limits=listed, paging=paging)
+    utilization, now = request.client.overview.utilization, request.now
+    utilization.record_limits(request.tenant, listed, now)
+    used = {one.limit.name: plots.shares(utilization.of(request.tenant, one.limit.name, now)) for one in listed}
+    return show("limits.html", limits=listed, used=used, minutes=MINUTES, paging=paging)
 
 
 @pages.get("/limits/{name}")
@@ -35,9 +42,18 @@ async def limit(request: PageRequest) -> View | PageResponse:
         after = request.query.one("after") or ""
         states = await request.client.limits.keys(found.limit.name, after=after, limit=PAGE_SIZE + 1)
     listed, paging = request.query.page(states, PAGE_SIZE, after=lambda one: one.key)
+    utilization, tenant, key = request.client.overview.utilization, request.tenant, request.query.one("key")
+    for state in listed:
+        utilization.record_bucket(tenant, found.limit, state, request.now)
+    due = await request.client.overview.due_under(found.limit.name, key=key, limit=MAX_WAITING)
     return show(
         "limit.html",
         found=found,
+        used={one.key: plots.shares(utilization.of(tenant, found.limit.name, request.now, one.key)) for one in listed},
+        minutes=MINUTES,
+        waiting=list((await known_jobs(request, due)).values()),
+        max_waiting=MAX_WAITING,
+        key=key,
         states=listed,
         paging=paging,
         max_hold_minutes=MAX_HOLD_MINUTES,

@@ -48,6 +48,8 @@ async def overview(request: PageRequest) -> View | PageResponse:
         client.overview.needing_attention(need=Need.NO_WORKER, limit=PREVIEW_SIZE),
     )
     limits, budgets = await asyncio.gather(client.limits.list(limit=MAX_LIMITS), client.budgets.list(limit=MAX_LIMITS))
+    client.overview.utilization.record_limits(request.tenant, limits, request.now)
+    client.overview.utilization.record_budgets(request.tenant, budgets, request.now)
     span = plotted_minutes(minutes, request.now)
     busy = await known_jobs(request, [id for worker in workers for id in worker.job_ids[:3]])
     return show(

@@ -1,15 +1,23 @@
-"""Schedules: next ticks, last jobs, pause, resume and run."""
+"""Schedules: their rules, next ticks and last jobs; pause, resume and run."""
 
 from __future__ import annotations
 
+import json
 from typing import Final
+from urllib.parse import quote
 
 from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, redirect, show
+from interlock.dashboard.json_tree import tree
 from interlock.dashboard.pages.overview import known_jobs
+from interlock.domain.job import Filter
 
 pages = Pages()
 
 PAGE_SIZE: Final = 25
+NEXT_TICKS: Final = 5
+MAX_JOBS: Final = 10
+MAX_JOBS_READ: Final = 200  # newest jobs of the type, to find those of the schedule
+HEADER: Final = "schedule"
 
 
 @pages.get("/schedules")
@@ -19,6 +27,23 @@ async def schedules(request: PageRequest) -> View | PageResponse:
     listed, paging = request.query.page(found, PAGE_SIZE, after=lambda one: one.name)
     jobs = await known_jobs(request, [one.last_job_id for one in listed if one.last_job_id is not None])
     return show("schedules.html", schedules=listed, jobs=jobs, paging=paging, here_query=request.query.here)
+
+
+@pages.get("/schedules/{name}")
+async def schedule(request: PageRequest) -> View | PageResponse:
+    """Show one schedule."""
+    client = request.client
+    found = await client.schedules.get(request.path["name"])
+    newest = await client.jobs.list(Filter(type=found.type, limit=MAX_JOBS_READ))
+    jobs = [one for one in newest if json.loads(one.headers or "{}").get(HEADER) == found.name]
+    return show(
+        "schedule.html",
+        schedule=found,
+        job=tree(found.job),
+        ticks=[] if found.paused_at else await client.schedules.preview(found.name, NEXT_TICKS),
+        jobs=jobs[:MAX_JOBS],
+        jobs_read=MAX_JOBS_READ if len(newest) == MAX_JOBS_READ else None,
+    )
 
 
 @pages.post("/schedules/{name}/pause", roles=["operate"])
@@ -43,5 +68,7 @@ async def run(request: PageRequest) -> View | PageResponse:
 
 
 def _list_path(request: PageRequest) -> str:
+    if request.form.one("from") == "page":
+        return f"/schedules/{quote(request.path['name'], safe='')}"
     here = request.query.here
     return f"/schedules?{here}" if here else "/schedules"

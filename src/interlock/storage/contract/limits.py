@@ -39,6 +39,10 @@ class LimitStore(Protocol):
         """Fail these jobs; return how many."""
         ...
 
+    async def due(self, tenant: str, name: str, limit: int, *, key: str | None = None) -> list[str]:
+        """List due jobs that name a limit or budget and, with `key`, this key."""
+        ...
+
     async def reserved(self, tenant: str, name: str) -> Mapping[str, float]:
         """Return what running jobs reserve in a limit or budget, by unit."""
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from interlock.domain import limits, operator_log
@@ -17,6 +18,7 @@ from interlock.storage.dialect import Database, Row, Steps, Transaction, stateme
 from interlock.storage.parts import registry
 
 SQL: Final = statements("limits")
+MAX_DUE_READ: Final = 500  # jobs that are read to find those of one key
 
 
 class FlowLimits:
@@ -79,6 +81,15 @@ class FlowLimits:
         if failed:
             self._database.wake(tenant)
         return failed
+
+    async def due(self, tenant: str, name: str, limit: int, *, key: str | None = None) -> list[str]:
+        def body(tx: Transaction) -> Steps[list[str]]:
+            most = limit if key is None else MAX_DUE_READ
+            found = yield from tx.rows(SQL["due_under"], name=name, limit=most)
+            named = (id for id, demanded in found if key is None or _names(demanded, name, key))
+            return list(islice(named, limit))
+
+        return await self._database.read(tenant, body)
 
     async def reserved(self, tenant: str, name: str) -> Mapping[str, float]:
         def body(tx: Transaction) -> Steps[Mapping[str, float]]:
@@ -161,6 +172,10 @@ class FlowLimits:
                 after, some = await self._database.write(tenant, partial(_forget, name=name, after=after, limit=limit))
                 gone += some
         return gone
+
+
+def _names(demanded: str, name: str, key: str) -> bool:
+    return any((one.name, one.key) == (name, key) for one in limits.demands_of(demanded))
 
 
 def _forget(tx: Transaction, *, name: str, after: str, limit: int) -> Steps[tuple[str | None, int]]:

@@ -53,7 +53,7 @@ DELETE FROM flow_bucket WHERE tenant = :tenant AND name = :name AND (key, as_of)
 SELECT tenant, name FROM flow_limit WHERE json_extract(rules, '$.budget.on_exceed') IN ('ask', 'fail') ORDER BY tenant, name;
 
 -- name: due_under
--- The due jobs that name a limit without keys, with their limits.
+-- The due jobs that name a limit, with their limits.
 SELECT j.id, b.limits FROM eligibility_key e, json_each(e.flow) d
 CROSS JOIN job j INDEXED BY job_ready ON j.tenant = e.tenant AND j.eligibility_key = e.no
 CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq

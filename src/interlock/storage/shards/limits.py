@@ -50,6 +50,10 @@ class ShardedLimits:
     async def fail_refused(self, tenant: str, name: str, limit: int) -> int:
         return sum(await self._routing.each(tenant, lambda store: store.limits.fail_refused(tenant, name, limit)))
 
+    async def due(self, tenant: str, name: str, limit: int, *, key: str | None = None) -> list[str]:
+        found = await self._routing.each(tenant, lambda store: store.limits.due(tenant, name, limit, key=key))
+        return [id for some in found for id in some][:limit]
+
     async def reserved(self, tenant: str, name: str) -> Mapping[str, float]:
         if name.startswith(TREE):
             root = name.removeprefix(TREE)
