@@ -400,8 +400,9 @@ class LimitInUse(InUse):
     """A limit or budget that unfinished jobs name cannot be deleted."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        super().__init__(f"unfinished jobs name limit {name!r}: wait for them or cancel them first")
+        self.name = name.removeprefix("budget:")
+        what = "limit" if self.name == name else "budget"
+        super().__init__(f"unfinished jobs name {what} {self.name!r}: wait for them or cancel them first")
 
 
 class TooLarge(Error):

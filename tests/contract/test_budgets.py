@@ -13,10 +13,11 @@ from interlock.domain.limits import Limit
 from interlock.domain.timestamps import when
 from interlock.errors import Invalid, LimitInUse
 from interlock.storage.contract import Terms
-from tests.contract.builders import OPERATOR, TenantQueue, complete, fail, new_job
+from tests.contract.builders import OPERATOR, TenantQueue, complete, fail, heartbeat, new_job
 
 NAME = f"{PREFIX}team"
 DAY = 86_400
+HOURLY = Period(Per.HOUR)
 
 
 async def set_budget(queue: TenantQueue, usd: float = 10.0, period: Period | None = None) -> None:
@@ -62,7 +63,7 @@ async def test_estimates_are_reserved_while_jobs_run(queue: TenantQueue) -> None
     await set_budget(queue)
     made = await add(queue, 4, usd=4.0)
     first, second = await queue.claim(limit=10)
-    assert await queue.store.limits.reserved(queue.tenant, NAME) == {"usd": 8.0}
+    assert await queue.store.limits.reserved(queue.tenant, NAME, since=0) == {"usd": 8.0}
     await queue.do(complete(first, usage=cost(1.0)))
     assert [job.id for job in await queue.claim(limit=10)] == made[2:3]
     await queue.do(fail(second))  # keeps its estimate
@@ -84,6 +85,57 @@ async def test_a_budget_starts_anew_with_each_period(queue: TenantQueue) -> None
     assert [job.id for job in await queue.claim(limit=10)] == made[1:2]
     queue.clock.now = resets_at - 1  # a clock that goes back adds nothing
     assert await queue.claim(limit=10) == []
+
+
+async def next_period(queue: TenantQueue) -> None:
+    resets_at = HOURLY.resets_at(queue.clock.now)
+    assert resets_at is not None
+    queue.clock.now = resets_at
+
+
+async def test_a_run_across_the_end_of_a_period_adds_no_room_to_the_next_one(queue: TenantQueue) -> None:
+    await set_budget(queue, period=HOURLY)
+    await add(queue, 2, usd=8.0)
+    (old,) = await queue.claim(limit=10, lease_seconds=7200.0)
+    await next_period(queue)
+    assert await queue.store.limits.reserved(queue.tenant, NAME, since=queue.clock.now) == {}
+    (new,) = await queue.claim(limit=10)
+    assert await left(queue) == 2.0
+    await queue.do(complete(old, usage=cost(1.0)))
+    assert await left(queue) == 2.0
+    await queue.do(complete(new, usage=cost(5.0)))
+    assert await left(queue) == 5.0
+
+
+async def test_usage_above_the_estimate_counts_in_the_period_of_its_report(queue: TenantQueue) -> None:
+    await set_budget(queue, period=HOURLY)
+    await add(queue, 1, usd=2.0)
+    (old,) = await queue.claim(limit=10, lease_seconds=7200.0)
+    await next_period(queue)
+    await queue.heartbeat(heartbeat(old, usage=cost(5.0)))
+    assert await left(queue) == 7.0
+    await queue.do(complete(old, usage=cost(6.0)))
+    assert await left(queue) == 6.0
+
+
+async def test_another_period_keeps_what_was_spent(queue: TenantQueue) -> None:
+    await set_budget(queue)
+    await add(queue, 1)
+    (job,) = await queue.claim(limit=10)
+    await queue.do(complete(job, usage=cost(4.0)))
+    for period in (Period(Per.DAY), HOURLY, Period()):
+        await set_budget(queue, period=period)
+        assert await left(queue) == 6.0
+
+
+async def test_reports_of_any_size_can_be_paid_off(queue: TenantQueue) -> None:
+    await set_budget(queue)
+    await add(queue, 2)
+    first, second = await queue.claim(limit=10)
+    await queue.heartbeat(heartbeat(first, usage=cost(1.7e308)))
+    await queue.do(complete(first, usage=cost(1.7e308)))
+    await queue.do(complete(second, usage=cost(1.7e308)))
+    assert await left(queue) == -limits.MAX_AMOUNT
 
 
 async def test_with_warn_a_spent_budget_stops_no_job(queue: TenantQueue) -> None:

@@ -23,6 +23,7 @@ from tests.contract.builders import (
     release,
     revoke,
 )
+from tests.contract.concurrency import BOT, limit
 from tests.contract.connections import SqlConnection
 from tests.contract.test_limits import add, claim, ids, set_limit, used, uses
 
@@ -239,6 +240,8 @@ async def test_nothing_is_stranded_whatever_happens(queue: TenantQueue, sql: Sql
     await set_limit(queue, "customer", concurrency=2, keyed=True)
     await set_limit(queue, "tokens", units={"tokens": 20.0}, per_seconds=1.0, keyed=True)
     await set_limit(queue, "all", concurrency=9)
+    await limit(queue, 2, strict=False)
+    await limit(queue, 1, strict=True, id="2")
     made: list[str] = []
     running: list[Job] = []
     for _ in range(60):
@@ -251,6 +254,7 @@ async def test_nothing_is_stranded_whatever_happens(queue: TenantQueue, sql: Sql
             named += [("all", None, {})] * (dice.random() < 0.5)
             dice.shuffle(named)
             fields = {"type": dice.choice(("work", "other")), "priority": dice.choice((0, 0, 5)), "max_attempts": 50}
+            fields |= dice.choice(({}, BOT, BOT | {"agent_id": "2"}))
             made += await add(queue, dice.randrange(1, 8), limits=uses(*named) if named else None, **fields)
         elif roll < 0.55:
             types = dice.choice((None, frozenset({"work"})))

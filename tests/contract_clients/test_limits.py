@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -77,6 +78,34 @@ async def test_the_key_is_filled_in_from_the_payload(remote: ClientUnderTest) ->
     found = await remote.client.jobs.get(job.id)
     assert found.limits is not None
     assert '"acme/7"' in found.limits
+
+
+async def test_a_member_of_the_payload_is_not_filled_in_again(remote: ClientUnderTest) -> None:
+    await remote.client.limits.set("keyed", LimitRequest(concurrency=1, keyed=True))
+    payload = {"one": "{two}", "two": "x", "a.b": "dotted", "ключ": "z"}
+    for key, expected in (("{one}/{two}", "{two}/x"), ("{a.b}", "dotted"), ("{ключ}", "z")):
+        use = {"name": "keyed", "key": key}
+        (job,) = await remote.client.jobs.enqueue([request(limits=[use], payload=payload)])
+        found = await remote.client.jobs.get(job.id)
+        assert [one["key"] for one in json.loads(found.limits or "[]")] == [expected]
+    for key in ("{}", "{one.two}", "{0}"):
+        with pytest.raises(Invalid, match="no text or whole number"):
+            await remote.client.jobs.enqueue([request(limits=[{"name": "keyed", "key": key}])])
+
+
+async def test_a_redrive_needs_the_limits_of_the_job(remote: ClientUnderTest) -> None:
+    await remote.client.limits.set("provider", PROVIDER)
+    (job,) = await remote.client.jobs.enqueue([request(limits=[{"name": "provider"}])])
+    await remote.client.jobs.cancel(job.id)
+    await remote.client.limits.delete("provider")
+    with pytest.raises(Invalid, match="provider"):
+        await remote.client.jobs.redrive(job.id)
+    await remote.client.limits.set("provider", LimitRequest(concurrency=1, keyed=True))
+    with pytest.raises(Invalid, match="keys"):
+        await remote.client.jobs.redrive(job.id)
+    await remote.client.limits.delete("provider")
+    await remote.client.limits.set("provider", PROVIDER)
+    assert not (await remote.client.jobs.redrive(job.id)).replayed
 
 
 async def test_an_invalid_limit_names_the_member(remote: ClientUnderTest) -> None:

@@ -40,7 +40,7 @@ MAX_WEIGHTS: Final = 1000
 SHOWN_AT_ONCE: Final = 20
 # How long a job that did not fit keeps its rank, after the time at which it fits.
 TICKET_SECONDS: Final = 2
-_TEMPLATE: Final = re.compile(r"\{([A-Za-z_][\w.-]*)\}")
+_TEMPLATE: Final = re.compile(r"\{([^{}]*)\}")
 
 Name = tuple[str, str]  # of a bucket: its limit and key; an empty key for a limit without keys
 Rank = tuple[int, int, int]  # of a job in the order of claims: negative priority, run_at, seq
@@ -114,7 +114,7 @@ class Bucket:
     ) -> None:
         self.used = used
         self.levels = dict(levels or {})
-        self.as_of = as_of
+        self.as_of = as_of  # of a budget, the start of its period
         self.held_until = held_until
         self.ticket = ticket
         self.parked = parked  # whether jobs may be parked in it
@@ -154,7 +154,14 @@ class Bucket:
         }
 
     def refill(self, limit: Limit, now: int) -> None:
-        self.levels, self.as_of = self.available(limit, now), max(now, self.as_of)
+        self.levels = self.available(limit, now)
+        at = now if limit.budget is None else limit.budget.began_at(now) or 0
+        self.as_of = max(at, self.as_of)
+
+    def add(self, unit: str, amount: float) -> None:
+        """Change the level of a unit. A debt is bounded: a report of any size can be paid off by a raise."""
+        if unit in self.levels:
+            self.levels[unit] = max(self.levels[unit] + amount, -MAX_AMOUNT)
 
     def opens_at(self, limit: Limit, now: int) -> int | None:
         """Return when the bucket may have room: `now` if it has some, None if a job must end or a budget be raised."""
@@ -210,7 +217,7 @@ class Bucket:
         for unit, available in self.available(limit, now).items():
             lacking = min(cost.get(unit, 0.0), limit.burst[unit]) - available
             if lacking > 1e-9:
-                at = max(at, now + math.ceil(lacking / limit.units[unit] * limit.per_seconds * SECOND))
+                at = max(at, max(now, self.as_of) + math.ceil(lacking / limit.units[unit] * limit.per_seconds * SECOND))
         return at
 
 
@@ -401,17 +408,37 @@ def wait_of(
     return wait(unit, available[unit], cost.get(unit, 0.0), opens_at)
 
 
-def settle(bucket: Bucket, cost: Mapping[str, float], usage: Mapping[str, Any]) -> None:
-    """End one lease in a bucket: free its place, and replace the estimate by the usage that was reported."""
+def must_wait(
+    demands: Iterable[Demand], limits: Mapping[str, Limit], buckets: Mapping[Name, Bucket], rank: Rank, now: int
+) -> bool:
+    """Return whether a limit does not admit a job now."""
+    known = [
+        (one, limits[one.name], buckets.get((one.name, one.key), Bucket())) for one in demands if one.name in limits
+    ]
+    return any(wait_of(demand, limit, bucket, rank, now) for demand, limit, bucket in known)
+
+
+def settle(bucket: Bucket, cost: Mapping[str, float], usage: Mapping[str, Any], *, before: bool = False) -> None:
+    """End one lease in a bucket: free its place, and replace the estimate by the usage that was reported.
+
+    With `before`, a budget has started anew since the lease began. The estimate was of the earlier period, so only what
+    exceeds it counts.
+    """
     bucket.used = max(bucket.used - 1, 0)
     for unit, estimate in cost.items():
-        if unit in usage and unit in bucket.levels:
-            bucket.levels[unit] += estimate - float(usage[unit])
+        if unit in usage:
+            change = estimate - min(float(usage[unit]), MAX_AMOUNT)
+            bucket.add(unit, min(change, 0.0) if before else change)
+
+
+def is_before(name: str, bucket: Bucket, run_started_at: int) -> bool:
+    """Return whether a budget has started anew since a run of one of its jobs began."""
+    return name.startswith(PREFIX) and run_started_at < bucket.as_of
 
 
 def charged(cost: Mapping[str, float], during: Mapping[str, float]) -> dict[str, float]:
     """Return what a running job takes: its estimate, or what it has reported so far if that is more."""
-    return {unit: max(estimate, during.get(unit, 0.0)) for unit, estimate in cost.items()}
+    return {unit: max(estimate, min(during.get(unit, 0.0), MAX_AMOUNT)) for unit, estimate in cost.items()}
 
 
 def is_exceeded(limit: Limit, bucket: Bucket, cost: Mapping[str, float], during: Mapping[str, float], now: int) -> bool:
@@ -438,6 +465,7 @@ def rescale(bucket: Bucket, old: Limit, new: Limit, now: int) -> None:
             unit: amount - old.burst[unit] + bucket.levels[unit] if unit in old.burst else amount
             for unit, amount in new.burst.items()
         }
+        bucket.as_of = new.budget.began_at(now) or 0
         return
     bucket.levels = {unit: min(level, new.burst[unit]) for unit, level in bucket.levels.items() if unit in new.burst}
     bucket.ticket = None
@@ -557,6 +585,19 @@ def resolve(
     return json.dumps([*found, *_budgets(budgets, limits, found)], separators=(",", ":"))
 
 
+def check_copied(demanded: str | None, limits: Mapping[str, Limit]) -> None:
+    """Validate the limits that a redrive copies: since the old job, one may have been deleted, or created anew."""
+    for one in demands_of(demanded or "[]"):
+        limit = limits.get(one.name)
+        what, name = ("budget", one.name.removeprefix(PREFIX)) if one.name.startswith(PREFIX) else ("limit", one.name)
+        if one.name.startswith(TREE):
+            continue
+        if limit is None:
+            raise Invalid(f"{what} {name!r}, which the job names, does not exist any more: create it first")
+        if limit.keyed != bool(one.key):
+            raise Invalid(f"limit {name!r} has {'keys' if limit.keyed else 'no keys'} now: enqueue a new job")
+
+
 def _budgets(
     names: Sequence[str], limits: Mapping[str, Limit], uses: Sequence[Mapping[str, Any]]
 ) -> Iterable[dict[str, Any]]:
@@ -584,18 +625,24 @@ def _key(template: str | None, limit: Limit, payload: str, at: str) -> str | Non
     if template is None:
         raise Invalid(f"limit {limit.name!r} has keys: set key", pointer=at)
     key = template
-    if fields := _TEMPLATE.findall(template):
+    if _TEMPLATE.search(template):
         values = json_text.loads(payload)
-        for field in fields:
-            value: Any = values
-            for part in field.split("."):
-                value = value.get(part) if isinstance(value, dict) else None
-            if isinstance(value, bool) or not isinstance(value, (str, int)):
-                raise Invalid(f"the payload has no text or whole number at {field!r}, which key names", pointer=at)
-            key = key.replace(f"{{{field}}}", str(value))
+        key = _TEMPLATE.sub(lambda found: _member(values, found[1], at), template)
     if not json_text.is_visible_name(key) or len(key) > MAX_KEY_LENGTH:
         raise Invalid(f"key {key[:50]!r} must be {json_text.NAME_RULE}", pointer=at)
     return key
+
+
+def _member(payload: Any, path: str, at: str) -> str:
+    """Return a member of the payload as text; a dot leads to a member of a member."""
+    value = payload.get(path) if isinstance(payload, dict) else None
+    if value is None:
+        value = payload
+        for part in path.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise Invalid(f"the payload has no text or whole number at {path!r}, which key names", pointer=at)
+    return str(value)
 
 
 def _cost(given: Mapping[str, Any], limit: Limit, at: str) -> dict[str, float]:

@@ -97,7 +97,7 @@ def together(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     sums: defaultdict[str, float] = defaultdict(int)
     for some in amounts:
         for name, amount in some.items():
-            sums[name] += amount
+            sums[name] = min(sums[name] + amount, sys.float_info.max)
     return dict(sums)
 
 

@@ -78,12 +78,13 @@ class Budgets:
     async def _state(self, tenant: str, found: LimitState) -> BudgetState:
         limit, state = found
         assert limit.budget is not None
-        reserved = await self._store.limits.reserved(tenant, limit.name)
+        now = await self._store.now()
+        reserved = await self._store.limits.reserved(tenant, limit.name, since=limit.budget.began_at(now) or 0)
         held = {unit: reserved.get(unit, 0.0) for unit in limit.units}
         return BudgetState(
             limit.name.removeprefix(PREFIX), limit.units, *limit.budget[:3],
             {unit: amount - state.available[unit] - held[unit] for unit, amount in limit.units.items()}, held,
-            state.available, state.used, state.waiting, limit.budget.resets_at(await self._store.now()),
+            state.available, state.used, state.waiting, limit.budget.resets_at(now),
             limit.created_at, limit.updated_at,
         )  # fmt: skip
 

@@ -14,9 +14,10 @@ from interlock.domain import policy
 from interlock.domain.decide import CancelJob, receipt_of
 from interlock.domain.job import Enqueued, Filter, Job, Receipt, Rejected
 from interlock.domain.lifecycle import TERMINAL, Status
+from interlock.domain.limits import check_copied
 from interlock.domain.operations import START, Action, Bulk, Cascade, Child, Needs, Overrides, Redrive
 from interlock.domain.principal import Principal
-from interlock.domain.registry import JobType
+from interlock.domain.registry import Registry
 from interlock.engine import schemas
 from interlock.engine.results import answered
 from interlock.errors import AlreadyFinished, Error, Invalid, NotFound, NotTerminal, UnknownType
@@ -167,13 +168,11 @@ class Operations:
         """Redrive against the current registry; validate only the changed fields of a job."""
         for _ in range(TRIES):
             registry = await self._store.registry.read(tenant)
-            checked: list[Redrive | Error] = list(orders)
-            if self._strict_types or any(order.changes_work for order in orders):
-                known = await self._store.get(tenant, [order.id for order in orders])
-                checked = [
-                    order if job is None else await self._checked(order, job, registry.types.get(job.type))
-                    for order, job in zip(orders, known, strict=True)
-                ]
+            known = await self._store.get(tenant, [order.id for order in orders])
+            checked: list[Redrive | Error] = [
+                order if job is None else await self._checked(order, job, registry)
+                for order, job in zip(orders, known, strict=True)
+            ]
             good = [order for order in checked if isinstance(order, Redrive)]
             try:
                 answers = iter(
@@ -186,11 +185,16 @@ class Operations:
             return [Rejected(order) if isinstance(order, Error) else next(answers) for order in checked]
         raise Invalid("the registry of types changes faster than a job can be checked against it; try again")
 
-    async def _checked(self, order: Redrive, job: Job, type: JobType | None) -> Redrive | Error:
-        """Return the command with the type's values, or the error if a changed field is not valid for the type."""
+    async def _checked(self, order: Redrive, job: Job, registry: Registry) -> Redrive | Error:
+        """Return the command with the type's values, or why it does not fit the registry."""
+        type = registry.types.get(job.type)
         if type is None and self._strict_types:
             return UnknownType(job.type)
         payload, needs = order.overrides.payload, order.overrides.needs
+        try:
+            check_copied(job.limits, registry.limits)
+        except Invalid as error:
+            return error
         try:
             if payload is not None and type is not None and type.schema is not None:
                 await schemas.check(type.schema, payload, what="payload")

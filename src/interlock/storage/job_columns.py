@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from interlock.domain.job import ANY_FENCE, FIELDS, OPTIONS, UNLISTED, Job, Kind, Stored, kind_of
 from interlock.domain.lifecycle import EDGES, Status, is_named
+from interlock.domain.limits import MAX_AMOUNT
 from interlock.domain.policy import DEFAULT_LEASE_SECONDS
 from interlock.domain.transition import READ_FOR_DECISIONS
 
@@ -156,6 +157,7 @@ MARKS: Final = {
     # Constants of the domain.
     "{any_fence}": str(ANY_FENCE),
     "{default_lease}": f"{DEFAULT_LEASE_SECONDS:g}",
+    "{most}": f"{MAX_AMOUNT:f}",
 }
 
 

@@ -43,7 +43,7 @@ class LimitStore(Protocol):
         """List due jobs that name a limit or budget and, with `key`, this key."""
         ...
 
-    async def reserved(self, tenant: str, name: str) -> Mapping[str, float]:
+    async def reserved(self, tenant: str, name: str, *, since: int) -> Mapping[str, float]:
         """Return what running jobs reserve in a limit or budget, by unit."""
         ...
 

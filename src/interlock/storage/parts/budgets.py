@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from interlock.domain.budget import PREFIX
 from interlock.domain.job import HeartbeatReply, Rejected
 from interlock.domain.limits import Bucket, Limit, charged, demands_of, is_exceeded
 from interlock.domain.progress import StepRow
@@ -57,10 +58,13 @@ def charge(tx: Transaction, leases: Sequence[Lease]) -> Steps[set[str]]:
         if row is None:
             continue
         bucket = Bucket.from_row(*row)
+        rules = yield from tx.one(SQL["budget"], name=name, key=key)
+        if rules is not None and name.startswith(PREFIX):
+            bucket.refill(Limit.from_text(name, rules[0]), tx.now)
         for unit, amount in more[name, key].items():
-            if unit in bucket.levels:
-                bucket.levels[unit] -= amount
-        yield from tx.run(SQL["save_levels"], name=name, key=key, levels=bucket.to_row()[1])
+            bucket.add(unit, -amount)
+        _, levels, as_of, *_ = bucket.to_row()
+        yield from tx.run(SQL["save_levels"], name=name, key=key, levels=levels, as_of=as_of)
     spent: set[str] = set()
     for lease in leases:
         for demand in demands_of(lease.limits):

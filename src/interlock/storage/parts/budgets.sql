@@ -6,4 +6,4 @@ INSERT INTO interlock.run_usage (tenant, job_id, fence, usage) VALUES (:tenant, 
 ON CONFLICT (tenant, job_id) DO UPDATE SET fence = excluded.fence, usage = excluded.usage;
 
 -- name: save_levels
-UPDATE interlock.flow_bucket SET levels = :levels WHERE tenant = :tenant AND name = :name AND key = :key;
+UPDATE interlock.flow_bucket SET levels = :levels, as_of = :as_of WHERE tenant = :tenant AND name = :name AND key = :key;

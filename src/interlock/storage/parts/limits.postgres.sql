@@ -36,7 +36,7 @@ select exists (select from interlock.lease l join interlock.job j on j.tenant = 
 
 -- name: running
 select j.limits from interlock.lease l join interlock.job j on j.tenant = :tenant and j.id = l.job_id
-where l.tenant = :tenant and exists (select from json_array_elements(j.limits::json) d where d ->> 'name' = :name);
+where l.tenant = :tenant and j.run_started_at >= :since and exists (select from json_array_elements(j.limits::json) d where d ->> 'name' = :name);
 
 -- name: keyed
 select tenant, name from interlock.keyed_limits();

@@ -91,10 +91,10 @@ class FlowLimits:
 
         return await self._database.read(tenant, body)
 
-    async def reserved(self, tenant: str, name: str) -> Mapping[str, float]:
+    async def reserved(self, tenant: str, name: str, *, since: int) -> Mapping[str, float]:
         def body(tx: Transaction) -> Steps[Mapping[str, float]]:
             found: Counter[str] = Counter()
-            for (demanded,) in (yield from tx.rows(SQL["running"], name=name)):
+            for (demanded,) in (yield from tx.rows(SQL["running"], name=name, since=since)):
                 for demand in limits.demands_of(demanded):
                     if demand.name == name:
                         found.update(demand.cost)

@@ -34,9 +34,9 @@ SELECT EXISTS (SELECT 1 FROM job j INDEXED BY job_lease JOIN job_body b ON b.ten
     AND d.value ->> 'name' = :name AND coalesce(d.value ->> 'key', '') = :key);
 
 -- name: running
--- The limits of running jobs that name a limit.
+-- The limits of jobs that name a limit and run since a time.
 SELECT b.limits FROM job j INDEXED BY job_lease JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
-WHERE j.tenant = :tenant AND j.status = 'running' AND EXISTS (SELECT 1 FROM json_each(b.limits) d WHERE d.value ->> 'name' = :name);
+WHERE j.tenant = :tenant AND j.status = 'running' AND j.run_started_at >= :since AND EXISTS (SELECT 1 FROM json_each(b.limits) d WHERE d.value ->> 'name' = :name);
 
 -- name: keyed
 -- The limits that have keys.

@@ -6,7 +6,7 @@ Before it, a short transaction shows parked jobs of buckets that may have room a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from interlock.domain.limits import (
@@ -18,6 +18,7 @@ from interlock.domain.limits import (
     demands_of,
     has_keys,
     in_turn,
+    must_wait,
     names_of,
 )
 from interlock.domain.policy import DEFAULT_LEASE_SECONDS
@@ -87,7 +88,11 @@ async def claim(connection: Conn, asked: tuple[Any, ...]) -> list[Any]:
         await looks.park()
         if new:
             read = limit if len(admitted) > before else min(read * 4, MOST_READ)
-        if not new and not await looks.show_more(eligible, limit - len(admitted), read if read > limit else 0):
+        if (
+            not new
+            and not await looks.show_more(eligible, limit - len(admitted), read if read > limit else 0)
+            and not await looks.pass_slots(eligible)
+        ):
             break
     grants.line_up()
     changed = {name: grants.buckets[name] for name in sorted(grants.changed)}
@@ -114,6 +119,7 @@ class _Looks:
         self._asked: set[Name] = set()  # buckets that were locked, or that another transaction holds
         self._to_park: dict[str, Name] = {}
         self._fair = [limit for limit in grants.limits.values() if limit.fair]
+        self._has_agents = False  # whether it has locked agents
 
     async def read(self, eligible: Sequence[tuple[int, int, str]], most: int) -> list[Candidate]:
         """Lock the next candidates whose buckets could be locked, best first."""
@@ -171,6 +177,28 @@ class _Looks:
                 shown = await self._show_turns(limit, [one[0] for one in eligible], wanted) or shown
         return shown
 
+    async def pass_slots(self, eligible: Sequence[tuple[int, int, str]]) -> bool:
+        """Pass slots of agents from jobs that wait for a limit to jobs that this claim may lease."""
+        keys = [one[0] for one in eligible]
+        row = await self._connection.fetchrow(call("flow_slots", 4), self._tenant, keys, *self._scope[1:])
+        assert row is not None
+        if row[0] is None:
+            return False
+        limits = _limits(row[2]) | self._grants.limits
+        buckets = _buckets(row[1]) | self._grants.buckets
+        passed: list[tuple[int, str, str]] = []
+        heads: dict[int, Iterator[str]] = {}
+        for no, at, priority, run_at, seq, demanded, line in json.loads(row[0]):
+            rank = (-priority, run_at, seq)
+            if must_wait(demands_of(demanded), limits, buckets, rank, self._grants.now):
+                head = next(heads.setdefault(no, iter(line)), None)
+                passed += [] if head is None else [(no, at, head)]
+        if not passed:
+            return False
+        self._has_agents = True
+        columns = [list(column) for column in zip(*passed, strict=True)]
+        return bool(await self._connection.fetchval(call("flow_pass_slots", 4), self._tenant, *columns))
+
     async def _show_turns(self, limit: Limit, keys: Sequence[int], most: int) -> bool:
         """Show the next jobs of a fair limit that the claim may lease."""
         read = most
@@ -204,7 +232,7 @@ class _Looks:
     async def _lock(self, names: set[Name]) -> None:
         wanted = sorted(names - self._asked)
         if wanted:
-            columns, wait = _columns(wanted), not self._asked and not self._fair
+            columns, wait = _columns(wanted), not self._asked and not self._fair and not self._has_agents
             row = await self._connection.fetchrow(call("flow_lock", 4), self._tenant, *columns, wait)
             assert row is not None
             self._grants.now, found, rules = row

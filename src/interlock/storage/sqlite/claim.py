@@ -33,7 +33,7 @@ from interlock.storage.sql_files import load
 from interlock.storage.sqlite import transition_effects
 from interlock.storage.sqlite.connection import Connection, Lease, LeasedJob, of_a_row
 from interlock.storage.sqlite.eligibility_keys import EligibilityKeys, IndexRange, Span
-from interlock.storage.sqlite.flow import FlowClaim
+from interlock.storage.sqlite.flow import FlowClaim, flow_of_agents
 from interlock.storage.sqlite.history import hash_transitions
 from interlock.storage.sqlite.job_row import to_job
 from interlock.storage.sqlite.transition import carry_out_apart
@@ -115,7 +115,9 @@ def claim(
         best = _best(connection, tenant, index_ranges, count + len(passed))
         seqs = [seq for seq in best if seq not in passed][: 1 if careful else count] if passed or careful else best
         if not seqs:
-            if flow is not None and flow.show_more(index_ranges, wanted, read):
+            if flow is None and index_ranges and flow_of_agents(connection, tenant):
+                flow = FlowClaim(connection, eligibility_keys, tenant, index_ranges)
+            if flow is not None and (flow.show_more(index_ranges, wanted, read) or flow.pass_slots(index_ranges)):
                 continue
             break
         if flow is not None and not (seqs := flow.admit(seqs, wanted)):

@@ -112,6 +112,9 @@ class EligibilityKeys:
             (key.type, key.requires, key.priority, key.repository, key.affinity_key, parked_flow(key.flow)),
         )
 
+    def numbered(self, no: int) -> EligibilityKey:
+        return self._by_no[no]
+
     def shown(self, no: int) -> EligibilityKey:
         """Return the key by which claims find jobs that have this key while they are parked."""
         key = self._by_no[no]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final
 
 from interlock.domain.budget import TREE
@@ -21,7 +22,9 @@ from interlock.domain.limits import (
     charged,
     demands_of,
     in_turn,
+    is_before,
     limits_of,
+    must_wait,
     names_of,
     settle,
 )
@@ -92,6 +95,41 @@ class FlowClaim:
             self._save_changed()
             shown += [self._show_turns(limit, index_ranges, wanted) for limit in fair]
         return any(shown)
+
+    def pass_slots(self, index_ranges: Sequence[IndexRange]) -> bool:
+        """Pass slots of agents from jobs that wait for a limit to jobs that the claim may lease."""
+        connection, grants = self._connection, self._grants
+        rows = connection.rows(_SQL["slot_holders"], {"tenant": self._tenant})
+        demands = {row[1]: demands_of(row[-1]) for row in rows}
+        named = {(one.name, one.key) for some in demands.values() for one in some}
+        limits = _limits(connection, self._tenant, {name for name, _ in named}) | grants.limits
+        buckets = _buckets(connection, self._tenant, named) | grants.buckets
+        moves: list[tuple[int, str, int]] = []
+        for agent_no, of_agent in groupby(rows, lambda row: row[0]):
+            waiting = [
+                (seq, shown_by)
+                for _, seq, priority, run_at, *shown_by, _ in of_agent
+                if must_wait(demands[seq], limits, buckets, (-priority, run_at, seq), connection.now)
+            ]
+            if not waiting:
+                continue
+            line = self._line(agent_no, index_ranges, len(waiting))
+            for (seq, (name, key)), head in zip(waiting, line, strict=False):
+                moves += [(1, self._tenant, seq), (0, self._tenant, head)]
+                if name is not None:  # this bucket shows one job less
+                    connection.db.execute(_SQL["wake"], (connection.now, self._tenant, name, key))
+        connection.db.executemany(_SQL["block"], moves)
+        return bool(moves)
+
+    def _line(self, agent_no: int, index_ranges: Sequence[IndexRange], most: int) -> list[int]:
+        """Return the first due jobs that wait for a slot of an agent and that the claim may lease."""
+        rows = self._connection.rows
+        facts = {"tenant": self._tenant, "agent_no": agent_no}
+        found: list[tuple[int, int]] = []
+        for (no,) in rows(_SQL["line_keys"], facts):
+            if is_read(self._eligibility_keys.numbered(no), index_ranges):
+                found += rows(_SQL["line"], facts | {"no": no, "now": self._connection.now, "most": most})
+        return [seq for _, seq in sorted(found)[:most]]
 
     def save(self, leased: Iterable[int]) -> None:
         """Undo the charges of admitted jobs that were not leased after all, and write the buckets."""
@@ -217,6 +255,12 @@ class FlowClaim:
         return (key.no, key.base, key.across_repositories, key.across_keys, int(parked), *name, self._tenant, seq)
 
 
+def flow_of_agents(connection: Connection, tenant: str) -> bool:
+    """Return whether a job that waits for a limit may have the only slot of an agent."""
+    ((may,),) = connection.rows(_SQL["flow_of_agents"], (tenant,))
+    return bool(may)
+
+
 def settle_ended(connection: Connection, tenant: str, seqs: Sequence[int]) -> None:
     """Settle the leases of these jobs, which have just ended."""
     ((any_limit,),) = connection.rows(_SQL["any_limit"], (tenant,))
@@ -225,17 +269,18 @@ def settle_ended(connection: Connection, tenant: str, seqs: Sequence[int]) -> No
     rows = connection.rows(_SQL["ended"], {"tenant": tenant, "seqs": json.dumps(seqs)})
     if not rows:
         return
-    demands = [(demand, *_used(connection, tenant, row)) for row in rows for demand in demands_of(row[0])]
-    buckets = _buckets(connection, tenant, {(demand.name, demand.key) for demand, _, _ in demands})
-    for demand, during, used in demands:
+    demands = [(demand, row[4], *_used(connection, tenant, row)) for row in rows for demand in demands_of(row[0])]
+    buckets = _buckets(connection, tenant, {(demand.name, demand.key) for demand, *_ in demands})
+    for demand, run_started_at, during, used in demands:
         if (bucket := buckets.get((demand.name, demand.key))) is not None:
-            settle(bucket, charged(demand.cost, during), used)
+            before = is_before(demand.name, bucket, run_started_at)
+            settle(bucket, charged(demand.cost, during), used, before=before)
     _save(connection, tenant, buckets, {name: connection.now if one.parked else None for name, one in buckets.items()})
 
 
 def _used(connection: Connection, tenant: str, row: tuple[Any, ...]) -> tuple[dict[str, float], dict[str, float]]:
     """Return what an ended run has been charged for, and what it reported; a lost run reports nothing more."""
-    _, id, fence, verb, total, heartbeat = row
+    _, id, fence, verb, _, total, heartbeat = row
     facts = {"tenant": tenant, "id": id, "name": USAGE}
     steps = [StepRow(*step) for step in connection.rows(_SQL["usage_steps"], facts)]
     during, used = of_run(id, fence, steps, total, heartbeat)

@@ -1,6 +1,10 @@
 -- name: any_limit
 SELECT EXISTS (SELECT 1 FROM flow_limit WHERE tenant = ?);
 
+-- name: flow_of_agents
+SELECT EXISTS (SELECT 1 FROM flow_limit WHERE tenant = ?1) AND EXISTS (
+  SELECT 1 FROM agent WHERE tenant = ?1 AND max_concurrency IS NOT NULL AND strict = 0 AND used >= max_concurrency);
+
 -- name: limits
 SELECT f.name, f.rules FROM json_each(:names) n CROSS JOIN flow_limit f ON f.tenant = :tenant AND f.name = n.value;
 
@@ -20,7 +24,7 @@ CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq ORDER BY s.key;
 
 -- name: ended
 -- The limits of jobs whose leases have ended, and the usage that they reported.
-SELECT b.limits, j.id, j.fence, j.verb, CASE WHEN j.status = 'succeeded' THEN r.usage END, u.usage
+SELECT b.limits, j.id, j.fence, j.verb, j.run_started_at, CASE WHEN j.status = 'succeeded' THEN r.usage END, u.usage
 FROM json_each(:seqs) s CROSS JOIN job_body b ON b.tenant = :tenant AND b.seq = s.value
 CROSS JOIN job j ON j.tenant = b.tenant AND j.seq = b.seq
 LEFT JOIN job_result r ON r.tenant = b.tenant AND r.seq = b.seq
@@ -66,7 +70,33 @@ SELECT no FROM k WHERE no IS NOT NULL;
 -- name: of_bucket
 -- The first jobs of one eligibility key in a bucket: those that are parked in it, or that it shows.
 SELECT j.seq FROM job j INDEXED BY job_parked WHERE j.tenant = :tenant AND j.limit_name = :name AND j.limit_key = :key AND j.parked = :parked
-  AND j.eligibility_key = :no AND j.limit_name IS NOT NULL AND (j.status = 'queued' OR j.status = 'retry') ORDER BY j.run_at, j.seq LIMIT :most;
+  AND j.eligibility_key = :no AND j.limit_name IS NOT NULL AND j.blocked = 0 AND (j.status = 'queued' OR j.status = 'retry') ORDER BY j.run_at, j.seq LIMIT :most;
+
+-- name: slot_holders
+-- The jobs with a slot of an agent that is not strict and has no other, if they name limits.
+SELECT a.no, j.seq, j.priority, j.run_at, j.limit_name, j.limit_key, b.limits FROM agent a
+CROSS JOIN job j INDEXED BY job_of_agent ON j.tenant = a.tenant AND j.agent_no = a.no AND j.blocked = 0
+CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
+WHERE a.tenant = :tenant AND a.max_concurrency IS NOT NULL AND a.strict = 0 AND a.used >= a.max_concurrency
+  AND j.agent_no IS NOT NULL AND j.finished_at IS NULL AND (j.status = 'queued' OR j.status = 'retry') AND j.awaiting = 0 AND b.limits IS NOT NULL
+ORDER BY a.no, j.run_at, j.seq;
+
+-- name: line_keys
+-- The eligibility keys of the jobs that wait for a slot of an agent.
+WITH RECURSIVE k(no) AS (
+  SELECT min(j.eligibility_key) FROM job j INDEXED BY job_line WHERE j.tenant = :tenant AND j.agent_no = :agent_no AND j.blocked = 1 AND j.finished_at IS NULL
+  UNION ALL
+  SELECT (SELECT min(j.eligibility_key) FROM job j INDEXED BY job_line WHERE j.tenant = :tenant AND j.agent_no = :agent_no AND j.blocked = 1
+    AND j.finished_at IS NULL AND j.eligibility_key > k.no) FROM k WHERE k.no IS NOT NULL)
+SELECT no FROM k WHERE no IS NOT NULL;
+
+-- name: line
+-- The first due jobs of one eligibility key that wait for a slot of an agent.
+SELECT j.run_at, j.seq FROM job j INDEXED BY job_line WHERE j.tenant = :tenant AND j.agent_no = :agent_no AND j.blocked = 1 AND j.finished_at IS NULL
+  AND j.eligibility_key = :no AND j.run_at <= :now AND j.awaiting = 0 ORDER BY j.run_at, j.seq LIMIT :most;
+
+-- name: block
+UPDATE job SET blocked = ? WHERE tenant = ? AND seq = ?;
 
 -- name: now_served
 -- The turn of a fair limit that is served now; without parked jobs, the last one.

@@ -87,6 +87,10 @@ begin
   end if;
   got := take_ready(p_tenant, terms.keys, terms.ranks, terms.bound, p_repositories is null, p_affinity_keys is null, p_limit, p_careful);
   if got = '{}' then
+    if exists (select from flow_limit f where f.tenant = p_tenant) and exists (select from agent a
+        where a.tenant = p_tenant and a.max_concurrency is not null and not a."strict" and a.used >= a.max_concurrency) then
+      first := 'limits';  -- one of its slots may have a job that waits for a limit
+    end if;
     return;
   end if;
   if p_claimants is not null then  -- width_bucket needs sorted ids

@@ -66,6 +66,17 @@ begin
   where (s.change <> 0 or s.due is distinct from s.next_due) and a.ctid = s.agent_at;
 end $$;
 
+-- A bucket shows only parked jobs that have a slot, so it must be looked at when one gets its slot.
+create or replace function interlock.wake_parked() returns trigger
+  language plpgsql security definer set search_path = interlock, pg_temp as $$
+begin
+  update flow_bucket b set wake_at = clock() where b.tenant = new.tenant and b.name = new.limit_name and b.key = new.limit_key and b.parked;
+  return null;
+end $$;
+drop trigger if exists wake_parked on interlock.ready;
+create trigger wake_parked after update of blocked on interlock.ready for each row
+  when (new.parked and old.blocked and not new.blocked) execute function interlock.wake_parked();
+
 -- Take slots back from jobs that neither run nor keep them, except from jobs that a claim has locked. release_slots
 -- assigns the slots again.
 create or replace function interlock.take_back_slots(p_agent_nos bigint[]) returns void language plpgsql

@@ -192,10 +192,10 @@ begin
         where p.tenant = p_tenant and p.no = k.no offset 0) x where k.no is not null) e
     cross join lateral (
       select count(*) as n from (select from ready q where q.tenant = p_tenant and q.limit_name = u.name and q.limit_key = u.key and not q.parked
-        and q.eligibility_key = e.no limit u.room) x) seen
+        and q.eligibility_key = e.no and not q.blocked limit u.room) x) seen
     cross join lateral (
       select q.ctid as at from ready q where q.tenant = p_tenant and q.limit_name = u.name and q.limit_key = u.key and q.parked
-        and q.eligibility_key = e.parked order by q.run_at, q.seq limit greatest(u.room - seen.n, 0) for update skip locked) h
+        and q.eligibility_key = e.parked and not q.blocked order by q.run_at, q.seq limit greatest(u.room - seen.n, 0) for update skip locked) h
   ), moved as (
     update ready q set eligibility_key = h.no, base = h.base, across_repositories = h.across_repositories, across_keys = h.across_keys,
       parked = false from heads h where q.ctid = h.at returning q.seq)
@@ -230,7 +230,7 @@ begin
       where p.tenant = p_tenant and p.no = k.no offset 0) e
     cross join lateral (
       select q.ctid as at, q.job_id, q.run_at, q.seq from ready q where q.tenant = p_tenant and q.limit_name = p_name and q.limit_key = (n.it).key
-        and q.parked and q.eligibility_key = k.no order by q.run_at, q.seq
+        and q.parked and q.eligibility_key = k.no and not q.blocked order by q.run_at, q.seq
       limit (select greatest(p_jobs / greatest(count(*), 1), 1) from next)) h
     where e.no = any(p_keys) or (p_any_repository and p_any_key and e.base = any(p_keys))
       or (p_any_repository and not p_any_key and e.across_repositories = any(p_keys))
@@ -260,6 +260,87 @@ begin
   select count(*) into shown from moved;
   perform set_config('interlock.untold', '', true);
   return shown;
+end $$;
+
+-- Return the jobs with a slot of an agent that is not strict and has no other, if they name limits; with each, the first
+-- due jobs of the agent's line under these eligibility keys. Also return the buckets and rules of their limits.
+create or replace function interlock.flow_slots(
+  p_tenant text, p_keys bigint[], p_any_repository boolean, p_any_key boolean, out holders text, out buckets text, out limits text
+) language plpgsql security definer set search_path = interlock, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
+  set enable_hashjoin = off set jit = off as $$
+declare
+  names text[]; keys text[];
+begin
+  p_tenant := set_config('interlock.tenant', p_tenant, true);
+  with idle as materialized (
+    select a.no, h.* from agent a cross join lateral (
+      select q.ctid as at, j.priority, q.run_at, q.seq, j.limits from ready q
+      cross join lateral (select x.priority, x.limits from job x where x.tenant = q.tenant and x.id = q.job_id offset 0) j
+      where q.tenant = p_tenant and q.agent_no = a.no and q.blocked <= false and j.limits is not null) h
+    where a.tenant = p_tenant and a.max_concurrency is not null and not a."strict" and a.used >= a.max_concurrency
+  ), lines as materialized (
+    select g.no, array(
+      with recursive k(no) as (
+        (select q.eligibility_key from ready q where q.tenant = p_tenant and q.agent_no = g.no and q.blocked order by q.eligibility_key limit 1)
+        union all
+        select (select q.eligibility_key from ready q where q.tenant = p_tenant and q.agent_no = g.no and q.blocked and q.eligibility_key > k.no
+          order by q.eligibility_key limit 1) from k where k.no is not null)
+      select h.at::text from k cross join lateral (select * from eligibility_key x where x.tenant = p_tenant and x.no = k.no offset 0) e
+      cross join lateral (
+        select q.ctid as at, q.run_at, q.seq from ready q where q.tenant = p_tenant and q.agent_no = g.no and q.blocked and q.eligibility_key = k.no
+          and q.run_at <= clock() order by q.run_at, q.seq limit g.n) h
+      where e.no = any(p_keys) or (p_any_repository and p_any_key and e.base = any(p_keys))
+        or (p_any_repository and not p_any_key and e.across_repositories = any(p_keys))
+        or (p_any_key and not p_any_repository and e.across_keys = any(p_keys))
+      order by h.run_at, h.seq limit g.n) as heads
+    from (select i.no, count(*) as n from idle i group by i.no) g
+  ), named as materialized (
+    select distinct d ->> 'name' as name, coalesce(d ->> 'key', '') as key from idle i cross join lateral json_array_elements(i.limits::json) d)
+  select (select json_agg(json_build_array(i.no, i.at::text, i.priority, micros(i.run_at), i.seq, i.limits, l.heads))
+      from idle i join lines l on l.no = i.no where l.heads <> '{}'),
+    array(select n.name from named n order by n.name, n.key), array(select n.key from named n order by n.name, n.key)
+  into holders, names, keys;
+  if holders is null then
+    return;
+  end if;
+  buckets := (select json_agg(bucket_row(b.it)) from unnest(names, keys) u(name, key)
+    cross join lateral (select x as it from flow_bucket x where x.tenant = p_tenant and x.name = u.name and x.key = u.key offset 0) b);
+  limits := (select json_agg(json_build_array(f.name, f.rules)) from flow_limit f where f.tenant = p_tenant and f.name = any(names));
+end $$;
+
+-- Pass slots from jobs that wait for a limit to others of the same agent, and return how many. Nothing is waited for: the
+-- caller holds buckets, which other operations lock after agents.
+create or replace function interlock.flow_pass_slots(p_tenant text, p_agent_nos bigint[], p_froms text[], p_tos text[]) returns bigint
+language plpgsql security definer set search_path = interlock, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
+  set enable_hashjoin = off set jit = off as $$
+declare
+  passed bigint;
+begin
+  p_tenant := set_config('interlock.tenant', p_tenant, true);
+  with agents as materialized (
+    select a.no from agent a where a.tenant = p_tenant and a.no = any(p_agent_nos) and a.max_concurrency is not null and not a."strict"
+    order by a.no for update skip locked
+  ), pairs as materialized (
+    select f.at as giver, f.limit_name, f.limit_key, f.parked, t.at as taker from unnest(p_agent_nos, p_froms::tid[], p_tos::tid[]) u(no, giver, taker)
+    join agents a on a.no = u.no
+    cross join lateral (select q.ctid as at, q.limit_name, q.limit_key, q.parked from ready q where q.ctid = u.giver and q.agent_no = u.no
+      and not q.blocked for update skip locked) f
+    cross join lateral (select q.ctid as at from ready q where q.ctid = u.taker and q.agent_no = u.no and q.blocked for update skip locked) t
+  ), shown as materialized (  -- these buckets show one job less
+    select b.* from pairs p cross join lateral (select x.ctid as at, x.name, x.key from flow_bucket x where x.tenant = p_tenant
+      and x.name = p.limit_name and x.key = p.limit_key for no key update skip locked) b where not p.parked
+  ), free as materialized (
+    select p.giver, p.taker from pairs p where p.parked or p.limit_name is null
+      or exists (select from shown s where s.name = p.limit_name and s.key = p.limit_key)
+  ), woken as (
+    update flow_bucket b set wake_at = case when b.parked then clock() end from shown s where b.ctid = s.at
+  ), moved as (
+    update ready q set blocked = not q.blocked from (select f.giver as at from free f union all select f.taker from free f) x
+    where q.ctid = x.at returning q.blocked)
+  select count(*) into passed from moved m where m.blocked;
+  return passed;
 end $$;
 
 -- Write whether jobs are parked in buckets and when to show them. A bucket that has none left needs no time.
@@ -314,7 +395,7 @@ end $$;
 create or replace function interlock.amounts(p_text text) returns jsonb language plpgsql immutable as $$
 begin
   return (select coalesce(jsonb_object_agg(a.key, a.value::text::double precision), '{}') from jsonb_each(p_text::jsonb) a
-    where jsonb_typeof(a.value) = 'number' and a.value::text::numeric between 0 and 1e308);
+    where jsonb_typeof(a.value) = 'number' and a.value::text::numeric between 0 and 1.7976931348623157e308);
 exception
   when data_exception then return '{}';
 end $$;
@@ -328,12 +409,12 @@ $$;
 -- Return the sums of amounts by name.
 create or replace function interlock.sum_amounts(p_each jsonb[]) returns jsonb language sql immutable as $$
   select coalesce(jsonb_object_agg(s.key, s.amount), '{}') from (
-    select x.key, sum(x.value::text::double precision) as amount from unnest(p_each) e cross join lateral jsonb_each(e) x group by x.key) s
+    select x.key, least(sum(x.value::text::numeric), 1.7976931348623157e308)::double precision as amount from unnest(p_each) e cross join lateral jsonb_each(e) x group by x.key) s
 $$;
 
 -- Return what a running job takes: its estimate, or what it has reported if that is more.
 create or replace function interlock.charged_cost(p_cost jsonb, p_during jsonb) returns jsonb language sql immutable as $$
-  select coalesce(jsonb_object_agg(c.key, greatest(c.value::text::double precision, coalesce((p_during ->> c.key)::double precision, 0))), '{}')
+  select coalesce(jsonb_object_agg(c.key, greatest(c.value::text::double precision, least(coalesce((p_during ->> c.key)::double precision, 0), {most}))), '{}')
   from jsonb_each(p_cost) c
 $$;
 
@@ -367,21 +448,26 @@ begin
   end if;
 end $$;
 
--- Settle the leases of jobs, which have just ended: free their places, and replace the estimate by the reported usage.
+-- Settle the leases of jobs, which have just ended: free their places, and replace the estimate by the reported usage
+-- (domain/limits.py, settle).
 create or replace function interlock.settle_flow(p_tenant text, p_ids uuid[]) returns void language plpgsql as $$
 declare
   x record;
 begin
   for x in
     select d ->> 'name' as name, coalesce(d ->> 'key', '') as key, count(*)::integer as n,
-      array_agg(jsonb_build_array(charged_cost(d -> 'cost', u.during), case when j.verb not in ('expire', 'revoke') then u.used end)) as parts
+      array_agg(jsonb_build_array(charged_cost(d -> 'cost', u.during), case when j.verb not in ('expire', 'revoke') then u.used end,
+        micros(j.run_started_at))) as parts
     from job j cross join lateral usage_of_run(p_tenant, j.id, j.fence, case when j.status = 'succeeded' then j.usage end) u
     cross join lateral jsonb_array_elements(j.limits::jsonb) d
     where j.tenant = p_tenant and j.id = any(p_ids) and j.limits is not null group by 1, 2 order by coalesce(d ->> 'key', '') <> '', 1, 2
   loop
     update flow_bucket b set used = greatest(b.used - x.n, 0), wake_at = case when b.parked then clock() end, levels = (
-      select coalesce(jsonb_object_agg(l.key, l.value::text::double precision + coalesce((
-        select sum((p -> 0 ->> l.key)::double precision - (p -> 1 ->> l.key)::double precision) from unnest(x.parts) p), 0)), '{}')::text
+      select coalesce(jsonb_object_agg(l.key, greatest(l.value::text::double precision + coalesce((
+        select sum(case when starts_with(x.name, 'budget:') and (p ->> 2)::bigint < b.as_of then least(c.change, 0) else c.change end)
+        from unnest(x.parts) p cross join lateral (
+          select (p -> 0 ->> l.key)::double precision - least((p -> 1 ->> l.key)::double precision, {most}) as change
+          where p -> 1 ->> l.key is not null) c), 0), -{most})), '{}')::text
       from jsonb_each(b.levels::jsonb) l)
     where b.tenant = p_tenant and b.name = x.name and b.key = x.key;
   end loop;

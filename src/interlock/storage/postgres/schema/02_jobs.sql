@@ -273,6 +273,7 @@ create index ready_across_repositories on interlock.ready (tenant, across_reposi
   where across_repositories is not null and not blocked;
 create index ready_across_keys on interlock.ready (tenant, across_keys, run_at, seq) where across_keys is not null and not blocked;
 create index ready_agent_no on interlock.ready (tenant, agent_no, blocked, run_at, seq) where agent_no is not null;
+create index ready_line on interlock.ready (tenant, agent_no, eligibility_key, run_at, seq) where blocked;
 create index ready_parked on interlock.ready (tenant, limit_name, limit_key, parked, eligibility_key, run_at, seq) where limit_name is not null;
 create index ready_deadline on interlock.ready (tenant, deadline) where deadline is not null;
 comment on table interlock.ready is

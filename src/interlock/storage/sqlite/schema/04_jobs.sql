@@ -86,6 +86,7 @@ CREATE INDEX job_ready_across_keys ON job (tenant, across_keys, run_at, seq)
   WHERE across_keys IS NOT NULL AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
 -- Jobs without a concurrency slot of their agent, and all unfinished jobs of each agent.
 CREATE INDEX job_blocked ON job (tenant, agent_no, run_at, seq) WHERE blocked = 1 AND finished_at IS NULL;
+CREATE INDEX job_line ON job (tenant, agent_no, eligibility_key, run_at, seq) WHERE blocked = 1 AND finished_at IS NULL;
 CREATE INDEX job_of_agent ON job (tenant, agent_no, blocked) WHERE agent_no IS NOT NULL AND finished_at IS NULL;
 -- Jobs that are or were parked in a bucket.
 CREATE INDEX job_parked ON job (tenant, limit_name, limit_key, parked, eligibility_key, run_at, seq)

@@ -42,3 +42,9 @@ CREATE TABLE run_usage (
   usage  TEXT NOT NULL, -- JSON
   PRIMARY KEY (tenant, job_id)
 ) WITHOUT ROWID;
+
+-- A bucket shows only parked jobs that have a slot, so it must be looked at when one gets its slot.
+CREATE TRIGGER wake_parked AFTER UPDATE OF blocked ON job WHEN OLD.blocked = 1 AND NEW.blocked = 0 AND NEW.parked = 1
+BEGIN
+  UPDATE flow_bucket SET wake_at = interlock_clock() WHERE tenant = NEW.tenant AND name = NEW.limit_name AND key = NEW.limit_key AND parked = 1;
+END;
