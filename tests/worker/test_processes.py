@@ -234,19 +234,22 @@ async def test_a_second_sigterm_releases_everything_immediately(shop: Shop, task
     assert (job.status, job.attempt, job.releases) == (Status.QUEUED, 1, 1)
 
 
-@pytest.mark.parametrize("signals", [(signal.SIGTERM,), (signal.SIGTERM, signal.SIGINT)], ids=["grace", "at once"])
+@pytest.mark.parametrize(
+    "signals", [(signal.SIGTERM,), (signal.SIGTERM, signal.SIGINT), (signal.SIGKILL,)], ids=["grace", "at once", "kill"]
+)
 async def test_signals_during_sleep_receive_and_stream_lose_nothing(
     shop: Shop, signals: tuple[signal.Signals, ...]
 ) -> None:
     sleepy, listener, writer = [await shop.task(name).enqueue() for name in ("sleepy", "listener", "writer")]
-    sent = 0
+    sent, is_killed = 0, signal.SIGKILL in signals
+    lease = SHORT_LEASE if is_killed else ()
 
     async def progress() -> tuple[int, int]:
         chunks = await shop.app.jobs.chunks(writer.id, "words")
         return len(await shop.app.jobs.steps(sleepy.id)), len(chunks)
 
     for _ in range(4):
-        worker = shop.worker()
+        worker = shop.worker(*lease)
         before = await progress()
 
         async def advanced(before: tuple[int, int] = before) -> bool:
@@ -259,13 +262,14 @@ async def test_signals_during_sleep_receive_and_stream_lose_nothing(
         await eventually(advanced)
         for one in signals:
             worker.send_signal(one)
-        assert worker.wait(RETRY_SECONDS) == 0
+        assert worker.wait(RETRY_SECONDS) == (-signal.SIGKILL if is_killed else 0)
     shop.worker()
     expected = list(range(20))
     assert await sleepy.result(timeout=RETRY_SECONDS) == expected
     assert await listener.result(timeout=RETRY_SECONDS) == expected
     await writer.result(timeout=RETRY_SECONDS)
-    assert [(await one.refresh()).attempt for one in (sleepy, listener, writer)] == [1, 1, 1]
+    if not is_killed:
+        assert [(await one.refresh()).attempt for one in (sleepy, listener, writer)] == [1, 1, 1]
     chunks = [chunk async for chunk in writer.stream("words")]
     assert [chunk.offset for chunk in chunks] == list(range(len(chunks)))
     whole = "".join(f"{n} " for n in range(100))
