@@ -19,7 +19,7 @@ from interlock.sdk.tasks import Task
 from interlock.testing import MemoryApp
 from tests.support.eventually import RETRY_SECONDS
 
-SEPARATE = {"client", "discard", "keep_usage", "keep_patches"}  # a client belongs to a loop; the others are internal
+SEPARATE = {"client", "discard"}  # a client belongs to a loop; the other is internal
 
 
 def is_verb(thing: object) -> bool:

@@ -29,8 +29,6 @@ Every public name of the Python package, from its docstrings; `python -m tests.s
 INSIDE: Final = {
     "App": {"connect_by", "client"},
     "Queue": {"client"},
-    "ApprovalResult": {"of"},
-    "Context": {"take_events", "give_back", "used", "usage_so_far", "keep_usage", "keep_patches", "stop"},
     "Task": {"request", "handle", "definition", "function", "has_key", "failures"},
     "MemoryApp": {"discard"},
 }

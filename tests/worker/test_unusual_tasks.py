@@ -380,10 +380,10 @@ async def test_no_event_of_a_synchronous_task_is_lost_while_others_are_collected
     try:
         emitting.start()
         while emitting.is_alive():
-            taken += [event.message for event in context.take_events()]
+            taken += [event.message for event in context._take_events()]
     finally:
         sys.setswitchinterval(before)
-    while events := context.take_events():
+    while events := context._take_events():
         taken += [event.message for event in events]
     assert taken == messages
 

@@ -155,7 +155,7 @@ class Context:
         """Whether the run must stop: an asynchronous task is interrupted, a synchronous one must look here."""
         return self._stopped.is_set()
 
-    def stop(self) -> None:
+    def _stop(self) -> None:
         """Mark the run as stopped; called on the event loop of the worker."""
         self._stopped.set()
 
@@ -210,7 +210,7 @@ class Context:
         kept = self._memory.step(name, occurrence)
         if kept is None:
             await self._spend()
-            await self.keep_patches()  # before the work that belongs to them
+            await self._keep_patches()  # before the work that belongs to them
             result = serialization.encode(
                 await self._attempts(name, occurrence, policy, partial(self._call, function, args, kwargs))
             )
@@ -274,7 +274,7 @@ class Context:
             whole = await self._insist(lambda: large.step_result(self._client, self.id, kept.result))
             return self._recorded(name, occurrence, "a result", whole, returns)
         await self._spend()
-        await self.keep_patches()
+        await self._keep_patches()
         intent = BeginEffect(
             *self._holder(), name, occurrence, default_key(self.id, name, occurrence) if key is None else key
         )
@@ -343,7 +343,7 @@ class Context:
     async def save_checkpoint(self, value: Any) -> None:
         """Save one progress value, replacing the previous one; a later run reads it from `ctx.checkpoint`."""
         data = serialization.encode(value)
-        await self.keep_patches()
+        await self._keep_patches()
         async with self._saving:  # one at a time: each seq must be higher than the last
             checkpoint = Checkpoint(*self._holder(), self._checkpoint_seq + 1, data)
             await self._send_streams()
@@ -495,10 +495,10 @@ class Context:
         async with self._asking:  # one after another: opening one ends the lease
             answer, is_kept = self._memory.decision(key, occurrence, record)
             if answer is None and not self._is_waiting_for_approval:
-                await self.keep_patches()
+                await self._keep_patches()
                 await self._send_streams()
                 await self._send_events()
-                await self.keep_usage()
+                await self._keep_usage()
                 approval = RequestApproval(
                     *self._holder(), "", prompt, encoded, risk, form, expires_in_seconds=expiry,
                     name=name, occurrence=occurrence, **more,
@@ -535,7 +535,7 @@ class Context:
         occurrence = self._memory.next(key)
         kept = self._memory.step(key, occurrence, SLEEP)
         if kept is None:
-            await self.keep_patches()
+            await self._keep_patches()
             step = Step(*self._holder(), key, occurrence, serialization.encode([seconds, until]), SLEEP)
             kept = await self._insist(lambda: self._client.work.save_step(step))
             self._clock.observe(kept.at)
@@ -591,7 +591,7 @@ class Context:
             number = await self._next_message(wanted)
             if number is None:
                 await self._wait_for_message(wanted, key, occurrence, seconds)
-            await self.keep_patches()
+            await self._keep_patches()
             step = Step(*self._holder(), key, occurrence, serialization.encode(number), RECEIVE)
             kept = await self._insist(lambda: self._client.work.save_step(step))
             self._memory.check(kept, RECEIVE)
@@ -622,7 +622,7 @@ class Context:
         if seconds is not None:  # the time counts from the first call
             began = self._memory.step(WAIT + key, occurrence, RECEIVE)
             if began is None:
-                await self.keep_patches()
+                await self._keep_patches()
                 step = Step(*self._holder(), WAIT + key, occurrence, serialization.encode(seconds), RECEIVE)
                 began = await self._insist(lambda: self._client.work.save_step(step))
                 self._clock.observe(began.at)
@@ -728,23 +728,23 @@ class Context:
     enqueue_many_sync = sync_version(enqueue_many)
     results_sync = sync_version(results)
 
-    def take_events(self) -> tuple[Event, ...]:
+    def _take_events(self) -> tuple[Event, ...]:
         """Return the events since the last call, up to the limit of one request."""
         taken = tuple(self._events[:BATCH_SIZE])
         del self._events[: len(taken)]  # in place: a synchronous task may add events from its thread meanwhile
         return taken
 
-    def give_back(self, events: Sequence[Event]) -> None:
+    def _give_back(self, events: Sequence[Event]) -> None:
         """Return events that could not be sent to the buffer."""
         self._events[:0] = events
 
-    def used(self) -> str | None:
+    def _used(self) -> str | None:
         """Return all usage of the job as JSON, for a run with a result."""
         earlier = summed(self.id, self._usages, has_ended=False) if self._usages else {}
         used = together([earlier, self._usage, self._step_usage])
         return serialization.encode(used) if used else None
 
-    def usage_so_far(self) -> str | None:
+    def _usage_so_far(self) -> str | None:
         """Return the usage of this run as JSON, if a budget counts it while the job runs."""
         used = together([self._usage, self._step_usage]) if self._has_budget else {}
         return serialization.encode(used) if used else None
@@ -753,7 +753,7 @@ class Context:
         """Report the usage before more work, and stop the run if a budget is spent."""
         if not self._has_budget:
             return
-        if (used := self.usage_so_far()) != self._reported:
+        if (used := self._usage_so_far()) != self._reported:
             heartbeat = Heartbeat(*self._holder(), usage=used)
             (reply,) = await self._insist(lambda: self._client.work.heartbeats([heartbeat]))
             if isinstance(reply, Rejected):
@@ -762,7 +762,7 @@ class Context:
         if self.is_budget_spent:
             raise BudgetExceeded(self.id)
 
-    async def keep_usage(self) -> None:
+    async def _keep_usage(self) -> None:
         """Save the usage of a run without a result as a step, which later runs add up."""
         repeats = self._memory.was_met or self._child_keys.is_used
         for used, is_repeated in ((self._step_usage, False), (self._usage, repeats)):
@@ -827,9 +827,9 @@ class Context:
         if self._is_new:
             for name in names:
                 self.patched(name)
-            await self.keep_patches()
+            await self._keep_patches()
 
-    async def keep_patches(self) -> None:
+    async def _keep_patches(self) -> None:
         """Record which patches this run uses, before anything that depends on them is recorded."""
         async with self._patching:
             while self._unsaved:
@@ -865,7 +865,7 @@ class Context:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(), self._loop))
 
     async def _enqueue(self, task: Task[..., R], requests: Sequence[JobRequest]) -> list[Child[R]]:
-        await self.keep_patches()
+        await self._keep_patches()
         try:
             created = await self._insist(lambda: self._client.jobs.enqueue(requests, within=task._within))
         except IdempotencyKeyReuse as error:
@@ -894,7 +894,7 @@ class Context:
         ]
 
     async def _send_events(self) -> None:
-        while events := self.take_events():
+        while events := self._take_events():
             report = Report(*self._holder(), events)
             await self._insist(partial(self._client.work.add_events, [report]))
 

@@ -260,10 +260,10 @@ class Jobs(Group):
         return value_of(Message, await (await self._client()).jobs.send(job_id, name, text, id=id))
 
     async def messages(
-        self, job_id: str, *, name: str | None = None, after: int = 0, limit: int = PAGE
+        self, job_id: str, *, name: str | None = None, topic: str | None = None, after: int = 0, limit: int = PAGE
     ) -> Sequence[Message]:
-        """Return messages of a job with a number above `after`, oldest first."""
-        found = await (await self._client()).jobs.messages(job_id, name=name, after=after, limit=limit)
+        """Return messages of a job with a number above `after`, oldest first: those of a name, or to a topic."""
+        found = await (await self._client()).jobs.messages(job_id, name=name, topic=topic, after=after, limit=limit)
         return _all(Message, found)
 
     async def effects(self, job_id: str, *, after: int = 0, limit: int = PAGE) -> Sequence[Effect]:

@@ -53,10 +53,11 @@ class ApprovalResult(msgspec.Struct, frozen=True):
     def denied(self) -> bool:
         return not self.approved
 
-    @classmethod
-    def of(cls, approval: Approval) -> ApprovalResult:
-        approved, data = approval.status is ApprovalStatus.APPROVED, serialization.decode(approval.data)
-        return cls(approval.id, approved, approval.comment, data, approval.digest)
+
+def decision_of(approval: Approval) -> ApprovalResult:
+    """Return the decision about an approval as tasks get it."""
+    approved, data = approval.status is ApprovalStatus.APPROVED, serialization.decode(approval.data)
+    return ApprovalResult(approval.id, approved, approval.comment, data, approval.digest)
 
 
 class StepReplay:
@@ -104,7 +105,7 @@ class StepReplay:
         if step is not None:
             return serialization.decode(step.result, ApprovalResult), True
         decided = self._decided.get((name, occurrence))
-        return None if decided is None else ApprovalResult.of(decided), False
+        return None if decided is None else decision_of(decided), False
 
     def check(self, step: StepRow, asked: str) -> None:
         """Check a record that was just saved: the first write of a name and occurrence wins."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, is_dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from types import NoneType
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -137,9 +137,9 @@ class Job:
         """Whether the job has succeeded, failed, or been cancelled."""
         return self.status in TERMINAL
 
-    def location(self, now: datetime) -> Location:
-        """Return where the job is at this time: ready, delayed, blocked, in progress, dead letter or none."""
-        run_at, at = micros(self.run_at), micros(now)
+    def location(self, now: datetime | None = None) -> Location:
+        """Return where the job is now, or at a time: ready, delayed, blocked, in progress, dead letter or none."""
+        run_at, at = micros(self.run_at), micros(datetime.now(UTC) if now is None else now)
         awaits = bool(self.awaiting) or (self.awaiting_message is not None and run_at > at)
         return locate(self.status, run_at=run_at, now=at, awaits=awaits, blocked=self.blocked)
 

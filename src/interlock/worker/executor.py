@@ -70,8 +70,8 @@ async def _execute(run: Run, threads: Threads, hooks: Hooks, log: Any) -> Finish
         await run.context._send_streams()
     if run.context is not None and order is not None and type(order) is not CompleteJob:
         with contextlib.suppress(Error):  # the finish of a run matters more than its usage
-            await run.context.keep_patches()
-            await run.context.keep_usage()
+            await run.context._keep_patches()
+            await run.context._keep_usage()
     return order
 
 
@@ -88,7 +88,7 @@ async def _after(run: Run, threads: Threads, hooks: Hooks, log: Any, order: Fini
             raise
         except BaseException as error:  # also when interrupted: the finish of the run must not be lost
             log.error("hook failed", hook=name_of(hook), job=run.job.id, error=repr(error), exc_info=error)
-    return order._replace(usage=context.used()) if type(order) is CompleteJob else order
+    return order._replace(usage=context._used()) if type(order) is CompleteJob else order
 
 
 def _error_of(run: Run, order: Failed) -> Exception:
@@ -194,7 +194,7 @@ async def _in_thread(run: Run, threads: Threads, arguments: dict[str, Any]) -> A
 
 
 def _returned(run: Run, result: Any) -> Finish:
-    used = run.context.used() if run.context is not None else None
+    used = run.context._used() if run.context is not None else None
     if result is None:
         return CompleteJob(*run.holder, None, None, used)
     try:

@@ -79,7 +79,7 @@ class HeartbeatLoop:
         except BaseException:
             for run, heartbeat in zip(runs, heartbeats, strict=True):
                 if run.context is not None:
-                    run.context.give_back(heartbeat.events)
+                    run.context._give_back(heartbeat.events)
             raise
         finally:
             for run in runs:

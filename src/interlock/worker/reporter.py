@@ -141,7 +141,7 @@ class Reporter:
         if any(run.sending_events for run in runs):
             await self._heart.at_rest()
         while results := [
-            (run, events) for run in runs if run.context is not None and (events := run.context.take_events())
+            (run, events) for run in runs if run.context is not None and (events := run.context._take_events())
         ]:
             reports = [Report(*run.holder, events) for run, events in results]
             try:

@@ -79,14 +79,14 @@ class Run:
                     assert self.open_context is not None, "the run has not started"
                     context = self.open_context(self)
                     if self.ending is not None:
-                        context.stop()
+                        context._stop()
                     self.context = context
         return self.context
 
     def heartbeat(self) -> Heartbeat:
         """Return a heartbeat with the events that the task has emitted since the last one."""
-        events = self.context.take_events() if self.context is not None else ()
-        used = self.context.usage_so_far() if self.context is not None else None
+        events = self.context._take_events() if self.context is not None else ()
+        used = self.context._usage_so_far() if self.context is not None else None
         return Heartbeat(*self.holder, self.task.lease_seconds, None, events, used)
 
     def is_at_work(self) -> bool:
@@ -102,6 +102,6 @@ class Run:
             return
         self.ending = ending
         if self.context is not None:
-            self.context.stop()
+            self.context._stop()
         if self.handle is not None and (self.task.is_async or ending is not StopReason.CANCELLED):
             self.handle.cancel()
