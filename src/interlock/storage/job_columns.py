@@ -130,6 +130,8 @@ MARKS: Final = {
     # PostgreSQL: rare options to insert, their values, and how a claim returns them.
     "{rare}": ", ".join(RARE),
     "{rare_values}": ", ".join(map(_from_json, RARE)),
+    "{rare_lists}": ", ".join(_RARE_LISTS),
+    "{no_rare_lists}": ", ".join("'{}'" for _ in _RARE_LISTS),
     "{rare_json}": ", ".join(map(_to_json, RARE)),
     "{has_rare}": " or ".join(f"cardinality(j.{name}) > 0" for name in _RARE_LISTS)
     + f" or num_nonnulls({columns(_RARE_VALUES, 'j')}) > 0",

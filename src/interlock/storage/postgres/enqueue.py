@@ -23,6 +23,7 @@ from interlock.storage.postgres.connection import Conn, call
 Key = tuple[str, str, tuple[str, ...], int, str | None, str | None, str]
 # IDs are sent as one text: for an array, the driver would encode every element.
 _ENQUEUE: Final = call("enqueue", 18).replace("$3", "$3::text::uuid[]")
+_ENQUEUE_ONE: Final = call("enqueue_one", 11)
 _INSERT_BUDGETS: Final = """
 insert into interlock.flow_limit (tenant, name, rules, created_at, updated_at)
 select $1, u.name, u.rules, interlock.clock(), interlock.clock() from unnest($2::text[], $3::text[]) u(name, rules)
@@ -258,6 +259,8 @@ async def _insert(
     """Insert the jobs and return the number and time of each one added, by ID."""
     if not jobs:
         return {}
+    if len(jobs) == 1 and _is_plain(*jobs[0], generations):
+        return await _insert_one(connection, tenant, *jobs[0], registry, progress)
     in_order = [job.id for job, _, _ in jobs]
     positions = None
     if any(job.idempotency_key is not None for job, _, _ in jobs):
@@ -294,6 +297,28 @@ async def _insert(
     if added is None:
         return {id: (seq, at) for id, seq in zip(in_order, sorted(seqs), strict=True)}
     return {id: (seq, at) for id, seq in zip(added.split(), seqs, strict=True)}
+
+
+def _is_plain(job: NewJob, _: tuple[int, int], agent_no: int | None, generations: Mapping[str, int]) -> bool:
+    return agent_no is None and job.idempotency_key is None and _rest(job, generations.get(job.id)) is None
+
+
+async def _insert_one(
+    connection: Conn,
+    tenant: str,
+    job: NewJob,
+    key: tuple[int, int],
+    _: int | None,
+    registry: int,
+    progress: Progress,
+) -> dict[str, tuple[int, int]]:
+    answer = await connection.fetchrow(
+        _ENQUEUE_ONE, tenant, registry, job.id, job.type, job.payload, job.priority, *key, job.max_attempts,
+        job.created_by, of_creation(job, progress.get(job.id)),
+    )  # fmt: skip
+    assert answer is not None
+    seq, at = answer
+    return {} if seq is None else {job.id: (seq, at)}
 
 
 # The less common options, sent as one JSON object: when the job is due, and the rare ones.

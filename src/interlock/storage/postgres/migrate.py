@@ -73,8 +73,8 @@ declare
 begin
   grant create on schema interlock to interlock_verbs;
   for verb in select p.oid from pg_proc p where p.pronamespace = 'interlock'::regnamespace
-      and p.proname in ('enqueue', 'claim', 'complete', 'change', 'edit', 'acknowledge', 'hold', 'fill_slots',
-        'flow_due', 'flow_show', 'flow_wakes', 'flow_terms', 'flow_candidates', 'flow_peek', 'flow_lock',
+      and p.proname in ('enqueue', 'enqueue_one', 'claim', 'complete', 'change', 'edit', 'acknowledge', 'hold',
+        'fill_slots', 'flow_due', 'flow_show', 'flow_wakes', 'flow_terms', 'flow_candidates', 'flow_peek', 'flow_lock',
         'flow_park', 'flow_turns', 'flow_show_jobs', 'flow_slots', 'flow_pass_slots', 'flow_start') loop
     execute format('alter function %s owner to interlock_verbs', verb);
   end loop;
