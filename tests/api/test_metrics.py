@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.api.metrics import Metrics
+from interlock.api.metrics import Metrics, TenantState
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.domain.registry import QueueStats
 from interlock.domain.retry import SECOND
@@ -137,6 +137,55 @@ async def test_metrics_show_what_limits_use_and_lack(api: Api) -> None:
     assert value(text, 'interlock_limit_held{limit="customer"}') == 0
 
 
+async def test_metrics_show_capacity_and_utilization_of_limits(api: Api) -> None:
+    rate = {"units": {"tokens": 10}, "per_seconds": 1000, "burst": {"tokens": 20}}
+    api.ok(await api.put("/v1/limits/provider", {"concurrency": 2, "rate": rate}))
+    api.ok(await api.put("/v1/limits/customer", {"concurrency": 1, "keyed": True}))
+    await api.enqueue(limits=[{"name": "provider", "cost": {"tokens": 15}}])
+    await api.claim()
+    text = (await api.get("/metrics")).text
+    assert value(text, 'interlock_limit_capacity{limit="provider",unit="tokens"}') == 20
+    assert value(text, 'interlock_limit_capacity{limit="provider",unit="concurrency"}') == 2
+    assert value(text, 'interlock_limit_utilization_ratio{limit="provider"}') == pytest.approx(0.75, abs=0.01)
+    assert 'interlock_limit_utilization_ratio{limit="customer"}' not in text
+
+
+async def test_metrics_show_usage_and_budgets(api: Api) -> None:
+    api.ok(await api.put("/v1/budgets/team", {"amount": {"usd": 10}}))
+    await api.enqueue(budgets=["team"])
+    (job,) = await api.claim()
+    report = {"fence": job["lease"]["fence"], "usage": {"usd": 2.5, "tokens": 100}}
+    for _ in range(2):  # a repeated call reports nothing new
+        api.ok(await api.post(f"/v1/jobs/{job['id']}/complete", report))
+    await api.enqueue(budgets=["team"])
+    text = (await api.get("/metrics")).text
+    assert value(text, 'interlock_usage_total{unit="usd"}') == 2.5
+    assert value(text, 'interlock_usage_total{unit="tokens"}') == 100
+    assert value(text, 'interlock_budget_amount{budget="team",unit="usd"}') == 10
+    assert value(text, 'interlock_budget_spent{budget="team",unit="usd"}') == 2.5
+    assert value(text, 'interlock_budget_reserved{budget="team",unit="usd"}') == 0
+    assert value(text, 'interlock_budget_waiting{budget="team"}') == 1
+
+
+async def test_metrics_follow_what_needs_attention(api: Api) -> None:
+    await api.enqueue(max_attempts=1)
+    (job,) = await api.claim()
+    await api.post(f"/v1/jobs/{job['id']}/fail", {"fence": job["lease"]["fence"], "error": {"message": "no"}})
+    failures = 'interlock_jobs_needing_attention{need="failure"}'
+    assert value((await api.get("/metrics")).text, failures) == 1
+    api.ok(await api.post(f"/v1/jobs/{job['id']}/acknowledge", {}))
+    assert value((await api.get("/metrics")).text, failures) == 0
+
+
+async def test_rejected_claims_are_counted_by_error_code(guarded: Api) -> None:
+    operator, worker = await guarded.as_role("operate"), await guarded.as_role("work")
+    await operator.post("/v1/claims", {"types": ["t"]})
+    await worker.post("/v1/claims", {"types": ["t"], "limit": 0})
+    text = (await operator.get("/metrics")).text
+    assert value(text, 'interlock_claims_rejected_total{code="forbidden"}') == 1
+    assert value(text, 'interlock_claims_rejected_total{code="invalid"}') == 1
+
+
 async def test_metrics_count_the_outcomes_of_deliveries(api: Api) -> None:
     who = Principal(api.tenant, user("test"), ROLES)
     wanted = SubscriptionRequest(url="https://example.com/hook", events=["job.cancelled"])
@@ -167,7 +216,7 @@ async def test_a_scraper_sees_only_the_queues_of_its_tenant(guarded: Api) -> Non
 
 def test_the_number_of_labels_is_bounded_for_any_number_of_types() -> None:
     queues = [QueueStats(f"t{i:03}", ready=1000 - i) for i in range(MAX_TYPES + 5)]
-    text = Metrics.of_tenant(queues, [], now=0).decode()
+    text = Metrics.of_tenant(TenantState(queues)).decode()
     assert text.count('location="ready"') == MAX_TYPES + 1
     assert value(text, 'interlock_queue_jobs{location="ready",type=""}') == sum(
         1000 - i for i in range(MAX_TYPES, MAX_TYPES + 5)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -12,14 +12,27 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from interlock.api.admission import Admission
+from interlock.domain.budget import BudgetState
 from interlock.domain.limits import LimitState
 from interlock.domain.registry import QueueStats
 from interlock.domain.retry import SECOND
 from interlock.engine.metrics import MAX_TYPES, EngineMetrics, Histogram
+from interlock.engine.utilization import capacity, share_of
 
+_CLAIMS: Final = "/v1/claims"
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 _PLACES: Final = ("ready", "delayed", "blocked", "in_progress", "waiting_for_approval", "dead_letter")
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60)
+
+
+class TenantState(NamedTuple):
+    """What the metrics of a tenant are made from; `attention` counts jobs by what they need."""
+
+    queues: Sequence[QueueStats]
+    limits: Sequence[LimitState] = ()
+    budgets: Sequence[BudgetState] = ()
+    attention: Mapping[str, int] = {}
+    now: int = 0
 
 
 class Metrics:
@@ -37,19 +50,21 @@ class Metrics:
         )
         waiting.set_function(lambda: admission.waiting)
 
-    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        self._requests.add(method, route, status, seconds)
+    def answered(self, method: str, route: str, status: int, seconds: float, code: str | None = None) -> None:
+        self._requests.add(method, route, status, seconds, code)
 
-    def text(self, queues: Sequence[QueueStats], limits: Sequence[LimitState], *, now: int) -> bytes:
-        """Return all metrics, with the queue and limit metrics of one tenant."""
-        return generate_latest(self.registry) + self.of_tenant(queues, limits, now=now)
+    def text(self, tenant: TenantState) -> bytes:
+        """Return all metrics, with those of one tenant."""
+        return generate_latest(self.registry) + self.of_tenant(tenant)
 
     @staticmethod
-    def of_tenant(queues: Sequence[QueueStats], limits: Sequence[LimitState], *, now: int) -> bytes:
-        """Return queue and limit metrics; types beyond the largest ones are aggregated."""
+    def of_tenant(tenant: TenantState) -> bytes:
+        """Return the metrics of a tenant; types beyond the largest ones are aggregated."""
         state = CollectorRegistry()
-        state.register(_OfQueues(queues, now))
-        state.register(_OfLimits(limits))
+        state.register(_OfQueues(tenant.queues, tenant.now))
+        state.register(_OfAttention(tenant.attention))
+        state.register(_OfLimits(tenant.limits))
+        state.register(_OfBudgets(tenant.budgets))
         return generate_latest(state)
 
 
@@ -59,10 +74,13 @@ class _OfRequests(Collector):
     def __init__(self) -> None:
         self._answered: Counter[tuple[str, str, int]] = Counter()
         self._took = Histogram(_BUCKETS)
+        self._rejected_claims: Counter[str] = Counter()  # by error code
 
-    def add(self, method: str, route: str, status: int, seconds: float) -> None:
+    def add(self, method: str, route: str, status: int, seconds: float, code: str | None) -> None:
         self._answered[method, route, status] += 1
         self._took.add((route,), seconds)
+        if route == _CLAIMS and code is not None:
+            self._rejected_claims[code] += 1
 
     def collect(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
@@ -71,6 +89,10 @@ class _OfRequests(Collector):
         for (method, route, status), count in sorted(self._answered.items()):
             requests.add_metric((method, route, str(status)), count)
         yield requests
+        claims = CounterMetricFamily("interlock_claims_rejected", "Claims rejected, by error code.", labels=("code",))
+        for code, count in sorted(self._rejected_claims.items()):
+            claims.add_metric((code,), count)
+        yield claims
         yield _histogram(
             "interlock_http_request_seconds",
             "Request duration, from the first header to the last byte.",
@@ -98,6 +120,10 @@ class _OfEngine(Collector):
             ("type", "status"),
             counts.ran,
         )
+        used = CounterMetricFamily("interlock_usage", "Usage that completed jobs reported.", labels=("unit",))
+        for unit, amount in sorted(counts.used.items()):
+            used.add_metric((unit,), amount)
+        yield used
         moved = CounterMetricFamily(
             "interlock_job_transitions", "Transitions of jobs: finishes, expiries, cancels.", labels=("verb", "status")
         )
@@ -168,14 +194,57 @@ class _OfLimits(Collector):
         available = GaugeMetricFamily(
             "interlock_limit_available", "Amount available of each unit.", labels=("limit", "unit")
         )
+        most = GaugeMetricFamily(
+            "interlock_limit_capacity", "Largest amount available of each unit.", labels=("limit", "unit")
+        )
+        share = GaugeMetricFamily(
+            "interlock_limit_utilization_ratio", "Share of the fullest unit that is in use.", labels=("limit",)
+        )
         held = GaugeMetricFamily("interlock_limit_held", "Whether a limit is held.", labels=("limit",))
         for limit, state in self._limits:
+            if not limit.keyed:
+                for unit, amount in capacity(limit).items():
+                    most.add_metric((limit.name, unit), amount)
+                share.add_metric((limit.name,), share_of(limit, state) or 0.0)
             running.add_metric((limit.name,), state.used)
             waiting.add_metric((limit.name,), state.waiting)
             for unit, amount in state.available.items():
                 available.add_metric((limit.name, unit), amount)
             held.add_metric((limit.name,), state.held_until is not None)
-        yield from (running, waiting, available, held)
+        yield from (running, waiting, available, most, share, held)
+
+
+class _OfBudgets(Collector):
+    """Metrics of the budgets of one tenant."""
+
+    def __init__(self, budgets: Sequence[BudgetState]) -> None:
+        self._budgets = budgets
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ("budget", "unit")
+        amount = GaugeMetricFamily("interlock_budget_amount", "Amount of a budget in a period.", labels=labels)
+        spent = GaugeMetricFamily("interlock_budget_spent", "Amount spent in the period.", labels=labels)
+        reserved = GaugeMetricFamily("interlock_budget_reserved", "Amount running jobs reserve.", labels=labels)
+        waiting = GaugeMetricFamily("interlock_budget_waiting", "Due jobs that name a budget.", labels=("budget",))
+        for one in self._budgets:
+            for family, amounts in ((amount, one.amount), (spent, one.spent), (reserved, one.reserved)):
+                for unit, value in amounts.items():
+                    family.add_metric((one.name, unit), value)
+            waiting.add_metric((one.name,), one.waiting)
+        yield from (amount, spent, reserved, waiting)
+
+
+class _OfAttention(Collector):
+    """Jobs of one tenant that need attention, by what they need."""
+
+    def __init__(self, counts: Mapping[str, int]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily("interlock_jobs_needing_attention", "Jobs that need attention.", labels=("need",))
+        for need, count in self._counts.items():
+            family.add_metric((need,), count)
+        yield family
 
 
 def _size(queue: QueueStats) -> int:

@@ -162,7 +162,7 @@ class Middleware:
 
     def _done(self, trail: Trail) -> None:
         method, seconds = _known(trail.method), trail.seconds
-        self.service.metrics.answered(method, trail.route, trail.status, seconds)
+        self.service.metrics.answered(method, trail.route, trail.status, seconds, trail.code)
         facts: dict[str, Any] = {
             "method": method, "route": trail.route, "status": trail.status, "ms": round(seconds * 1000, 2),
             "sent": trail.sent, "request_id": trail.request_id,

@@ -10,11 +10,12 @@ from typing import Any, Final
 from interlock.api import metrics, openapi, problems
 from interlock.api.problems import Refusal
 from interlock.api.routes import Nothing, RequestContext, Response, Route, RouteTable, respond
+from interlock.domain.attention import Need
 from interlock.wire import responses
 
 routes = RouteTable()
 
-MAX_LIMITS: Final = 100  # in the metrics
+MAX_LIMITS: Final = 100  # and as many budgets, in the metrics
 
 
 @routes.add("GET", "/healthz", needs_credential=False, answers={200: responses.Health})
@@ -33,11 +34,18 @@ async def readyz(call: RequestContext[None, Nothing]) -> Response:
 
 @routes.add("GET", "/metrics", roles=["operate"], answers={200: None}, produces="text/plain")
 async def metrics_text(call: RequestContext[None, Nothing]) -> Response:
-    """Return metrics of this process and of the queues and limits of the caller's tenant."""
-    tenant = call.who.tenant
-    queues, now = await call.engine.queries.queues(tenant), await call.engine.queries.now()
-    limits = await call.engine.flow.page(tenant, limit=MAX_LIMITS)
-    return Response(200, call.service.metrics.text(queues, limits, now=now), media_type=metrics.CONTENT_TYPE)
+    """Return metrics of this process, and of queues, limits, budgets and attention of the caller's tenant."""
+    engine, tenant = call.engine, call.who.tenant
+    state = metrics.TenantState(
+        await engine.queries.queues(tenant),
+        await engine.flow.page(tenant, limit=MAX_LIMITS),
+        await engine.budgets.page(tenant, limit=MAX_LIMITS),
+        {str(need): await engine.attention.count(tenant, need=need) for need in Need},
+        await engine.queries.now(),
+    )
+    engine.utilization.record_limits(tenant, state.limits, state.now)
+    engine.utilization.record_budgets(tenant, state.budgets, state.now)
+    return Response(200, call.service.metrics.text(state), media_type=metrics.CONTENT_TYPE)
 
 
 def pages(document: dict[str, Any]) -> list[Route]:

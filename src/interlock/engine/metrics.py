@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +10,8 @@ from itertools import accumulate
 from time import monotonic
 from typing import Final, Protocol, runtime_checkable
 
-from interlock.domain.decide import Command
+from interlock.domain import json_text
+from interlock.domain.decide import Command, CompleteJob
 from interlock.domain.job import Enqueued, Job, NewJob, Receipt, Rejected
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.policy import ClaimFilter
@@ -19,6 +21,7 @@ from interlock.storage.contract import NO_TERMS, Outbox, Store, Terms
 from interlock.storage.contract.wrapper import StoreWrapper
 
 MAX_TYPES: Final = 100  # job types with their own series; later ones share one with an empty name
+MAX_UNITS: Final = 50  # units of usage with their own series; later ones are left out
 _MAX_RUNS: Final = 10_000
 _JOB_SECONDS: Final = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3_600, 14_400, 86_400)
 
@@ -64,9 +67,11 @@ class EngineMetrics:
         self.ordered: Counter[tuple[str, str]] = Counter()  # by operation and resulting status
         self.refused: Counter[tuple[str, str]] = Counter()  # by operation and error code
         self.delivered: Counter[str] = Counter()  # attempts, by outcome of the delivery
+        self.used: Counter[str] = Counter()  # by unit
         self.waited = Histogram(_JOB_SECONDS)  # by type
         self.ran = Histogram(_JOB_SECONDS)  # by type and resulting status
         self._types: set[str] = set()
+        self._reported: dict[tuple[str, int], None] = {}  # runs whose usage was counted
         self._running: dict[str, tuple[str, float]] = {}  # type and start of the runs that this process handed out
 
     def started(self, job: Job) -> None:
@@ -87,6 +92,19 @@ class EngineMetrics:
         """Measure the run that a command ended, if this process handed it out."""
         if run := self._running.pop(job_id, None):
             self.ran.add((run[0], status), monotonic() - run[1])
+
+    def completed(self, order: CompleteJob) -> None:
+        """Sum the usage that a completion reports, once for each run."""
+        if order.usage is None or (order.id, order.fence) in self._reported:
+            return
+        self._reported[order.id, order.fence] = None
+        if len(self._reported) > _MAX_RUNS:
+            del self._reported[next(iter(self._reported))]
+        found = json_text.loads(order.usage)
+        for unit, amount in found.items() if isinstance(found, dict) else ():
+            is_amount = isinstance(amount, int | float) and not isinstance(amount, bool) and 0 < amount < math.inf
+            if is_amount and (unit in self.used or len(self.used) < MAX_UNITS):
+                self.used[unit] += amount
 
     @property
     def moved(self) -> Counter[tuple[str, str]]:
@@ -143,6 +161,8 @@ class CountedStore(StoreWrapper):
                 self._counts.refused[order.verb, answer.error.code] += 1
             else:
                 self._counts.ordered[order.verb, answer.status] += 1
+                if isinstance(order, CompleteJob):
+                    self._counts.completed(order)
                 if answer.status != Status.RUNNING:
                     self._counts.stopped(answer.id, answer.status)
         return answers

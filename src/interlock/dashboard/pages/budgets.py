@@ -9,8 +9,8 @@ from urllib.parse import quote
 from interlock.dashboard import plots
 from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, redirect, show
 from interlock.dashboard.pages.overview import known_jobs
+from interlock.dashboard.queue_metrics import MAX_MINUTES
 from interlock.domain.budget import PREFIX, BudgetState
-from interlock.engine.utilization import MINUTES
 from interlock.errors import Invalid
 
 pages = Pages()
@@ -41,7 +41,7 @@ async def budgets(request: PageRequest) -> View | PageResponse:
     return show(
         "budgets.html",
         budgets=[(one, units(one), _used(request, one.name)) for one in listed],
-        minutes=MINUTES,
+        minutes=MAX_MINUTES,
         paging=paging,
     )
 
@@ -57,7 +57,7 @@ async def budget(request: PageRequest) -> View | PageResponse:
         budget=found,
         units=units(found),
         used=_used(request, found.name),
-        minutes=MINUTES,
+        minutes=MAX_MINUTES,
         waiting=list((await known_jobs(request, due)).values()),
         max_waiting=MAX_WAITING,
     )

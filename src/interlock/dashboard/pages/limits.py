@@ -9,9 +9,9 @@ from urllib.parse import quote
 from interlock.dashboard import plots
 from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, redirect, show
 from interlock.dashboard.pages.overview import known_jobs
+from interlock.dashboard.queue_metrics import MAX_MINUTES
 from interlock.domain.limits import MAX_HOLD_SECONDS
 from interlock.domain.timestamps import EPOCH
-from interlock.engine.utilization import MINUTES
 from interlock.errors import Invalid
 
 pages = Pages()
@@ -30,7 +30,7 @@ async def limits(request: PageRequest) -> View | PageResponse:
     utilization, now = request.client.overview.utilization, request.now
     utilization.record_limits(request.tenant, listed, now)
     used = {one.limit.name: plots.shares(utilization.of(request.tenant, one.limit.name, now)) for one in listed}
-    return show("limits.html", limits=listed, used=used, minutes=MINUTES, paging=paging)
+    return show("limits.html", limits=listed, used=used, minutes=MAX_MINUTES, paging=paging)
 
 
 @pages.get("/limits/{name}")
@@ -50,7 +50,7 @@ async def limit(request: PageRequest) -> View | PageResponse:
         "limit.html",
         found=found,
         used={one.key: plots.shares(utilization.of(tenant, found.limit.name, request.now, one.key)) for one in listed},
-        minutes=MINUTES,
+        minutes=MAX_MINUTES,
         waiting=list((await known_jobs(request, due)).values()),
         max_waiting=MAX_WAITING,
         key=key,
