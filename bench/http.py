@@ -21,8 +21,9 @@ from bench.__main__ import OUT, running_server, set_up, tidy_up
 from bench.http_plan import PLAN, Measurement, Row
 from bench.load import Order, Outcome
 from bench.plan import ENGINES, TITLES, BenchFailed, EngineName
+from bench.versions import migrated_database, variables
 from tests.support.postgres import Postgres, PostgresFailed, PostgresMissing
-from tests.support.stores import APP_LOGIN, fresh_database
+from tests.support.stores import APP_LOGIN
 
 ABOUT = """Time creating jobs, and the whole cycle create, claim, complete, through the HTTP API on SQLite and
 PostgreSQL with durable commits, from 1 to 64 connections. The server is `interlock serve` as it comes; the load runs in
@@ -30,6 +31,7 @@ a process of its own on the same machine and takes its share of it. A cycle is t
 times are those of the three together. Each measurement has a fresh database."""
 
 _NONE: Mapping[str, str] = {}
+NOW, BEFORE = "", "before"
 
 
 class Options(argparse.Namespace):
@@ -37,6 +39,7 @@ class Options(argparse.Namespace):
     rounds: int
     seconds: float
     only: str
+    before: Path | None
     out: Path
 
 
@@ -46,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each measurement (default: 3)")
     top.add_argument("--seconds", type=float, default=3.0, metavar="S", help="length of a run (default: 3)")
     top.add_argument("--only", default="", metavar="TEXT", help="only measurements whose name contains this")
+    top.add_argument("--before", type=Path, metavar="DIR", help="a checkout of an earlier version, to compare with")
     top.add_argument("--out", type=Path, default=OUT, metavar="DIR", help="where results go (default: bench/out)")
     return top
 
@@ -61,7 +65,7 @@ async def served(
                 yield port
             return
         assert server is not None
-        async with fresh_database(server) as database:
+        async with migrated_database(server, settings) as database:
             with serving(server.dsn(database, user=APP_LOGIN), Path(name), settings) as port:
                 yield port
 
@@ -101,15 +105,20 @@ def loaded(port: int, what: Measurement, seconds: float) -> Outcome:
 
 
 async def measure(options: Options, server: Postgres | None, aside: Console) -> list[Row]:
+    """A row for each measurement; with an earlier version, in turns with it."""
     made = []
+    versions = {NOW: None} if options.before is None else {NOW: None, BEFORE: options.before}
     for engine in [options.engine] if options.engine else ENGINES:
         for what in chosen(options.only):
-            outcomes = []
+            outcomes: dict[str, list[Outcome]] = {version: [] for version in versions}
             for number in range(1, options.rounds + 1):
-                async with served(engine, server) as port:
-                    outcomes.append(await asyncio.to_thread(loaded, port, what, options.seconds))
-                aside.print(_line(number, row(engine, what, outcomes[-1:])), highlight=False)
-            made.append(row(engine, what, outcomes))
+                for version, before in versions.items():
+                    async with served(engine, server, variables(before)) as port:
+                        outcomes[version].append(await asyncio.to_thread(loaded, port, what, options.seconds))
+                    one = row(engine, what, outcomes[version][-1:])
+                    aside.print(f"{_line(number, one)} {version}", highlight=False)
+            before_rates = [one.jobs / one.seconds for one in outcomes.get(BEFORE, ())]
+            made.append(row(engine, what, outcomes[NOW])._replace(before=before_rates))
     return made
 
 

@@ -37,6 +37,14 @@ class Row(NamedTuple):
     p50: float
     p95: float
     p99: float
+    before: Sequence[float] = ()
+    """The rates of an earlier version, in the same rounds."""
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times the rate of the earlier version."""
+        ratios = [now / before for now, before in zip(self.rates, self.before, strict=False)]
+        return median(ratios) if ratios else None
 
     @property
     def rate(self) -> float:
@@ -55,6 +63,7 @@ class Row(NamedTuple):
             "connections": self.what.connections,
             "jobs_per_second": round(self.rate, 1),
             "rounds": [round(rate, 1) for rate in self.rates],
+            "ratio_to_before": None if self.ratio is None else round(self.ratio, 3),
             "p50_ms": round(self.p50, 2),
             "p95_ms": round(self.p95, 2),
             "p99_ms": round(self.p99, 2),

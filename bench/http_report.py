@@ -15,7 +15,7 @@ from bench.http_plan import Row
 from bench.plan import TITLES
 from bench.plot import BAR, HEAD, LEFT, LINE, STYLE, WIDTH
 
-HEADINGS = ("measurement", "connections", "jobs/s", "p50 ms", "p95 ms", "p99 ms", "target", "")
+HEADINGS = ("measurement", "connections", "jobs/s", "p50 ms", "p95 ms", "p99 ms", "before", "target", "")
 
 
 def show(console: Console, rows: Sequence[Row]) -> None:
@@ -30,7 +30,7 @@ def show(console: Console, rows: Sequence[Row]) -> None:
 
 
 def markdown(rows: Iterable[Row]) -> str:
-    lines = ["| engine | " + " | ".join(HEADINGS[:-1]) + " | met |", "|---|---" + "|--:" * 6 + "|---|"]
+    lines = ["| engine | " + " | ".join(HEADINGS[:-1]) + " | met |", "|---|---" + "|--:" * 7 + "|---|"]
     lines += [f"| {TITLES[row.engine]} | " + " | ".join(cells(row)) + " |" for row in rows]
     return "\n".join(lines) + "\n"
 
@@ -43,6 +43,7 @@ def cells(row: Row) -> tuple[str, ...]:
         f"{row.p50:.1f}",
         f"{row.p95:.1f}",
         f"{row.p99:.1f}",
+        "" if row.ratio is None else f"{row.ratio:.2f} x",
         target(row),
         "" if row.met is None else "met" if row.met else "not met",
     )

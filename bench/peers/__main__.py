@@ -12,13 +12,11 @@ from asyncio.subprocess import PIPE, Process
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from itertools import count
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-import asyncpg
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -29,6 +27,7 @@ from bench.peers import picture
 from bench.peers.environments import PEERS, Environment, NotInstalled, Peer, installed, interlock
 from bench.peers.plan import BEFORE, MAX_MS, MEASUREMENTS, OURS, Comparison, Rounds, comparisons
 from bench.plan import ENGINES, TITLES, BenchFailed, EngineName
+from bench.versions import as_admin, empty_database, migrated_database
 from tests.support.postgres import OWNER, Postgres, PostgresFailed, PostgresMissing
 from tests.support.stores import APP_LOGIN
 
@@ -40,7 +39,6 @@ and the exit code is 1. Only ratios within one run mean anything."""
 
 RUN_SECONDS = 900
 SETTLE_SECONDS = 1.0  # between the start of a worker and the first job whose start is timed
-_numbers = count(1)
 
 
 class Options(argparse.Namespace):
@@ -96,7 +94,7 @@ def bring(peers: Sequence[Peer], options: Options, aside: Console) -> tuple[list
         ours = [name for name in everything if (name, engine) != ("drain-2", "sqlite")]
         here.append(Contestant(OURS, engine, interlock(), ours))
         if options.before is not None:
-            here.append(Contestant(BEFORE, engine, interlock(options.before.resolve()), ours))
+            here.append(Contestant(BEFORE, engine, interlock(options.before), ours))
     for peer in peers:
         if wanted := [name for name in peer.measurements if name in everything]:
             with aside.status(f"installing {peer.name} …"):
@@ -132,25 +130,9 @@ class Runs:
                 path = f"{directory}/bench.db"
                 yield f"sqlite:///{path}" if is_ours else path
             return
-        name = f"interlock_bench_{os.getpid()}_{next(_numbers)}"
-        await self._as_admin(f"create database {name} owner {OWNER}")
-        try:
-            owner = self._server.dsn(name, user=OWNER)
-            if is_ours:
-                python, *_ = self._who.environment.command
-                command = [python, "-m", "interlock", "migrate", "--database", owner]
-                await asyncio.to_thread(_call, command, self._who.environment)
-            yield self._server.dsn(name, user=APP_LOGIN) if is_ours else owner
-        finally:
-            await self._as_admin(f"drop database {name} with (force)")
-
-    async def _as_admin(self, statement: str, database: str = "postgres") -> None:
-        assert self._server is not None
-        connection = await asyncpg.connect(self._server.dsn(database))
-        try:
-            await connection.execute(statement)
-        finally:
-            await connection.close()
+        environment = self._who.environment.variables
+        async with migrated_database(self._server, environment) if is_ours else empty_database(self._server) as name:
+            yield self._server.dsn(name, user=APP_LOGIN if is_ours else OWNER)
 
     async def _seconds(self, place: str, *words: object) -> float:
         command = [*self._who.environment.command, place, *map(str, words)]
@@ -161,8 +143,9 @@ class Runs:
         jobs = self._options.jobs
         await self._seconds(place, "bulk", jobs)
         if self._who.engine == "postgres":  # plans made for empty tables would measure something else
-            await self._as_admin("vacuum analyze", place.rpartition("/")[2])
-            await self._as_admin("checkpoint")
+            assert self._server is not None
+            await as_admin(self._server, "vacuum analyze", place.rpartition("/")[2])
+            await as_admin(self._server, "checkpoint")
         workers = [await self._worker(place, "drain") for _ in range(processes)]
         loop = asyncio.get_running_loop()
         began = loop.time()

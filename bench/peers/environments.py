@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench.plan import EngineName
+from bench.versions import variables
 
 CONTESTANTS: Final = Path(__file__).parent / "contestants"
 INSTALL_SECONDS: Final = 900
@@ -59,8 +60,7 @@ PEERS: Final = (
 
 def interlock(before: Path | None = None) -> Environment:
     """Interlock as it is here, or as it is in the checkout of another version."""
-    variables = {} if before is None else {"PYTHONPATH": str(before / "src")}
-    return Environment([sys.executable, str(CONTESTANTS / "on_interlock.py")], variables)
+    return Environment([sys.executable, str(CONTESTANTS / "on_interlock.py")], variables(before))
 
 
 def installed(peer: Peer) -> Environment:
