@@ -8,9 +8,12 @@ import hashlib
 import asyncpg
 import pytest
 
+from interlock.domain.effect import BeginEffect, EffectState, SettleEffect
 from interlock.domain.job import Enqueued, Filter
+from interlock.domain.message import AwaitMessage, Publish, Published, SendMessage, Sent
 from interlock.domain.progress import SMALLEST_ID, FeedPosition
 from interlock.domain.registry import Agent, JobType
+from interlock.domain.stream import Append, NewChunk
 from interlock.domain.token import NewToken
 from interlock.domain.worker_presence import WorkerSeen
 from interlock.errors import Conflict, Forbidden, Invalid, NotFound, TenantMoved, Unavailable
@@ -24,7 +27,7 @@ from interlock.storage.shards.tenant_move import Moved, Mover
 from interlock.wire import new_id
 from tests.contract.approvals import command, decided, waiting
 from tests.contract.artifacts import file, listed, show
-from tests.contract.builders import OPERATOR, TenantQueue, ask, complete, fail, heartbeat, new_job
+from tests.contract.builders import OPERATOR, TenantQueue, ask, complete, fail, heartbeat, new_job, release
 from tests.contract.moves.moving import Stop, home_of, move
 from tests.contract.progress import append_events, event, keep, report, step
 from tests.contract.test_prune import prune
@@ -85,6 +88,47 @@ async def test_all_data_of_a_tenant_moves_and_its_jobs_continue(queue: TenantQue
     (newest,) = await store.enqueue(tenant, [new_job()], terms=terms)
     assert isinstance(newest, Enqueued)
     assert newest.seq > max(job.seq for job, _ in before.values())
+    await queue.verify()
+
+
+async def test_messages_topics_streams_and_effects_move_with_their_jobs(
+    queue: TenantQueue, owners: dict[str, str]
+) -> None:
+    store, tenant = queue.store, queue.tenant
+    listener, watcher, writer = [await queue.running() for _ in range(3)]
+    send = SendMessage(listener.id, "m1", OPERATOR, "note", "1")
+    await store.messages.send(tenant, send)
+    await store.messages.publish(tenant, Publish("old", "t1", OPERATOR, "1", retain_seconds=600))
+    await queue.do(release(listener, message=AwaitMessage("note", 1)))
+    await queue.do(release(watcher, message=AwaitMessage(None, topic="news")))
+    lease = (writer.id, writer.fence, writer.worker or "")
+    words = Append(*lease, "words", 0, (NewChunk(b"one", True), NewChunk(b"\xff", False)))
+    assert await store.streams.append(tenant, words, limit=1000) == 2
+    for name in ("done", "unknown"):
+        await store.effects.begin(tenant, BeginEffect(*lease, name, 1, "k"))
+    await store.effects.settle(tenant, SettleEffect(*lease, "done", 1, EffectState.DONE, "7"))
+    chunks = await store.streams.chunks(tenant, writer.id, "words", after=-1, limit=10)
+    effects = await store.effects.of_job(tenant, writer.id, limit=10)
+
+    await move(owners, queue, "b")
+
+    assert await store.streams.chunks(tenant, writer.id, "words", after=-1, limit=10) == chunks
+    assert await store.effects.of_job(tenant, writer.id, limit=10) == effects
+    assert await store.streams.append(tenant, words, limit=1000) == 2
+    assert await store.streams.append(tenant, words._replace(offset=2), limit=1000) == 4
+    again = await store.messages.send(tenant, send)
+    assert isinstance(again, Sent)
+    assert (again.is_new, again.message.payload) == (False, "1")
+    assert await queue.claim() == []
+    await store.messages.send(tenant, send._replace(message_id="m2"))
+    published = Publish("news", "t2", OPERATOR)
+    assert await store.messages.publish(tenant, published) == Published("t2", 1)
+    assert await store.messages.publish(tenant, published) == Published("t2", 1, is_new=False)
+    assert sorted(await queue.claimed(limit=5)) == sorted([listener.id, watcher.id])
+    late = await queue.running()
+    await queue.do(release(late, message=AwaitMessage(None, topic="old")))
+    assert await queue.claimed() == [late.id]  # the message to the topic was retained
+    await queue.do(complete(writer))
     await queue.verify()
 
 

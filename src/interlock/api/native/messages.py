@@ -9,7 +9,7 @@ from interlock.api.native.encode import kept
 from interlock.api.native.leases import Seq
 from interlock.api.native.pagination import Page, cursor_position, page
 from interlock.api.routes import ABSENT, Nothing, Request, RequestContext, Response, RouteTable, respond
-from interlock.errors import Invalid
+from interlock.errors import Forbidden, Invalid
 from interlock.wire import responses
 from interlock.wire.encode import message_to_dict
 
@@ -49,7 +49,9 @@ async def send_message(call: RequestContext[MessageRequest, Nothing]) -> Respons
     body = call.body
     if not call.who.may("operate") and not await call.engine.messages.is_in_tree_of(call.who, call.job_id):
         await call.engine.queries.job(call.who.tenant, call.job_id)  # 404 if it is unknown
-        raise auth.lacks(call.route)
+        raise Forbidden(
+            "this needs the role operate, or produce and a job of the same tree that you created, or the lease of one"
+        )
     sent = await call.engine.messages.sent(call.who, call.job_id, body.name, kept(body.payload), id=body.id)
     return respond(message_to_dict(sent.message), 201 if sent.is_new else 200)
 
