@@ -1,4 +1,4 @@
-"""`python -m bench.verbs`: steps, messages, streams and sleep of Interlock beside those of DBOS, in one run."""
+"""`python -m bench.verbs`: steps, messages, streams and sleep of Interlock, DBOS and Absurd, in one run."""
 
 from __future__ import annotations
 
@@ -22,12 +22,21 @@ from bench.plan import ENGINES, TITLES, EngineName
 from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import fresh_database
 
-ABOUT = """Time the durable verbs in one process, Interlock and DBOS in turns, each on a fresh database of the same
-engine, with 50 jobs that run steps, one job that receives messages, and one that writes a stream. Then let many jobs
-sleep, and measure how late others wake beside them (Interlock only: a sleeping workflow of DBOS stays in the memory of
-its process). Rates depend on the machine and on the moment: look at the ratios of one run."""
-DBOS: Final = ("dbos==3.4.0", "psycopg[binary]==3.3.9")
-RATES: Final = ("steps_per_second", "sends_per_second", "receives_per_second", "chunks_per_second")
+ABOUT = """Time the durable verbs in one process, Interlock, DBOS and Absurd in turns, each on a fresh database of the
+same engine, with 50 jobs that run steps, one job that receives messages, and one that writes a stream. Then let many
+jobs sleep, and measure how late others wake beside them (not for DBOS: its sleeping workflows stay in the memory of
+their process). Absurd has no streams and needs PostgreSQL. Rates depend on the machine and on the moment: look at the
+ratios of one run."""
+OURS: Final = "Interlock"
+DBOS: Final = Peer("DBOS", "postgres", ("dbos==3.4.0", "psycopg[binary]==3.3.9"), "verbs_on_dbos.py", ())
+ABSURD: Final = Peer(
+    "Absurd", "postgres", ("absurd-sdk==0.5.1", "absurdctl==0.5.1", "psycopg[binary]==3.3.9"), "verbs_on_absurd.py", ()
+)
+PEERS: Final[Mapping[EngineName, Sequence[Peer]]] = {"sqlite": (DBOS,), "postgres": (DBOS, ABSURD)}
+STORES_SLEEPERS: Final = (OURS, ABSURD.name)
+RATES: Final = (
+    "steps_per_second", "sends_per_second", "receives_per_second", "chunks_per_second", "sleeps_begun_per_second",
+)  # fmt: skip
 DELAYS: Final = ("stream_latency", "wake_lateness", "wake_lateness_beside_sleepers")
 RUN_SECONDS: Final = 3600
 Found = dict[str, Any]
@@ -77,56 +86,75 @@ async def measured(
 
 
 async def compare(
-    engine: EngineName, server: Postgres | None, options: Options, peers: Mapping[str, Environment]
+    engine: EngineName, server: Postgres | None, options: Options, contestants: Mapping[str, Environment]
 ) -> dict[str, list[Found]]:
-    """Run everybody once in each round; many jobs sleep in the last round only."""
-    found: dict[str, list[Found]] = {name: [] for name in peers}
+    """Run each contestant once in each round; many jobs sleep in the last round only."""
+    found: dict[str, list[Found]] = {name: [] for name in contestants}
     for number in range(1, options.rounds + 1):
-        for name, environment in peers.items():
-            sleeping = options.sleeping if number == options.rounds and name == "Interlock" else 0
+        for name, environment in contestants.items():
+            sleeping = options.sleeping if number == options.rounds and name in STORES_SLEEPERS else 0
             found[name].append(await measured(environment, engine, server, options.size, sleeping))
             print(f"round {number}  {TITLES[engine]:<10}  {name:<10} {json.dumps(found[name][-1])}", file=sys.stderr)
     return found
 
 
 def table(engine: EngineName, found: Mapping[str, Sequence[Found]]) -> list[str]:
-    """Return the medians as rows of a Markdown table, with the ratio to the peer for rates."""
+    """Return the medians as rows of a Markdown table, with the ratio to each peer for rates."""
+    ours, *others = (found.get(name, ()) for name in (OURS, DBOS.name, ABSURD.name))
     lines = []
-    ours, theirs = found["Interlock"], found.get("DBOS", ())
     for name in RATES:
-        mine = median(one[name] for one in ours)
-        cells = [f"{mine:,.0f} /s", "-", "-"]
-        if theirs:
-            other = median(one[name] for one in theirs)
-            cells[1:] = [f"{other:,.0f} /s", f"{mine / other:.1f} times"]
-        lines.append(f"| {TITLES[engine]} | {name.removesuffix('_per_second')} | {' | '.join(cells)} |")
+        mine, *rates = (_rate(side, name) for side in (ours, *others))
+        cells = ["-" if mine is None else f"{mine:,.0f} /s"]
+        for theirs in rates:
+            if mine is None or theirs is None:
+                cells += ["-", "-"]
+            else:
+                cells += [f"{theirs:,.0f} /s", f"{mine / theirs:.1f} times"]
+        lines.append(_row(engine, name.removesuffix("_per_second").replace("_", " "), cells))
     for name in DELAYS:
-        pairs = [[one[name] for one in side if name in one] for side in (ours, theirs)]
-        cells = [
-            f"p50 {median(one['p50_ms'] for one in side):.0f} ms, p95 {median(one['p95_ms'] for one in side):.0f} ms"
-            if side else "-"
-            for side in pairs
-        ]  # fmt: skip
-        lines.append(f"| {TITLES[engine]} | {name.replace('_', ' ')} | {' | '.join(cells)} | |")
+        first, *rest = (_delay(side, name) for side in (ours, *others))
+        lines.append(_row(engine, name.replace("_", " "), [first, *(cell for peer in rest for cell in (peer, ""))]))
     return lines
+
+
+def _rate(side: Sequence[Found], name: str) -> float | None:
+    rates = [one[name] for one in side if name in one]
+    return median(rates) if rates else None
+
+
+def _delay(side: Sequence[Found], name: str) -> str:
+    delays = [one[name] for one in side if name in one]
+    if not delays:
+        return "-"
+    p50, p95 = (median(one[part] for one in delays) for part in ("p50_ms", "p95_ms"))
+    return f"p50 {p50:.0f} ms, p95 {p95:.0f} ms"
+
+
+def _row(engine: EngineName, verb: str, cells: Sequence[str]) -> str:
+    return " ".join(f"| {cell}".rstrip() for cell in (TITLES[engine], verb, *cells)) + " |"
 
 
 def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments, namespace=Options())
     engines: list[EngineName] = [options.engine] if options.engine else list(ENGINES)
-    peers = {"Interlock": Environment([sys.executable, str(CONTESTANTS / "verbs_on_interlock.py")], {})}
-    try:
-        peers["DBOS"] = installed(Peer("DBOS", "postgres", DBOS, "verbs_on_dbos.py", ()))
-    except NotInstalled as error:
-        print(f"bench: {error}", file=sys.stderr)
+    ours = Environment([sys.executable, str(CONTESTANTS / "verbs_on_interlock.py")], {})
+    wanted = dict.fromkeys(peer for engine in engines for peer in PEERS[engine])
+    environments: dict[str, Environment] = {}
+    for peer in wanted:
+        try:
+            environments[peer.name] = installed(peer)
+        except NotInstalled as error:
+            print(f"bench: {error}", file=sys.stderr)
     facts: dict[str, object] = {**machine.facts(), "load_before": os.getloadavg()[0]}
-    lines = ["| engine | verb | Interlock | DBOS | ratio |", "|---|---|---|---|---|"]
+    lines = ["| engine | verb | Interlock | DBOS | ratio | Absurd | ratio |", "|---|---|---|---|---|---|---|"]
     results: dict[str, object] = {}
     with running_server() if "postgres" in engines else nullcontext() as server, asyncio.Runner() as runner:
         if server is not None:
             facts["postgres"] = runner.run(set_up(server))
         for engine in engines:
-            found = runner.run(compare(engine, server, options, peers))
+            names = [peer.name for peer in PEERS[engine] if peer.name in environments]
+            contestants = {OURS: ours} | {name: environments[name] for name in names}
+            found = runner.run(compare(engine, server, options, contestants))
             results[engine] = found
             lines += table(engine, found)
         if server is not None:
@@ -136,7 +164,7 @@ def main(arguments: Sequence[str]) -> int:
     (options.out / "verbs.json").write_text(json.dumps({"machine": facts, "results": results}, indent=2) + "\n")
     print("\n".join(lines))
     print(f"load before {facts['load_before']:.1f}, after {facts['load_after']:.1f}")
-    return 0 if "DBOS" in peers else 1
+    return 0 if len(environments) == len(wanted) else 1
 
 
 if __name__ == "__main__":

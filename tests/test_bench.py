@@ -10,6 +10,7 @@ from bench.peers.__main__ import main, markdown
 from bench.peers.environments import PEERS
 from bench.peers.plan import MEASUREMENTS, OURS, Rounds, comparisons
 from bench.shards import work_through
+from bench.verbs import PEERS as VERB_PEERS
 from bench.verbs import RATES, table
 from interlock.storage.contract import Store
 
@@ -76,7 +77,18 @@ def test_the_table_of_verbs_has_medians_and_ratios_and_no_figures_that_a_peer_la
     ours = [
         run | dict.fromkeys(RATES, rate) | {"wake_lateness_beside_sleepers": delay} for rate in (100.0, 600.0, 900.0)
     ]
-    lines = table("sqlite", {"Interlock": ours, "DBOS": [run]})
-    assert lines[0] == "| SQLite | steps | 600 /s | 300 /s | 2.0 times |"
-    assert lines[-2] == "| SQLite | wake lateness | p50 2 ms, p95 9 ms | p50 2 ms, p95 9 ms | |"
-    assert lines[-1] == "| SQLite | wake lateness beside sleepers | p50 2 ms, p95 9 ms | - | |"
+    absurd = {"steps_per_second": 200.0, "wake_lateness_beside_sleepers": delay}
+    lines = table("postgres", {"Interlock": ours, "DBOS": [run], "Absurd": [absurd]})
+    assert lines[0] == "| PostgreSQL | steps | 600 /s | 300 /s | 2.0 times | 200 /s | 3.0 times |"
+    assert lines[3] == "| PostgreSQL | chunks | 600 /s | 300 /s | 2.0 times | - | - |"
+    assert lines[-2] == "| PostgreSQL | wake lateness | p50 2 ms, p95 9 ms | p50 2 ms, p95 9 ms | | - | |"
+    assert (
+        lines[-1] == "| PostgreSQL | wake lateness beside sleepers | p50 2 ms, p95 9 ms | - | | p50 2 ms, p95 9 ms | |"
+    )
+    assert table("sqlite", {"Interlock": ours, "DBOS": [run]})[0].endswith("| 2.0 times | - | - |")
+
+
+def test_each_peer_of_the_verbs_is_pinned_and_has_its_script() -> None:
+    for peer in {peer for peers in VERB_PEERS.values() for peer in peers}:
+        assert all("==" in package for package in peer.packages)
+        assert (Path(__file__).parent.parent / "bench" / "peers" / "contestants" / peer.script).is_file()
