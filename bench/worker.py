@@ -155,7 +155,7 @@ async def starts(engine: EngineName, home: Home, waiting: int) -> list[Figure]:
             taken = []
             for _ in range(STARTS):
                 await asyncio.sleep(random.uniform(*APART_SECONDS))
-                await producer.jobs.enqueue([noop.request((), {})])
+                await producer.jobs.enqueue([noop._request((), {})])
                 committed = time.perf_counter()
                 async with asyncio.timeout(60):
                     taken.append((await began.get() - committed) * 1000)

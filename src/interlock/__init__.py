@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from interlock.sdk.exceptions import StepMismatch as StepMismatch
     from interlock.sdk.exceptions import Suspended as Suspended
     from interlock.sdk.handle import JobHandle as JobHandle
+    from interlock.sdk.queue import ConsumedItem as ConsumedItem
     from interlock.sdk.queue import Item as Item
     from interlock.sdk.replay import ApprovalResult as ApprovalResult
     from interlock.sdk.stream import StreamWriter as StreamWriter
@@ -112,6 +113,7 @@ _HOMES = {
     "Child": "sdk.context",
     "Chunk": "sdk.values",
     "Claims": "sdk.values",
+    "ConsumedItem": "sdk.queue",
     "Context": "sdk.context",
     "ChannelTest": "sdk.values",
     "CreatedSubscription": "sdk.values",

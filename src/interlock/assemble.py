@@ -30,7 +30,6 @@ from interlock.faces import load_face
 from interlock.sdk.app import App as SdkApp
 from interlock.sdk.queue import Queue as SdkQueue
 from interlock.sdk.sync import sync_version
-from interlock.sdk.tasks import Connected
 from interlock.storage.batching import batched
 from interlock.storage.contract import Objects, Store
 from interlock.wire import Limits
@@ -355,7 +354,7 @@ class Queue(SdkQueue):
     def __init__(
         self,
         type: str,
-        where: str | Connected | None = None,
+        where: str | SdkApp | None = None,
         *,
         token: str | None = None,
         tenant: str | None = None,

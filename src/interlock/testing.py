@@ -66,7 +66,7 @@ class MemoryApp(App):
 
         Its declared agents, limits and budgets are registered at the first call.
         """
-        self._adopted.append((app, app.connect_by(self._open)))
+        self._adopted.append((app, app._connect_by(self._open)))
         self.tasks.update(app.tasks)
         self._hooks.extend(app._hooks)
 
@@ -93,7 +93,7 @@ class MemoryApp(App):
 
     async def enqueued(self, task: Task[..., Any]) -> list[dict[str, Any]]:
         """Return the arguments of all jobs of a task, oldest first."""
-        client = await self.client()
+        client = await self._client()
         jobs = [await client.jobs.get(job.id) for job in await self._all(type=task.name)]
         return [serialization.decode(job.payload) for job in reversed(jobs)]
 
@@ -140,12 +140,12 @@ class MemoryApp(App):
     async def discard(self) -> None:
         """Restore adopted apps and delete all jobs."""
         for app, connect in self._adopted:
-            app.connect_by(connect)
+            app._connect_by(connect)
         await self._store.close()
         await self._objects.close()
 
     async def _all(self, *statuses: Status, type: str | None = None) -> list[Job]:
-        client = await self.client()
+        client = await self._client()
         found: list[Job] = []
         filter = Filter(statuses=statuses, type=type, limit=PAGE)
         while page := await client.jobs.list(filter):
@@ -154,7 +154,7 @@ class MemoryApp(App):
         return found
 
     async def _local(self) -> LocalClient:
-        client = await self.client()
+        client = await self._client()
         assert isinstance(client, LocalClient)
         return client
 

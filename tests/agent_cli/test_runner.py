@@ -45,7 +45,7 @@ class Rig:
         declare(self.app, "agent", AgentOptions(adapter, command, work_dir=self.directory, keep="always", **options))
 
     async def enqueue(self, payload: Any, **fields: Any) -> str:
-        client = await self.app.client()
+        client = await self.app._client()
         request = JobRequest(type="agent", payload=msgspec.Raw(json.dumps(payload).encode()), **fields)
         (made,) = await client.jobs.enqueue([request])
         return made.id
@@ -109,7 +109,7 @@ async def test_a_used_up_quota_releases_the_job_until_the_reset_and_the_next_run
     rig.declare("claude")
     job = await rig.run("quota")
     assert (job.status, job.attempt) == (Status.QUEUED, 1)
-    client = await rig.app.client()
+    client = await rig.app._client()
     await client.jobs.run_now(job.id)
     await rig.app.drain()
     job = await rig.app.job(job.id)
@@ -127,7 +127,7 @@ async def test_a_limit_without_a_reset_releases_the_job_for_the_given_delay(rig:
 
 @pytest.mark.parametrize("named", [None, "provider"])
 async def test_a_used_up_quota_holds_the_limit_that_the_job_names(rig: Rig, named: str | None) -> None:
-    limits = (await rig.app.client()).limits
+    limits = (await rig.app._client()).limits
     await limits.set("provider", LimitRequest(concurrency=5))
     rig.declare("claude", limit=named)
     job = await rig.run("quota", limits=[LimitUse(name="provider")])
@@ -138,7 +138,7 @@ async def test_a_used_up_quota_holds_the_limit_that_the_job_names(rig: Rig, name
 
 
 async def test_a_job_that_does_not_name_the_limit_is_only_released(rig: Rig) -> None:
-    limits = (await rig.app.client()).limits
+    limits = (await rig.app._client()).limits
     await limits.set("provider", LimitRequest(concurrency=5))
     rig.declare("claude", limit="provider")
     job = await rig.run("quota")
@@ -217,7 +217,7 @@ async def test_a_session_that_is_gone_is_replaced_by_a_new_one(rig: Rig) -> None
     job = await rig.run("quota")
     for known in rig.work(job.id).glob("session-*"):
         known.unlink()
-    await (await rig.app.client()).jobs.run_now(job.id)
+    await (await rig.app._client()).jobs.run_now(job.id)
     await rig.app.drain()
     assert [run["resumed"] for run in rig.runs(job.id)] == [False, True, False]
 
@@ -234,7 +234,7 @@ async def test_the_budget_is_passed_on_and_a_spent_one_fails_the_job(rig: Rig) -
     job = await rig.run("quota")
     words = rig.runs(job.id)[0]["words"]
     assert words[words.index("--max-budget-usd") + 1] == "0.500000"
-    await (await rig.app.client()).jobs.run_now(job.id)
+    await (await rig.app._client()).jobs.run_now(job.id)
     await rig.app.drain()
     job = await rig.app.job(job.id)
     assert (job.status, json.loads(job.error or "{}")["kind"]) == (Status.FAILED, "budget_exceeded")
@@ -242,7 +242,7 @@ async def test_the_budget_is_passed_on_and_a_spent_one_fails_the_job(rig: Rig) -
 
 @pytest.mark.parametrize("named", [True, False])
 async def test_the_budget_of_the_job_bounds_a_run_and_pauses_the_job(rig: Rig, named: bool) -> None:
-    client = await rig.app.client()
+    client = await rig.app._client()
     await client.budgets.set("team", BudgetRequest(amount={"usd": 2}))
     rig.declare("claude", max_usd=50)
     fields: dict[str, Any] = {"budgets": ["team"]} if named else {"budget": {"usd": 2}}
@@ -265,7 +265,7 @@ async def test_a_silent_run_counts_what_it_has_used(rig: Rig) -> None:
     job = await rig.run("silent", max_attempts=2)
     assert (job.status, job.attempt) == (Status.RETRY, 2)
     assert "wrote nothing" in (job.error or "")
-    await (await rig.app.client()).jobs.run_now(job.id)
+    await (await rig.app._client()).jobs.run_now(job.id)
     await rig.app.drain()
     job = await rig.app.job(job.id)
     assert result(job) == "done: silent"
@@ -357,7 +357,7 @@ async def test_a_cancel_ends_the_whole_process_tree(rig: Rig) -> None:
             return rig.has_begun(id) and len(marked(id)) >= 5
 
         await eventually(begun)
-        await (await rig.app.client()).jobs.cancel(id)
+        await (await rig.app._client()).jobs.cancel(id)
         await rig.app.until(id, Status.CANCELLED)
     assert marked(id) == []
 

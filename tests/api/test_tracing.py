@@ -67,7 +67,7 @@ async def test_the_spans_of_a_handler_are_children_of_the_enqueuing_span(
     async def connect() -> Client:
         return HttpClient(api.url) if remote else LocalClient(api.engine, local(api.tenant))
 
-    app.connect_by(connect)
+    app._connect_by(connect)
 
     def work() -> None:
         with trace.get_tracer_provider().get_tracer("mine").start_as_current_span("inside"):
@@ -81,7 +81,7 @@ async def test_the_spans_of_a_handler_are_children_of_the_enqueuing_span(
         await task.enqueue()
         await task.enqueue_many([{}, {}])
     await Worker(app).run(drain=True)
-    client = await app.client()
+    client = await app._client()
     if remote:
         await client.close()
     (outside,) = named(spans, "outside")
@@ -119,7 +119,7 @@ async def test_the_trace_is_not_part_of_the_idempotency_fingerprint(api: Api, sp
     async def connect() -> Client:
         return LocalClient(api.engine, local(api.tenant))
 
-    app.connect_by(connect)
+    app._connect_by(connect)
     task: Any = app.task(name="work", idempotency_key="once")(lambda: None)
     first, again = await task.enqueue(), await task.enqueue()
     assert again.id == first.id

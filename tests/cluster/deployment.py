@@ -139,7 +139,7 @@ class Deployment:
         self._stop.set()
         await asyncio.wait_for(asyncio.gather(*self._producing), RETRY_SECONDS)
         async with interlock.App(self.dsn) as app:
-            client = await app.client()
+            client = await app._client()
 
             async def all_ended() -> bool:
                 self._look()

@@ -24,7 +24,7 @@ async def served_app(store: Store, clock: ManualClock, objects: Objects | None =
             return HttpClient(api.url, retry_seconds=RETRY_SECONDS)
 
         app = StoreApp(store, objects)
-        app.connect_by(connect)
+        app._connect_by(connect)
         api.engine.maintenance.start()
         try:
             yield app

@@ -96,7 +96,7 @@ async def work(url: str, agent: Any, wanted: list[Any] | None) -> None:
         return page
 
     agent.model, agent.publish = Model(), published
-    agent.app.connect_by(connect)
+    agent.app._connect_by(connect)
     async with agent.app:
         await interlock.Worker(agent.app, lease=3600, name="killed").run(drain=True)
 

@@ -74,7 +74,7 @@ class Rig:
 
     async def revoke(self) -> None:
         """End the leases of the killed worker now instead of at their expiry."""
-        client = await self.app.client()
+        client = await self.app._client()
         for job in await client.jobs.list(Filter((Status.RUNNING,), limit=200)):
             await client.jobs.revoke(job.id, reason="the worker was killed")
 

@@ -88,7 +88,7 @@ class Rig:
         if job.worker != f"worker/{self._killed}":
             return True
         await asyncio.to_thread(self.model.settle)
-        client: Any = await self.app.client()
+        client: Any = await self.app._client()
         order = RevokeLease(job.id, "user:test", "the worker was killed", below=job.fence + 1)
         await client.engine.store.carry_out((await client.me()).tenant, [order])
         return False
@@ -137,7 +137,7 @@ def check_calls(calls: list[Call]) -> None:
 async def rigged(module: str, url: str, model: ModelServer, directory: Path) -> AsyncIterator[Rig]:
     """A rig whose worker runs for as long as the block lasts."""
     async with interlock.App(url) as app:
-        client = await app.client()
+        client = await app._client()
         await client.now()  # the database is there before the worker
         rig = Rig(module, url, model, app, directory)
         rig.start()

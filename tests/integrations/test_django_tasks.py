@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 async def site(url: str, postgres: Postgres) -> dict[str, str]:
     """The environment of a site that may create its tables beside the jobs."""
     async with interlock.App(url) as app:
-        await (await app.client()).now()  # the database is there
+        await (await app._client()).now()  # the database is there
     if not url.startswith("sqlite"):
         admin = await asyncpg.connect(postgres.dsn(url.rpartition("/")[2].partition("?")[0]))
         await admin.execute(f"grant create on schema public to {APP_LOGIN}")

@@ -14,15 +14,13 @@ import pytest
 import interlock
 from interlock import testing
 from interlock.sdk.app import App, Declare
-from interlock.sdk.queue import Popped
-from interlock.sdk.tasks import Connected
 from tests.support.reference import GROUPS, INSIDE, MADE_BY_US
 
 CLASSES = {name: kind for name in interlock.__all__ if inspect.isclass(kind := getattr(interlock, name))}
 CLASSES |= {f"App.{name}": kind for name, kind in GROUPS.items()}
 CLASSES |= {"MemoryApp": testing.MemoryApp, "Clock": testing.Clock}
-# The base of App, a decorator, a protocol that an App fulfills, and a context manager: users never name them.
-PUBLIC = {*CLASSES.values(), App, Declare, Connected, Popped}
+# The base of App, and a decorator: users never name them.
+PUBLIC = {*CLASSES.values(), App, Declare}
 
 
 def types_in(hint: Any) -> Iterator[type]:

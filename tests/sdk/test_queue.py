@@ -17,6 +17,7 @@ from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import local
 from interlock.errors import AlreadyFinished, Indeterminate, Invalid, LeaseLost, TooLarge
+from interlock.sdk.app import App
 from interlock.sdk.queue import Item
 from interlock.testing import MemoryApp
 from tests.support.apps import TENANT, StoreApp
@@ -236,15 +237,12 @@ async def test_a_pop_whose_response_was_lost_is_released_by_the_next(app: StoreA
                 raise Indeterminate("the connection broke")
             return leases
 
-    class DeafApp:
-        def __init__(self) -> None:
-            self._client = LocalClient(app.engine, local(TENANT))
-            self._client.work = DeafWork(app.engine, local(TENANT))
+    async def connect() -> Client:
+        client = LocalClient(app.engine, local(TENANT))
+        client.work = DeafWork(app.engine, local(TENANT))
+        return client
 
-        async def client(self) -> Client:
-            return self._client
-
-    queue = interlock.Queue("mail", DeafApp())
+    queue = interlock.Queue("mail", App(connect))
     ids = await queue.push_many([1, 2])
     with pytest.raises(Indeterminate):
         await queue.pop_many(2)
@@ -263,13 +261,12 @@ async def test_pops_use_few_claim_ids(app: StoreApp) -> None:
             seen.add(ask.claim_id)
             return await super().claim(ask, wait_seconds=wait_seconds)
 
-    class WatchedApp:
-        async def client(self) -> Client:
-            client = LocalClient(app.engine, local(TENANT))
-            client.work = WatchedWork(app.engine, local(TENANT))
-            return client
+    async def connect() -> Client:
+        client = LocalClient(app.engine, local(TENANT))
+        client.work = WatchedWork(app.engine, local(TENANT))
+        return client
 
-    queue = interlock.Queue("mail", WatchedApp())
+    queue = interlock.Queue("mail", App(connect))
     await queue.push_many(range(20))
     for _ in range(10):
         items: Sequence[Item] = await queue.pop_many(2)
@@ -304,7 +301,7 @@ def test_a_queue_in_memory_is_for_tests(interlock_app: MemoryApp) -> None:
     item.ack_sync()
 
     async def ended() -> list[Status]:
-        return [job.status for job in await (await interlock_app.client()).jobs.list(Filter())]
+        return [job.status for job in await (await interlock_app._client()).jobs.list(Filter())]
 
     assert asyncio.run(ended()) == [Status.SUCCEEDED]
 

@@ -89,7 +89,7 @@ def test_every_event_loop_has_its_own_client_and_an_unclosed_one_warns(tmp_path:
 
     async def tidy() -> None:
         async with app:
-            assert (await app.client()) is (await app.client())
+            assert (await app._client()) is (await app._client())
             await nothing.enqueue()
 
     async def untidy() -> None:

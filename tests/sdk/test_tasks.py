@@ -473,8 +473,8 @@ async def test_a_registered_task_rejects_invalid_payloads_from_any_producer(app:
     await app.register()
     kept = await app.engine.registry.type(TENANT, "strict")
     assert (kept.requires, kept.defaults.max_attempts, kept.defaults.lease_seconds) == (("gpu",), 9, 120.0)
-    client = await app.client()
-    good = strict.request((), {"n": 1, "place": Place(1)})
+    client = await app._client()
+    good = strict._request((), {"n": 1, "place": Place(1)})
     await client.jobs.enqueue([good])
     wrong = msgspec.structs.replace(good, payload=msgspec.Raw(b'{"n":"x"}'))
     with pytest.raises(Invalid, match="payload"):

@@ -83,7 +83,7 @@ async def test_a_worker_continues_on_the_new_shard_of_its_tenant(
             go_on.set()
             artifact_id = await held.result(timeout=RETRY_SECONDS)
             assert (await held.refresh()).attempt == 1
-            client = await app.client()
+            client = await app._client()
             assert isinstance(client, LocalClient)
             artifacts = client.engine.artifacts
             assert await artifacts.home(tenant, artifact_id) == held.id
@@ -152,7 +152,7 @@ async def test_a_job_joins_a_transaction_on_its_own_shard_and_on_no_other(addres
                         await nothing.within(connection).enqueue()
             finally:
                 await connection.close()
-        assert len(await (await app.client()).jobs.list(Filter())) == 2
+        assert len(await (await app._client()).jobs.list(Filter())) == 2
 
 
 class ByType:

@@ -27,15 +27,13 @@ Every public name of the Python package, from its docstrings; `python -m tests.s
 """
 # Used only between the worker and the SDK.
 INSIDE: Final = {
-    "App": {"connect_by", "client"},
-    "Queue": {"client"},
-    "Task": {"request", "handle", "definition", "function", "has_key", "failures"},
+    "Task": {"definition", "function", "has_key", "failures"},
     "MemoryApp": {"discard"},
 }
 GROUPS: Final = {kind.__name__.lower(): kind for kind in groups.Group.__subclasses__()}
 MADE_BY_US: Final = {
     interlock.Context, interlock.JobHandle, interlock.Child, interlock.Task, interlock.ApprovalResult, interlock.ShardSupplier, Item,
-    interlock.StreamWriter,
+    interlock.StreamWriter, interlock.ConsumedItem,
 }  # fmt: skip
 
 
@@ -129,7 +127,7 @@ def _parameter(parameter: inspect.Parameter) -> str:
     prefix = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(parameter.kind.name, "")
     given = "" if parameter.annotation is parameter.empty else f": {parameter.annotation}"
     default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
-    return f"{prefix}{parameter.name}{given}{default}".replace("datetime.", "")
+    return f"{prefix}{parameter.name}{given}{default}".replace("datetime.", "").replace("SdkApp", "App")
 
 
 def _options() -> Iterator[str]:

@@ -10,7 +10,7 @@ from tests.support.stores import ManualClock
 
 
 async def test_a_run_stops_at_the_next_step_and_continues_after_a_raise(app: StoreApp, clock: ManualClock) -> None:
-    client, done, seen = await app.client(), list[int](), list[str]()
+    client, done, seen = await app._client(), list[int](), list[str]()
     await client.budgets.set("team", BudgetRequest(amount={"usd": 10.0}))
 
     @app.task(budgets=["team"], max_attempts=1)

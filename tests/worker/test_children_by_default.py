@@ -15,7 +15,7 @@ SOON = interlock.Backoff("fixed", base=0)
 
 
 async def children(app: StoreApp, handle: interlock.JobHandle[Any]) -> list[Job]:
-    return await (await app.client()).jobs.children(handle.id)
+    return await (await app._client()).jobs.children(handle.id)
 
 
 async def test_a_job_enqueued_by_a_running_task_is_its_child_and_is_found_again(app: StoreApp) -> None:

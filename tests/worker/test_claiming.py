@@ -18,7 +18,7 @@ from tests.support.apps import StoreApp
 @pytest.fixture
 async def claims(app: StoreApp, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """What the app's client was asked for, and how many jobs were granted, claim by claim."""
-    work, seen = (await app.client()).work, list[tuple[int, int]]()
+    work, seen = (await app._client()).work, list[tuple[int, int]]()
     claim = work.claim
 
     async def noted(ask: ClaimFilter, *, wait_seconds: float = 0.0) -> list[LeasedJob]:
@@ -39,7 +39,7 @@ async def test_a_worker_claims_a_hundred_jobs_over_http_and_more_on_a_local_stor
 
     await noop.enqueue_many([{}] * 150)
     assert await app.drain(concurrency=200) == 150
-    beside_its_store = isinstance(await app.client(), LocalClient)
+    beside_its_store = isinstance(await app._client(), LocalClient)
     assert claims[0] == ((200, 150) if beside_its_store else (100, 100))
 
 

@@ -285,7 +285,7 @@ async def test_a_worker_with_one_slot_runs_a_parent_that_awaits_ten_children(app
     assert ran == ["parent", *["child"] * 10, "parent"]
     job = await app.job(handle.id)
     assert (job.attempt, job.releases) == (1, 0)
-    created = await (await app.client()).jobs.children(handle.id)
+    created = await (await app._client()).jobs.children(handle.id)
     assert [(one.type, one.parent_id) for one in created] == [("child", handle.id)] * 10
 
 
@@ -301,7 +301,7 @@ async def test_more_children_than_a_release_may_name_are_awaited_in_batches(
 
     @app.task
     async def parent(ctx: interlock.Context) -> int:
-        waits.append(len(await (await app.client()).jobs.children(ctx.id)))
+        waits.append(len(await (await app._client()).jobs.children(ctx.id)))
         return sum(await ctx.results(await ctx.enqueue_many(child, [{"n": n} for n in range(10)])))
 
     handle = await parent.enqueue()
@@ -328,7 +328,7 @@ async def test_children_are_awaited_one_after_another_and_never_created_twice(ap
     handle = await chain.enqueue()
     await app.drain(concurrency=1)
     assert await handle.result(timeout=RETRY_SECONDS) == 3
-    assert len(await (await app.client()).jobs.children(handle.id)) == 3
+    assert len(await (await app._client()).jobs.children(handle.id)) == 3
 
 
 async def test_a_parent_gets_the_failure_of_a_child(app: StoreApp) -> None:

@@ -57,14 +57,14 @@ async def test_exactly_the_prefetch_is_leased_beyond_the_running_jobs(app: Store
     async with app.working(concurrency=2, prefetch=prefetch):
 
         async def all_taken() -> bool:
-            jobs = await (await app.client()).jobs.list(Filter(statuses=(Status.RUNNING,)))
+            jobs = await (await app._client()).jobs.list(Filter(statuses=(Status.RUNNING,)))
             return len(jobs) == 2 + prefetch
 
         await eventually(all_taken)
         go_on.set()
 
         async def all_done() -> bool:
-            jobs = await (await app.client()).jobs.list(Filter(statuses=(Status.SUCCEEDED,)))
+            jobs = await (await app._client()).jobs.list(Filter(statuses=(Status.SUCCEEDED,)))
             return len(jobs) == 10
 
         await eventually(all_done)

@@ -87,7 +87,7 @@ def app(store: Store, client: Lossy) -> StoreApp:
         return client
 
     made = StoreApp(store)
-    made.connect_by(connect)
+    made._connect_by(connect)
     return made
 
 

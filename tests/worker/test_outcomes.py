@@ -148,9 +148,9 @@ async def test_values_that_json_cannot_encode_or_decode_fail_permanently(app: St
     async def odd(n: int) -> Any:
         return {1: object()}
 
-    client = await app.client()
+    client = await app._client()
     payload = b'{"n":"one"}' if give == "payload" else b'{"n":1}'
-    request = odd.request((), {"n": 1})
+    request = odd._request((), {"n": 1})
     (enqueued,) = await client.jobs.enqueue([type(request)(type="odd", payload=type(request.payload)(payload))])
     await app.drain()
     job = await app.job(enqueued.id)
@@ -281,7 +281,7 @@ async def test_usage_of_a_failed_job_is_known(app: StoreApp, clock: ManualClock)
         await app.drain()
         clock.advance(1)
     assert (await app.job(handle.id)).status == Status.DEAD_LETTER
-    steps = await (await app.client()).jobs.steps(handle.id)
+    steps = await (await app._client()).jobs.steps(handle.id)
     assert summed(handle.id, steps, has_ended=True) == {"tokens": 100}
 
 

@@ -17,7 +17,7 @@ from tests.support.stores import SECOND, ManualClock
 async def test_a_hold_stops_other_jobs_and_counts_neither_attempt_nor_release(
     app: StoreApp, clock: ManualClock
 ) -> None:
-    client, runs = await app.client(), 0
+    client, runs = await app._client(), 0
     await client.limits.set("provider", LimitRequest(concurrency=1, keyed=True))
     until = EPOCH + timedelta(microseconds=clock.now + 60 * SECOND)
 
@@ -44,7 +44,7 @@ async def test_a_hold_stops_other_jobs_and_counts_neither_attempt_nor_release(
 
 
 async def test_a_job_that_does_not_name_the_limit_waits_alone(app: StoreApp, clock: ManualClock) -> None:
-    await (await app.client()).limits.set("other", LimitRequest(concurrency=1))
+    await (await app._client()).limits.set("other", LimitRequest(concurrency=1))
 
     @app.task(limits=["other"])
     async def call() -> None:

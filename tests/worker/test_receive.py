@@ -51,7 +51,7 @@ async def test_a_receive_ends_with_its_time_in_every_later_run(app: StoreApp, cl
     handle = await listener.enqueue()
     await app.drain()
     clock.advance(40)
-    await (await app.client()).jobs.run_now(handle.id)
+    await (await app._client()).jobs.run_now(handle.id)
     await app.drain()
     assert late == []
     clock.advance(20)

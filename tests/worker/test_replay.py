@@ -233,7 +233,7 @@ async def test_changes_of_code_break_no_job_in_progress(app: StoreApp, clock: Ma
         assert await handle.result(timeout=RETRY_SECONDS) == [*pages, "yes", "main", "hello", "fresh", 7], change
         assert ran[change, "charge"] == 2, change
         assert (ran[change, "load"], ran[change, "shape"]) == (1, 1), change
-        children = await (await app.client()).jobs.children(handle.id)
+        children = await (await app._client()).jobs.children(handle.id)
         assert len(children) == (3 if change == "add a child" else 2), change
 
 
@@ -298,7 +298,7 @@ async def test_a_change_that_breaks_a_job_waits_until_the_code_is_fixed(flow: Fl
     id = await flow.start(old)
     for one in await flow.app.engine.approvals.list(TENANT, ApprovalFilter(status=ApprovalStatus.OPEN)):
         await flow.app.engine.approvals.decide(ADA, one.id, Decision.APPROVE, data='{"answer": "seven"}')
-    await (await flow.app.client()).jobs.send(id, "note", '"seven"')
+    await (await flow.app._client()).jobs.send(id, "note", '"seven"')
     if (await flow.job(id)).status is not Status.RETRY:
         await flow.go_on()
     assert (await flow.job(id)).status is Status.RETRY
@@ -323,7 +323,7 @@ async def test_a_message_of_another_type_fails_with_advice(flow: Flow) -> None:
         return ""
 
     id = await flow.start(code)
-    await (await flow.app.client()).jobs.send(id, "note", '"seven"')
+    await (await flow.app._client()).jobs.send(id, "note", '"seven"')
     await flow.go_on()
     assert "message 'note', seq 1, is not int: Expected `int`, got `str`; change the schema" in await flow.result(id)
 
@@ -460,7 +460,7 @@ async def test_a_patch_is_false_for_a_job_that_began_before_it(flow: Flow, wait:
         elif wait == "retry":
             if ctx.attempt == 1:
                 raise interlock.Retry(delay=PAUSE)
-        elif len(await (await flow.app.client()).jobs.history(ctx.id)) == 2:
+        elif len(await (await flow.app._client()).jobs.history(ctx.id)) == 2:
             raise interlock.Release(delay=PAUSE)
 
     async def old(ctx: interlock.Context) -> str:

@@ -46,7 +46,7 @@ async def test_a_repeated_run_sleeps_only_the_rest(app: StoreApp, clock: ManualC
     handle = await sleepy.enqueue()
     await app.drain()
     clock.advance(40)
-    client = await app.client()
+    client = await app._client()
     await client.jobs.run_now(handle.id)
     await app.drain()
     job = await app.job(handle.id)

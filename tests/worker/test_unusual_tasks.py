@@ -228,7 +228,7 @@ async def test_a_worker_waits_for_a_late_database_unless_it_is_to_drain(app: Sto
     async def quick() -> None: ...
 
     handle = await quick.enqueue()
-    client = await app.client()
+    client = await app._client()
     tries: list[Any] = [refused(), refused(), client]
 
     async def connect() -> Client:
@@ -239,7 +239,7 @@ async def test_a_worker_waits_for_a_late_database_unless_it_is_to_drain(app: Sto
     async def done() -> bool:
         return (await client.jobs.get(handle.id)).status == Status.SUCCEEDED
 
-    app.connect_by(connect)
+    app._connect_by(connect)
     with pytest.raises(Unavailable):
         await app.worker().run(drain=True)
     working = asyncio.create_task(app.worker().run())
@@ -258,7 +258,7 @@ async def test_a_draining_worker_does_not_wait_for_a_server_that_was_never_there
     @app.task
     async def quick() -> None: ...
 
-    client: Any = await app.client()
+    client: Any = await app._client()
     claim, lost = client.work.claim, [refused()]
 
     async def claim_unless_lost(*args: Any, **options: Any) -> Any:
@@ -280,7 +280,7 @@ async def test_a_worker_does_not_wait_for_permanent_errors(app: StoreApp) -> Non
     async def connect() -> Client:
         raise Unavailable("PostgreSQL refused the connection: password authentication failed")
 
-    app.connect_by(connect)
+    app._connect_by(connect)
     with pytest.raises(Unavailable, match="password"):
         await app.worker().run()
 
@@ -325,10 +325,12 @@ async def test_an_argument_that_only_a_newer_worker_knows_is_retried(app: StoreA
     async def greet(name: str) -> str:
         return name
 
-    (newer,) = await (await app.client()).jobs.enqueue(
+    (newer,) = await (await app._client()).jobs.enqueue(
         [JobRequest(type="greet", payload=Raw(b'{"name":"ada","times":2}'))]
     )
-    (wrong,) = await (await app.client()).jobs.enqueue([JobRequest(type="greet", payload=Raw(b'{"name":1,"times":2}'))])
+    (wrong,) = await (await app._client()).jobs.enqueue(
+        [JobRequest(type="greet", payload=Raw(b'{"name":1,"times":2}'))]
+    )
     await app.drain()
     waiting, failed = await app.job(newer.id), await app.job(wrong.id)
     assert (waiting.status, waiting.run_at) == (Status.RETRY, clock.now + 30 * SECOND)
@@ -364,7 +366,7 @@ async def test_no_event_of_a_synchronous_task_is_lost_while_others_are_collected
     @app.task
     def chatty() -> None: ...
 
-    client = await app.client()
+    client = await app._client()
     job = await client.jobs.get((await chatty.enqueue()).id)
     context = interlock.Context(LeasedJob(job), client, asyncio.get_running_loop(), Threads(), chatty)
     messages = [str(number) for number in range(20_000)]

@@ -109,7 +109,7 @@ async def _up(settings: Settings, tasks: Tasks) -> None:
         async def connect() -> LocalClient:
             return client
 
-        tasks.connect_by(connect)
+        tasks._connect_by(connect)
         command = Command(settings.database)
         with listen(settings.host, settings.port) as listening:
             server = Server(await serve.application(engine, settings, adapters), listening)

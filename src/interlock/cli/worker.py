@@ -112,10 +112,10 @@ def work_for(tasks: Tasks, common: Anywhere) -> None:
     if (server := server_of(common)) is not None:
         token = token_of(common.token_file)
         assemble.check_server(server, token=token)
-        tasks.connect_by(lambda: assemble.open_client(server, token=token))
+        tasks._connect_by(lambda: assemble.open_client(server, token=token))
     elif common.database is not None or common.tenant is not None:
         settings = common.settings
-        tasks.connect_by(lambda: assemble.client_of(settings))
+        tasks._connect_by(lambda: assemble.client_of(settings))
 
 
 async def run_worker(one: Worker, tasks: Tasks, order: WorkerOptions) -> None:

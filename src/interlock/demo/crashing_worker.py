@@ -21,7 +21,7 @@ def die() -> None:
 
 async def work(database: str, tenant: str) -> None:
     tasks.power_cut = die
-    tasks.app.connect_by(lambda: assemble.open_client(database, tenant=tenant))
+    tasks.app._connect_by(lambda: assemble.open_client(database, tenant=tenant))
     async with tasks.app:
         await Worker(tasks.app, name="doomed", types=["report"], lease=LEASE_SECONDS).run(once=True)
 

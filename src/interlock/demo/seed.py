@@ -13,7 +13,7 @@ from interlock.wire.limits import LimitRequest, Rate
 
 async def play(database: str, tenant: str) -> None:
     """Enqueue the demo jobs; on return, the first worker of the report has been killed."""
-    client = await tasks.app.client()
+    client = await tasks.app._client()
     await client.limits.set(
         "model", LimitRequest(concurrency=2, rate=Rate(units={"tokens": 800, "usd": 1}, per_seconds=5))
     )

@@ -50,20 +50,20 @@ class App:
         self._schedules: dict[str, Cron] = {}
         self._connect = connect
         self._clients: dict[asyncio.AbstractEventLoop, asyncio.Future[Client]] = {}
-        self.jobs = groups.Jobs(self.client)
-        self.approvals = groups.Approvals(self.client)
-        self.queues = groups.Queues(self.client)
-        self.agents = groups.Agents(self.client)
-        self.types = groups.Types(self.client)
-        self.schedules = groups.Schedules(self.client)
-        self.limits = groups.Limits(self.client)
-        self.budgets = groups.Budgets(self.client)
-        self.tokens = groups.Tokens(self.client)
-        self.subscriptions = groups.Subscriptions(self.client)
-        self.channels = groups.Channels(self.client)
-        self.artifacts = groups.Artifacts(self.client)
-        self.workers = groups.Workers(self.client)
-        self.audit = groups.Audit(self.client)
+        self.jobs = groups.Jobs(self._client)
+        self.approvals = groups.Approvals(self._client)
+        self.queues = groups.Queues(self._client)
+        self.agents = groups.Agents(self._client)
+        self.types = groups.Types(self._client)
+        self.schedules = groups.Schedules(self._client)
+        self.limits = groups.Limits(self._client)
+        self.budgets = groups.Budgets(self._client)
+        self.tokens = groups.Tokens(self._client)
+        self.subscriptions = groups.Subscriptions(self._client)
+        self.channels = groups.Channels(self._client)
+        self.artifacts = groups.Artifacts(self._client)
+        self.workers = groups.Workers(self._client)
+        self.audit = groups.Audit(self._client)
 
     @overload
     def task(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Task[P, R]: ...
@@ -141,7 +141,7 @@ class App:
         self._hooks.failure.append(function)
         return function
 
-    async def client(self) -> Client:
+    async def _client(self) -> Client:
         """Return the client of the running event loop."""
         loop = asyncio.get_running_loop()
         self._forget_closed_loops()
@@ -154,7 +154,7 @@ class App:
                 self._clients.pop(loop, None)  # the next call tries again
             raise
 
-    def connect_by(self, connect: Callable[[], Awaitable[Client]]) -> Callable[[], Awaitable[Client]]:
+    def _connect_by(self, connect: Callable[[], Awaitable[Client]]) -> Callable[[], Awaitable[Client]]:
         """Replace how clients are created, and return the previous function."""
         before, self._connect = self._connect, connect
         self._clients.clear()
@@ -162,11 +162,11 @@ class App:
 
     def job(self, job_id: str) -> JobHandle[Any]:
         """Return a handle for a job by its ID."""
-        return JobHandle(job_id, self.client)
+        return JobHandle(job_id, self._client)
 
     async def me(self) -> Caller:
         """Return the authenticated caller and its roles."""
-        return value_of(Caller, await (await self.client()).me())
+        return value_of(Caller, await (await self._client()).me())
 
     def agent(
         self,
@@ -238,7 +238,7 @@ class App:
         """
         text = None if payload is None else serialization.encode(payload)
         seconds = retain.total_seconds() if isinstance(retain, timedelta) else retain
-        client = await self.client()
+        client = await self._client()
         return value_of(Published, await client.jobs.publish(topic, text, id=id, retain_seconds=seconds))
 
     publish_sync = sync_version(publish)
@@ -249,14 +249,14 @@ class App:
         An agent, limit, budget or schedule that is registered with other values is not changed, but returned;
         `overwrite` replaces it.
         """
-        client = await self.client()
+        client = await self._client()
         for task in self.tasks.values():
             await client.types.set(task.name, **task.definition())
         return await self._register_declared(overwrite=overwrite)
 
     async def _register_declared(self, *, overwrite: bool = False) -> list[Disagreement]:
         """Register all declared objects. Types are left out: they change which payloads are accepted."""
-        client = await self.client()
+        client = await self._client()
         found = await self._register_on(client, overwrite=overwrite)
         found += [
             await register_schedule(client, self.tasks[name], cron, overwrite=overwrite)
@@ -284,7 +284,7 @@ class App:
     close_sync = sync_version(close)
 
     async def __aenter__(self) -> Self:
-        await self.client()
+        await self._client()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -335,7 +335,7 @@ class Declare:
             )
         if self._schedule is not None:
             try:
-                task.request((), {})
+                task._request((), {})
             except (TypeError, Invalid) as error:
                 raise TypeError(f"{name} has a schedule, which enqueues it without arguments: {error}") from None
             self._app._schedules[task.name] = self._schedule

@@ -851,7 +851,7 @@ class Context:
         key = self._child_keys.next(name)
         if not task.has_key:
             fields["idempotency_key"] = key
-        return task.request(args, kwargs, number, **fields)
+        return task._request(args, kwargs, number, **fields)
 
     async def _enqueue_child(self, task: Task[..., R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Child[R]:
         """Enqueue a child for `task.enqueue()`, which passes every named argument to the task."""

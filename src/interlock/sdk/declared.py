@@ -133,7 +133,7 @@ async def register_schedule(
 ) -> Disagreement | None:
     """Register the schedule of a task, under the name of the task, if it is absent; else compare it."""
     request = ScheduleRequest(
-        job=task.request((), {}), cron=cron.expression, timezone=cron.timezone, overlap=Overlap(cron.overlap),
+        job=task._request((), {}), cron=cron.expression, timezone=cron.timezone, overlap=Overlap(cron.overlap),
         catch_up=CatchUp(cron.catch_up), jitter_seconds=in_seconds(cron.jitter) or 0, starts_at=cron.starts_at,
         ends_at=cron.ends_at,
     )  # fmt: skip

@@ -73,7 +73,7 @@ class Item:
     release_sync = sync_version(release)
 
     async def _settle(self, order: Finish) -> None:
-        (answer,) = await (await self._queue.client()).work.finishes([order])
+        (answer,) = await (await self._queue._client()).work.finishes([order])
         if isinstance(answer, Rejected):
             if isinstance(answer.error, (Conflict, NotFound)):
                 self.is_lost = self.is_lost or not self.is_settled
@@ -86,7 +86,7 @@ class Item:
         return background_loop()
 
 
-class Popped:
+class ConsumedItem:
     """One item for one block, in `with` or `async with`: acknowledged at its end, failed if it raises.
 
     A block that is interrupted (cancelled, or by a signal) releases its item.
@@ -150,7 +150,7 @@ class Queue:
 
     async def push_many(self, payloads: Iterable[Any], **options: Unpack[Options]) -> list[str]:
         """Enqueue values in batches of 1000; each batch is all or none."""
-        client, fields = await self.client(), request_fields(options)
+        client, fields = await self._client(), request_fields(options)
         texts = [msgspec.Raw(serialization.encode_call(payload).encode()) for payload in payloads]
         requests = [JobRequest(type=self.type, payload=text, **fields) for text in texts]
         ids: list[str] = []
@@ -167,7 +167,7 @@ class Queue:
         """Return up to `limit` due items, at most 100, as soon as there is one."""
         if not 1 <= limit <= MAX_POPPED:  # same limit for every client: a local client would accept more
             raise Invalid(f"limit must be from 1 to {MAX_POPPED}", pointer="/limit")
-        client = await self.client()
+        client = await self._client()
         client.start_maintenance()
         seconds = in_seconds(wait)
         deadline = None if seconds is None else time.monotonic() + seconds
@@ -177,14 +177,14 @@ class Queue:
             if items or (deadline is not None and time.monotonic() >= deadline):
                 return items
 
-    def consume(self, *, wait: float | timedelta | None = 0.0) -> Popped:
+    def consume(self, *, wait: float | timedelta | None = 0.0) -> ConsumedItem:
         """Return one item for a block: `async with queue.consume() as item`, or `with` in synchronous code."""
-        return Popped(self, wait)
+        return ConsumedItem(self, wait)
 
     async def size(self) -> int:
         """Return the number of waiting values, due or not, without popped ones."""
         try:
-            stats = await (await self.client()).queues.get(self.type)
+            stats = await (await self._client()).queues.get(self.type)
         except NotFound:
             return 0
         return stats.ready + stats.delayed + stats.blocked
@@ -195,9 +195,9 @@ class Queue:
     pop_many_sync = sync_version(pop_many)
     size_sync = sync_version(size)
 
-    async def client(self) -> Client:
+    async def _client(self) -> Client:
         """The client of the running event loop."""
-        return await self._app.client()
+        return await self._app._client()
 
     async def _pop(self, client: Client, limit: int, wait_seconds: float) -> list[Item]:
         while self._unsure:

@@ -64,7 +64,7 @@ class Options(TypedDict, total=False):
 class Connected(Protocol):
     """An object that provides the client of tasks."""
 
-    async def client(self) -> Client: ...
+    async def _client(self) -> Client: ...
 
 
 class Task(Generic[P, R]):
@@ -149,12 +149,12 @@ class Task(Generic[P, R]):
 
     async def enqueue_detached(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Enqueue a job for this call, without a parent also inside a running task; a later run enqueues it again."""
-        (handle,) = await self._enqueue([self.request(args, kwargs)])
+        (handle,) = await self._enqueue([self._request(args, kwargs)])
         return handle
 
     async def enqueue_many_detached(self, calls: Iterable[Mapping[str, Any]]) -> list[JobHandle[R]]:
         """Enqueue a job for each call, without a parent also inside a running task."""
-        requests = [self.request((), call, number) for number, call in enumerate(calls)]
+        requests = [self._request((), call, number) for number, call in enumerate(calls)]
         handles: list[JobHandle[R]] = []
         for start in range(0, len(requests), BATCH_SIZE):
             handles += await self._enqueue(requests[start : start + BATCH_SIZE])
@@ -165,7 +165,7 @@ class Task(Generic[P, R]):
     enqueue_detached_sync = sync_version(enqueue_detached)
     enqueue_many_detached_sync = sync_version(enqueue_many_detached)
 
-    def request(
+    def _request(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], number: int | None = None, /, **fields: Any
     ) -> JobRequest:
         """Validate a call and return it as a job request; errors of a batch name the number of the call."""
@@ -180,7 +180,7 @@ class Task(Generic[P, R]):
             ) from None
         return JobRequest(type=self.name, payload=payload, **(self._fields | fields))
 
-    def handle(self, id: str, client: Callable[[], Awaitable[Client]], *, replayed: bool = False) -> JobHandle[R]:
+    def _handle(self, id: str, client: Callable[[], Awaitable[Client]], *, replayed: bool = False) -> JobHandle[R]:
         return JobHandle(id, client, self.signature.returns, replayed=replayed)
 
     def definition(self) -> dict[str, Any]:
@@ -193,9 +193,9 @@ class Task(Generic[P, R]):
         return {"schema": schema, "requires": self._fields.get("requires", ()), "defaults": defaults}
 
     async def _enqueue(self, requests: Sequence[JobRequest]) -> list[JobHandle[R]]:
-        client = await self._app.client()
+        client = await self._app._client()
         enqueued = await client.jobs.enqueue(requests, within=self._within)
-        return [self.handle(one.id, self._app.client, replayed=one.replayed) for one in enqueued]
+        return [self._handle(one.id, self._app._client, replayed=one.replayed) for one in enqueued]
 
     def _parent(self) -> Context | None:
         """Return the context of the running task if a new job is its child, else None."""

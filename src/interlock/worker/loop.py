@@ -124,7 +124,7 @@ class Worker:
         """Connect to the queue, retrying if `patiently`; return None if the worker is stopped first."""
         reconnect = Reconnect(self._log, "connecting")
         while not self._stopping:
-            self._asking = connecting = asyncio.create_task(self._app.client())
+            self._asking = connecting = asyncio.create_task(self._app._client())
             try:
                 return await connecting
             except asyncio.CancelledError:
