@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 from textwrap import fill
 from types import ModuleType
@@ -52,7 +53,7 @@ def render() -> str:
 def _wrapped(line: str) -> str:
     if len(line) <= WIDTH or line.startswith(("|", "#")):
         return line
-    indent = "  " if line.startswith("- ") else ""
+    indent = "  " if line.startswith("- ") else " " * 8 if line.startswith(" " * 4) else ""
     return fill(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
@@ -66,6 +67,8 @@ def _class(name: str, kind: type) -> Iterator[str]:
         and not issubclass(kind, interlock.Error)
     ):
         yield f"    {_signature(kind.__init__, name.rpartition('.')[2])}\n"
+    if issubclass(kind, Enum):
+        yield "Values: " + ", ".join(f"`{member.value}`" for member in kind) + ".\n"
     if rows := list(_members(kind)):
         yield "\n".join(rows) + "\n"
 
@@ -87,18 +90,22 @@ def _function(name: str, function: Any) -> Iterator[str]:
     yield f"{_given(function)}\n"
 
 
-def _members(kind: type) -> Iterator[str]:
+def entries_of(kind: type) -> Iterator[tuple[str, Any]]:
+    """The members of a class that the page describes."""
     hidden = INSIDE.get(kind.__name__, set())
-    found = dict(inspect.getmembers_static(kind))
-    for name, member in found.items():
-        if name.startswith("_") or name.endswith("_sync") or name in hidden or not _is_ours(kind, name):
-            continue
+    for name, member in inspect.getmembers_static(kind):
+        if not (name.startswith("_") or name.endswith("_sync") or name in hidden) and _is_ours(kind, name):
+            yield name, member
+
+
+def _members(kind: type) -> Iterator[str]:
+    for name, member in entries_of(kind):
         if isinstance(member, property) or inspect.ismemberdescriptor(member):
             given = _given(member) if isinstance(member, property) else ""
             yield f"- `{name}`" + (f": {given}" if given else "")
         elif inspect.isfunction(member):
             verb = "async " if inspect.iscoroutinefunction(member) else ""
-            twin = "\\*" if f"{name}_sync" in found else ""
+            twin = "\\*" if hasattr(kind, f"{name}_sync") else ""
             yield f"- `{verb}{_signature(member, name)}`{twin}: {_given(member)}"
 
 

@@ -33,6 +33,8 @@ RISKS: Final = ("low", "medium", "high", "critical")
 
 
 class ApprovalStatus(StrEnum):
+    """The status of an approval. Void: its job ended, or its deadline passed, before a decision."""
+
     OPEN = "open"
     APPROVED = "approved"
     DENIED = "denied"
@@ -41,6 +43,8 @@ class ApprovalStatus(StrEnum):
 
 
 class Decision(StrEnum):
+    """The decision on an approval, or one vote."""
+
     APPROVE = "approve"
     DENY = "deny"
 

@@ -7,6 +7,8 @@ from typing import Final
 
 
 class Status(StrEnum):
+    """The status of a job. The last four are terminal."""
+
     QUEUED = "queued"
     RETRY = "retry"
     WAITING_FOR_APPROVAL = "waiting_for_approval"

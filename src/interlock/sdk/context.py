@@ -143,6 +143,7 @@ class Context:
 
     @property
     def id(self) -> str:
+        """The ID of the job."""
         return self._job.id
 
     @property

@@ -51,6 +51,7 @@ class ApprovalResult(msgspec.Struct, frozen=True):
 
     @property
     def denied(self) -> bool:
+        """Whether the request was denied, or the question declined."""
         return not self.approved
 
 
