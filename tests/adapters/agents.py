@@ -21,11 +21,20 @@ from tests.support.eventually import RETRY_SECONDS
 MODES: Final = ("legacy", "auto")  # with a handshake, as most clients of today, and without
 ALL_ROLES: Final = {"enqueue_job", "run_job", "get_job", "list_jobs", "wait_for_job", "cancel_job", "explain_job", "list_approvals", "list_events",
                     "list_history", "read_stream", "send_message", "publish_message", "list_messages", "redrive_job", "run_job_now", "acknowledge_job",
+                    "edit_job", "list_effects",
                     "queue_stats", "list_limits", "get_artifact"}  # fmt: skip
 WORKERS: Final = {"claim_job", "heartbeat_job", "checkpoint_job", "save_step", "begin_effect", "settle_effect", "write_stream", "release_job", "complete_job",
                   "fail_job", "request_approval"}  # fmt: skip
 # Of a job that is held, or of its tree.
-LEASED: Final = {"get_job", "wait_for_job", "get_artifact", "read_stream", "list_messages", "send_message"}
+LEASED: Final = {
+    "get_job",
+    "wait_for_job",
+    "get_artifact",
+    "read_stream",
+    "list_messages",
+    "send_message",
+    "list_effects",
+}
 
 
 class Agent:

@@ -196,6 +196,39 @@ async def test_an_operator_reads_counts_and_reasons_and_cancels(api: Api) -> Non
         assert (ended["status"], ended["cancel_reason"]) == ("cancelled", "not needed")
 
 
+async def test_an_operator_postpones_a_job_runs_it_now_and_acknowledges_its_failure(api: Api) -> None:
+    job = await api.enqueue(type="slow")
+    async with agent(api) as someone:
+        later = await someone.does("edit_job", job_id=job["id"], run_at="2099-01-01T00:00:00Z", priority=7)
+        assert (later["location"], later["priority"]) == ("delayed", 7)
+        assert (await someone.does("run_job_now", job_id=job["id"]))["location"] == "ready"
+        leased = await someone.claims()
+        await someone.is_rejected("edit_job", 409, "not_editable", job_id=job["id"], priority=1)
+        await someone.does("fail_job", **lease(leased), error={"message": "no"}, retryable=False)
+        (waiting,) = (await someone.does("list_jobs", attention=True))["items"]
+        assert waiting["id"] == job["id"]
+        seen = await someone.does("acknowledge_job", job_id=job["id"], comment="known")
+        assert seen["acknowledged_by"]
+        assert (await someone.does("list_jobs", attention=True))["items"] == []
+
+
+async def test_a_worker_records_an_effect_and_its_outcome_which_readers_list(api: Api) -> None:
+    async with agent(api) as someone:
+        made = await someone.does("enqueue_job", type="shop")
+        job = await someone.claims()
+        begun = await someone.does("begin_effect", **lease(job), name="charge", occurrence=1, key="order-7")
+        assert (begun["state"], begun["key"], begun["attempt"]) == ("started", "order-7", 1)
+        assert await someone.does("begin_effect", **lease(job), name="charge", occurrence=1, key="order-7") == begun
+        done = await someone.does(
+            "settle_effect", **lease(job), name="charge", occurrence=1, state="done", result={"receipt": 3}
+        )
+        assert (done["state"], done["result"]) == ("done", {"receipt": 3})
+        await someone.is_rejected(
+            "settle_effect", 409, "effect_conflict", **lease(job), name="charge", occurrence=1, state="not_done"
+        )
+        assert (await someone.does("list_effects", job_id=made["id"]))["items"] == [done]
+
+
 async def test_a_failure_is_retried_until_it_is_final(api: Api) -> None:
     async with agent(api) as worker:
         await worker.does("enqueue_job", type="flaky", max_attempts=2)

@@ -74,7 +74,7 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
     "retryable": "whether to retry",
     "risk": "how much is at stake, in a word",
     "schema": "JSON Schema of data that the approver may give",
-    "search": "an ID, its last 8 or more characters, or an idempotency key",
+    "search": "an ID, its last 8 or more characters, an idempotency key, or text",
     "seq": "number of this checkpoint, higher than the last",
     "stale_seconds": "only running jobs without a heartbeat for so long",
     "state": "done or not_done",

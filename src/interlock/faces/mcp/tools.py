@@ -341,12 +341,22 @@ TOOLS: Final[Sequence[Tool]] = (
         "one without a worker, call release_job with message.",
     ),
     _tool(
+        "list_effects", effects.list_effects, "List effects",
+        "List the recorded external side effects of a job with their state: started, done or not_done. Started without "
+        "a running attempt means that the outcome is unknown.",
+    ),
+    _tool(
         "list_history", jobs.list_history, "List history",
         "List every transition of a job, oldest first: from, to, actor, attempt, reason and time.",
     ),
     _tool(
         "run_job_now", jobs.run_now, "Run a job now",
         "Make a queued or retrying job due now.",
+    ),
+    _tool(
+        "edit_job", jobs.edit_job, "Edit a job",
+        "Change a queued or retrying job: priority, deadline, max_attempts, tags, or run_at to postpone it. Arguments "
+        "that are not given stay as they are.",
     ),
     _tool(
         "acknowledge_job", jobs.acknowledge, "Acknowledge a job",
