@@ -30,10 +30,11 @@ def test_every_public_name_and_each_of_its_methods_has_a_docstring(name: str) ->
         assert [n for n, one in methods if not one.__doc__] == []
 
 
-def test_the_page_has_every_value_of_an_enum_and_keeps_long_signatures_in_their_block() -> None:
+def test_the_page_has_the_values_of_enums_and_the_tree_of_errors_and_keeps_long_signatures_in_their_block() -> None:
     page = PAGE.read_text()
     enums = [kind for name in interlock.__all__ if inspect.isclass(kind := getattr(interlock, name))]
     for kind in enums:
         if issubclass(kind, Enum):
             assert f"`{list(kind)[-1].value}`." in page, kind
+    assert all(f"── {name} " in page for name in ("LeaseLost", "LimitReached", "AlreadyFinished"))
     assert re.findall(r"\n    [^\n]+\n[^\s\n][^\n]*", page) == []

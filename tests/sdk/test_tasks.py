@@ -335,8 +335,8 @@ def test_a_lease_too_short_for_heartbeats_is_rejected_at_declaration(
         app.task(lease=wrong)(bare)
     with pytest.raises(kind, match="lease"):
         app.task(bare).options(lease=wrong)
-    assert app.task(name="longest", lease=3600)(bare).lease_seconds == 3600
-    assert app.task(name="a span", lease=timedelta(minutes=1))(bare).lease_seconds == 60
+    assert app.task(name="longest", lease=3600)(bare)._lease_seconds == 3600
+    assert app.task(name="a span", lease=timedelta(minutes=1))(bare)._lease_seconds == 60
 
 
 async def test_an_agent_may_be_a_dict_and_an_option_of_none_is_unset(app: StoreApp) -> None:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from textwrap import fill
+from textwrap import fill, indent
 from types import ModuleType
 from typing import Any, Final
 
@@ -51,7 +51,7 @@ def render() -> str:
 
 
 def _wrapped(line: str) -> str:
-    if len(line) <= WIDTH or line.startswith(("|", "#")):
+    if len(line) <= WIDTH or line.startswith(("|", "#", "    │", "    ├")):
         return line
     indent = "  " if line.startswith("- ") else " " * 8 if line.startswith(" " * 4) else ""
     return fill(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
@@ -79,7 +79,10 @@ def _entry(name: str, kind: Any) -> Iterator[str]:
 
 def _module(name: str, module: ModuleType) -> Iterator[str]:
     yield f"## `{name}`\n"
-    yield f"{_given(module).split('Error ├')[0].strip()}\n"
+    about, _, tree = (module.__doc__ or "").strip().partition("\n\n")
+    yield f"{about}\n"
+    if tree:
+        yield f"{indent(tree, ' ' * 4)}\n"
     for member in getattr(module, "__all__", ()):
         yield from _function(f"{name}.{member}", getattr(module, member))
 

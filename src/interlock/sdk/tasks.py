@@ -104,7 +104,7 @@ class Task(Generic[P, R]):
         return f"Task({self.name!r})"
 
     @property
-    def lease_seconds(self) -> float | None:
+    def _lease_seconds(self) -> float | None:
         """The lease duration in seconds; None leaves it to the worker."""
         return in_seconds(self._options.get("lease"))
 
@@ -187,8 +187,8 @@ class Task(Generic[P, R]):
         """Return the type of this task for registration: payload schema, required capabilities and defaults."""
         kept = {"max_attempts", "backoff", "timeout_seconds", "priority"}
         defaults: dict[str, Any] = {name: value for name, value in self._fields.items() if name in kept}
-        if self.lease_seconds is not None:
-            defaults["lease_seconds"] = self.lease_seconds
+        if self._lease_seconds is not None:
+            defaults["lease_seconds"] = self._lease_seconds
         schema = json.dumps(self.signature.schema(), ensure_ascii=False, separators=(",", ":"))
         return {"schema": schema, "requires": self._fields.get("requires", ()), "defaults": defaults}
 

@@ -467,7 +467,7 @@ def _at_least(what: str, value: N, least: int) -> N:
 
 def _shortest_lease(tasks: Iterable[Any], lease_seconds: float) -> float:
     """Return the shortest lease: all runs send heartbeats together, and each asks for its task's lease."""
-    asked: list[float] = [task.lease_seconds for task in tasks if task.lease_seconds is not None]
+    asked: list[float] = [task._lease_seconds for task in tasks if task._lease_seconds is not None]
     return _at_least("lease", min([lease_seconds, *asked]), 1)
 
 

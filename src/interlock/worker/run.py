@@ -87,7 +87,7 @@ class Run:
         """Return a heartbeat with the events that the task has emitted since the last one."""
         events = self.context._take_events() if self.context is not None else ()
         used = self.context._usage_so_far() if self.context is not None else None
-        return Heartbeat(*self.holder, self.task.lease_seconds, None, events, used)
+        return Heartbeat(*self.holder, self.task._lease_seconds, None, events, used)
 
     def is_at_work(self) -> bool:
         """Return whether this run is the current asyncio task, as opposed to a caller that closes its coroutine."""
