@@ -98,6 +98,16 @@ def plain(prompt: str, words: list[str]) -> None:
             for _ in range(1600):
                 os.write(1, b"x" * 65536)
             print("\nlast line")
+        case "nearly":  # a secret where an event is cut
+            print("x" * 995 + os.environ["KEY"])
+            print("x" * 495 + os.environ["KEY"], file=sys.stderr)
+            sys.exit(1)
+        case "used":
+            Path(os.environ["INTERLOCK_JOB_USAGE"]).write_text('{"usd": 0.25, "tokens": 7, "other": "x", "bad": -1}')
+            print(os.environ.get("INTERLOCK_JOB_MAX_USD"))
+        case "names":  # of which two are not valid for artifacts
+            for file in (b"good", b"\xff", b"tab\there"):
+                Path("artifacts", os.fsdecode(file)).write_text("content")
         case "arguments":
             print(json.dumps(words))
         case "tree":  # a child in its own session, whose parent has ended, and children that fork on

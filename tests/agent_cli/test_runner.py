@@ -16,6 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from interlock.agent_cli import claude_hook
+from interlock.agent_cli.adapter import JsonLines
 from interlock.agent_cli.process import MARK
 from interlock.agent_cli.runner import AgentOptions, declare
 from interlock.client.port import JobRequest
@@ -42,7 +44,8 @@ class Rig:
 
     def declare(self, adapter: Any, *words: str, **options: Any) -> None:
         command = (sys.executable, FAKE, adapter, *words)
-        declare(self.app, "agent", AgentOptions(adapter, command, work_dir=self.directory, keep="always", **options))
+        given = {"work_dir": self.directory, "keep": "always", **options}
+        declare(self.app, "agent", AgentOptions(adapter, command, **given))
 
     async def enqueue(self, payload: Any, **fields: Any) -> str:
         client = await self.app._client()
@@ -137,6 +140,18 @@ async def test_a_used_up_quota_holds_the_limit_that_the_job_names(rig: Rig, name
     assert 3000 < (held - job.updated_at) / 1_000_000 < 3700
 
 
+async def test_a_used_up_quota_holds_only_the_key_that_the_job_names(rig: Rig) -> None:
+    limits = (await rig.app._client()).limits
+    await limits.set("provider", LimitRequest(concurrency=5, keyed=True))
+    rig.declare("claude")
+    job = await rig.run("quota", limits=[LimitUse(name="provider", key="team-a")])
+    assert (job.status, job.attempt, job.releases) == (Status.QUEUED, 1, 0)
+    held = {bucket.key: bucket.held_until for bucket in await limits.keys("provider")}
+    assert (held["team-a"] is not None, set(held)) == (True, {"team-a"})
+    other = await rig.run("hello", limits=[LimitUse(name="provider", key="team-b")])
+    assert result(other) == "done: hello"
+
+
 async def test_a_job_that_does_not_name_the_limit_is_only_released(rig: Rig) -> None:
     limits = (await rig.app._client()).limits
     await limits.set("provider", LimitRequest(concurrency=5))
@@ -168,25 +183,33 @@ async def streamed(rig: Rig, job: Job) -> list[Any]:
     return found
 
 
+def git(repository: Path, *words: str) -> str:
+    command = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@example.org", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def repository_at(place: Path, hook: str = "") -> Path:
+    """A repository with one commit and a hook that runs after a checkout."""
+    place.mkdir()
+    git(place, "init", "-q", "-b", "main")
+    (place / "README").write_text("read me")
+    git(place, "add", "README")
+    git(place, "commit", "-qm", "begin")
+    if hook:
+        file = place / ".git" / "hooks" / "post-checkout"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"#!/bin/sh\n{hook}\n")
+        file.chmod(0o755)
+    return place
+
+
 async def test_each_job_has_a_worktree_and_a_branch_that_stays(rig: Rig, tmp_path: Path) -> None:
-    repository = tmp_path / "repository"
-
-    def git(*words: str) -> str:
-        name = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-        return subprocess.run(
-            ["git", "-C", str(repository), *name, *words], check=True, capture_output=True, text=True
-        ).stdout
-
-    repository.mkdir()
-    git("init", "-q", "-b", "main")
-    (repository / "README").write_text("read me")
-    git("add", "README")
-    git("commit", "-qm", "begin")
+    repository = repository_at(tmp_path / "repository")
     rig.declare("plain", repository=repository)
     first, second = await rig.run("commit"), await rig.run("commit")
     assert result(first) == result(second) == "read me"
     for job in (first, second):
-        assert git("show", f"interlock/{job.id}:made.txt") == "made"
+        assert git(repository, "show", f"interlock/{job.id}:made.txt") == "made"
         (file,) = await rig.app.engine.artifacts.list(TENANT, job.id)
         assert file.name == "log.txt"
     assert not (repository / "made.txt").exists()
@@ -312,6 +335,92 @@ async def test_a_secret_of_the_command_is_masked_in_every_form(rig: Rig, action:
         assert json.dumps(line)[1:-1] not in kept
 
 
+async def test_a_secret_is_masked_where_a_message_is_cut(rig: Rig) -> None:
+    rig.declare("plain", environment={"KEY": "secret-of-the-command"})
+    kept = await everything_kept(rig, await rig.run("nearly", max_attempts=1))
+    assert "***" in kept
+    assert "secr" not in kept
+
+
+async def test_hooks_of_a_repository_see_no_secret_of_the_worker(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INTERLOCK_TOKEN", "secret-of-the-worker")
+    rig.declare("plain", repository=repository_at(tmp_path / "repository", f"env > {tmp_path}/seen"))
+    result(await rig.run("commit"))
+    assert "secret-of-the-worker" not in (tmp_path / "seen").read_text()
+
+
+async def test_a_worktree_that_was_half_made_is_made_again(rig: Rig, tmp_path: Path) -> None:
+    """A worker that is killed by a hook of the repository while git makes the worktree."""
+    repository = repository_at(tmp_path / "repository", "rm README; kill -9 $PPID")
+    rig.declare("plain", repository=repository)
+    id = await rig.enqueue("commit")
+    await rig.app.drain()
+    assert (await rig.app.job(id)).status == Status.RETRY
+    (repository / ".git" / "hooks" / "post-checkout").unlink()
+    await (await rig.app._client()).jobs.run_now(id)
+    await rig.app.drain()
+    assert result(await rig.app.job(id)) == "read me"
+
+
+async def test_the_payload_reaches_the_command_as_it_was_sent(rig: Rig) -> None:
+    client = await rig.app._client()
+    payload = '{"prompt":"environment","large":1e400,"exact":0.1000000000000000055511}'
+    rig.declare("plain", "{large}", "{prompt}", "{exact}")
+    (made,) = await client.jobs.enqueue([JobRequest(type="agent", payload=msgspec.Raw(payload.encode()))])
+    await rig.app.drain()
+    shown = json.loads(result(await rig.app.job(made.id)))
+    assert shown["INTERLOCK_JOB_PAYLOAD_JSON"] == payload
+    assert (rig.directory / made.id / "payload.json").read_text() == payload
+    long = await rig.run({"prompt": "environment", "text": "x" * 70_000})
+    assert "INTERLOCK_JOB_PAYLOAD_JSON" not in json.loads(result(long))
+    assert len(rig.payload(long.id)["text"]) == 70_000
+
+
+async def test_the_prompt_may_be_an_argument(rig: Rig) -> None:
+    rig.declare("plain", "--message={prompt}", "{text}", prompt="arguments")
+    assert json.loads(result(await rig.run({"text": "a"}))) == ["--message=arguments", "a"]
+    job = await rig.run({"prompt": "arguments", "text": "x" * 200_000})
+    assert (job.status, json.loads(job.error or "{}")["kind"]) == (Status.FAILED, "invalid_payload")
+
+
+async def test_a_plain_command_reports_usage_and_sees_its_budget(rig: Rig) -> None:
+    rig.declare("plain")
+    job = await rig.run("used", budget={"usd": 2})
+    assert result(job) == "2.000000"
+    assert json.loads(job.usage or "{}") == {"usd": 0.25, "tokens": 7}
+
+
+async def test_a_file_that_cannot_be_attached_does_not_fail_the_run(rig: Rig) -> None:
+    rig.declare("plain")
+    job = await rig.run("names")
+    assert job.status == Status.SUCCEEDED
+    (file,) = await rig.app.engine.artifacts.list(TENANT, job.id)
+    assert file.name == "good"
+    events = await rig.app.engine.progress.events(TENANT, job.id)
+    assert [event.message for event in events] == ["artifact not attached"] * 2
+
+
+async def test_files_are_left_out_where_no_artifacts_are_configured(store: Store, tmp_path: Path) -> None:
+    rig = Rig(StoreApp(store), tmp_path / "jobs")
+    rig.declare("claude")
+    job = await rig.run("hello")
+    assert result(job) == "done: hello"
+    events = await rig.app.engine.progress.events(TENANT, job.id)
+    assert "artifact not attached" in [event.message for event in events]
+    await rig.app.close()
+
+
+@pytest.mark.parametrize("keep", ["always", "failed", "never"])
+@pytest.mark.parametrize(("prompt", "attempts"), [("arguments", 1), ("1", 1), ("65", 3), ("1", 3)])
+async def test_the_directory_of_a_job_is_kept_as_chosen(rig: Rig, keep: str, prompt: str, attempts: int) -> None:
+    rig.declare("plain", keep=keep)
+    job = await rig.run(prompt, max_attempts=attempts)
+    is_kept = keep == "always" or job.status == Status.RETRY or (keep == "failed" and job.status != Status.SUCCEEDED)
+    assert (rig.directory / job.id).exists() is is_kept
+
+
 @pytest.mark.parametrize(("prompt", "wanted"), [("bytes", "caf\ufffd \ufffd"), ("much", "last line")])
 async def test_output_that_is_not_text_or_very_long_is_read_in_bounded_memory(
     rig: Rig, prompt: str, wanted: str
@@ -407,6 +516,41 @@ def test_the_tree_ends_when_the_worker_is_killed_and_the_next_run_resumes(
     runs = [json.loads(line) for line in (directory / id / "work" / "runs.log").read_text().splitlines()]
     assert [run["resumed"] for run in runs] == [False, True]
     assert runs[0]["session"] == runs[1]["session"]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"idle_timeout": 0.0}, "--idle-timeout is 0"),
+        ({"adapter": "claude", "max_usd": -1.0}, "--max-usd is -1"),
+        ({"command": ["no-such-program"]}, "command 'no-such-program' is not found"),
+        ({"repository": Path("/")}, "worktree / is not a git repository"),
+    ],
+)
+def test_options_that_cannot_work_are_rejected_at_the_start(rig: Rig, options: dict[str, Any], reason: str) -> None:
+    given = {"adapter": "plain", "command": [sys.executable], **options}
+    with pytest.raises(ValueError, match=reason):
+        declare(rig.app, "agent", AgentOptions(**given))
+
+
+def test_a_line_with_many_beginnings_is_read_in_bounded_time() -> None:
+    """A cut line, as of a large tool result; tried in full from each beginning it would take minutes."""
+    lines = JsonLines()
+    assert lines.read('{"type":"user","content":[' + '{"type":"text"},' * 200_000) == []
+    assert lines.read('{"type":"result"}') == [{"type": "result"}]
+    assert len(lines.read('{"type":"assistant","x{"type":"result","y":[{"type":"z"}]}')) == 1
+    assert lines.read('":1}') == [{"type": "assistant", "x": 1}]
+
+
+@pytest.mark.parametrize("decisions", [None, "no JSON"])
+def test_a_hook_that_fails_denies_the_call(tmp_path: Path, decisions: str | None) -> None:
+    """With any other exit code than 2, claude runs the tool."""
+    if decisions is not None:
+        (tmp_path / "decisions").write_text(decisions)
+    command = [sys.executable, "-I", "-S", claude_hook.__file__, str(tmp_path / "decisions"), str(tmp_path / "calls")]
+    done = subprocess.run(command, input='{"tool_use_id": "t1"}', capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cannot be requested" in done.stderr
 
 
 @pytest.mark.parametrize("adapter", ["codex", "gemini", "plain"])

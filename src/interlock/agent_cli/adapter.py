@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from interlock.agent_cli.process import Exit
 
-MAX_MESSAGE_LENGTH: Final = 200_000
 UNSET: Final = object()
+NOT_RUN: Final = (126, 127)  # exit codes of a command that cannot be run
+MAX_INSERTED: Final = 1000  # places in a line at which another line may begin
+_DECODER: Final = json.JSONDecoder()
+_BEGIN: Final = re.compile(r'\{"type"')
 
 
 @dataclass(frozen=True)
@@ -90,29 +96,47 @@ class JsonLines:
         self._begun = ""
 
     def read(self, line: str) -> list[dict[str, Any]]:
+        line = line.rstrip()
         if (whole := _object(line)) is not None:
             return [whole]
         if self._begun and (joined := _object(self._begun + line)) is not None:
             self._begun = ""
             return [joined]
-        place = line.find('{"type"', 1)
-        while place > 0:
-            if (inner := _object(line[place:])) is not None:
+        for place in islice((found.start() for found in _BEGIN.finditer(line, 1)), MAX_INSERTED):
+            if (inner := _object(line, place)) is not None:
                 self._begun = line[:place]
                 return [inner]
-            place = line.find('{"type"', place + 1)
         self._begun = line if line.startswith("{") else ""
         return []
 
 
-def _object(line: str) -> dict[str, Any] | None:
-    if not line.startswith("{"):
+class JsonAdapter(ABC):
+    """An adapter of a command that writes JSON lines."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.session = setup.session
+        self.usage: dict[str, float] = {}
+        self.should_end = False
+        self._setup = setup
+        self._lines = JsonLines()
+
+    def read(self, line: str) -> list[Note]:
+        return [note for one in self._lines.read(line) for note in self._read(one)]
+
+    @abstractmethod
+    def _read(self, one: dict[str, Any]) -> list[Note]:
+        """Read one line; return what is worth an event."""
+
+
+def _object(line: str, start: int = 0) -> dict[str, Any] | None:
+    """Return the JSON object from `start` to the end of the line."""
+    if not line.startswith("{", start):
         return None
     try:
-        read = json.loads(line)
+        read, end = _DECODER.raw_decode(line, start)
     except (ValueError, RecursionError):
         return None
-    return read if isinstance(read, dict) else None
+    return read if end == len(line) else None
 
 
 def member(value: Any, *names: str) -> Any:
@@ -129,7 +153,7 @@ def number(value: Any) -> float:
 
 
 def text(value: Any) -> str:
-    return value[:MAX_MESSAGE_LENGTH] if isinstance(value, str) else ""
+    return value if isinstance(value, str) else ""
 
 
 def tokens(input: float, output: float, cached: float = 0) -> dict[str, float]:
@@ -141,4 +165,4 @@ def tokens(input: float, output: float, cached: float = 0) -> dict[str, float]:
 
 def last_line(errors: str) -> str:
     """Return the last line of standard error that is not blank."""
-    return next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "")[:500]
+    return next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "")

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from interlock.agent_cli import claude_hook
 from interlock.agent_cli.adapter import (
+    NOT_RUN,
     UNSET,
-    JsonLines,
+    JsonAdapter,
     Note,
     Outcome,
     Setup,
@@ -33,15 +34,11 @@ DECISIONS: Final = "decisions.json"
 CALLS: Final = "calls.jsonl"
 
 
-class Claude:
+class Claude(JsonAdapter):
     """One run of claude. A tool call that needs approval is deferred by a hook, which ends the process."""
 
     def __init__(self, setup: Setup) -> None:
-        self.session = setup.session
-        self.usage: dict[str, float] = {}
-        self.should_end = False
-        self._setup = setup
-        self._lines = JsonLines()
+        super().__init__(setup)
         self._result: dict[str, Any] = {}
         self._limited: Outcome | None = None
         self._seen: dict[str, dict[str, Any]] = {}  # usage by message, for a run without a result
@@ -66,9 +63,6 @@ class Claude:
         program = [sys.executable, "-I", "-S", str(Path(claude_hook.__file__)), str(decisions), str(calls)]
         hook = {"type": "command", "command": shlex.join(program)}
         return {"hooks": {"PreToolUse": [{"matcher": matcher, "hooks": [hook]}]}}
-
-    def read(self, line: str) -> list[Note]:
-        return [note for one in self._lines.read(line) for note in self._read(one)]
 
     def _read(self, one: dict[str, Any]) -> list[Note]:
         match one.get("type"), one.get("subtype"):
@@ -111,7 +105,7 @@ class Claude:
         notes = []
         for block in member(message, "content") or ():
             if member(block, "type") == "text" and text_of(block.get("text")).strip():
-                notes.append(Note(text_of(block["text"])[:1000]))
+                notes.append(Note(text_of(block["text"])))
             elif member(block, "type") == "tool_use":
                 notes.append(Note(f"tool {text_of(block.get('name'))}", payload={"input": block.get("input")}))
         return notes
@@ -125,7 +119,7 @@ class Claude:
             self.usage = _sum(map(_tokens, self._seen.values()))
             return self._limited or Outcome(
                 error=f"claude ended with {ended} and without a result: {last_line(errors)}",
-                is_permanent=ended.code in (126, 127),
+                is_permanent=ended.code in NOT_RUN,
             )
         if (deferred := member(result, "deferred_tool_use")) is not None:
             call = ToolCall(text_of(deferred.get("id")), text_of(deferred.get("name")), deferred.get("input"))
@@ -141,7 +135,7 @@ class Claude:
         if result.get("subtype") == "error_max_budget_usd":
             return Outcome(error="the budget of the run is spent", is_budget_spent=True)
         missing = "No conversation found" in f"{errors} {result.get('errors')}"
-        return Outcome(error=f"claude failed: {why[:500]}", is_session_missing=missing)
+        return Outcome(error=f"claude failed: {why}", is_session_missing=missing)
 
     def _asked(self) -> list[ToolCall]:
         """Return the tool calls that the hook has deferred."""

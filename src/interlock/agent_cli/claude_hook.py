@@ -1,6 +1,7 @@
 """A hook of claude that runs before a tool call: apply the decision about it, or defer it until there is one.
 
-A program without imports of ours: `python -I -S claude_hook.py DECISIONS CALLS`, with the call on standard input.
+A program without imports of ours: `python -I -S claude_hook.py DECISIONS CALLS`, with the call on standard input. If it
+fails, it exits with 2, which denies the call: with any other exit code claude would run it.
 """
 
 from __future__ import annotations
@@ -34,4 +35,8 @@ def main(decisions: Path, calls: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    try:
+        main(Path(sys.argv[1]), Path(sys.argv[2]))
+    except Exception as error:
+        print(f"an approval of this call cannot be requested: {error!r}", file=sys.stderr)
+        sys.exit(2)

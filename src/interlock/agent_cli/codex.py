@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from interlock.agent_cli.adapter import JsonLines, Note, Outcome, Setup, last_line, member, number, tokens
+from interlock.agent_cli.adapter import NOT_RUN, JsonAdapter, Note, Outcome, Setup, last_line, member, number, tokens
 from interlock.agent_cli.adapter import text as text_of
 from interlock.agent_cli.process import Exit
 
@@ -16,15 +16,11 @@ _IN: Final = re.compile(r"try again in ((?:\d+ (?:days?|hours?|minutes?|seconds?
 _LIMIT: Final = re.compile(r"usage limit|rate limit|\b429\b|too many requests|quota", re.I)
 
 
-class Codex:
+class Codex(JsonAdapter):
     """One run of codex."""
 
     def __init__(self, setup: Setup) -> None:
-        self.session = setup.session
-        self.usage: dict[str, float] = {}
-        self.should_end = False
-        self._setup = setup
-        self._lines = JsonLines()
+        super().__init__(setup)
         self._message, self._error, self._is_complete = "", "", False
 
     def command(self) -> list[str]:
@@ -33,9 +29,6 @@ class Codex:
         if given.schema is not None:
             made += ["--output-schema", str(given.schema)]
         return [*made, *(["resume", given.session] if given.session is not None else []), "-"]
-
-    def read(self, line: str) -> list[Note]:
-        return [note for one in self._lines.read(line) for note in self._read(one)]
 
     def _read(self, one: dict[str, Any]) -> list[Note]:
         match one.get("type"):
@@ -58,7 +51,7 @@ class Codex:
         match member(item, "type"):
             case "agent_message":
                 self._message = text_of(item.get("text"))
-                return [Note(self._message[:1000])] if self._message.strip() else []
+                return [Note(self._message)] if self._message.strip() else []
             case "command_execution":
                 payload = {"command": item.get("command"), "exit_code": item.get("exit_code")}
                 return [Note("tool command_execution", payload=payload)]
@@ -69,12 +62,11 @@ class Codex:
             return Outcome(self._message)
         why = self._error or last_line(errors) or str(ended)
         if _LIMIT.search(why):
-            return Outcome(error=why[:500], is_rate_limited=True, until=reset_time(why, datetime.now(UTC)))
+            return Outcome(error=why, is_rate_limited=True, until=reset_time(why, datetime.now(UTC)))
         missing = self._setup.session is not None and bool(
             re.search(r"no (rollout|thread|session) found", errors, re.I)
         )
-        permanent = ended.code in (126, 127)
-        return Outcome(error=f"codex failed: {why[:500]}", is_permanent=permanent, is_session_missing=missing)
+        return Outcome(error=f"codex failed: {why}", is_permanent=ended.code in NOT_RUN, is_session_missing=missing)
 
 
 def reset_time(text: str, now: datetime) -> datetime | None:

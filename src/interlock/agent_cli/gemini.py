@@ -6,8 +6,8 @@ import re
 from typing import Any, Final
 
 from interlock.agent_cli.adapter import (
-    MAX_MESSAGE_LENGTH,
-    JsonLines,
+    NOT_RUN,
+    JsonAdapter,
     Note,
     Outcome,
     Setup,
@@ -17,29 +17,22 @@ from interlock.agent_cli.adapter import (
     tokens,
 )
 from interlock.agent_cli.adapter import text as text_of
-from interlock.agent_cli.process import Exit
+from interlock.agent_cli.process import MAX_LINE_BYTES, Exit
 
 RATE_LIMITED: Final = 173
 _LIMIT: Final = re.compile(r"RESOURCE_EXHAUSTED|\b429\b|quota|rate limit", re.I)
 
 
-class Gemini:
+class Gemini(JsonAdapter):
     """One run of gemini."""
 
     def __init__(self, setup: Setup) -> None:
-        self.session = setup.session
-        self.usage: dict[str, float] = {}
-        self.should_end = False
-        self._setup = setup
-        self._lines = JsonLines()
+        super().__init__(setup)
         self._message, self._error, self._is_complete = "", "", False
 
     def command(self) -> list[str]:
         resumed = ["--resume", self._setup.session] if self._setup.session is not None else []
         return [*self._setup.command, "--output-format", "stream-json", "--skip-trust", *resumed]
-
-    def read(self, line: str) -> list[Note]:
-        return [note for one in self._lines.read(line) for note in self._read(one)]
 
     def _read(self, one: dict[str, Any]) -> list[Note]:
         match one.get("type"):
@@ -48,11 +41,11 @@ class Gemini:
                 return [Note("session started", payload={"session": self.session, "model": one.get("model")})]
             case "message" if one.get("role") == "assistant":
                 said = text_of(one.get("content"))
-                self._message = (self._message + said if one.get("delta") else said)[:MAX_MESSAGE_LENGTH]
+                self._message = (self._message + said if one.get("delta") else said)[:MAX_LINE_BYTES]
             case "tool_use":
                 said, self._message = self._message, ""  # the result is what follows the last tool
                 tool = Note(f"tool {text_of(one.get('tool_name'))}", payload={"input": one.get("parameters")})
-                return [*([Note(said[:1000])] if said.strip() else []), tool]
+                return [*([Note(said)] if said.strip() else []), tool]
             case "error":
                 self._error = text_of(one.get("message"))
             case "result":
@@ -69,10 +62,8 @@ class Gemini:
             return Outcome(self._message)
         why = self._error or last_line(errors) or str(ended)
         if ended.code == RATE_LIMITED or _LIMIT.search(why):
-            return Outcome(error=why[:500], is_rate_limited=True)
+            return Outcome(error=why, is_rate_limited=True)
         missing = self._setup.session is not None and bool(
             re.search(r"Error resuming session|session.*not found", errors, re.I)
         )
-        return Outcome(
-            error=f"gemini failed: {why[:500]}", is_permanent=ended.code in (126, 127), is_session_missing=missing
-        )
+        return Outcome(error=f"gemini failed: {why}", is_permanent=ended.code in NOT_RUN, is_session_missing=missing)

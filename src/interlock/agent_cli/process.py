@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,10 @@ CHUNK_BYTES: Final = 64 * 1024
 MAX_LINE_BYTES: Final = 4 * 1024 * 1024
 TAIL_BYTES: Final = 16 * 1024
 CUT: Final = b"[cut]"
+PASSED_ON: Final = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR")
+MARK: Final = "INTERLOCK_JOB_ID"  # the variable by which processes of a job are found
+KILLS: Final = 250  # of all processes of a job that has lost its supervisor
+KILL_SECONDS: Final = 0.02
 
 
 class Exit(NamedTuple):
@@ -33,6 +38,11 @@ class Exit(NamedTuple):
 
 class Idle(Exception):
     """A command has written nothing for too long."""
+
+
+def base_environment() -> dict[str, str]:
+    """Return the variables of the worker that its commands get: none that may hold a secret."""
+    return {name: value for name in PASSED_ON if (value := os.environ.get(name)) is not None}
 
 
 async def run_command(
@@ -101,9 +111,6 @@ async def run_command(
     return Exit(signal=int(signal.SIGKILL)), tail  # the supervisor itself was killed
 
 
-MARK: Final = "INTERLOCK_JOB_ID"
-
-
 async def _end(process: asyncio.subprocess.Process, orders: asyncio.StreamWriter, mark: str | None) -> None:
     """End the process tree and wait for that; without its supervisor, find its processes by their environment."""
     if process.returncode is None:
@@ -125,9 +132,16 @@ async def _discard(stream: asyncio.StreamReader) -> None:
             pass
 
 
-def end_marked(job_id: str) -> int:
-    """Kill processes that an earlier, killed worker of this machine has left for a job; return how many."""
-    mark, killed = f"{MARK}={job_id}".encode(), 0
+def end_marked(job_id: str) -> None:
+    """Kill processes that an earlier, killed worker of this machine has left for a job, and what they start."""
+    for _ in range(KILLS):
+        if not _kill_marked(f"{MARK}={job_id}".encode()):
+            return
+        time.sleep(KILL_SECONDS)
+
+
+def _kill_marked(mark: bytes) -> int:
+    killed = 0
     for entry in Path("/proc").iterdir() if sys.platform == "linux" else ():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue

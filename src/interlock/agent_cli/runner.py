@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import json
 import os
+import re
+import shutil
 import signal
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,10 +22,10 @@ from interlock.agent_cli.adapter import UNSET, Adapter, Note, Outcome, Setup, To
 from interlock.agent_cli.claude import Claude
 from interlock.agent_cli.codex import Codex
 from interlock.agent_cli.gemini import Gemini
-from interlock.agent_cli.plain import Plain
-from interlock.agent_cli.process import Exit, Idle, end_marked, run_command
+from interlock.agent_cli.plain import USAGE, Plain
+from interlock.agent_cli.process import Exit, Idle, base_environment, end_marked, run_command
 from interlock.agent_cli.work_directory import WorkDirectory, argument, prompt_of
-from interlock.errors import Error, Forbidden, TooLarge
+from interlock.errors import ArtifactsNotConfigured, Error, Forbidden, Invalid, TooLarge
 from interlock.sdk import serialization
 from interlock.sdk.app import App
 from interlock.sdk.context import Context
@@ -37,12 +39,16 @@ ADAPTERS: Final[Mapping[str, Callable[[Setup], Adapter]]] = {
 CUMULATIVE: Final = frozenset({"codex"})  # report the usage of the whole session, not of the run
 APPROVING: Final = frozenset({"claude"})
 CAPPED: Final = frozenset({"claude"})  # can end by themselves when a run has cost too much
-PASSED_ON: Final = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR")
 CONTINUE: Final = "Continue from where you left off."
 MAX_EVENTS: Final = 500  # of one run
+_PATTERN: Final = re.compile(r"[{/]")  # a path below the work directory, or a member of the payload
 OUTPUT: Final = "output"  # the stream with the lines of the standard output
 MAX_STREAM: Final = 4 * 1024 * 1024  # characters of one run
 MAX_STREAM_LINE: Final = 64 * 1024  # of the last line
+MAX_RESULT: Final = 200_000
+MAX_EVENT: Final = 1000
+MAX_ERROR: Final = 600
+MAX_PAYLOAD_VARIABLE: Final = 64 * 1024  # a longer payload is only in the file
 MIN_SECRET_LENGTH: Final = 8
 EARLIEST: Final = timedelta(seconds=5)
 LATEST: Final = timedelta(days=30)
@@ -84,6 +90,15 @@ def declare(app: App, type: str, options: AgentOptions) -> Task[..., Any]:
         raise ValueError(f"--approve-tools does not work with {options.adapter}: only with {', '.join(APPROVING)}")
     if options.max_usd is not None and options.adapter not in CAPPED:
         raise ValueError(f"--max-usd does not work with {options.adapter}: only with {', '.join(CAPPED)}")
+    if options.idle_timeout is not None and not options.idle_timeout > 0:
+        raise ValueError(f"--idle-timeout is {options.idle_timeout:g}: expected more than 0 seconds")
+    if options.max_usd is not None and not options.max_usd > 0:
+        raise ValueError(f"--max-usd is {options.max_usd:g}: expected more than 0")
+    program, path = options.command[0], options.environment.get("PATH", os.environ.get("PATH"))
+    if not _PATTERN.search(program) and shutil.which(program, path=path) is None:
+        raise ValueError(f"command {program!r} is not found: install it, or write its path")
+    if options.repository is not None:
+        WorkDirectory.check(options.repository)
     validator = None if options.schema is None else _validator(options.schema)
 
     async def agent(ctx: Context, payload: Any = None) -> Any:
@@ -100,6 +115,7 @@ class AgentRun:
     def __init__(self, ctx: Context, payload: Any, options: AgentOptions, validator: Any) -> None:
         self._ctx, self._payload, self._options, self._validator = ctx, payload, options, validator
         self._saved: dict[str, Any] = ctx.checkpoint if isinstance(ctx.checkpoint, dict) else {}
+        self._text = ctx._job.payload or "null"  # as it was sent: numbers keep all their digits
         self._place = WorkDirectory(options.work_dir, ctx.id, options.repository)
         self._secrets = _written_forms(options.environment.values())
         self._is_capped_by_budget = False  # the cost of this run is bounded by a budget of the job, not by the option
@@ -107,17 +123,22 @@ class AgentRun:
 
     async def run(self) -> Any:
         await asyncio.to_thread(end_marked, self._ctx.id)
-        await asyncio.to_thread(self._place.prepare, self._payload)
+        await asyncio.to_thread(self._place.prepare, self._text)
         keep = self._options.keep
         try:
             result = await self._result()
-        except Fail:
-            if keep == "never":
-                await asyncio.to_thread(self._place.remove)
+        except (Exception, asyncio.CancelledError) as error:
+            if keep == "never" and self._ends_job(error):
+                await asyncio.shield(asyncio.to_thread(self._place.remove))
             raise
         if keep != "always":
             await asyncio.to_thread(self._place.remove)
         return result
+
+    def _ends_job(self, error: BaseException) -> bool:
+        if isinstance(error, asyncio.CancelledError):
+            return self._ctx.cancelled
+        return isinstance(error, Fail) or self._ctx.attempt >= self._ctx.job.max_attempts
 
     async def _result(self) -> Any:
         outcome = await self._attempt()
@@ -136,16 +157,19 @@ class AgentRun:
         if outcome.is_budget_spent:
             raise BudgetExceeded(self._ctx.id) if self._is_capped_by_budget else self._budget_is_spent()
         if outcome.error is not None:
-            raise (Fail if outcome.is_permanent else Retry)(self._masked(outcome.error))
+            raise (Fail if outcome.is_permanent else Retry)(self._masked(outcome.error)[:MAX_ERROR])
         return self._checked(outcome)
 
     async def _attempt(self) -> Outcome:
         options, session = self._options, self._saved.get("session")
         decisions = await self._decision() if self._saved.get("pending") else {}
         new_session = str(uuid.uuid4())
+        first_prompt = prompt_of(self._payload, self._text, options.prompt)
+        max_usd = await self._left()
         setup = Setup(
-            [argument(one, self._payload) for one in options.command], self._place.path, session, new_session,
-            options.schema.absolute() if options.schema else None, options.approve_tools, await self._left(), decisions,
+            [argument(one, self._payload, first_prompt) for one in options.command], self._place.path, session,
+            new_session, options.schema.absolute() if options.schema else None, options.approve_tools, max_usd,
+            decisions,
         )  # fmt: skip
         adapter = ADAPTERS[options.adapter](setup)
         command = adapter.command()
@@ -153,7 +177,7 @@ class AgentRun:
             self._saved["session"] = adapter.session
             await self._ctx.save_checkpoint(self._saved)
         # A deferred call continues by itself; a prompt would add a turn.
-        prompt = "" if decisions else CONTINUE if session else prompt_of(self._payload, options.prompt)
+        prompt = "" if decisions else CONTINUE if session else first_prompt
         self._place.prompt_file.write_text(prompt, errors="replace")
 
         async def on_line(line: str) -> bool:
@@ -167,8 +191,8 @@ class AgentRun:
 
         try:
             ended, errors = await run_command(
-                command, directory=self._place.work, stdin=self._place.prompt_file, environment=self._environment(),
-                idle_seconds=options.idle_timeout, on_line=on_line,
+                command, directory=self._place.work, stdin=self._place.prompt_file,
+                environment=self._environment(max_usd), idle_seconds=options.idle_timeout, on_line=on_line,
             )  # fmt: skip
         except Idle as error:
             adapter.outcome(Exit(signal=int(signal.SIGKILL)), "")  # counts what was used until then
@@ -202,7 +226,7 @@ class AgentRun:
         delay = timedelta(seconds=self._options.rate_limit_delay)
         if outcome.until is not None:  # as a delay: the clock of the database may differ
             delay = outcome.until - datetime.now(UTC)
-        delay, reason = min(max(delay, EARLIEST), LATEST), self._masked(outcome.error or "")
+        delay, reason = min(max(delay, EARLIEST), LATEST), self._masked(outcome.error or "")[:MAX_ERROR]
         named = [str(one["name"]) for one in self._ctx.job.limits or ()]
         limit = self._options.limit or (named[0] if len(named) == 1 else "")
         return RateLimited(limit, delay=delay, reason=reason) if limit in named else Release(delay=delay, reason=reason)
@@ -212,8 +236,6 @@ class AgentRun:
 
         The cost of earlier runs is in the checkpoint.
         """
-        if self._options.adapter not in CAPPED:
-            return None
         shared = await self._left_of_budgets()
         if self._options.max_usd is None:
             self._is_capped_by_budget = shared is not None
@@ -265,7 +287,8 @@ class AgentRun:
     def _checked(self, outcome: Outcome) -> Any:
         """Return the result: the last message, or JSON that is valid against the schema."""
         if self._validator is None:
-            return self._masked(outcome.message if outcome.structured is UNSET else outcome.structured)
+            message = self._masked(outcome.message)[:MAX_RESULT]
+            return message if outcome.structured is UNSET else self._masked(outcome.structured)
         value = outcome.structured
         if value is UNSET:
             try:
@@ -283,7 +306,7 @@ class AgentRun:
         for name, path in await asyncio.to_thread(lambda: list(self._place.files())):
             try:
                 await self._ctx.attach(name, await asyncio.to_thread(_content, path))
-            except (OSError, TooLarge) as error:
+            except (OSError, TooLarge, Invalid, ArtifactsNotConfigured) as error:
                 self._ctx.event("artifact not attached", level="warn", file=name, error=str(error))
 
     def _write(self, line: str) -> None:
@@ -306,7 +329,7 @@ class AgentRun:
             self._ctx.event("further output is not recorded as events", level="warn")
         if self._events >= MAX_EVENTS:
             return
-        message, payload = self._masked(note.message) or "output", self._masked(dict(note.payload))
+        message, payload = self._masked(note.message)[:MAX_EVENT] or "output", self._masked(dict(note.payload))
         self._ctx.event(message, level=note.level, output=payload)  # type: ignore[arg-type]
 
     def _masked(self, value: Any) -> Any:
@@ -322,15 +345,17 @@ class AgentRun:
                 return {self._masked(name): self._masked(one) for name, one in value.items()}
         return value
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, max_usd: float | None) -> dict[str, str]:
         """Return the environment of the command: an allow-list, the given variables, and the job."""
-        kept = {name: value for name in PASSED_ON if (value := os.environ.get(name)) is not None}
         place, job = self._place, self._ctx.job
+        is_short = len(self._text.encode()) <= MAX_PAYLOAD_VARIABLE
         return {
-            **kept, "TZ": "UTC", **self._options.environment,
+            **base_environment(), "TZ": "UTC", **self._options.environment,
+            **({"INTERLOCK_JOB_PAYLOAD_JSON": self._text} if is_short else {}),
+            **({"INTERLOCK_JOB_MAX_USD": f"{max_usd:.6f}"} if max_usd is not None else {}),
             "INTERLOCK_JOB_ID": job.id, "INTERLOCK_JOB_TYPE": job.type, "INTERLOCK_JOB_ATTEMPT": str(job.attempt),
             "INTERLOCK_JOB_PAYLOAD": str(place.payload_file), "INTERLOCK_JOB_PROMPT": str(place.prompt_file),
-            "INTERLOCK_JOB_ARTIFACTS": str(place.artifacts),
+            "INTERLOCK_JOB_ARTIFACTS": str(place.artifacts), "INTERLOCK_JOB_USAGE": str(place.path / USAGE),
         }  # fmt: skip
 
 
