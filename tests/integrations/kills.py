@@ -56,42 +56,41 @@ class Rig:
 
     async def run(self, type: str, *, kills: int = 0, **payload: Any) -> interlock.Job:
         """Run a job to its end, or to its next approval, and kill the worker meanwhile."""
-        handle = await self.app.tasks[type].enqueue(**payload)
-        return await self.follow(handle, kills=kills)
-
-    async def follow(self, handle: interlock.JobHandle[Any], *, kills: int = 0) -> interlock.Job:
         self._left = kills
         self._arm()
+        return await self.follow(await self.app.tasks[type].enqueue(**payload))
+
+    async def follow(self, handle: interlock.JobHandle[Any]) -> interlock.Job:
+        """Wait until a job has ended, or waits for an approval, and all kills were made."""
         async with asyncio.timeout(RETRY_SECONDS):
             while True:
                 job = await handle.refresh()
                 is_over = job.status in TERMINAL or job.status is Status.WAITING_FOR_APPROVAL
-                if is_over and not self._armed:  # the last kill may come after the end
-                    assert len(self.kills) == kills, self.kills
+                if is_over and self._left == 0:  # the last kill may come after the end
                     assert self._log.read_text().count("Traceback") == 0, self._log.read_text()
                     return job
                 if self._program is not None and self._program.poll() is not None:
                     raise AssertionError(self._log.read_text())
-                if self._killed is not None and self._pid() != self._killed and await self._give_up_lease(handle):
-                    self._killed = None
-                    self._left -= 1
-                    self._arm()
+                if self._killed is not None and self._pid() != self._killed:
+                    await self._give_up_lease(handle, self._killed)
                 await asyncio.sleep(0.01)
 
-    async def _give_up_lease(self, handle: interlock.JobHandle[Any]) -> bool:
-        """End the lease of a worker that has ended, now instead of at its expiry; return whether it is over.
+    async def _give_up_lease(self, handle: interlock.JobHandle[Any], pid: int) -> None:
+        """End the lease of a worker that has ended, now instead of at its expiry.
 
-        A call that the worker sent before it was killed may end the lease too, and the next worker may lease the job
-        then: so only this lease is ended, and the job is read again if it was not.
+        A call that the worker sent before it was killed may end the lease too, and even the job: so only this lease is
+        ended, and it does not matter if it is over. The next kill is armed before that, since the next worker may run
+        the whole job before this process continues.
         """
-        job = await handle.refresh()
-        if job.worker != f"worker/{self._killed}":
-            return True
         await asyncio.to_thread(self.model.settle)
-        client: Any = await self.app._client()
-        order = RevokeLease(job.id, "user:test", "the worker was killed", below=job.fence + 1)
-        await client.engine.store.carry_out((await client.me()).tenant, [order])
-        return False
+        job = await handle.refresh()
+        self._killed = None
+        self._left -= 1
+        self._arm()
+        if job.worker == f"worker/{pid}":
+            client: Any = await self.app._client()
+            order = RevokeLease(job.id, "user:test", "the worker was killed", below=job.fence + 1)
+            await client.engine.store.carry_out((await client.me()).tenant, [order])
 
     def _pid(self) -> int:
         return int(self._pid_file.read_text())
