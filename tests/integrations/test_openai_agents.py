@@ -163,6 +163,42 @@ async def test_data_of_the_decision_replaces_the_arguments_of_the_call(app: Drai
     assert refunded == [50]
 
 
+async def test_a_synchronous_task_runs_an_agent_that_waits_for_an_approval(app: DrainedApp) -> None:
+    @function_tool(needs_approval=True)
+    async def refund(amount: int) -> str:
+        return f"refunded {amount}"
+
+    script = ScriptedModel([calling("refund", {"amount": 5}, "c1"), saying("done")])
+    agent = Agent(name="clerk", model=script, tools=[refund])
+
+    @app.task
+    def serve() -> str:
+        return str(DurableRunner.run_sync(agent, "refund me").final_output)
+
+    handle = await serve.enqueue()
+    await app.drain()
+    job = await app.job(handle.id)
+    assert job.status is Status.WAITING_FOR_APPROVAL, job.error
+    assert job.approval_id is not None
+    await app.approvals.decide(job.approval_id, "approve")
+    assert await app.finish(handle) == "done"
+
+
+async def test_events_of_a_run_are_streamed_outside_of_tasks_and_rejected_in_one(app: DrainedApp) -> None:
+    agent = Agent(name="counter", model=ScriptedModel([saying("one")]))
+    streamed = DurableRunner.run_streamed(agent, "count")
+    assert [event async for event in streamed.stream_events()]
+    assert streamed.final_output == "one"
+
+    @app.task(max_attempts=1)
+    async def count() -> str:
+        return str(DurableRunner.run_streamed(agent, "count").final_output)
+
+    handle = await count.enqueue()
+    await app.drain()
+    assert "use run(…, stream=NAME)" in ((await app.job(handle.id)).error or "")
+
+
 async def test_a_session_in_a_task_is_rejected_with_the_way_out(app: DrainedApp) -> None:
     agent = Agent(name="chatty", model=ScriptedModel([saying("hello")]))
 

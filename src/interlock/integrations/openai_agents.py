@@ -27,6 +27,7 @@ from agents import (
     RunConfig,
     Runner,
     RunResult,
+    RunResultStreaming,
     Tool,
     ToolOutputFileContent,
     ToolOutputImage,
@@ -39,8 +40,9 @@ from openai.types.responses import ResponseCompletedEvent, ResponseTextDeltaEven
 from pydantic import TypeAdapter
 
 from interlock.integrations.running import StepOptions, job_context, run_step, shortened
+from interlock.sdk import sync
 from interlock.sdk.context import Context
-from interlock.sdk.current import current
+from interlock.sdk.current import current, running
 
 _RESPONSE: TypeAdapter[ModelResponse] = TypeAdapter(ModelResponse)
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)
@@ -56,7 +58,7 @@ class DurableRunner:
         starting_agent: Agent[Any],
         input: Any,
         *,
-        run_config: RunConfig | None = None,
+        run_config: RunConfig | dict[str, Any] | None = None,
         model: StepOptions | None = None,
         tool: StepOptions | None = None,
         approval_expires_in: float | timedelta | None = None,
@@ -76,7 +78,8 @@ class DurableRunner:
             raise ValueError("a session is not supported in a task, because a later run would add its items again: "
                              "pass the earlier items as input")  # fmt: skip
         run = _Run(context, starting_agent.name, model or StepOptions(), tool or StepOptions(), stream)
-        agent, config = run.agent(starting_agent), run.config(run_config or RunConfig())
+        given = RunConfig(**run_config) if isinstance(run_config, dict) else run_config or RunConfig()
+        agent, config = run.agent(starting_agent), run.config(given)
         result = await Runner.run(agent, input, run_config=config, **options)
         while result.interruptions:
             state = result.to_state()
@@ -88,6 +91,22 @@ class DurableRunner:
                     state.reject(item, rejection_message=decision.comment or None)
             result = await Runner.run(agent, state, run_config=config, **options)
         return result
+
+    @classmethod
+    def run_sync(cls, starting_agent: Agent[Any], input: Any, **options: Any) -> RunResult:
+        """Run an agent in a task declared with `def`; the options are those of `run`."""
+        context = running()
+        if context is None:
+            return Runner.run_sync(starting_agent, input, **options)
+        return sync.run(context()._loop_for_blocking(), lambda: cls.run(starting_agent, input, **options))
+
+    @classmethod
+    def run_streamed(cls, *args: Any, **options: Any) -> RunResultStreaming:
+        """Run an agent as usual; in a task, raise an error that names the durable way."""
+        if running() is not None:
+            raise RuntimeError("run_streamed is not available in a task, because a saved response has no parts: "
+                               "use run(…, stream=NAME), which writes the text to a stream of the job")  # fmt: skip
+        return Runner.run_streamed(*args, **options)
 
 
 class _Run:
