@@ -59,6 +59,7 @@ async def test_tasks_run_once_with_results_and_commit_with_the_site_where_the_da
         "shouted": [["SUCCESSFUL", "HI", 1], "mail", 5, "HI"],
         "remembered": ["SUCCESSFUL", {"attempt": 1, "notes": 1}, 1],
         "failed": [["FAILED", None, 1], "ValueError", True],
+        "sold": "tests.integrations.django_site.tasks.OutOfStock",
         "later": ["READY", None, 0],
         "unknown": ["does not exist", "does not exist"],
         "notes": ["by task", "kept"],

@@ -18,7 +18,7 @@ from django_tasks import default_task_backend  # noqa: E402
 from django_tasks.exceptions import TaskResultDoesNotExist  # noqa: E402
 
 from tests.integrations.django_site.models import Note  # noqa: E402
-from tests.integrations.django_site.tasks import add, fail, remember, shout  # noqa: E402
+from tests.integrations.django_site.tasks import add, fail, remember, sell, shout  # noqa: E402
 
 
 class Rollback(Exception):
@@ -49,10 +49,12 @@ def main() -> None:
     except Rollback:
         pass
     shouted, remembered, failed = asyncio.run(shout.aenqueue("hi")), remember.enqueue("by task"), fail.enqueue()
+    sold = sell.enqueue()
     later = add.using(run_after=timezone.now() + timedelta(days=1)).enqueue(5, 6)
     before = outcome(kept.id)
     call_command("interlock_worker", drain=True)
     failed.refresh()
+    sold.refresh()
     shouted.refresh()
     print(
         json.dumps(
@@ -67,6 +69,7 @@ def main() -> None:
                     failed.errors[0].exception_class.__name__,
                     "no" in failed.errors[0].traceback,
                 ],
+                "sold": sold.errors[0].exception_class_path,
                 "later": outcome(later.id),
                 "unknown": [outcome("01a1efa6-bdd6-7317-800d-e93c65e58010"), outcome("x")],
                 "notes": sorted(Note.objects.values_list("text", flat=True)),

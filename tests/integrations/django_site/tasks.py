@@ -27,3 +27,12 @@ def remember(context: TaskContext, text: str) -> dict[str, Any]:
 @task
 def fail() -> None:
     raise ValueError("no")
+
+
+class OutOfStock(Exception):
+    pass
+
+
+@task
+def sell() -> None:
+    raise OutOfStock("none left\nreally")

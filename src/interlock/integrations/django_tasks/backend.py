@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, Final
@@ -176,10 +176,17 @@ def _result(
 
 
 def _error(error: dict[str, Any]) -> TaskError:
-    """Return the last error of a job; the class is known if it is built in."""
-    kind = error.get("kind") or ""
-    found = getattr(builtins, kind, None)
-    name = kind if isinstance(found, type) and issubclass(found, BaseException) else "Exception"
-    details = error.get("details")
-    traceback = details.get("traceback") if isinstance(details, dict) else None
-    return TaskError(exception_class_path=f"builtins.{name}", traceback=traceback or error.get("message") or "")
+    """Return the last error of a job. Its traceback names the module of the class."""
+    kind, details = error.get("kind") or "", error.get("details")
+    traceback = (details.get("traceback") if isinstance(details, dict) else None) or error.get("message") or ""
+    named = re.findall(rf"^((?:\w+\.)*{re.escape(kind)})(?::|$)", traceback, re.MULTILINE)
+    path = named[-1] if named and "." in named[-1] else f"builtins.{kind}"
+    return TaskError(exception_class_path=path if _is_exception(path) else "builtins.Exception", traceback=traceback)
+
+
+def _is_exception(path: str) -> bool:
+    try:
+        found = import_string(path)
+    except ImportError:
+        return False
+    return isinstance(found, type) and issubclass(found, BaseException)
