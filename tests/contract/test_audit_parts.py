@@ -47,20 +47,6 @@ async def test_parts_of_any_size_read_every_chain_once(queue: TenantQueue, rival
     assert parts == {1: 6, 2: 3, 5: 2, 100: 1}[jobs]
 
 
-async def test_all_tenants_are_verified_part_by_part(
-    queue: TenantQueue, rival: TenantQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("interlock.engine.audit.BATCH_SIZE", 2)
-    await some_lives(queue)
-    await some_lives(rival)
-    parts = [part async for part in Audit(queue.store).verify_all_tenants()]
-    whole = await queue.store.audit.verify()
-    assert sum(part.jobs for part in parts) == whole.jobs >= 10
-    assert sum(part.rows for part in parts) == whole.rows
-    assert max(part.jobs for part in parts) <= 2
-    assert {part.first_bad for part in parts} == {whole.first_bad}
-
-
 async def test_a_tenant_without_jobs_is_verified_in_one_part(queue: TenantQueue) -> None:
     assert await all_parts(queue, 10) == (0, 0, [], 1)
 

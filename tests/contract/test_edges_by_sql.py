@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from interlock.domain.lifecycle import TERMINAL, Status, is_legal
+from interlock.domain.lifecycle import EDGES, TERMINAL, Status
 from interlock.domain.registry import Agent
 from tests.contract.builders import TenantQueue, complete, heartbeat, new_id, release
 from tests.contract.connections import CONNECTIONS, DatabaseError, SqlConnection, job_in, move, moved, rejection, update
@@ -31,7 +31,7 @@ async def test_a_transition_that_is_not_an_edge_is_rejected(
     before = await queue.trace(job.id)
     queue.clock.advance(1)
     for target in Status:
-        if not is_legal(origin, target) or origin in TERMINAL:
+        if (origin, target) not in EDGES or origin in TERMINAL:
             message = await rejection(sql, *update(job, moved(sql, job, target, queue.clock.now)))
             assert message.startswith("interlock: "), target
             assert ("has ended" if origin in TERMINAL else "not a legal move") in message, target
@@ -43,9 +43,8 @@ async def test_a_transition_that_is_an_edge_is_recorded_in_history_by_the_databa
     queue: TenantQueue, sql: SqlConnection, master: SqlConnection, origin: Status
 ) -> None:
     for target in Status:
-        if (
-            is_legal(origin, target) and target is not Status.WAITING_FOR_APPROVAL
-        ):  # for which there must be an approval
+        # An approval is needed to wait for one.
+        if (origin, target) in EDGES and target is not Status.WAITING_FOR_APPROVAL:
             job = await job_in(queue, master, origin, type=target)
             before = await queue.history(job.id)
             queue.clock.advance(1)

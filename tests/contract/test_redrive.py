@@ -14,6 +14,7 @@ from interlock.domain.operations import CHECKPOINT, Needs, Overrides, Redrive
 from interlock.domain.registry import Agent, JobType
 from interlock.errors import Error, IdempotencyKeyReuse, Invalid, NotFound, NotTerminal, UnknownAgent
 from interlock.storage.contract import RegistryChanged
+from tests.contract.artifacts import file, listed, show
 from tests.contract.builders import FIXED, NEVER, OPERATOR, TenantQueue, cancel, complete, fail, new_id, save
 from tests.contract.connections import SqlConnection, job_in
 from tests.contract.progress import keep, step
@@ -148,6 +149,21 @@ async def test_a_redrive_from_the_checkpoint_has_all_progress(queue: TenantQueue
     assert (leased.id, leased.checkpoint, leased.checkpoint_seq) == (new.id, '{"page":7}', 7)
     assert await queue.checkpoint(save(leased, 8, '{"page":8}')) == 8
     assert (await queue.job(old.id)).checkpoint == '{"page":7}'
+
+
+@pytest.mark.parametrize(("origin", "copied"), [(CHECKPOINT, True), ("draft", True), ("start", False)])
+async def test_large_results_of_steps_are_copied_and_share_their_stored_objects(
+    queue: TenantQueue, origin: str, copied: bool
+) -> None:
+    job = await queue.running()
+    await keep(queue, step(job, "draft"))
+    await queue.checkpoint(save(job, 1))
+    large = file(job, name="interlock.step/draft/1.json", content=b"12345")
+    await show(queue, large, file(job, name="report", content=b"123"))
+    await queue.do(complete(job))
+    new = await redrive(queue, order(job.id, origin=origin))
+    assert [(one.name, one.key, one.size) for one in await listed(queue, new)] == [(large.name, large.key, 5)] * copied
+    assert await queue.store.artifacts.total_bytes(queue.tenant) == 8 + 5 * copied
 
 
 async def test_a_redrive_after_a_step_has_the_progress_up_to_it(queue: TenantQueue) -> None:

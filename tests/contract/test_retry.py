@@ -21,7 +21,7 @@ async def test_a_retryable_failure_with_attempts_left_is_retried_later(queue: Te
     assert receipt == Receipt(job.id, 1, Status.RETRY, 2, 3, queue.after(10), None)
     now, rows = await queue.trace(job.id)
     assert (now.status, now.attempt, now.run_at, now.error) == (Status.RETRY, 2, queue.after(10), ERROR)
-    assert (now.worker, now.lease_expires_at, now.finished_at, now.retry_count) == (None, None, None, 1)
+    assert (now.worker, now.lease_expires_at, now.finished_at, now.attempt) == (None, None, None, 2)
     last = rows[-1]
     assert (last.from_status, last.verb, last.actor, last.attempt) == (Status.RUNNING, Verb.FAIL, "worker:w1", 1)
     reported = facts(last)

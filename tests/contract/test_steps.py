@@ -7,17 +7,12 @@ from typing import Any
 
 import pytest
 
-from interlock.domain.job import Rejected
+from interlock.domain.job import Enqueued, Rejected
+from interlock.domain.operations import CHECKPOINT, Redrive
 from interlock.domain.progress import Step, StepRow
 from interlock.errors import Error, LeaseLost, NotFound, NotRunning
-from interlock.storage.contract import Store
-from interlock.storage.postgres import progress as on_postgres
-from interlock.storage.postgres.store import PostgresStore
-from interlock.storage.shards.sharded_store import ShardedStore
-from interlock.storage.sqlite import progress as on_sqlite
-from interlock.storage.sqlite.store import SQLiteStore
 from tests.contract.approvals import command, decided, waiting
-from tests.contract.builders import NEVER, TenantQueue, complete, expire, fail, release, revoke
+from tests.contract.builders import NEVER, OPERATOR, TenantQueue, complete, expire, fail, new_id, release, revoke, save
 from tests.contract.connections import SqlConnection, rejection
 from tests.contract.progress import keep, step
 from tests.contract.test_poison_values import VALUES, WORDS
@@ -243,38 +238,23 @@ async def test_tenants_never_see_or_touch_each_others_steps(queue: TenantQueue, 
     assert (await keep(queue, step(mine))).seq == 1
 
 
-async def copied(store: Store, tenant: str, source: str, target: str, *, through: str | None = None) -> int:
-    """Copy steps as a redrive would, inside a transaction of the store."""
-    if isinstance(store, SQLiteStore):
-        return await store._write(lambda c: on_sqlite.copy_steps(c, tenant, source, target, through=through))
-    if isinstance(store, ShardedStore):
-        store = (await store.homes(tenant))[0].store
-    assert isinstance(store, PostgresStore)
-    return await store._run(lambda c: on_postgres.copy_steps(c, tenant, source, target, through=through))
-
-
-@pytest.mark.parametrize(("through", "count"), [(None, 5), ("plan", 1), ("loop", 4), ("end", 5), ("unknown", 0)])
-async def test_steps_are_copied_to_another_job_all_or_up_to_the_last_of_a_name(
-    queue: TenantQueue, through: str | None, count: int
+@pytest.mark.parametrize(("origin", "count"), [(CHECKPOINT, 5), ("plan", 1), ("loop", 4), ("end", 5)])
+async def test_a_redrive_copies_all_steps_or_those_up_to_the_last_of_a_name(
+    queue: TenantQueue, origin: str, count: int
 ) -> None:
     job = await queue.running()
     names = [("plan", 1), ("loop", 1), ("other", 1), ("loop", 2), ("end", 1)]
     kept = [await keep(queue, step(job, name, occurrence)) for name, occurrence in names]
+    await queue.checkpoint(save(job, 1, "1"))
     await queue.do(complete(job))
     queue.clock.advance(5)
-    other = await queue.add()
-    assert await copied(queue.store, queue.tenant, job.id, other, through=through) == count
-    assert await steps(queue, other) == [row._replace(job_id=other, fence=0) for row in kept[:count]]
+    (again,) = await queue.store.redrive(queue.tenant, [Redrive(job.id, new_id(), OPERATOR, origin)])
+    assert isinstance(again, Enqueued)
+    assert await steps(queue, again.id) == [row._replace(job_id=again.id, fence=0) for row in kept[:count]]
     assert await steps(queue, job.id) == kept
-    (again,) = await queue.claim()
-    assert (await keep(queue, step(again, "last"))).seq == count + 1
-
-
-async def test_steps_of_another_tenant_are_not_copied(queue: TenantQueue, rival: TenantQueue) -> None:
-    theirs = await rival.running()
-    await keep(rival, step(theirs))
-    mine = await queue.add()
-    assert await copied(queue.store, queue.tenant, theirs.id, mine) == 0
+    (leased,) = await queue.claim()
+    assert (await keep(queue, step(leased, "last"))).seq == count + 1
+    await queue.verify()
 
 
 async def test_the_database_rejects_changing_or_moving_a_step(queue: TenantQueue, sql: SqlConnection) -> None:

@@ -34,7 +34,6 @@ from interlock.errors import (
 
 T = TypeVar("T")
 
-OK: Final = 0
 FAILED: Final = 1
 USAGE: Final = 2
 NOT_FOUND: Final = 3

@@ -20,6 +20,7 @@ UNFINISHED_KEPT_SECONDS: Final = 2 * UPLOAD_SECONDS  # longer than any upload ma
 REPLACED_KEPT_SECONDS: Final = 3600.0  # lets downloads in progress finish
 COLLECT_AGAIN_SECONDS: Final = 300.0
 MAX_URL_LENGTH: Final = 2048
+STEP_RESULTS: Final = "interlock.step/"  # prefix of those that hold large results of steps; a redrive copies them
 PLAIN_BYTES: Final = "application/octet-stream"
 # Types that no browser executes or renders as a page of this origin. All others are served as application/octet-stream
 # regardless of the type that the worker declared.

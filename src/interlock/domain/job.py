@@ -172,10 +172,6 @@ class Job(NamedTuple):
         return locate(self.status, run_at=self.run_at, now=now, awaits=awaits, blocked=self.blocked)
 
     @property
-    def retry_count(self) -> int:
-        return self.attempt - 1
-
-    @property
     def runs_first(self) -> bool:
         """Whether this lease is its first and it starts without progress of another job."""
         return self.version == 2 and self.redrive_of is None

@@ -96,11 +96,6 @@ def is_named(verbs: frozenset[Verb]) -> bool:
     return verbs in (frozenset({Verb.EXCEED_BUDGET}), frozenset({Verb.ACKNOWLEDGE}))
 
 
-def is_legal(origin: Status | None, target: Status) -> bool:
-    """Return whether a transition is legal; `origin` None means that the job is created."""
-    return (origin, target) in EDGES
-
-
 def locate(status: Status, *, run_at: int, now: int, awaits: bool, blocked: bool = False) -> Location:
     """Return the location of a job."""
     match status:

@@ -59,11 +59,6 @@ class Redrive(NamedTuple):
     once: bool = False
 
     @property
-    def changes_work(self) -> bool:
-        """Whether an override must be validated against the type of the job."""
-        return self.overrides.payload is not None or self.overrides.needs is not None
-
-    @property
     def step(self) -> str | None:
         """The step after which the new job starts, or None."""
         return None if self.origin in (START, CHECKPOINT) else self.origin

@@ -26,15 +26,6 @@ class Audit:
         most = BATCH_SIZE if jobs is None else wire.whole(jobs, "jobs", 1, BATCH_SIZE)
         return await self._store.audit.verify_part(tenant, after=after, jobs=most)
 
-    async def verify_all_tenants(self) -> AsyncIterator[VerifiedPart]:
-        """Verify all tenants, one part at a time to bound memory."""
-        for tenant in await self._store.audit.tenants():
-            part = await self.verify_part(tenant)
-            yield part
-            while part.next is not None:
-                part = await self.verify_part(tenant, after=part.next)
-                yield part
-
     async def log(self, tenant: str, *, after: int = 0, limit: int = 50) -> list[LogRow]:
         """List operator actions after a row number, oldest first."""
         return await self._store.audit.log(tenant, after=after, limit=wire.whole(limit, "limit", 1, MAX_LOG_ROWS))

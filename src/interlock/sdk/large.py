@@ -8,11 +8,11 @@ from typing import Any, Final
 import msgspec
 
 from interlock.client.port import Client
-from interlock.domain.artifact import Artifact
+from interlock.domain.artifact import STEP_RESULTS, Artifact
 from interlock.errors import ArtifactLost
 
 RESULT: Final = "result.json"  # the artifact that holds the result of a job
-STEPS: Final = "interlock.step/"  # prefix of those that hold results of steps; a redrive copies them
+
 MAX_NAME_LENGTH: Final = 200
 PAGE: Final = 200
 
@@ -38,10 +38,10 @@ class _ResultReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def step_name(name: str, occurrence: int) -> str:
     """Return the name of the artifact for the result of a step."""
-    whole = f"{STEPS}{name}/{occurrence}.json"
+    whole = f"{STEP_RESULTS}{name}/{occurrence}.json"
     if len(whole) <= MAX_NAME_LENGTH:
         return whole
-    return f"{STEPS}{hashlib.sha256(name.encode()).hexdigest()}/{occurrence}.json"
+    return f"{STEP_RESULTS}{hashlib.sha256(name.encode()).hexdigest()}/{occurrence}.json"
 
 
 def reference_to(name: str, content: bytes, *, id: str | None = None) -> Reference:
@@ -60,7 +60,7 @@ def in_result(reference: Reference) -> str:
 
 async def step_result(client: Client, job_id: str, recorded: str | None) -> str | None:
     """Return the result of a step, read from its artifact if it was too large."""
-    return await _read(client, job_id, recorded, _StepReference, STEPS)
+    return await _read(client, job_id, recorded, _StepReference, STEP_RESULTS)
 
 
 async def job_result(client: Client, job_id: str, result: str | None) -> str | None:

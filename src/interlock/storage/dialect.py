@@ -20,8 +20,10 @@ from importlib.resources import files
 from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from interlock.domain.job import Enqueued, NewJob, Rejected
 from interlock.domain.operator_log import Entry
 from interlock.domain.transition import JobState, Transition
+from interlock.storage.contract import Terms
 from interlock.storage.sql_files import load
 
 PACKAGE: Final = "interlock.storage.parts"
@@ -141,13 +143,21 @@ class FillSlots(NamedTuple):
     """Give free concurrency slots to jobs that have become due."""
 
 
+class EnqueueJobs(NamedTuple):
+    """Add jobs; answered with a result for each. `progress` has digests of the progress that they start with."""
+
+    jobs: Sequence[NewJob]
+    terms: Terms
+    progress: Mapping[str, dict[str, str | None]]
+
+
 class WriteLog(NamedTuple):
     """Add a row to the audit log of operator actions."""
 
     entry: Entry
 
 
-Step: TypeAlias = Query | Change | LockJobs | WriteTransitions | FillSlots | WriteLog
+Step: TypeAlias = Query | Change | LockJobs | WriteTransitions | FillSlots | EnqueueJobs | WriteLog
 Steps: TypeAlias = Generator[Step, Any, T]
 
 
@@ -177,6 +187,14 @@ class Transaction:
     def transition(self, changes: Sequence[Transition]) -> Steps[None]:
         if changes:
             yield WriteTransitions(changes)
+
+    def enqueue(
+        self, jobs: Sequence[NewJob], terms: Terms, progress: Mapping[str, dict[str, str | None]]
+    ) -> Steps[list[Enqueued | Rejected]]:
+        if not jobs:
+            return []
+        added: list[Enqueued | Rejected] = yield EnqueueJobs(jobs, terms, progress)
+        return added
 
     def fill_slots(self) -> Steps[None]:
         yield FillSlots()

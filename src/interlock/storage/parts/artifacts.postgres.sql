@@ -1,15 +1,7 @@
--- name: job_id
-h.job_id;
-
 -- name: lock_holders
 -- The lock makes a finish wait until the transaction ends.
 select l.job_id, l.fence, l.worker from interlock.lease l
 where l.tenant = :tenant and l.job_id = any(:ids) order by l.job_id for update;
-
--- name: lease_end
--- The history row that ended a lease.
-select {history} from interlock.job_history h
-where h.tenant = :tenant and h.job_id = :id and h.fence = :fence and h.from_status = 'running' and h.to_status <> 'running';
 
 -- name: named
 select {artifact} from unnest(:ids::uuid[], :names::text[]) as u(job_id, name)

@@ -17,18 +17,13 @@ from interlock.domain.artifact import (
     admit,
     arrange,
 )  # fmt: skip
-from interlock.domain.decide import result_of_repeat
-from interlock.domain.job import HistoryRow, Rejected
+from interlock.domain.job import Rejected
 from interlock.domain.retry import SECOND
 from interlock.errors import Error, NotFound
-from interlock.storage.dialect import NEWEST, Database, Steps, Transaction, columns, reader, statements
+from interlock.storage.dialect import NEWEST, Database, Steps, Transaction, columns, statements
+from interlock.storage.parts.lease import why_lost
 
-SQL: Final = statements(
-    "artifacts",
-    artifact=columns(Artifact, "a.", key="a.object_key"),
-    history=columns(HistoryRow, "h.", job_id="{job_id}"),
-)
-_history: Final = reader(HistoryRow)
+SQL: Final = statements("artifacts", artifact=columns(Artifact, "a.", key="a.object_key"))
 
 
 class Artifacts:
@@ -71,7 +66,7 @@ class Artifacts:
             yield from tx.run(SQL["adopt"], keys=[new.key for new in plan.visible if new.key is not None])
             yield from _leave(tx, plan.replaced, REPLACED_KEPT_SECONDS)
             yield from tx.run(SQL["abandon"], keys=plan.spare)
-            yield from tx.run(SQL["use"], growth=plan.growth)
+            yield from use_bytes(tx, plan.growth)
             return plan.answers
 
         return await self._database.write(tenant, body)
@@ -120,8 +115,13 @@ def forget(tx: Transaction, job_ids: Sequence[str]) -> Steps[int]:
     """Delete the artifacts of jobs, leave their objects to the collector, and return how many there were."""
     gone = yield from tx.rows(SQL["forget"], ids=job_ids)
     yield from _leave(tx, [key for key, _ in gone if key is not None], REPLACED_KEPT_SECONDS)
-    yield from tx.run(SQL["use"], growth=-sum(size or 0 for _, size in gone))
+    yield from use_bytes(tx, -sum(size or 0 for _, size in gone))
     return len(gone)
+
+
+def use_bytes(tx: Transaction, growth: int) -> Steps[int]:
+    """Add to the bytes that the tenant stores."""
+    return tx.run(SQL["use"], growth=growth)
 
 
 def _faults(tx: Transaction, holders: set[Holder]) -> Steps[dict[Holder, Error]]:
@@ -131,10 +131,7 @@ def _faults(tx: Transaction, holders: set[Holder]) -> Steps[dict[Holder, Error]]
     known = {id for (id,) in (yield from tx.rows(SQL["known"], ids=[holder.job_id for holder in late]))} if late else ()
     faults: dict[Holder, Error] = {}
     for holder in late:
-        row = yield from tx.one(SQL["lease_end"], id=holder.job_id, fence=holder.fence)
-        error = result_of_repeat(row and _history(row), None, *holder)
-        assert isinstance(error, Error)
-        faults[holder] = error if holder.job_id in known else NotFound(holder.job_id)
+        faults[holder] = (yield from why_lost(tx, *holder)) if holder.job_id in known else NotFound(holder.job_id)
     return faults
 
 

@@ -1,14 +1,6 @@
--- name: job_id
-j.id;
-
 -- name: lock_holders
 SELECT j.id, j.fence, j.worker FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value
 WHERE j.worker IS NOT NULL;
-
--- name: lease_end
--- The history row that ended a lease.
-SELECT {history} FROM job j CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq
-WHERE j.tenant = :tenant AND j.id = :id AND h.fence = :fence AND h.from_status = 'running' AND h.to_status <> 'running';
 
 -- name: named
 SELECT {artifact} FROM json_each(:ids) i CROSS JOIN json_each(:names) n ON n.key = i.key

@@ -20,7 +20,12 @@ def hold(tx: Transaction, job_id: str, fence: int, worker: str) -> Steps[int]:
         return int(held[0])
     if (yield from tx.one(SQL["known"], job_id=job_id)) is None:
         raise NotFound(job_id)
+    raise (yield from why_lost(tx, job_id, fence, worker))
+
+
+def why_lost(tx: Transaction, job_id: str, fence: int, worker: str) -> Steps[Error]:
+    """Return the error for a caller that does not hold the lease of a known job."""
     row = yield from tx.one(SQL["lease_end"], job_id=job_id, fence=fence)
     error = result_of_repeat(row and _history(row), None, job_id, fence, worker)
     assert isinstance(error, Error)
-    raise error
+    return error

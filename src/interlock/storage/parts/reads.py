@@ -1,24 +1,27 @@
-"""Reads of progress, redrives and prunes."""
+"""Searches, and reads of progress, job trees and prunes."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any, Final
 
-from interlock.domain.job import Enqueued
-from interlock.domain.operations import Prune
+from interlock.domain.job import TextSearch
+from interlock.domain.operations import Child, Prune
 from interlock.domain.progress import SMALLEST_ID, EventRow, FeedEvent, FeedPosition, StepRow
-from interlock.storage.dialect import Database, Steps, Transaction, columns, reader, statements
+from interlock.storage.dialect import Database, columns, reader, statements
 
 SQL: Final = statements("reads", step=columns(StepRow, "s."), event=columns(EventRow, "e."), prune=columns(Prune, "p."))
 ALWAYS: Final = -1  # before every event
 _step: Final = reader(StepRow)
 _event: Final = reader(EventRow)
+_child: Final = reader(Child)
+_LOWER: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
 
 
 class Reads:
-    """The methods of a store that read progress, redrives and prunes; see the contract."""
+    """The methods of a store that only read; see the contract."""
 
     _database: Database
 
@@ -49,23 +52,25 @@ class Reads:
         rows = await self._rows(tenant, "has_ended", id=job_id)
         return bool(rows[0][0]) if rows else None
 
-    async def redriven(self, tenant: str, job_ids: Sequence[str]) -> set[str]:
-        return {id for id, _, _ in await self._rows(tenant, "last_redrives", ids=list(job_ids))}
+    async def search(self, tenant: str, text: str, id_end: str | None, limit: int) -> list[str]:
+        return [id for (id,) in await self._rows(tenant, "search", text=text, id_end=id_end, limit=limit)]
 
-    async def redrives(self, tenant: str, job_id: str, *, limit: int) -> list[str]:
-        return [id for (id,) in await self._rows(tenant, "redrives", id=job_id, limit=limit)]
+    async def search_text(self, tenant: str, wanted: TextSearch) -> list[str]:
+        lowered = {"text": wanted.text.translate(_LOWER), "json": wanted.json.translate(_LOWER)}
+        return [id for (id,) in await self._rows(tenant, "search_text", **wanted._asdict() | lowered)]
 
     async def retrying_after(self, tenant: str, text: str, *, limit: int) -> list[str]:
         return [id for (id,) in await self._rows(tenant, "retrying_after", text=text, limit=limit)]
+
+    async def children_after(
+        self, tenant: str, parents: Sequence[str], after: tuple[str, int] | None, *, limit: int
+    ) -> list[Child]:
+        parent, seq = after or (SMALLEST_ID, -1)
+        rows = await self._rows(tenant, "children_after", parents=list(parents), parent=parent, seq=seq, limit=limit)
+        return sorted(map(_child, rows), key=lambda child: (child.parent_id, child.seq))
 
     async def prunes(self, tenant: str, *, limit: int = 50) -> list[Prune]:
         return [*map(Prune._make, await self._rows(tenant, "prunes", limit=limit))]
 
     async def _rows(self, tenant: str, statement: str, **values: Any) -> list[Any]:
         return await self._database.rows(tenant, SQL[statement], **values)
-
-
-def last_redrives(tx: Transaction, ids: Sequence[str]) -> Steps[dict[str, Enqueued]]:
-    """Return the newest redrive of each job that has one, as a repeated redrive is answered."""
-    rows = yield from tx.rows(SQL["last_redrives"], ids=list(ids))
-    return {id: Enqueued(again, seq, True) for id, again, seq in rows}

@@ -12,19 +12,32 @@ ORDER BY e.epoch, e.commit_seq, e.job_id, e.seq LIMIT :limit;
 -- name: feed_end
 SELECT (SELECT value FROM epoch), coalesce((SELECT last FROM event_commit_seq WHERE tenant = :tenant), 0) + 1;
 
--- name: last_redrives
--- The newest redrive of each job that has one. With max(), the other columns are those of its row.
-SELECT b.redrive_of, b.id, max(b.seq) FROM json_each(:ids) i CROSS JOIN job_body b INDEXED BY job_redrive
-WHERE b.tenant = :tenant AND b.redrive_of = i.value AND b.redrive_of IS NOT NULL GROUP BY b.redrive_of;
-
--- name: redrives
--- The jobs that redrive a job, newest first.
-SELECT b.id FROM job_body b INDEXED BY job_redrive
-WHERE b.tenant = :tenant AND b.redrive_of = :id AND b.redrive_of IS NOT NULL ORDER BY b.seq DESC LIMIT :limit;
-
 -- name: retrying_after
 -- Jobs in status retry whose error contains a text, newest first.
 SELECT j.id FROM job j INDEXED BY job_unsuccessful
 WHERE j.tenant = :tenant AND j.status = 'retry' AND j.status <> 'queued' AND j.status <> 'running' AND j.status <> 'succeeded'
   AND j.status <> 'waiting_for_approval' AND instr(j.error, :text)
 ORDER BY j.seq DESC LIMIT :limit;
+
+-- name: search
+-- Scans the whole ID index: fast enough for interactive search, and needs no extra index.
+SELECT id FROM (
+  SELECT j.id, j.seq FROM job j WHERE j.tenant = :tenant AND :id_end IS NOT NULL AND substr(j.id, -length(:id_end)) = :id_end
+  UNION SELECT b.id, b.seq FROM job_body b WHERE b.tenant = :tenant AND b.idempotency_key = :text)
+ORDER BY seq DESC LIMIT :limit;
+
+-- name: search_text
+-- Reads the newest jobs and the beginning of their payloads and errors.
+SELECT j.id FROM (SELECT tenant, id, seq, tags, error FROM job WHERE tenant = :tenant ORDER BY seq DESC LIMIT :jobs) j
+JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
+WHERE instr(lower(substr(b.payload, 1, :chars)), :json) OR instr(lower(substr(j.error, 1, :chars)), :json)
+  OR instr(lower(b.requested_by), :text) OR EXISTS (SELECT 1 FROM json_each(j.tags) t WHERE instr(lower(t.value), :text))
+ORDER BY j.seq DESC LIMIT :limit;
+
+-- name: children_after
+-- A page of the children of several jobs, by parent and arrival. LIMIT -1 keeps the parents in order.
+SELECT b.id, b.parent_id, b.seq, j.finished_at IS NULL, j.cancel_requested_at IS NOT NULL
+FROM (SELECT DISTINCT value AS id FROM json_each(:parents) WHERE value >= :parent ORDER BY value LIMIT -1) p
+CROSS JOIN job_body b INDEXED BY job_parent ON b.tenant = :tenant AND b.parent_id = p.id AND b.parent_id IS NOT NULL
+CROSS JOIN job j ON j.tenant = b.tenant AND j.seq = b.seq
+WHERE p.id > :parent OR b.seq > :seq LIMIT :limit;

@@ -10,6 +10,7 @@ from interlock.domain.transition import JobState, Transition
 from interlock.storage.dialect import (
     Body,
     Change,
+    EnqueueJobs,
     FillSlots,
     LockJobs,
     Query,
@@ -19,6 +20,7 @@ from interlock.storage.dialect import (
     Transaction,
     WriteTransitions,
 )
+from interlock.storage.postgres import enqueue
 from interlock.storage.postgres.connection import Conn
 
 T = TypeVar("T")
@@ -110,6 +112,9 @@ async def _perform(connection: Conn, tenant: str, jobs: Jobs | None, step: Step)
         if isinstance(step, LockJobs):
             return (await jobs.job_states(connection, tenant, step.ids))[0]
         return await jobs.write(connection, tenant, step.changes)
+    if isinstance(step, EnqueueJobs):  # with a fresh cache, so that all lookups happen in this transaction
+        known = enqueue.EnqueueCache()
+        return await enqueue.enqueue(connection, known, tenant, step.jobs, False, step.terms, step.progress)
     if isinstance(step, FillSlots):
         return await connection.execute(_FILL_SLOTS, tenant)
     return await connection.execute(_LOG, tenant, *step.entry)

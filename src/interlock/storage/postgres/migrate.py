@@ -38,7 +38,7 @@ FUNCTIONS: Final = (
     "tokens",
     "progress",
     "artifacts",
-    "operations",
+    "prune",
     "shards",
     "partitions",
     "statistics",

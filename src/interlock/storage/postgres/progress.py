@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 from interlock.domain.job import Rejected
@@ -13,30 +11,9 @@ from interlock.storage.batch_split import split_by_job
 from interlock.storage.postgres import events
 from interlock.storage.postgres.connection import Conn, call
 from interlock.storage.postgres.heartbeats import why_lease_lost
-from interlock.storage.wakeup import Wakeup
 
 T = TypeVar("T")
 G = TypeVar("G", Step, Report)
-
-
-class PostgresProgress(ABC):
-    """The store methods for steps and events."""
-
-    _events_added: Wakeup
-
-    async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Rejected]:
-        return await self._run(lambda c: save_steps(c, tenant, steps))
-
-    async def add_events(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
-        answers = await self._run(lambda c: add_events(c, tenant, reports))
-        self._events_added.fire()
-        return answers
-
-    def watch_events(self) -> asyncio.Event:
-        return self._events_added.event()
-
-    @abstractmethod
-    async def _run(self, verb: Callable[[Conn], Awaitable[T]], *, repeatable: bool = True) -> T: ...
 
 
 async def save_steps(connection: Conn, tenant: str, steps: Sequence[Step]) -> list[StepRow | Rejected]:
@@ -52,13 +29,6 @@ async def save_steps(connection: Conn, tenant: str, steps: Sequence[Step]) -> li
             kept[StepRow._fields.index("result")] = steps[position - 1].result
         answers[position - 1] = StepRow(*kept)
     return await _refuse_others(connection, tenant, steps, answers)
-
-
-async def copy_steps(connection: Conn, tenant: str, source: str, target: str, *, through: str | None = None) -> int:
-    """Copy the steps of a job, all or up to the last one of a name, to a job that has none; return how many."""
-    return int(
-        await connection.fetchval("select interlock.copy_steps($1, $2, $3, $4)", tenant, source, target, through)
-    )
 
 
 async def add_events(connection: Conn, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:

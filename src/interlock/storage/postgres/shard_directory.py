@@ -55,13 +55,6 @@ class PostgresShards(ABC):
         """Return the tenants that are being moved."""
         return {tenant: Placement(*rest) for tenant, *rest in await self._fetch(call("moves", 0))}
 
-    async def note_move(self, tenant: str, believed: str, placement: Placement) -> bool:
-        """Record the progress of a move; return False if the tenant is not on the expected shard."""
-        ((noted,),) = await self._fetch(
-            "select interlock.note_move($1, $2, $3, $4, $5)", tenant, believed, *placement
-        )  # fmt: skip
-        return bool(noted)
-
     async def admit(self, tenant: str) -> bool:
         """Admit a tenant that is new to this shard; return whether it is new."""
         ((new,),) = await self._fetch("select interlock.admit($1)", tenant)

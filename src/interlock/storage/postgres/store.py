@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
+from interlock.domain.artifact import REPLACED_KEPT_SECONDS
 from interlock.domain.decide import STOPS, Command
 from interlock.domain.job import (
     Checkpoint,
@@ -21,37 +22,24 @@ from interlock.domain.job import (
     NewJob,
     Receipt,
     Rejected,
-    TextSearch,
 )  # fmt: skip
+from interlock.domain.operations import PruneCommand, PrunedStep
 from interlock.domain.policy import ClaimFilter
+from interlock.domain.progress import Report, Step, StepRow
 from interlock.domain.retry import SECOND
 from interlock.errors import Forbidden, SchemaMismatch
 from interlock.storage.contract import NO_TERMS, Due, Fitness, Terms, cancels_of
 from interlock.storage.expired import ExpiredCounts
 from interlock.storage.job_columns import JOB, job_of
-from interlock.storage.parts.approvals import Approvals
-from interlock.storage.parts.artifacts import Artifacts
-from interlock.storage.parts.attention import Attention
-from interlock.storage.parts.audit import Audit, by_id
-from interlock.storage.parts.channels import StoredChannels
-from interlock.storage.parts.effects import Effects
-from interlock.storage.parts.limits import FlowLimits
-from interlock.storage.parts.messages import Messages
-from interlock.storage.parts.outbox import StoredOutbox
-from interlock.storage.parts.reads import Reads
-from interlock.storage.parts.registry import TypesAndAgents
-from interlock.storage.parts.schedules import Schedules
-from interlock.storage.parts.sessions import Sessions
-from interlock.storage.parts.streams import Streams
-from interlock.storage.parts.tokens import Tokens
-from interlock.storage.parts.usage import UsageSums
-from interlock.storage.parts.workers import Workers
+from interlock.storage.parts.audit import by_id
+from interlock.storage.parts.store import StoreParts
 from interlock.storage.postgres import (
     caller_transaction,
     claim,
     diagnostics,
     enqueue,
     history,
+    progress,
     transition,
 )
 from interlock.storage.postgres import (
@@ -64,8 +52,6 @@ from interlock.storage.postgres.heartbeats import checkpoint, heartbeat
 from interlock.storage.postgres.history_partitions import PostgresPartitions
 from interlock.storage.postgres.job_blocks import PostgresJobBlocks
 from interlock.storage.postgres.notify import Notifier
-from interlock.storage.postgres.operations import PostgresOperations
-from interlock.storage.postgres.progress import PostgresProgress
 from interlock.storage.postgres.shard_directory import PostgresShards
 from interlock.storage.wakeup import Wakeup
 
@@ -78,15 +64,7 @@ lock table interlock.epoch in access exclusive mode;
 """
 
 
-class PostgresStore(
-    DoctorVerbs,
-    PostgresOperations,
-    PostgresPartitions,
-    PostgresProgress,
-    PostgresShards,
-    PostgresJobBlocks,
-    Reads,
-):
+class PostgresStore(StoreParts, DoctorVerbs, PostgresPartitions, PostgresShards, PostgresJobBlocks):
     """Jobs in the schema `interlock` of one database. Any number of processes may use it."""
 
     def __init__(self, dsn: str, link: Link, clock: Callable[[], int] | None) -> None:
@@ -96,23 +74,7 @@ class PostgresStore(
         self._bell = Notifier(dsn)
         self._events_added = Wakeup()
         self.expired = ExpiredCounts()
-        self._database = database = PostgresDatabase(self._run, transition, self._bell.ring)
-        self.approvals = Approvals(database)
-        self.artifacts = Artifacts(database)
-        self.audit = Audit(database, by_id)
-        self.registry = TypesAndAgents(database)
-        self.schedules = Schedules(database)
-        self.messages = Messages(database)
-        self.streams = Streams(database)
-        self.effects = Effects(database)
-        self.sessions = Sessions(database)
-        self.limits = FlowLimits(database)
-        self.channels = StoredChannels(database)
-        self.usage = UsageSums(database)
-        self.tokens = Tokens(database)
-        self.workers = Workers(database)
-        self.attention = Attention(database)
-        self.outbox = StoredOutbox(database)
+        super().__init__(PostgresDatabase(self._run, transition, self._bell.ring), by_id)
 
     @classmethod
     async def open(
@@ -169,6 +131,23 @@ class PostgresStore(
             self._bell.ring(cancels_of(tenant))
         return results
 
+    async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Rejected]:
+        return await self._run(lambda c: progress.save_steps(c, tenant, steps))
+
+    async def add_events(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
+        answers = await self._run(lambda c: progress.add_events(c, tenant, reports))
+        self._events_added.fire()
+        return answers
+
+    def watch_events(self) -> asyncio.Event:
+        return self._events_added.event()
+
+    async def prune(self, tenant: str, order: PruneCommand) -> PrunedStep:
+        o, most = order, order.step if order.most is None else order.most
+        facts = (o.id, o.actor, o.cutoff, o.after_seq, o.step, o.dry_run, most, REPLACED_KEPT_SECONDS)
+        (row,) = await self._fetch(call("prune", 9), tenant, *facts, repeatable=False)
+        return PrunedStep(*row)
+
     async def lease_states(self, tenant: str, job_ids: Sequence[str]) -> list[LeaseState | None]:
         rows = await self._fetch(call("lease_states", 2), tenant, list(job_ids))
         states = {str(row[0]): LeaseState(str(row[0]), row[1], row[2], row[3]) for row in rows}
@@ -188,14 +167,6 @@ class PostgresStore(
         )  # fmt: skip
         found = {job.seq: job for job in map(job_of, rows)}
         return [found[seq] for seq in sorted(found, reverse=True)[: f.limit]]
-
-    async def search(self, tenant: str, text: str, id_end: str | None, limit: int) -> list[str]:
-        rows = await self._fetch("select * from interlock.search_jobs($1, $2, $3, $4)", tenant, text, id_end, limit)
-        return [str(row[0]) for row in rows]
-
-    async def search_text(self, tenant: str, wanted: TextSearch) -> list[str]:
-        rows = await self._fetch("select * from interlock.search_text($1, $2, $3, $4, $5, $6)", tenant, *wanted)
-        return [row[0] for row in rows]
 
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
         return await self._run(lambda c: history.of_job(c, tenant, job_id))
@@ -265,9 +236,6 @@ class PostgresStore(
     async def close(self) -> None:
         await self._bell.close()
         await self._link.close()
-
-    def _stir(self, tenant: str) -> None:
-        self._bell.ring(tenant)
 
     async def _fetch(self, statement: str, *values: Any, repeatable: bool = True) -> list[asyncpg.Record]:
         return await self._run(lambda c: c.fetch(statement, *values), repeatable=repeatable)

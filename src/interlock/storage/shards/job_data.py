@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Final
 
 from interlock.domain.job import Rejected
 from interlock.domain.progress import EventRow, FeedEvent, FeedPosition, Report, Step, StepRow
 from interlock.errors import Invalid
 from interlock.storage.shards.routing import Routing
 from interlock.storage.shards.shard import Shard
-
-PAGE: Final = 500
 
 
 class ShardedProgress(Routing):

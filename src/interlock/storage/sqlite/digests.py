@@ -58,17 +58,6 @@ def of_progress(connection: Connection, tenant: str, job_id: str, fence: int) ->
     return found if steps is None else found | {"steps": steps}
 
 
-def of_copied_progress(connection: Connection, tenant: str, source: str, through: str | None) -> Digests:
-    """Return the digests of the checkpoint and steps that a redrive copies from another job."""
-    found: Digests = {}
-    if through is None:
-        for (checkpoint,) in connection.rows(_SQL["checkpoint"], (tenant, source)):
-            found["checkpoint"] = checkpoint
-    facts = {"tenant": tenant, "source": source, "through": through}
-    steps = digests.of_steps(map(StepFields._make, connection.rows(_SQL["steps_to_copy"], facts)))
-    return found if steps is None else found | {"steps": steps}
-
-
 def have_progress(connection: Connection, tenant: str, ids: Sequence[str]) -> bool:
     """Return whether any of these jobs may have saved progress.
 

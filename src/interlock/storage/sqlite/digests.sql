@@ -15,13 +15,6 @@ SELECT interlock_digest_fields(seq, data) FROM job_checkpoint WHERE tenant = ? A
 -- The steps saved under one lease; fence 0 selects steps copied by a redrive.
 SELECT seq, name, occurrence, function, fence, at, sanitized, digest(result) FROM job_step WHERE tenant = ? AND job_id = ? AND fence = ? ORDER BY seq;
 
--- name: steps_to_copy
--- The steps that a redrive of the job copies.
-SELECT s.seq, s.name, s.occurrence, s.function, 0, s.at, s.sanitized, digest(s.result) FROM job_step s
-WHERE s.tenant = :tenant AND s.job_id = :source AND (:through IS NULL
-  OR s.seq <= (SELECT max(n.seq) FROM job_step n WHERE n.tenant = :tenant AND n.job_id = :source AND n.name = :through))
-ORDER BY s.seq;
-
 -- name: any_progress
 -- Whether any job in a range of IDs has a checkpoint or steps.
 SELECT EXISTS (SELECT 1 FROM job_checkpoint WHERE tenant = ?1 AND job_id BETWEEN ?2 AND ?3)

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 from interlock.storage.dialect import (
     Body,
     Change,
+    EnqueueJobs,
     FillSlots,
     LockJobs,
     Query,
@@ -18,7 +19,7 @@ from interlock.storage.dialect import (
     Transaction,
     WriteTransitions,
 )
-from interlock.storage.sqlite import log, transition_effects
+from interlock.storage.sqlite import enqueue, log, transition_effects
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
 
@@ -106,6 +107,8 @@ def _perform(
             return {id: found[id].state for id in step.ids if id in found}
         changes = [(change, found[change.id]) for change in step.changes]
         return jobs.write(connection, tenant, changes, EligibilityKeys(tenant))
+    if isinstance(step, EnqueueJobs):
+        return enqueue.enqueue(connection, EligibilityKeys(tenant), tenant, step.jobs, False, step.terms, step.progress)
     if isinstance(step, FillSlots):
         return transition_effects.fill_slots(connection, tenant)
     return log.append(connection, tenant, step.entry)

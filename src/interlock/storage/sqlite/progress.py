@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Protocol
 
 from interlock.domain.decide import result_of_repeat
 from interlock.domain.job import Rejected
@@ -16,30 +14,8 @@ from interlock.errors import Error, NotFound
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import events, history
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.sqlite.notify import Topic
 
 _SQL: Final = load("interlock.storage.sqlite", "progress.sql")
-T = TypeVar("T")
-
-
-class SQLiteProgress(ABC):
-    """Step and event methods of the SQLite store."""
-
-    _events_added: Topic
-
-    async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Rejected]:
-        return await self._write(lambda c: save_steps(c, tenant, steps))
-
-    async def add_events(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
-        answers = await self._write(lambda c: add_events(c, tenant, reports))
-        self._events_added.fire()
-        return answers
-
-    def watch_events(self) -> asyncio.Event:
-        return self._events_added.event()
-
-    @abstractmethod
-    async def _write(self, verb: Callable[[Connection], T]) -> T: ...
 
 
 def save_steps(connection: Connection, tenant: str, steps: Sequence[Step]) -> list[StepRow | Rejected]:
@@ -66,13 +42,6 @@ def save_steps(connection: Connection, tenant: str, steps: Sequence[Step]) -> li
         answers.append(known[key])
     connection.db.executemany(_SQL["insert_step"], new)
     return answers
-
-
-def copy_steps(connection: Connection, tenant: str, source: str, target: str, *, through: str | None = None) -> int:
-    """Copy the steps of a job, all or up to the last one named `through`, to a job without steps; return how many."""
-    facts = {"tenant": tenant, "source": source, "target": target, "through": through}
-    connection.db.execute(_SQL["copy_steps"], facts)
-    return int(connection.db.changes())
 
 
 def add_events(connection: Connection, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:

@@ -15,14 +15,6 @@ SELECT i.value, coalesce((SELECT max(s.seq) FROM job_step s WHERE s.tenant = :te
 INSERT INTO job_step (tenant, job_id, seq, name, occurrence, result, function, fence, at, sanitized)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: copy_steps
--- Copy all steps, or those up to the last one named :through, to a job without steps.
-INSERT INTO job_step (tenant, job_id, seq, name, occurrence, result, function, fence, at, sanitized)
-SELECT s.tenant, :target, s.seq, s.name, s.occurrence, s.result, s.function, 0, s.at, s.sanitized
-FROM job_step s
-WHERE s.tenant = :tenant AND s.job_id = :source AND (:through IS NULL
-  OR s.seq <= (SELECT max(n.seq) FROM job_step n WHERE n.tenant = :tenant AND n.job_id = :source AND n.name = :through));
-
 -- name: known_events
 -- The events [job, ID] that are already stored.
 SELECT e.job_id, e.id, e.seq FROM json_each(:events) i CROSS JOIN job_event e INDEXED BY job_event_once

@@ -5,21 +5,6 @@ SELECT {job} FROM json_each(:ids) i CROSS JOIN job_view v ON v.tenant = :tenant 
 SELECT j.id, j.fence, CASE WHEN j.status = 'running' THEN j.worker END, j.cancel_requested_at IS NOT NULL
 FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
 
--- name: search
--- Scans the whole ID index: fast enough for interactive search, and needs no extra index.
-SELECT id FROM (
-  SELECT j.id, j.seq FROM job j WHERE j.tenant = :tenant AND :id_end IS NOT NULL AND substr(j.id, -length(:id_end)) = :id_end
-  UNION SELECT b.id, b.seq FROM job_body b WHERE b.tenant = :tenant AND b.idempotency_key = :text)
-ORDER BY seq DESC LIMIT :limit;
-
--- name: search_text
--- Reads the newest jobs and the beginning of their payloads and errors.
-SELECT j.id FROM (SELECT tenant, id, seq, tags, error FROM job WHERE tenant = :tenant ORDER BY seq DESC LIMIT :jobs) j
-JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
-WHERE instr(lower(substr(b.payload, 1, :chars)), lower(:json)) OR instr(lower(substr(j.error, 1, :chars)), lower(:json))
-  OR instr(lower(b.requested_by), lower(:text)) OR EXISTS (SELECT 1 FROM json_each(j.tags) t WHERE instr(lower(t.value), lower(:text)))
-ORDER BY j.seq DESC LIMIT :limit;
-
 -- name: history
 SELECT j.id, h.version, h.from_status, h.to_status, h.verb, h.actor, h.attempt, h.fence, h.reason, h.metadata, h.at, h.hash
 FROM job j CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq

@@ -24,35 +24,21 @@ from interlock.domain.job import (
     NewJob,
     Receipt,
     Rejected,
-    TextSearch,
 )  # fmt: skip
 from interlock.domain.lifecycle import TERMINAL
+from interlock.domain.operations import PruneCommand, PrunedStep
 from interlock.domain.policy import ClaimFilter
+from interlock.domain.progress import Report, Step, StepRow
 from interlock.domain.retry import SECOND
 from interlock.errors import Invalid, SchemaMismatch, StorageBroken
 from interlock.storage.contract import NO_TERMS, Due, Fitness, Terms, cancels_of
 from interlock.storage.expired import ExpiredCounts
 from interlock.storage.job_columns import expand
 from interlock.storage.migrate import lacking, migrations, pending
-from interlock.storage.parts.approvals import Approvals
-from interlock.storage.parts.artifacts import Artifacts
-from interlock.storage.parts.attention import Attention
-from interlock.storage.parts.audit import Audit, by_seq
-from interlock.storage.parts.channels import StoredChannels
-from interlock.storage.parts.effects import Effects
-from interlock.storage.parts.limits import FlowLimits
-from interlock.storage.parts.messages import Messages
-from interlock.storage.parts.outbox import StoredOutbox
-from interlock.storage.parts.reads import Reads
-from interlock.storage.parts.registry import TypesAndAgents
-from interlock.storage.parts.schedules import Schedules
-from interlock.storage.parts.sessions import Sessions
-from interlock.storage.parts.streams import Streams
-from interlock.storage.parts.tokens import Tokens
-from interlock.storage.parts.usage import UsageSums
-from interlock.storage.parts.workers import Workers
+from interlock.storage.parts.audit import by_seq
+from interlock.storage.parts.store import StoreParts
 from interlock.storage.sql_files import load
-from interlock.storage.sqlite import claim, enqueue, history, list_jobs, transition, transition_effects
+from interlock.storage.sqlite import claim, enqueue, history, list_jobs, progress, prune, transition, transition_effects
 from interlock.storage.sqlite.connection import (
     MEMORY,
     Connection,
@@ -69,8 +55,6 @@ from interlock.storage.sqlite.heartbeats import checkpoint, heartbeat
 from interlock.storage.sqlite.job_blocks import SQLiteJobBlocks
 from interlock.storage.sqlite.job_row import to_job
 from interlock.storage.sqlite.notify import EVENTS, Notifier, Topic
-from interlock.storage.sqlite.operations import SQLiteOperations
-from interlock.storage.sqlite.progress import SQLiteProgress
 from interlock.storage.sqlite.writer import Writer
 
 _READ: Final = load("interlock.storage.sqlite", "read.sql")
@@ -81,13 +65,7 @@ FULL: Final = 2
 T = TypeVar("T")
 
 
-class SQLiteStore(
-    DoctorVerbs,
-    SQLiteOperations,
-    SQLiteProgress,
-    SQLiteJobBlocks,
-    Reads,
-):
+class SQLiteStore(StoreParts, DoctorVerbs, SQLiteJobBlocks):
     """A store in one file. Many processes can open it; each has one writer thread and a few reader threads."""
 
     def __init__(self, path: str, *, clock: Callable[[], int] = wall_clock) -> None:
@@ -97,23 +75,7 @@ class SQLiteStore(
         self._notifier = Notifier(path)
         self._events_added = Topic(self._notifier, EVENTS)
         self.expired = ExpiredCounts()
-        self._database = database = SQLiteDatabase(self._write, self._read, transition, clock, self._stir)
-        self.approvals = Approvals(database)
-        self.artifacts = Artifacts(database)
-        self.audit = Audit(database, by_seq)
-        self.registry = TypesAndAgents(database)
-        self.schedules = Schedules(database)
-        self.messages = Messages(database)
-        self.streams = Streams(database)
-        self.effects = Effects(database)
-        self.sessions = Sessions(database)
-        self.limits = FlowLimits(database)
-        self.channels = StoredChannels(database)
-        self.usage = UsageSums(database)
-        self.tokens = Tokens(database)
-        self.workers = Workers(database)
-        self.attention = Attention(database)
-        self.outbox = StoredOutbox(database)
+        super().__init__(SQLiteDatabase(self._write, self._read, transition, clock, self._notifier.ring), by_seq)
         prepare_file(path)
         self._writer = Writer(self._connect, path)
         self._local = threading.local()
@@ -185,6 +147,29 @@ class SQLiteStore(
             self._notifier.ring(cancels_of(tenant))
         return results
 
+    async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Rejected]:
+        return await self._write(lambda c: progress.save_steps(c, tenant, steps))
+
+    async def add_events(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
+        answers = await self._write(lambda c: progress.add_events(c, tenant, reports))
+        self._events_added.fire()
+        return answers
+
+    def watch_events(self) -> asyncio.Event:
+        return self._events_added.event()
+
+    async def prune(self, tenant: str, order: PruneCommand) -> PrunedStep:
+        return await self._write(lambda c: prune.prune(c, tenant, order))
+
+    async def extend_history(self) -> int:
+        return 0
+
+    async def leave_history(self, cutoff: int) -> int:
+        return 0
+
+    async def drop_history(self, cutoff: int) -> int:
+        return 0
+
     async def lease_states(self, tenant: str, job_ids: Sequence[str]) -> list[LeaseState | None]:
         def read(c: Connection) -> list[LeaseState | None]:
             rows = c.rows(_READ["lease_states"], {"tenant": tenant, "ids": json.dumps(job_ids)})
@@ -205,14 +190,6 @@ class SQLiteStore(
 
     async def find(self, tenant: str, filter: Filter) -> list[Job]:
         return await self.read_settled(tenant, lambda c: list_jobs.find(c, tenant, filter))
-
-    async def search(self, tenant: str, text: str, id_end: str | None, limit: int) -> list[str]:
-        wanted = {"tenant": tenant, "text": text, "id_end": id_end, "limit": limit}
-        return await self.read_settled(tenant, lambda c: [id for (id,) in c.rows(_READ["search"], wanted)])
-
-    async def search_text(self, tenant: str, wanted: TextSearch) -> list[str]:
-        facts = {"tenant": tenant, **wanted._asdict()}
-        return await self.read_settled(tenant, lambda c: [id for (id,) in c.rows(_READ["search_text"], facts)])
 
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
         return await self._read(lambda c: history.of_job(c, tenant, job_id))
@@ -297,9 +274,6 @@ class SQLiteStore(
             await self._write(lambda c: transition_effects.fill_slots(c, tenant))
             return await self._read(query)
         return answer  # type: ignore[return-value]
-
-    def _stir(self, tenant: str) -> None:
-        self._notifier.ring(tenant)
 
     def _keys_of(self, tenant: str) -> EligibilityKeys:
         return self._keys.setdefault(tenant, EligibilityKeys(tenant))

@@ -16,17 +16,3 @@ begin
   update interlock.artifact_usage u set bytes = u.bytes - freed where u.tenant = p_tenant and freed <> 0;
   return gone;
 end $$;
-
--- For redrive: copy the artifacts that hold large results of steps. Both jobs share the stored objects.
-create or replace function interlock.copy_step_results(p_tenant text, p_source uuid, p_target uuid) returns void language plpgsql as $$
-begin
-  with copied as (
-    insert into interlock.artifact (tenant, job_id, fence, worker, id, name, size, sha256, content_type, object_key, url, created_at)
-    select a.tenant, p_target, a.fence, a.worker, gen_random_uuid(), a.name, a.size, a.sha256, a.content_type, a.object_key, a.url,
-      a.created_at
-    from interlock.artifact a
-    where a.tenant = p_tenant and a.job_id = p_source and starts_with(a.name, 'interlock.step/') and a.object_key is not null
-    on conflict do nothing returning size)
-  update interlock.artifact_usage u set bytes = u.bytes + c.bytes
-  from (select coalesce(sum(size), 0)::bigint as bytes from copied) c where u.tenant = p_tenant and c.bytes > 0;
-end $$;

@@ -25,22 +25,14 @@ begin
     where c.tenant = p_tenant and c.job_id = p_job_id);
 end $$;
 
--- Return the digest of the steps saved under one lease, or copied by a redrive (fence 0). The second function digests
--- steps as a redrive would copy them: with fence 0, and up to the last step of a name.
+-- Return the digest of the steps saved under one lease, or copied by a redrive (fence 0).
 create or replace function interlock.steps_digest(p_tenant text, p_job_id uuid, p_fence bigint) returns text language plpgsql stable as $$
 begin
-  return (select encode(sha256(string_agg(convert_to(interlock.step_fields(s, s.fence), 'UTF8'), ''::bytea order by s.seq)), 'hex')
+  return (select encode(sha256(string_agg(convert_to(interlock.field(s.seq) || interlock.field(s.name) || interlock.field(s.occurrence)
+      || interlock.field(s.function) || interlock.field(s.fence) || interlock.field(interlock.micros(s.at))
+      || interlock.field(s.sanitized::integer) || interlock.field(interlock.digest(s.result)), 'UTF8'), ''::bytea order by s.seq)), 'hex')
     from interlock.job_step s where s.tenant = p_tenant and s.job_id = p_job_id and s.fence = p_fence);
 end $$;
-create or replace function interlock.copied_steps_digest(p_tenant text, p_source uuid, p_through text) returns text language plpgsql stable as $$
-begin
-  return (select encode(sha256(string_agg(convert_to(interlock.step_fields(s, 0), 'UTF8'), ''::bytea order by s.seq)), 'hex')
-    from interlock.job_step s where s.tenant = p_tenant and s.job_id = p_source and (p_through is null
-      or s.seq <= (select max(n.seq) from interlock.job_step n where n.tenant = p_tenant and n.job_id = p_source and n.name = p_through)));
-end $$;
-create or replace function interlock.step_fields(s interlock.job_step, p_fence bigint) returns text language sql stable parallel safe return
-  interlock.field(s.seq) || interlock.field(s.name) || interlock.field(s.occurrence) || interlock.field(s.function) || interlock.field(p_fence)
-    || interlock.field(interlock.micros(s.at)) || interlock.field(s.sanitized::integer) || interlock.field(interlock.digest(s.result));
 
 create or replace function interlock.request_digest(p_tenant text, p_job_id uuid, p_fence bigint) returns text language plpgsql stable as $$
 begin
@@ -129,12 +121,4 @@ declare
 begin
   return (steps is null or position(interlock.named_digest('steps', steps) in coalesce(p_metadata, '')) > 0)
     and (checkpoint is null or position(interlock.named_digest('checkpoint', checkpoint) in coalesce(p_metadata, '')) > 0);
-end $$;
-
--- Return the digests of the progress that a redrive of a job starts with.
-create or replace function interlock.copied_progress(p_tenant text, p_source uuid, p_through text, out checkpoint text, out steps text)
-language plpgsql stable as $$
-begin
-  checkpoint := case when p_through is null then interlock.checkpoint_digest(p_tenant, p_source) end;
-  steps := interlock.copied_steps_digest(p_tenant, p_source, p_through);
 end $$;

@@ -40,25 +40,6 @@ begin
   where u.leased;
 end $$;
 
--- Copy the steps of a job, all or up to the last one of a name, to a job that has none. Return how many.
-create or replace function interlock.copy_steps(p_tenant text, p_source uuid, p_target uuid, p_through text)
-returns integer language plpgsql as $$
-declare
-  copied integer;
-begin
-  perform set_config('interlock.tenant', p_tenant, true);
-  perform set_config('interlock.verb', 'on', true);
-  insert into interlock.job_step (tenant, job_id, seq, name, occurrence, result, function, fence, at, sanitized)
-  select s.tenant, p_target, s.seq, s.name, s.occurrence, s.result, s.function, 0, s.at, s.sanitized
-  from interlock.job_step s
-  where s.tenant = p_tenant and s.job_id = p_source and (p_through is null
-    or s.seq <= (select max(n.seq) from interlock.job_step n
-                 where n.tenant = p_tenant and n.job_id = p_source and n.name = p_through));
-  get diagnostics copied = row_count;
-  perform set_config('interlock.verb', '', true);
-  return copied;
-end $$;
-
 -- Add events to jobs that their workers still hold, and number them in input order. An event that exists keeps its
 -- number; an event missing from the result was rejected.
 --

@@ -155,34 +155,6 @@ begin
   return array(select distinct s::text from unnest(p_statuses) s where not (s = 'retry' and 'queued' = any(p_statuses)));
 end $$;
 
--- Find jobs by idempotency key or by the end of their id, newest first. It scans all ids: fast enough for interactive
--- use, and there is no index to maintain.
-create or replace function interlock.search_jobs(p_tenant text, p_text text, p_id_end text, p_limit integer) returns setof uuid
-language plpgsql as $$
-begin
-  perform set_config('interlock.tenant', p_tenant, true);
-  return query select f.id from (
-    select j.id, j.seq from interlock.job j where j.tenant = p_tenant and p_id_end is not null and right(j.id::text, length(p_id_end)) = p_id_end
-    union select j.id, j.seq from interlock.job j where j.tenant = p_tenant and j.idempotency_key = p_text) f
-  order by f.seq desc limit p_limit;
-end $$;
-
--- Find text in the newest jobs: in the beginning of their payloads and errors, in tags and in requested_by, newest first.
-create or replace function interlock.search_text(
-  p_tenant text, p_text text, p_json text, p_jobs integer, p_chars integer, p_limit integer
-) returns setof uuid language plpgsql as $$
-begin
-  perform set_config('interlock.tenant', p_tenant, true);
-  p_text := lower(p_text collate "C");
-  p_json := lower(p_json collate "C");
-  return query select n.id from (select j.id, j.seq, j.payload, j.error, j.requested_by, j.tags from interlock.job j
-      where j.tenant = p_tenant order by j.seq desc limit p_jobs) n
-    where position(p_json in lower(substr(n.payload, 1, p_chars))) > 0 or position(p_json in lower(substr(n.error, 1, p_chars))) > 0
-      or position(p_text in lower(n.requested_by)) > 0
-      or exists (select from unnest(n.tags) t(tag) where position(p_text in lower(t.tag)) > 0)
-    order by n.seq desc limit p_limit;
-end $$;
-
 create or replace function interlock.history(p_tenant text, p_job_id uuid) returns setof interlock.job_history language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);

@@ -1,0 +1,8 @@
+-- name: target
+:target::uuid;
+
+-- name: copy
+:copy::uuid;
+
+-- name: body
+interlock.job;

@@ -1,0 +1,8 @@
+-- name: target
+:target;
+
+-- name: copy
+:copy;
+
+-- name: body
+job_body;
