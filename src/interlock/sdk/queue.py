@@ -20,17 +20,17 @@ from interlock.client.port import Client, JobRequest, LeasedJob, error_body
 from interlock.domain.decide import CompleteJob, FailJob, Finish, ReleaseJob
 from interlock.domain.job import Heartbeat, Job, Rejected
 from interlock.domain.policy import ClaimFilter
-from interlock.errors import Conflict, Error, Fatal, Invalid, NotFound
+from interlock.errors import Error, Fatal, Invalid, NotFound
 from interlock.sdk import serialization
-from interlock.sdk.claim_ids import ClaimId, ClaimIds
 from interlock.sdk.exceptions import in_seconds
+from interlock.sdk.leases import HEARTBEATS_PER_CALL, LOST, ClaimId, Claims, heartbeat_seconds
 from interlock.sdk.sync import background_loop, run, sync_version
 from interlock.sdk.tasks import Connected, Options, request_fields
 
 BATCH_SIZE: Final = 1000
 MAX_POPPED: Final = 100
 MAX_POLL_SECONDS: Final = 20.0
-MAX_HEARTBEAT_SECONDS: Final = 5.0
+STOPPED: Final = "the consumer was stopped"
 
 
 class Item:
@@ -75,7 +75,7 @@ class Item:
     async def _settle(self, order: Finish) -> None:
         (answer,) = await (await self._queue._client()).work.finishes([order])
         if isinstance(answer, Rejected):
-            if isinstance(answer.error, (Conflict, NotFound)):
+            if isinstance(answer.error, LOST):
                 self.is_lost = self.is_lost or not self.is_settled
             raise answer.error
         if not self.is_settled:
@@ -133,15 +133,15 @@ class Queue:
         self.type = type
         self._app = app
         # Without capabilities, skip items that require one or have an affinity key.
-        self._ask = ClaimFilter(
-            name or f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}",
-            types=frozenset({type}),
-            lease_seconds=lease_seconds,
+        self._claims = Claims(
+            ClaimFilter(
+                name or f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}",
+                types=frozenset({type}),
+                lease_seconds=lease_seconds,
+            )
         )
-        self._heartbeat_seconds = min(lease_seconds / 3, MAX_HEARTBEAT_SECONDS)
+        self._heartbeat_seconds = heartbeat_seconds(lease_seconds)
         self._keepers: WeakKeyDictionary[asyncio.AbstractEventLoop, _Keeper] = WeakKeyDictionary()
-        self._claims = ClaimIds()
-        self._unsure: list[ClaimFilter] = []  # claims whose response was lost
 
     async def push(self, payload: Any, **options: Unpack[Options]) -> str:
         """Enqueue a value and return the ID of its job."""
@@ -200,31 +200,15 @@ class Queue:
         return await self._app._client()
 
     async def _pop(self, client: Client, limit: int, wait_seconds: float) -> list[Item]:
-        while self._unsure:
-            await self._give_back(client, self._unsure.pop())
-        ask = self._ask._replace(limit=limit, claim_id=self._claims.name())
+        while self._claims.is_unsure:
+            await self._claims.give_back(client, STOPPED)
         try:
-            leases = await client.work.claim(ask, wait_seconds=wait_seconds)
+            leases, claim = await self._claims.claim(client, limit, wait_seconds)
         except asyncio.CancelledError:
             with contextlib.suppress(Exception):  # the next pop releases it
-                await self._give_back(client, ask)
+                await self._claims.give_back(client, STOPPED)
             raise
-        except Exception:
-            self._unsure.append(ask)
-            raise
-        claim = self._claims.leased(ask.claim_id, len(leases))
         return [self._hold(client, lease, claim) for lease in leases]
-
-    async def _give_back(self, client: Client, ask: ClaimFilter) -> None:
-        """Release the jobs of a claim whose response was lost. Repeating it without types leases nothing new."""
-        try:
-            leases = await client.work.claim(ask._replace(types=frozenset(), limit=1))
-            if leases:
-                await client.work.finishes([_release(lease) for lease in leases])
-        except BaseException:
-            self._unsure.append(ask)
-            raise
-        self._claims.free(ask.claim_id)
 
     def _hold(self, client: Client, lease: LeasedJob, claim: ClaimId) -> Item:
         item = Item(self, lease.job, claim)
@@ -246,12 +230,12 @@ class _Keeper:
         self.client = client
         self._every_seconds = every_seconds
         self._leased: WeakSet[Item] = WeakSet()
-        self._heartbeat_body: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
 
     def hold(self, item: Item) -> None:
         self._leased.add(item)
-        if self._heartbeat_body is None or self._heartbeat_body.done():
-            self._heartbeat_body = asyncio.create_task(self._send_heartbeats())
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send_heartbeats())
 
     async def _send_heartbeats(self) -> None:
         while self._leased:
@@ -267,16 +251,11 @@ class _Keeper:
         """Send one heartbeat for each item. Between calls only their owners hold references to the items."""
         items = [item for item in self._leased if not (item.is_settled or item.is_lost)]
         self._leased = WeakSet(items)
-        for start in range(0, len(items), BATCH_SIZE):
-            some = items[start : start + BATCH_SIZE]
+        for start in range(0, len(items), HEARTBEATS_PER_CALL):
+            some = items[start : start + HEARTBEATS_PER_CALL]
             answers = await self.client.work.heartbeats([Heartbeat(*item.holder) for item in some])
             for item, answer in zip(some, answers, strict=True):
                 if not isinstance(answer, Rejected):
                     item.is_unwanted = answer.cancel_requested
-                elif isinstance(answer.error, (Conflict, NotFound)) and not item.is_settled:
+                elif isinstance(answer.error, LOST) and not item.is_settled:
                     item.is_lost = True
-
-
-def _release(lease: LeasedJob) -> ReleaseJob:
-    job = lease.job
-    return ReleaseJob(job.id, job.fence, job.worker or "", reason="the consumer was stopped")

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from interlock.client.port import Client
 from interlock.domain.job import Heartbeat, HeartbeatReply, Rejected
-from interlock.errors import Conflict, Fatal, NotFound
+from interlock.errors import Fatal
+from interlock.sdk.leases import HEARTBEATS_PER_CALL, LOST
 from interlock.worker.reconnect import Reconnect
 from interlock.worker.run import Run, StopReason
 
-BATCH_SIZE: Final = 1000
 BLOCKED_SECONDS: Final = 1.0
 
 
@@ -36,7 +36,7 @@ class HeartbeatLoop:
         self._stop = stop
         self._broken = broken
         self._reconnect = Reconnect(log, "heartbeat")
-        self._heartbeat_body = asyncio.Lock()
+        self._in_flight = asyncio.Lock()
 
     async def heartbeat(self) -> None:
         """Send heartbeats until cancelled."""
@@ -61,20 +61,20 @@ class HeartbeatLoop:
 
     async def at_rest(self) -> None:
         """Wait for the reply to a heartbeat in flight: its result must be known before its runs are finished."""
-        async with self._heartbeat_body:
+        async with self._in_flight:
             pass
 
     async def _once(self) -> None:
         runs = list(self._leased_runs())
-        for start in range(0, len(runs), BATCH_SIZE):
-            await self._heartbeat_for(runs[start : start + BATCH_SIZE])
+        for start in range(0, len(runs), HEARTBEATS_PER_CALL):
+            await self._heartbeat_for(runs[start : start + HEARTBEATS_PER_CALL])
 
     async def _heartbeat_for(self, runs: Sequence[Run]) -> None:
         heartbeats = [run.heartbeat() for run in runs]
         for run, heartbeat in zip(runs, heartbeats, strict=True):
             run.sending_events = bool(heartbeat.events)
         try:
-            async with self._heartbeat_body:
+            async with self._in_flight:
                 answers = await self._client.work.heartbeats(heartbeats)
         except BaseException:
             for run, heartbeat in zip(runs, heartbeats, strict=True):
@@ -101,7 +101,7 @@ class HeartbeatLoop:
                 self._stop(run, StopReason.CANCELLED)
             if run.context is not None:
                 run.context.is_budget_spent = answer.budget_exceeded
-        elif isinstance(answer.error, (Conflict, NotFound)):
+        elif isinstance(answer.error, LOST):
             self._stop(run, StopReason.LOST)
         else:
             self._log.warning("heartbeat rejected", job=run.job.id, error=str(answer.error))

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from interlock.client.port import Client
 from interlock.errors import Fatal
-from interlock.worker.heartbeats import BATCH_SIZE, HeartbeatLoop
+from interlock.sdk.leases import HEARTBEATS_PER_CALL
+from interlock.worker.heartbeats import HeartbeatLoop
 from interlock.worker.run import Run
 
 WAIT_SECONDS: Final = 20.0
@@ -71,4 +72,4 @@ class Interruptions:
             run
             for run in self._leased_runs()
             if run.ending is None and run.started_at is not None and run.started_at < before
-        ][:BATCH_SIZE]
+        ][:HEARTBEATS_PER_CALL]

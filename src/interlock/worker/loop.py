@@ -19,10 +19,10 @@ from interlock.domain.decide import ReleaseJob
 from interlock.domain.policy import ClaimFilter
 from interlock.errors import Conflict, Fatal, Forbidden, Invalid, Unauthenticated, Unavailable
 from interlock.sdk.app import App
-from interlock.sdk.claim_ids import ClaimIds
 from interlock.sdk.context import Context
 from interlock.sdk.current import enter
 from interlock.sdk.exceptions import in_seconds
+from interlock.sdk.leases import Claims, heartbeat_seconds
 from interlock.sdk.threads import Threads
 from interlock.worker.contained_tasks import contained, mark_run
 from interlock.worker.executor import execute, failure, stopped
@@ -37,7 +37,6 @@ from interlock.worker.run import Run, StopReason
 N = TypeVar("N", int, float)
 MAX_UNREPORTED: Final = 2000
 POLL_SECONDS: Final = 20.0
-MAX_HEARTBEAT_SECONDS: Final = 5.0
 STARTING_UP: Final = "57P03"
 HOPELESS: Final = (Invalid, Unauthenticated, Forbidden)  # repeating the claim would not help
 LEAST_STEP_THREADS: Final = 32
@@ -65,13 +64,15 @@ class Worker:
         capabilities: Iterable[str] = (),
         affinity_keys: Iterable[str] | None = (),
     ) -> None:
-        lease_seconds, heartbeat_seconds = in_seconds(lease) or 0.0, in_seconds(heartbeat_interval)
+        lease_seconds = in_seconds(lease) or 0.0
         self.name = name or f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}"
         self._app = app
         self._tasks = _chosen(app, types)
         self._concurrency = _at_least("concurrency", concurrency, 1)
         self._prefetch = _at_least("prefetch", prefetch, 0)
-        self._every_seconds = _interval(heartbeat_seconds, _shortest_lease(self._tasks.values(), lease_seconds))
+        self._every_seconds = _interval(
+            in_seconds(heartbeat_interval), _shortest_lease(self._tasks.values(), lease_seconds)
+        )
         self._grace_seconds = _at_least("shutdown_grace", in_seconds(shutdown_grace) or 0.0, 0)
         self._ask = ClaimFilter(
             worker=self.name,
@@ -206,8 +207,7 @@ class Worker:
         self._leased_runs: dict[tuple[str, int], Run] = {}
         self._waiting: deque[Run] = deque()
         self._running = self._runs = 0
-        self._unsure: ClaimFilter | None = None  # a claim whose response was lost
-        self._claims = ClaimIds()
+        self._claims = Claims(self._ask)
         self._fault: BaseException | None = None
 
     async def _run(self, *, drain: bool, once: bool) -> None:
@@ -277,17 +277,15 @@ class Worker:
                 await (self._change() if self._leased_runs else self._reporter.flushed())
 
     async def _claim(self, limit: int, wait_seconds: float) -> int:
-        """Claim with an ID, so that a claim whose response was lost can be repeated; return the number of jobs."""
-        ask = self._unsure
-        if ask is None:
-            ask = self._unsure = self._ask._replace(limit=limit, claim_id=self._claims.name())
-        self._asking = claiming = asyncio.create_task(self._client.work.claim(ask, wait_seconds=wait_seconds))
+        """Claim jobs, or repeat a claim whose response was lost; return the number of jobs."""
+        claims, client = self._claims, self._client
+        self._asking = claiming = asyncio.create_task(
+            claims.repeat(client, wait_seconds) if claims.is_unsure else claims.claim(client, limit, wait_seconds)
+        )
         try:
-            leases = await claiming
+            leases, claim = await claiming
         finally:
             self._asking = None
-        self._unsure = None
-        claim = self._claims.leased(ask.claim_id, len(leases))
         for lease in leases:
             self._admit(Run(lease, self._tasks[lease.job.type], claim))
         return len(leases)
@@ -424,10 +422,9 @@ class Worker:
     async def _recover(self) -> None:
         """Release the jobs of a claim that was interrupted."""
         reconnect = Reconnect(self._log, "recovering a claim")
-        while self._unsure is not None and self._fault is None:
-            ask = self._unsure._replace(types=frozenset(), limit=1)  # leases nothing new
+        while self._claims.is_unsure and self._fault is None:
             try:
-                leases = await self._client.work.claim(ask)
+                await self._claims.give_back(self._client, "worker shut down")
             except Fatal as error:
                 self._break(error)
                 return
@@ -436,12 +433,6 @@ class Worker:
                 return
             except Exception as error:  # possibly a driver error
                 await reconnect.wait(error)
-                continue
-            self._unsure = None
-            claim = self._claims.leased(ask.claim_id, len(leases))
-            for lease in leases:
-                run = Run(lease, self._tasks[lease.job.type], claim)
-                self._reporter.report(run, ReleaseJob(*run.holder, reason="worker shut down"))
 
 
 def _chosen(app: App, types: Iterable[str] | None) -> dict[str, Any]:
@@ -471,12 +462,10 @@ def _shortest_lease(tasks: Iterable[Any], lease_seconds: float) -> float:
     return _at_least("lease", min([lease_seconds, *asked]), 1)
 
 
-def _interval(heartbeat_seconds: float | None, lease_seconds: float) -> float:
+def _interval(asked: float | None, lease_seconds: float) -> float:
     """Return the heartbeat interval: less than half of the lease, so that one lost heartbeat does not lose it."""
-    if heartbeat_seconds is None:
-        return min(lease_seconds / 3, MAX_HEARTBEAT_SECONDS)
-    if not 0 < heartbeat_seconds < lease_seconds / 2:
-        raise ValueError(
-            f"heartbeat_seconds is {heartbeat_seconds}: expected less than half of the lease of {lease_seconds} s"
-        )
-    return heartbeat_seconds
+    if asked is None:
+        return heartbeat_seconds(lease_seconds)
+    if not 0 < asked < lease_seconds / 2:
+        raise ValueError(f"heartbeat_seconds is {asked}: expected less than half of the lease of {lease_seconds} s")
+    return asked

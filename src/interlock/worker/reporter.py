@@ -16,17 +16,16 @@ from interlock.domain.job import Receipt, Rejected
 from interlock.domain.progress import Report
 from interlock.errors import (
     ArtifactsNotConfigured,
-    Conflict,
     Error,
     Fatal,
     Invalid,
     Malformed,
-    NotFound,
     TooLarge,
     Unavailable,
     WouldDeadlock,
 )
 from interlock.sdk import large
+from interlock.sdk.leases import LOST
 from interlock.worker.executor import in_place_of
 from interlock.worker.heartbeats import HeartbeatLoop
 from interlock.worker.reconnect import Reconnect
@@ -179,14 +178,14 @@ class Reporter:
             try:
                 self._waiting.append((run, await self._as_artifact(run, order, error)))
                 return
-            except (Conflict, NotFound) as lost:
+            except LOST as lost:
                 error = lost
         if isinstance(order, (CompleteJob, ReleaseJob)) and isinstance(
             error, (TooLarge, Invalid, Malformed, WouldDeadlock)
         ):
             self._waiting.append((run, in_place_of(order, run, error)))
             return
-        if isinstance(error, (Conflict, NotFound)):
+        if isinstance(error, LOST):
             self._settled(run)
             self._log.info("lease lost before finish", job=run.job.id, fence=run.job.fence, code=error.code)
         else:

@@ -11,8 +11,8 @@ from typing import Any
 
 from interlock.client.port import LeasedJob
 from interlock.domain.job import Heartbeat, Job
-from interlock.sdk.claim_ids import ClaimId
 from interlock.sdk.context import Context
+from interlock.sdk.leases import ClaimId
 from interlock.sdk.tasks import Task
 
 _opening = threading.Lock()  # several threads of a run may ask for its context at the same time
