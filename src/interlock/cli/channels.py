@@ -62,9 +62,7 @@ def set_(
     password: Annotated[str | None, Parameter(help=f"password of that user: {_SECRET}")] = None,
     sender: Annotated[str | None, Parameter(name="--from", help="address of the sender of e-mails")] = None,
     to: Annotated[tuple[str, ...], Parameter(help="address of a recipient of e-mails; may be repeated")] = (),
-    event: Annotated[
-        tuple[str, ...], Parameter(help=f"{', '.join(EVENTS)}; may be repeated; default: all but job.failed")
-    ] = DEFAULT_EVENTS,
+    event: Annotated[tuple[str, ...], Parameter(help=f"one of {', '.join(EVENTS)}; may be repeated")] = DEFAULT_EVENTS,
     type: Annotated[tuple[str, ...], Parameter(help="only jobs of this type; may be repeated")] = (),
     tag: Annotated[tuple[str, ...], Parameter(help="only jobs with one of these tags; may be repeated")] = (),
     min_risk: Annotated[str | None, Parameter(help="only approvals from this risk on, such as high")] = None,

@@ -55,13 +55,20 @@ def _ours(error: cyclopts.CycloptsError) -> str | None:
     return None
 
 
+def default_of(value: object) -> str | None:
+    """Return a default as the help prints it; what is off or empty unless given is left out."""
+    if value is None or value is False or value in ("", ()):
+        return None
+    return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
 app = App(
     name="interlock",
     console=output.ReportingConsole(),
     error_formatter=in_words,
     help="A durable job queue for AI agents, on SQLite or PostgreSQL.",
     version=interlock.__version__,
-    default_parameter=Parameter(negative_iterable=()),
+    default_parameter=Parameter(negative_iterable=(), show_default=default_of),
 )
 app.command(jobs.app)
 app.command(approvals.app)
