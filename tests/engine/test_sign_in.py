@@ -266,8 +266,9 @@ async def test_a_tenant_that_is_not_listed_is_rejected(world: World) -> None:
     assert "tenant" in await world.rejects()
 
 
-async def test_an_unverified_address_is_not_shown_as_the_persons_own(world: World) -> None:
-    world.site.claims |= {"email_verified": False, "name": f"  Ada\n{'x' * 300}"}
+@pytest.mark.parametrize("verified", [False, "false", 0, "no"])
+async def test_an_unverified_address_is_not_shown_as_the_persons_own(world: World, verified: object) -> None:
+    world.site.claims |= {"email_verified": verified, "name": f"  Ada\n{'x' * 300}"}
     person = (await world.enter()).person
     assert person is not None
     assert person.email is None

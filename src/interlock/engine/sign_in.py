@@ -172,7 +172,7 @@ class Provider:
             raise SignInFailed("the provider did not authenticate you again")
         paths = settings.provider.claims
         name, email = (_short(claim(claims, path)) for path in (paths.name, paths.email))
-        if claims.get("email_verified") is False:
+        if claims.get("email_verified", True) not in (True, "true"):  # some providers send text
             email = None
         return who._replace(person=Person(name, email, None if authenticated is None else authenticated * SECOND))
 
