@@ -457,7 +457,7 @@ def test_an_email_channel_is_set(cli: CLI) -> None:
         "--to", "b@example.com", "--to", "c@example.com", "--tls", "implicit", "--username", "u", "--password", "hush",
     )  # fmt: skip
     assert (made["port"], made["from"], made["to"]) == (465, "a@example.com", ["b@example.com", "c@example.com"])
-    assert made["events"] == ["approval.requested", "job.dead_letter", "worker.stale"]
+    assert made["events"] == ["approval.requested", "job.dead_letter", "worker.stale", "budget.spent"]
     assert "hush" not in str(made)
 
 

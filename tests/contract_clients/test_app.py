@@ -195,7 +195,7 @@ async def test_channels_are_managed_through_a_server(guarded: Api) -> None:
         )  # fmt: skip
         assert mail == interlock.NotificationChannel(
             name="mail", kind="email", host="nosuch.invalid.example", recipients=("b@example.com",),
-            events=("approval.requested", "job.dead_letter", "worker.stale"), types=None, tags=("x",), min_risk="high",
+            events=("approval.requested", "job.dead_letter", "worker.stale", "budget.spent"), types=None, tags=("x",), min_risk="high",
             min_interval=timedelta(minutes=5), consecutive_failures=0, disabled_at=None, created_at=mail.created_at,
             created_by=mail.created_by, updated_at=mail.updated_at,
         )  # fmt: skip

@@ -26,7 +26,7 @@ def dispatch(**fields: Any) -> Dispatch:
         "id": "0193a1b2-c3d4-7e5f-8a9b-000000000001", "grab": 1, "channel": "subscription:x", "attempts": 0,
         "event": "job.succeeded", "at": 0, "job_id": "0193a1b2-c3d4-7e5f-8a9b-000000000002", "type": "work",
         "status": "succeeded", "previous": "running", "attempt": 2, "version": 5, "agent_kind": None, "agent_id": None,
-        "tags": (), "approval_id": None, "folded": 0, "subscription_id": None, "url": "https://a.example/", "secrets": [],
+        "tags": (), "approval_id": None, "budget": None, "folded": 0, "subscription_id": None, "url": "https://a.example/", "secrets": [],
     }  # fmt: skip
     return Dispatch(**facts | fields)
 

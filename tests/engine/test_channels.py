@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator
@@ -12,23 +13,27 @@ import pytest
 from standardwebhooks.webhooks import Webhook
 
 from interlock.domain.approval import RequestApproval
+from interlock.domain.budget import OnExceed, Per
 from interlock.domain.channel import EVENTS, ChannelTest, NotificationChannel
-from interlock.domain.decide import FailJob
+from interlock.domain.decide import CompleteJob, FailJob
 from interlock.domain.job import Job
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal
 from interlock.domain.webhook import DELAYS_SECONDS, DeliveryFilter, DeliveryStatus, secret_of
 from interlock.engine.engine import Engine
 from interlock.engine.outbound_http import OutboundClient
+from interlock.engine.webhook_sender import Pace, Sender
 from interlock.errors import Forbidden, Invalid, NotFound
 from interlock.storage.contract import Store
 from interlock.wire import Limits
+from interlock.wire.budgets import BudgetRequest
 from interlock.wire.channels import channel_request, channel_to_dict
-from tests.engine.deliveries import HERE, enqueue, statuses
+from interlock.wire.limits import LimitRequest, Rate
+from tests.engine.deliveries import HERE, after, enqueue, statuses
 from tests.engine.test_outbound_http import certificate
 from tests.support.eventually import RETRY_SECONDS
 from tests.support.mail_server import PASSWORD, USERNAME, MailServer, mail_server
-from tests.support.receiver import Receiver, responds
+from tests.support.receiver import Receiver, hang, receiver, responds
 from tests.support.stores import ManualClock
 
 SITE = "https://interlock.example"
@@ -84,9 +89,11 @@ def bodies(there: Receiver) -> list[Any]:
     return [json.loads(seen.body) for seen in there.seen]
 
 
-async def test_slack_gets_blocks_with_plain_text_and_a_link(queue: Engine, who: Principal, there: Receiver) -> None:
+async def test_slack_gets_blocks_with_escaped_plain_text_and_a_button(
+    queue: Engine, who: Principal, there: Receiver
+) -> None:
     await set_channel(queue, who, kind="slack", url=there.url)
-    job = await fail(queue, who, tags=["<!channel>", "b"], agent={"kind": "bot", "id": "1"})
+    job = await fail(queue, who, tags=["<!channel>", "b&b"], agent={"kind": "bot", "id": "1"})
     assert await queue.sender.deliver_due() == 1
     assert bodies(there) == [{
         "text": "Job moved to the dead letters (t)",
@@ -94,9 +101,13 @@ async def test_slack_gets_blocks_with_plain_text_and_a_link(queue: Engine, who: 
             {"type": "header", "text": {"type": "plain_text", "text": "Job moved to the dead letters", "emoji": False}},
             {"type": "section", "fields": [
                 {"type": "plain_text", "text": text, "emoji": False}
-                for text in ("Type: t", f"Job: {job.id}", "Status: dead_letter", "Agent: bot/1", "Tags: <!channel>, b")
+                for text in ("Type: t", f"Job: {job.id}", "Status: dead_letter", "Agent: bot/1", "Tags: &lt;!channel&gt;, b&amp;b")
             ]},
-            {"type": "section", "text": {"type": "mrkdwn", "text": f"<{SITE}/jobs/{job.id}|Open in Interlock>"}},
+            {"type": "actions", "elements": [{
+                "type": "button",
+                "text": {"type": "plain_text", "text": "Open in Interlock", "emoji": False},
+                "url": f"{SITE}/jobs/{job.id}",
+            }]},
         ],
     }]  # fmt: skip
     assert there.seen[0].headers["content-type"] == "application/json"
@@ -147,7 +158,7 @@ async def test_a_webhook_gets_signed_json(queue: Engine, who: Principal, there: 
         "timestamp": AT,
         "data": {
             "title": "Approval requested", "job_id": job.id, "type": "t", "status": "waiting_for_approval", "tags": ["x"],
-            "approval_id": approval, "risk": None, "coalesced": 0, "link": f"{SITE}/approvals/{approval}",
+            "approval_id": approval, "risk": None, "budget": None, "coalesced": 0, "link": f"{SITE}/approvals/{approval}",
         },
     }  # fmt: skip
 
@@ -212,6 +223,51 @@ async def test_an_untrusted_mail_server_gets_neither_password_nor_message(
         assert server.logins == []
 
 
+async def test_mail_servers_that_hang_delay_no_other_mail(queue: Engine, who: Principal) -> None:
+    connected = 0
+
+    async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connected
+        connected += 1
+        await reader.read()
+        writer.close()
+        connected -= 1
+
+    stuck = await asyncio.start_server(never, "127.0.0.1", 0)
+    other = who._replace(tenant="other")
+    async with mail_server() as server:
+        await set_mail(queue, who, server, port=stuck.sockets[0].getsockname()[1])
+        await set_mail(queue, other, server)
+        waiting = [asyncio.create_task(queue.channels.test(who, "ops")) for _ in range(20)]
+        await after(lambda: connected == 20)
+        assert await queue.channels.test(other, "ops") == ChannelTest(True, 250, None)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await after(lambda: connected == 0)
+    stuck.close()
+
+
+async def test_channels_of_other_tenants_with_the_same_name_do_not_share_its_pace(
+    store: Store, who: Principal, there: Receiver
+) -> None:
+    outside = OutboundClient(HERE, deadline_seconds=RETRY_SECONDS)
+    engine = Engine(store, Limits(webhooks=HERE), outside=outside)
+    sender = Sender(store, outside, pace=Pace(host=1))
+    async with receiver() as stuck:
+        stuck.answer = hang
+        await set_channel(engine, who, kind="slack", url=stuck.url)
+        await fail(engine, who)
+        sender.start()
+        await after(lambda: stuck.under_way == 1)
+        other = who._replace(tenant="other")
+        await set_channel(engine, other, kind="slack", url=there.url)
+        await fail(engine, other)
+        await after(lambda: len(there.seen) == 1)
+        await sender.stop()
+    await outside.close()
+
+
 async def test_a_refused_email_is_retried_with_the_same_message_id(
     queue: Engine, who: Principal, clock: ManualClock
 ) -> None:
@@ -273,6 +329,116 @@ async def test_an_expired_lease_reports_a_stale_worker(
     await queue.sender.deliver_due()
     (message,) = bodies(there)
     assert (message["type"], message["data"]["job_id"]) == ("worker.stale", job.id)
+
+
+async def set_budget(queue: Engine, who: Principal, **fields: Any) -> None:
+    await queue.budgets.set(who, "a&b", BudgetRequest(**{"amount": {"usd": 10.0}, **fields}))
+
+
+async def spend(queue: Engine, who: Principal, usd: float) -> None:
+    job = await claim(queue, who)
+    await queue.leases.complete(who.tenant, CompleteJob(job.id, job.fence, "w", usage=json.dumps({"usd": usd})))
+
+
+async def announced(queue: Engine, there: Receiver) -> list[Any]:
+    """Announce spent budgets, and return the messages that were sent."""
+    there.seen.clear()
+    await queue.spent_budgets.announce()
+    while await queue.sender.deliver_due():
+        pass
+    return bodies(there)
+
+
+async def test_a_spent_budget_is_reported_once_until_it_changes(
+    queue: Engine, who: Principal, there: Receiver, clock: ManualClock
+) -> None:
+    await set_channel(queue, who, kind="webhook", url=there.url, min_interval_seconds=0)
+    await set_budget(queue, who)
+    _, waiting, _ = await enqueue(queue, who, 3, budgets=["a&b"], tags=["x"])
+    await spend(queue, who, 9)
+    assert await announced(queue, there) == []
+    await queue.budgets.set(who, "a&b", BudgetRequest(amount={"usd": 9.0}))
+    (message,) = await announced(queue, there)
+    assert (message["type"], message["timestamp"]) == ("budget.spent", AT)
+    assert message["data"] == {
+        "title": "Budget spent", "job_id": waiting, "type": "t", "status": "queued", "tags": ["x"], "approval_id": None,
+        "risk": None, "budget": "a&b", "coalesced": 0, "link": f"{SITE}/budgets/a%26b",
+    }  # fmt: skip
+    assert await announced(queue, there) == []
+    clock.advance(1)
+    await queue.budgets.raise_by(who, "a&b", {"usd": 1.0})
+    assert await announced(queue, there) == []
+    await spend(queue, who, 1)
+    assert [message["type"] for message in await announced(queue, there)] == ["budget.spent"]
+
+
+async def test_a_spent_budget_is_reported_again_in_the_next_period(
+    queue: Engine, who: Principal, there: Receiver, clock: ManualClock
+) -> None:
+    await set_channel(queue, who, kind="webhook", url=there.url, min_interval_seconds=0)
+    await set_budget(queue, who, per=Per.HOUR)
+    await enqueue(queue, who, 3, budgets=["a&b"])
+    await spend(queue, who, 10)
+    assert len(await announced(queue, there)) == 1
+    clock.advance(3600)
+    assert await announced(queue, there) == []
+    await spend(queue, who, 10)
+    assert len(await announced(queue, there)) == 1
+    assert await announced(queue, there) == []
+
+
+async def test_a_reserved_budget_is_not_spent_and_one_too_small_for_a_job_is(
+    queue: Engine, who: Principal, there: Receiver
+) -> None:
+    await set_channel(queue, who, kind="webhook", url=there.url)
+    await queue.flow.set(who, "calls", LimitRequest(rate=Rate(units={"usd": 100.0}, per_seconds=60)))
+    await set_budget(queue, who)
+    await enqueue(queue, who, 2, budgets=["a&b"], limits=[{"name": "calls", "cost": {"usd": 6}}])
+    job = await claim(queue, who)
+    assert await queue.leases.claim(who.tenant, ClaimFilter("w")) == []
+    assert await announced(queue, there) == []
+    await queue.leases.complete(who.tenant, CompleteJob(job.id, job.fence, "w", usage='{"usd": 5}'))
+    (message,) = await announced(queue, there)
+    assert message["data"]["budget"] == "a&b"
+
+
+async def test_filters_of_a_channel_apply_to_the_unfinished_jobs_of_a_spent_budget(
+    queue: Engine, who: Principal, there: Receiver, clock: ManualClock
+) -> None:
+    for name, fields in {"all": {}, "type": {"types": ["t"]}, "tag": {"tags": ["x"]}, "none": {"types": ["u"]}}.items():
+        await set_channel(queue, who, name, kind="webhook", url=f"{there.url}/{name}", min_interval_seconds=0, **fields)
+    await set_channel(queue, who, "deaf", kind="webhook", url=f"{there.url}/deaf", events=["job.failed"])
+    await set_budget(queue, who, on_exceed=OnExceed.WARN)
+    await enqueue(queue, who, budgets=["a&b"], tags=["x"])
+    await spend(queue, who, 10)
+    (message,) = await announced(queue, there)
+    assert (there.seen[0].line.split()[1], message["data"]["job_id"], message["data"]["type"]) == (
+        "/hook/all",
+        None,
+        None,
+    )
+    clock.advance(1)
+    await set_budget(queue, who, on_exceed=OnExceed.WARN)
+    await enqueue(queue, who, budgets=["a&b"], tags=["y"])
+    await claim(queue, who)
+    await enqueue(queue, who, budgets=["a&b"], tags=["x"], delay_seconds=60)
+    await announced(queue, there)
+    assert sorted(seen.line.split()[1] for seen in there.seen) == ["/hook/all", "/hook/type"]
+
+
+async def test_the_spent_budget_of_a_tree_leads_to_its_root(queue: Engine, who: Principal, there: Receiver) -> None:
+    await set_channel(queue, who, kind="teams", url=there.url, types=["t"])
+    (root,) = await enqueue(queue, who, budget={"usd": 1})
+    job = await claim(queue, who)
+    await enqueue(queue, who, parent_id=root, type="child")
+    await queue.leases.complete(who.tenant, CompleteJob(job.id, job.fence, "w", usage='{"usd": 2}'))
+    assert await announced(queue, there) == []
+    assert await queue.leases.claim(who.tenant, ClaimFilter("w")) == []
+    (message,) = await announced(queue, there)
+    (card,) = [attachment["content"] for attachment in message["attachments"]]
+    assert card["actions"][0]["url"] == f"{SITE}/jobs/{root}"
+    assert [run["text"] for run in card["body"][1]["inlines"]] == ["Budget: ", f"tree:{root}"]
+    assert await announced(queue, there) == []
 
 
 async def test_a_channel_receives_only_the_types_tags_and_risks_that_it_names(

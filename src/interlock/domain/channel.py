@@ -10,26 +10,28 @@ import json
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 from interlock.domain.approval import RISKS
+from interlock.domain.budget import PREFIX
 from interlock.domain.webhook import Dispatch
 from interlock.errors import Invalid
 
-# Spent budgets belong here too, once budgets exist: add `budget.spent` to this table and write its outbox rows where a
-# budget is spent. Nothing else depends on the list.
+BUDGET_SPENT: Final = "budget.spent"
 TITLES: Final = {
     "approval.requested": "Approval requested",
     "job.dead_letter": "Job moved to the dead letters",
     "job.failed": "Job failed",
     "worker.stale": "Worker is stale: a lease expired",
+    BUDGET_SPENT: "Budget spent",
 }
 EVENTS: Final = tuple(TITLES)
-DEFAULT_EVENTS: Final = ("approval.requested", "job.dead_letter", "worker.stale")
+DEFAULT_EVENTS: Final = ("approval.requested", "job.dead_letter", "worker.stale", BUDGET_SPENT)
 TEST: Final = "channel.test"
 MAX_CHANNELS: Final = 50
 MAX_RECIPIENTS: Final = 50
 DEFAULT_INTERVAL_SECONDS: Final = 60.0
-PREFIX: Final = "channel:"  # of the URL of the subscription that queues the deliveries of a channel
+URL_PREFIX: Final = "channel:"  # of the URL of the subscription that queues the deliveries of a channel
 _MAX_VALUE_LENGTH: Final = 200
 
 
@@ -164,7 +166,10 @@ def ignored_risks(min_risk: str | None) -> tuple[str, ...] | None:
 
 def notice(dispatch: Dispatch, at: str, public_url: str | None, risk: str | None = None) -> Notice:
     """Return the content of a delivery."""
-    facts = [("Type", dispatch.type), ("Job", dispatch.job_id), ("Status", dispatch.status)]
+    budget = None if dispatch.budget is None else dispatch.budget.removeprefix(PREFIX)
+    facts = [] if budget is None else [("Budget", budget)]
+    if dispatch.job_id:
+        facts += [("Type", dispatch.type), ("Job", dispatch.job_id), ("Status", dispatch.status)]
     if dispatch.agent_kind is not None:
         facts.append(("Agent", f"{dispatch.agent_kind}/{dispatch.agent_id}"))
     if risk is not None:
@@ -173,14 +178,19 @@ def notice(dispatch: Dispatch, at: str, public_url: str | None, risk: str | None
         facts.append(("Tags", ", ".join(dispatch.tags)))
     if dispatch.folded:
         facts.append(("Similar events", f"{dispatch.folded} more"))
-    page = f"/jobs/{dispatch.job_id}" if dispatch.approval_id is None else f"/approvals/{dispatch.approval_id}"
+    page = f"/jobs/{dispatch.job_id}"
+    if dispatch.approval_id is not None:
+        page = f"/approvals/{dispatch.approval_id}"
+    elif budget is not None and dispatch.budget != budget:  # that of a tree has no page but that of its root
+        page = f"/budgets/{quote(budget, safe='')}"
     data = {
-        "job_id": dispatch.job_id,
-        "type": dispatch.type,
-        "status": dispatch.status,
+        "job_id": dispatch.job_id or None,
+        "type": dispatch.type or None,
+        "status": dispatch.status or None,
         "tags": list(dispatch.tags),
         "approval_id": dispatch.approval_id,
         "risk": risk,
+        "budget": budget,
         "coalesced": dispatch.folded,
     }
     link = None if public_url is None else public_url + page
@@ -202,15 +212,15 @@ def plain_text(content: Notice) -> str:
 
 
 def slack(content: Notice) -> dict[str, Any]:
-    """Return a message of a Slack incoming webhook. Values are plain text, so that they cannot mention or link."""
-    fields = [{"type": "plain_text", "text": f"{name}: {value}", "emoji": False} for name, value in content.facts]
+    """Return a message of a Slack incoming webhook. Values are escaped plain text: they cannot mention or link."""
+    fields = [_slack_text(f"{name}: {value}") for name, value in content.facts]
     blocks: list[dict[str, Any]] = [
-        {"type": "header", "text": {"type": "plain_text", "text": content.title, "emoji": False}},
+        {"type": "header", "text": _slack_text(content.title)},
         {"type": "section", "fields": fields},
     ]
     if content.link is not None:
-        text = f"<{_slack_escape(content.link)}|Open in Interlock>"
-        blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": text}})
+        button = {"type": "button", "text": _slack_text("Open in Interlock"), "url": content.link}
+        blocks.append({"type": "actions", "elements": [button]})
     summary = f"{content.title} ({content.facts[0][1]})"
     return {"text": _slack_escape(summary), "blocks": blocks}
 
@@ -253,6 +263,10 @@ FORMATS: Final = {Kind.SLACK: slack, Kind.TEAMS: teams, Kind.WEBHOOK: plain}
 
 def _short(facts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(name, value[:_MAX_VALUE_LENGTH]) for name, value in facts]
+
+
+def _slack_text(text: str) -> dict[str, Any]:
+    return {"type": "plain_text", "text": _slack_escape(text), "emoji": False}
 
 
 def _slack_escape(text: str) -> str:

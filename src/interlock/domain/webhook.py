@@ -112,7 +112,7 @@ class Delivery(NamedTuple):
 
     id: str
     event: str
-    job_id: str
+    job_id: str | None  # None: of a budget that no unfinished job names
     subscription_id: str | None
     status: DeliveryStatus
     attempts: int
@@ -126,7 +126,10 @@ class Delivery(NamedTuple):
 
 
 class Dispatch(NamedTuple):
-    """A delivery claimed by a sender; `grab` is the fencing token of that claim."""
+    """A delivery claimed by a sender; `grab` is the fencing token of that claim.
+
+    That of a budget without an unfinished job has an empty job ID, type and status.
+    """
 
     id: str
     grab: int
@@ -144,6 +147,7 @@ class Dispatch(NamedTuple):
     agent_id: str | None
     tags: Sequence[str]
     approval_id: str | None
+    budget: str | None
     folded: int
     subscription_id: str | None
     url: str

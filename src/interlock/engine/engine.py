@@ -30,7 +30,7 @@ from interlock.engine.retention import EXTEND_EVERY_SECONDS, RETAIN_EVERY_SECOND
 from interlock.engine.schedules import LOOK_EVERY_SECONDS, Schedules
 from interlock.engine.sessions import FORGET_EVERY_SECONDS as FORGET_SESSIONS_SECONDS
 from interlock.engine.sessions import Sessions
-from interlock.engine.spent_budgets import LOOK_SECONDS, SpentBudgets
+from interlock.engine.spent_budgets import ANNOUNCE_SECONDS, LOOK_SECONDS, SpentBudgets
 from interlock.engine.streams import Streams
 from interlock.engine.tokens import OWN, Tokens, Trust
 from interlock.engine.usage_totals import UsageTotals
@@ -100,6 +100,7 @@ class Engine:
             [
                 MaintenanceTask("schedules", LOOK_EVERY_SECONDS, self.schedules.fire_due),
                 MaintenanceTask("budgets", LOOK_SECONDS, self.spent_budgets.act),
+                MaintenanceTask("spent budgets", ANNOUNCE_SECONDS, self.spent_budgets.announce),
                 MaintenanceTask("limits", FORGET_IDLE_SECONDS, self.flow.forget_idle),
                 MaintenanceTask("sessions", FORGET_SESSIONS_SECONDS, self.sessions.forget),
                 MaintenanceTask("artifacts", COLLECT_EVERY_SECONDS, self.artifacts.collect_aside),

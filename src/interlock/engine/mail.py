@@ -17,7 +17,7 @@ from interlock.domain.channel import Address, Notice, Tls, plain_text
 from interlock.domain.webhook import WebhookResponse
 
 DEADLINE_SECONDS: Final = 15.0  # shorter than the lease of a delivery
-THREADS: Final = 4  # so that slow mail servers do not occupy the threads of others
+THREADS: Final = 600  # more than deliveries and requests in progress: none waits for the mail servers of others
 DELIVERED: Final = 250  # the reply of a server that accepted a message
 
 

@@ -25,7 +25,7 @@ class Notifier:
 
     async def deliver(self, tenant: str, dispatch: Dispatch, now: float) -> WebhookResponse:
         """Send a delivery of the outbox to its channel, as it is set now."""
-        target = await self._channels.target(tenant, dispatch.url.removeprefix(channel.PREFIX))
+        target = await self._channels.target(tenant, dispatch.url.removeprefix(channel.URL_PREFIX))
         if target is None:
             return WebhookResponse(error="no_subscriber")
         risk = None

@@ -1,4 +1,4 @@
-"""Budgets that act when they are spent: they fail the jobs that they refuse, or ask approvers to raise them.
+"""Spent budgets: they fail the jobs that they refuse, or ask approvers to raise them, and channels are told.
 
 The question is an approval of a job that the server creates and runs itself, so it is listed, announced, expired and
 recorded like any other. The key of that job allows one question until the budget changes or starts anew: after a
@@ -26,6 +26,7 @@ from interlock.storage.contract import Store, Terms
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 1.0
+ANNOUNCE_SECONDS: Final = 5.0
 BATCH_SIZE: Final = 500
 TYPE: Final = "interlock.raise_budget"
 CAPABILITY: Final = "interlock.server"  # no worker claims these jobs
@@ -35,7 +36,7 @@ EXPIRY_SECONDS: Final = 7 * 86_400.0
 
 
 class SpentBudgets:
-    """The maintenance task of budgets that ask or fail."""
+    """The maintenance tasks of spent budgets."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -59,6 +60,16 @@ class SpentBudgets:
         for tenant in sorted(asking):
             done += await self._continue(tenant)
         return done
+
+    async def announce(self) -> int:
+        """Tell the channels that listen of budgets that are spent."""
+        told = 0
+        for tenant, name in await self._store.limits.watched_budgets():
+            try:
+                told += await self._store.limits.announce_spent(tenant, name)
+            except Error as error:
+                log.warning("cannot announce budget %s of tenant %s, retrying: %s", name, tenant, error)
+        return told
 
     async def _ask(self, tenant: str, found: LimitState) -> None:
         """Create the job that asks, unless it was created before."""

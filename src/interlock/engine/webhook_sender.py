@@ -17,7 +17,7 @@ from random import random
 from typing import Final, NamedTuple
 
 from interlock.domain import webhook, webhook_url
-from interlock.domain.channel import PREFIX
+from interlock.domain.channel import URL_PREFIX
 from interlock.domain.webhook import Channel, DeliveryResult, Dispatch, Outcome, WebhookResponse
 from interlock.domain.webhook_format import format_of
 from interlock.engine.notifier import Notifier
@@ -189,7 +189,8 @@ class Sender:
     async def _deliver(self, tenant: str, dispatch: Dispatch) -> None:
         self._at("taken")
         _, url = format_of(dispatch.url)
-        host = _host(url)
+        # Channels of several tenants may have one name; their hosts are known only to the notifier.
+        host = f"{tenant} {url}" if url.startswith(URL_PREFIX) else _host(url)
         if self._by_host[host] >= self._pace.host:
             await self._outbox.give_back(tenant, dispatch.id, dispatch.grab, HOST_IS_BUSY_SECONDS)
             return
@@ -204,7 +205,7 @@ class Sender:
         self._at("settled")
 
     async def _send(self, tenant: str, dispatch: Dispatch, url: str) -> tuple[WebhookResponse, Outcome]:
-        if url.startswith(PREFIX):
+        if url.startswith(URL_PREFIX):
             reply = await self._notifier.deliver(tenant, dispatch, self._clock())
             return reply, webhook.outcome(dispatch.attempts, reply, random())
         message = await self._messages.of(tenant, dispatch, self._clock())

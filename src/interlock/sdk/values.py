@@ -631,7 +631,7 @@ class Delivery:
 
     id: str
     event: str
-    job_id: str
+    job_id: str | None
     subscription_id: str | None
     status: DeliveryStatus
     attempts: int

@@ -31,6 +31,17 @@ class LimitStore(Protocol):
         """List the budgets of all tenants that ask approvers or fail jobs when they are spent."""
         ...
 
+    async def watched_budgets(self) -> list[tuple[str, str]]:
+        """List the budgets of all tenants that channels listen to and whose spending is not announced.
+
+        Of trees, those whose budget a claim refused to a job.
+        """
+        ...
+
+    async def announce_spent(self, tenant: str, name: str) -> bool:
+        """Deliver `budget.spent` if the budget is spent, once until it changes or starts anew."""
+        ...
+
     async def refused(self, tenant: str, name: str, limit: int) -> list[str]:
         """List due jobs that a budget refuses until it is raised or starts anew."""
         ...

@@ -71,7 +71,7 @@ def _set(tx: Transaction, new: NewChannel) -> Steps[NotificationChannel]:
         "ignored_risks": channel.ignored_risks(new.min_risk),
     }
     queue = f"subscription:{values['subscription_id']}"
-    yield from tx.run(SQL["subscribe"], **values, queue=queue, url=channel.PREFIX + new.name)
+    yield from tx.run(SQL["subscribe"], **values, queue=queue, url=channel.URL_PREFIX + new.name)
     yield from tx.run(SQL["set"], **values)
     yield from tx.log(operator_log.set_channel(new))
     kept = yield from tx.one(SQL["get"], name=new.name)

@@ -55,3 +55,17 @@ select j.id, j.limits from interlock.eligibility_key e cross join lateral json_a
 join interlock.ready q on q.tenant = :tenant and q.eligibility_key = e.no
 join interlock.job j on j.tenant = :tenant and j.id = q.job_id
 where e.tenant = :tenant and d ->> 0 = :name and q.run_at <= :now and not q.blocked order by j.id limit :limit;
+
+-- name: watched_budgets
+select tenant, name from interlock.watched_budgets();
+
+-- name: parked_under
+select j.id, j.limits from interlock.ready q join interlock.job j on j.tenant = :tenant and j.id = q.job_id
+where q.tenant = :tenant and q.limit_name = :name limit :limit;
+
+-- name: running_ids
+select j.id from interlock.lease l join interlock.job j on j.tenant = :tenant and j.id = l.job_id
+where l.tenant = :tenant and exists (select from json_array_elements(j.limits::json) d where d ->> 'name' = :name) order by j.seq limit :limit;
+
+-- name: announce_spent
+select interlock.announce_spent(:tenant, :name, :ids);

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Final
 
 from interlock.domain import limits, operator_log
-from interlock.domain.budget import PREFIX, TREE
+from interlock.domain.budget import PREFIX, TREE, OnExceed
 from interlock.domain.expiry import exceed_budget
 from interlock.domain.limits import Bucket, BucketState, Limit, LimitState
 from interlock.domain.transition import Transition
@@ -19,6 +19,7 @@ from interlock.storage.parts import registry
 
 SQL: Final = statements("limits")
 MAX_DUE_READ: Final = 500  # jobs that are read to find those of one key
+MAX_ANNOUNCED: Final = 500  # due and running jobs to which channels apply their filters
 
 
 class FlowLimits:
@@ -65,6 +66,12 @@ class FlowLimits:
     async def acting_budgets(self) -> list[tuple[str, str]]:
         return [(tenant, name) for tenant, name in await self._database.rows(None, SQL["acting_budgets"])]
 
+    async def watched_budgets(self) -> list[tuple[str, str]]:
+        return [(tenant, name) for tenant, name in await self._database.rows(None, SQL["watched_budgets"])]
+
+    async def announce_spent(self, tenant: str, name: str) -> bool:
+        return await self._database.write(tenant, lambda tx: _announce_spent(tx, name))
+
     async def refused(self, tenant: str, name: str, limit: int) -> list[str]:
         return await self._database.read(tenant, lambda tx: _refused(tx, name, limit))
 
@@ -92,15 +99,7 @@ class FlowLimits:
         return await self._database.read(tenant, body)
 
     async def reserved(self, tenant: str, name: str, *, since: int) -> Mapping[str, float]:
-        def body(tx: Transaction) -> Steps[Mapping[str, float]]:
-            found: Counter[str] = Counter()
-            for (demanded,) in (yield from tx.rows(SQL["running"], name=name, since=since)):
-                for demand in limits.demands_of(demanded):
-                    if demand.name == name:
-                        found.update(demand.cost)
-            return found
-
-        return await self._database.read(tenant, body)
+        return await self._database.read(tenant, lambda tx: _reserved(tx, name, since))
 
     async def get(self, tenant: str, name: str) -> LimitState | None:
         return await self._database.write(tenant, lambda tx: _get(tx, name))
@@ -199,15 +198,64 @@ def _refused(tx: Transaction, name: str, most: int) -> Steps[list[str]]:
     row = yield from tx.one(SQL["get_unlocked"], name=name)
     if row is None:
         return []
-    limit, found = _limit(row), Bucket()
-    for _, *state, _, _ in (yield from tx.rows(SQL["buckets"], name=name, after="", first=1, limit=1)):
-        found = Bucket.from_row(*state)
+    limit, found = _limit(row), (yield from _only_bucket(tx, name))
     return [
         id
         for id, demanded in (yield from tx.rows(SQL["due_under"], name=name, limit=most))
         for demand in limits.demands_of(demanded)
         if demand.name == name and limits.refuses(limit, found, demand.cost, tx.now)
     ]
+
+
+def _only_bucket(tx: Transaction, name: str) -> Steps[Bucket]:
+    """Return the bucket of a limit without keys, or of a tree's budget."""
+    found = Bucket()
+    for _, *state, _, _ in (yield from tx.rows(SQL["buckets"], name=name, after="", first=1, limit=1)):
+        found = Bucket.from_row(*state)
+    return found
+
+
+def _reserved(tx: Transaction, name: str, since: int) -> Steps[Counter[str]]:
+    found: Counter[str] = Counter()
+    for (demanded,) in (yield from tx.rows(SQL["running"], name=name, since=since)):
+        for demand in limits.demands_of(demanded):
+            if demand.name == name:
+                found.update(demand.cost)
+    return found
+
+
+def _announce_spent(tx: Transaction, name: str) -> Steps[bool]:
+    """Deliver the event of a budget that is used up, or has too little left for a due job though none runs."""
+    row = yield from tx.one(SQL["get_unlocked"], name=name)
+    if row is None or (period := (limit := _limit(row)).budget) is None:
+        return False
+    since = period.began_at(tx.now) or 0
+    if (yield from tx.one(SQL["unannounced"], name=name, since=since)) is None:
+        return False
+    statement = SQL["parked_under" if name.startswith(TREE) else "due_under"]
+    due = dict((yield from tx.rows(statement, name=name, limit=MAX_ANNOUNCED)))
+    bucket, reserved = (yield from _only_bucket(tx, name)), (yield from _reserved(tx, name, since))
+    left = bucket.available(limit, tx.now)
+    if all(amount + reserved[unit] > 0 for unit, amount in left.items()) and (
+        bucket.used
+        or period.on_exceed is OnExceed.WARN
+        or not any(
+            limits.refuses(limit, bucket, demand.cost, tx.now)
+            for demanded in due.values()
+            for demand in limits.demands_of(demanded)
+            if demand.name == name
+        )
+    ):
+        return False
+    if not (yield from tx.run(SQL["mark_announced"], name=name, since=since)):
+        return False
+    if name.startswith(TREE):
+        ids = [name.removeprefix(TREE)]
+    else:
+        running = yield from tx.rows(SQL["running_ids"], name=name, limit=MAX_ANNOUNCED)
+        ids = [*due, *(id for (id,) in running)]
+    yield from tx.rows(SQL["announce_spent"], name=name, ids=ids)
+    return True
 
 
 def _put(tx: Transaction, old: Limit | None, limit: Limit, actor: str) -> Steps[LimitState]:

@@ -45,3 +45,13 @@ WHERE tenant = :tenant AND name = :name AND key = :key AND held_until IS NOT NUL
 -- name: unused
 SELECT b.key, b.used, b.levels, b.as_of, b.held_until, b.ticket FROM interlock.flow_bucket b
 WHERE b.tenant = :tenant AND b.name = :name AND b.key > :after AND b.used = 0 AND NOT b.parked ORDER BY b.key LIMIT :limit;
+
+-- name: unannounced
+-- Whether channels were not told that a budget is spent since its last change or the start of its period.
+SELECT 1 FROM interlock.flow_limit WHERE tenant = :tenant AND name = :name AND {told_earlier};
+
+-- name: mark_announced
+UPDATE interlock.flow_limit SET announced_at = :now WHERE tenant = :tenant AND name = :name AND {told_earlier};
+
+-- name: told_earlier
+(announced_at IS NULL OR announced_at < updated_at OR announced_at < :since);

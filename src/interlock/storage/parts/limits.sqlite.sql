@@ -59,3 +59,42 @@ CROSS JOIN job j INDEXED BY job_ready ON j.tenant = e.tenant AND j.eligibility_k
 CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
 WHERE e.tenant = :tenant AND e.flow <> '' AND d.value ->> 0 = :name
   AND j.run_at <= :now AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0 ORDER BY j.id LIMIT :limit;
+
+-- name: watched_budgets
+-- The budgets that channels listen to, unless they were told since its last change; a new period tells them again.
+SELECT f.tenant, f.name FROM (SELECT DISTINCT tenant FROM subscription WHERE ended_at IS NULL AND instr(events, '"budget.spent"')) s
+CROSS JOIN flow_limit f ON f.tenant = s.tenant AND json_extract(f.rules, '$.budget') IS NOT NULL
+  AND (f.announced_at IS NULL OR f.announced_at < f.updated_at OR json_extract(f.rules, '$.budget.per') IS NOT NULL)
+  AND (substr(f.name, 1, 5) <> 'tree:' OR EXISTS (SELECT 1 FROM job j INDEXED BY job_parked
+    WHERE j.tenant = f.tenant AND j.limit_name = f.name AND (j.status = 'queued' OR j.status = 'retry')))
+ORDER BY f.tenant, f.name;
+
+-- name: parked_under
+-- Jobs that a claim refused because of a tree's budget, with their limits.
+SELECT j.id, b.limits FROM job j INDEXED BY job_parked CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
+WHERE j.tenant = :tenant AND j.limit_name = :name AND (j.status = 'queued' OR j.status = 'retry') LIMIT :limit;
+
+-- name: running_ids
+-- Jobs that name a limit and run.
+SELECT j.id FROM job j INDEXED BY job_lease JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
+WHERE j.tenant = :tenant AND j.status = 'running' AND EXISTS (SELECT 1 FROM json_each(b.limits) d WHERE d.value ->> 'name' = :name)
+ORDER BY j.seq LIMIT :limit;
+
+-- name: announce_spent
+-- One delivery for each channel that listens, about the first of these jobs that its filters select. Channels without
+-- filters by job get one even if there is none.
+INSERT INTO outbox (tenant, id, channel, event, at, next_try_at, budget, job_id, type, job_status, attempt, version, agent_kind, agent_id, tags)
+SELECT s.tenant, printf('%08x-%04x-7%03x-%04x-%012x', (:now / 1000) >> 16, (:now / 1000) & 65535,
+    random() & 4095, 32768 | (random() & 16383), random() & 281474976710655),
+  s.channel, 'budget.spent', :now, :now, :name, j.id, coalesce(b.type, ''), j.status, coalesce(j.attempt, 0), coalesce(j.version, 0),
+  b.agent_kind, b.agent_id, coalesce(j.tags, '[]')
+FROM subscription s
+LEFT JOIN job j ON j.tenant = s.tenant AND j.seq = (
+  SELECT x.seq FROM job x CROSS JOIN job_body y ON y.tenant = x.tenant AND y.seq = x.seq
+  WHERE x.tenant = s.tenant AND x.id IN (SELECT value FROM json_each(:ids))
+    AND (s.types IS NULL OR EXISTS (SELECT 1 FROM json_each(s.types) t WHERE t.value = y.type))
+    AND (s.tags IS NULL OR EXISTS (SELECT 1 FROM json_each(s.tags) t JOIN json_each(x.tags) u ON t.value = u.value))
+  ORDER BY x.seq LIMIT 1)
+LEFT JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
+WHERE s.tenant = :tenant AND s.ended_at IS NULL AND instr(s.events, '"budget.spent"') AND (s.expires_at IS NULL OR s.expires_at > :now)
+  AND (j.id IS NOT NULL OR (s.types IS NULL AND s.tags IS NULL));

@@ -136,8 +136,8 @@ DELETE FROM interlock.outbox WHERE tenant = :tenant AND channel = :channel AND e
   AND next_try_at <= :now AND folded IS NULL;
 
 -- name: due
-SELECT id, grabs + 1, channel, attempts, event, at, job_id, type, job_status, previous_status, attempt, version, agent_kind, agent_id,
-  tags, approval_id, coalesce(folded, 0), url
+SELECT id, grabs + 1, channel, attempts, event, at, coalesce(CAST(job_id AS text), ''), type, coalesce(CAST(job_status AS text), ''),
+  previous_status, attempt, version, agent_kind, agent_id, tags, approval_id, budget, coalesce(folded, 0), url
 FROM interlock.outbox WHERE tenant = :tenant AND channel = :channel AND next_try_at <= :now AND (folded IS NOT NULL OR NOT :folds)
 ORDER BY next_try_at, id LIMIT :want {for update skip locked};
 

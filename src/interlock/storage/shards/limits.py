@@ -43,6 +43,13 @@ class ShardedLimits:
         found = await self._routing.everywhere("acting_budgets", lambda store: store.limits.acting_budgets())
         return sorted({one for _, some in found for one in some})
 
+    async def watched_budgets(self) -> list[tuple[str, str]]:
+        found = await self._routing.everywhere("watched_budgets", lambda store: store.limits.watched_budgets())
+        return sorted({one for _, some in found for one in some})
+
+    async def announce_spent(self, tenant: str, name: str) -> bool:
+        return any(await self._routing.each(tenant, lambda store: store.limits.announce_spent(tenant, name)))
+
     async def refused(self, tenant: str, name: str, limit: int) -> list[str]:
         found = await self._routing.each(tenant, lambda store: store.limits.refused(tenant, name, limit))
         return [id for some in found for id in some][:limit]

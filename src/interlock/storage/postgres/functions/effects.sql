@@ -255,3 +255,17 @@ begin
       and o.event = 'queue.ready' and o.type = j.type and o.grabs = 0)
   order by s.channel, j.type, greatest(q.run_at, t), j.seq;
 end $$;
+
+-- Insert the deliveries of a spent budget, about the first of these jobs that a channel's filters select. Channels without
+-- filters by job get one even if there is none.
+create or replace function interlock.announce_spent(p_tenant text, p_budget text, p_ids uuid[]) returns void language sql volatile
+  security definer set search_path = interlock, pg_temp as $$
+  insert into outbox (tenant, id, channel, event, at, next_try_at, budget, job_id, type, job_status, attempt, version, agent_kind, agent_id, tags)
+  select p_tenant, delivery_id(), s.channel, 'budget.spent', clock(), clock(), p_budget, j.id, coalesce(j.type, ''), j.status,
+    coalesce(j.attempt, 0), coalesce(j.version, 0), j.agent_kind, j.agent_id, coalesce(j.tags, '{}')
+  from subscription s left join lateral (
+    select x.* from job x where x.tenant = p_tenant and x.id = any(p_ids) and (s.types is null or x.type = any(s.types))
+      and (s.tags is null or x.tags && s.tags) order by x.seq limit 1) j on true
+  where s.tenant = p_tenant and s.ended_at is null and (s.expires_at is null or s.expires_at > clock()) and 'budget.spent' = any(s.events)
+    and (j.id is not null or (s.types is null and s.tags is null))
+$$;

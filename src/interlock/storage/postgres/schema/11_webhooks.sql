@@ -88,12 +88,12 @@ create table interlock.outbox (
   tenant           text collate "C" not null,
   id               uuid        not null,
   at               timestamptz not null,
-  job_id           uuid        not null,
+  job_id           uuid,
   attempt          integer     not null,
   version          integer     not null,
   attempts         integer     not null default 0,
   grabs            integer     not null default 0,
-  job_status       interlock.status not null,
+  job_status       interlock.status,
   previous_status  interlock.status,
   folded           integer,
   last_status_code integer,
@@ -109,9 +109,12 @@ create table interlock.outbox (
   agent_id         text collate "C",
   tags             text[] collate "C" not null,
   approval_id      text collate "C",
+  budget           text collate "C",
   url              text collate "C",
   last_error       text collate "C",
   primary key (tenant, id),
+  constraint about_a_job_or_a_budget check
+    ((job_id is null) = (job_status is null) and (job_id is not null or budget is not null)),
   constraint due_exactly_until_settled check
     ((next_try_at is null) = (status in ('delivered', 'dead')) and (settled_at is not null) = (next_try_at is null))
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
@@ -123,7 +126,7 @@ comment on table interlock.outbox is
   'Webhook deliveries, written by the triggers of job in the transaction of the change.';
 comment on column interlock.outbox.id is 'A UUIDv7; ID of the message, the same for every attempt.';
 comment on column interlock.outbox.at is 'Time of the event.';
-comment on column interlock.outbox.job_id is 'Job of the event.';
+comment on column interlock.outbox.job_id is 'Job of the event; null for a budget without an unfinished job.';
 comment on column interlock.outbox.attempt is 'The attempt of the job.';
 comment on column interlock.outbox.version is 'The version of the job.';
 comment on column interlock.outbox.attempts is 'Number of delivery attempts.';
@@ -144,6 +147,7 @@ comment on column interlock.outbox.agent_kind is 'The agent of the job.';
 comment on column interlock.outbox.agent_id is 'The agent of the job.';
 comment on column interlock.outbox.tags is 'The tags of the job.';
 comment on column interlock.outbox.approval_id is 'Approval of the event.';
+comment on column interlock.outbox.budget is 'Budget of the event, as in flow_limit.';
 comment on column interlock.outbox.url is 'The webhook of the job; null for a subscription.';
 comment on column interlock.outbox.last_error is 'Error code of the last failed attempt.';
 
@@ -151,7 +155,7 @@ grant select, insert, update, delete on interlock.subscription, interlock.webhoo
 grant select, insert, update on interlock.webhook_secret to interlock_app;
 grant select, update, delete on interlock.outbox to interlock_app;  -- only the triggers of job insert rows
 grant select (tenant, channel, next_try_at, settled_at, id) on interlock.outbox to interlock_sweep;
-grant select (tenant, id, ended_at, expires_at) on interlock.subscription to interlock_sweep;
+grant select (tenant, id, events, ended_at, expires_at) on interlock.subscription to interlock_sweep;
 
 create function interlock.delivery_id() returns uuid language sql volatile
   return encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())

@@ -6,6 +6,7 @@ create table interlock.flow_limit (
   rules      text collate "C" not null,
   created_at timestamptz not null,
   updated_at timestamptz not null,
+  announced_at timestamptz,
   primary key (tenant, name)
 );
 comment on table interlock.flow_limit is 'Limits on concurrency and rates, which jobs name.';
@@ -13,6 +14,7 @@ comment on column interlock.flow_limit.name is 'Its name, unique within the tena
 comment on column interlock.flow_limit.rules is 'JSON: concurrency, units per period, burst, and whether it has keys.';
 comment on column interlock.flow_limit.created_at is 'Time of its creation.';
 comment on column interlock.flow_limit.updated_at is 'Time of the last change.';
+comment on column interlock.flow_limit.announced_at is 'Time at which channels were last told that the budget is spent.';
 
 create table interlock.flow_bucket (
   tenant      text collate "C" not null,
@@ -62,7 +64,7 @@ comment on column interlock.run_usage.fence is 'Fence of the run.';
 comment on column interlock.run_usage.usage is 'JSON: numbers by name.';
 
 grant select, insert, update, delete on interlock.flow_limit, interlock.flow_bucket, interlock.run_usage to interlock_app;
-grant select (tenant, name, rules) on interlock.flow_limit to interlock_sweep;
+grant select (tenant, name, rules, updated_at, announced_at) on interlock.flow_limit to interlock_sweep;
 
 -- Return the limits that have keys, whose idle buckets are deleted from time to time.
 create function interlock.keyed_limits() returns table (tenant text, name text)
@@ -76,4 +78,16 @@ create function interlock.acting_budgets() returns table (tenant text, name text
   language sql stable security definer set search_path = interlock, pg_temp as $$
   select f.tenant, f.name from flow_limit f where f.rules::json -> 'budget' ->> 'on_exceed' in ('ask', 'fail')
     and not exists (select from tenant n where n.tenant = f.tenant and n.state = 'gone') order by f.tenant, f.name
+$$;
+
+-- Return the budgets that channels listen to, unless they were told since its last change; a new period tells them again.
+create function interlock.watched_budgets() returns table (tenant text, name text)
+  language sql stable security definer set search_path = interlock, pg_temp as $$
+  select f.tenant, f.name from (
+    select distinct s.tenant from subscription s
+    where s.ended_at is null and 'budget.spent' = any(s.events) and not exists (select from tenant n where n.tenant = s.tenant and n.state = 'gone')) w
+  join flow_limit f on f.tenant = w.tenant and f.rules::json ->> 'budget' is not null
+    and (f.announced_at is null or f.announced_at < f.updated_at or f.rules::json -> 'budget' ->> 'per' is not null)
+    and (not starts_with(f.name, 'tree:') or exists (select from ready q where q.tenant = f.tenant and q.limit_name = f.name))
+  order by f.tenant, f.name
 $$;

@@ -56,16 +56,16 @@ CREATE TABLE webhook_throttle (
 
 -- next_try_at is also the lease: a dispatcher that leases a row moves it forward, and if it dies the row becomes due
 -- again. grabs is the fence of that lease. folded is the number of coalesced events, null until a throttled channel
--- releases the row.
+-- releases the row. An event of a budget names it, and a job only if it has one to name.
 CREATE TABLE outbox (
   tenant           TEXT NOT NULL,
   id               TEXT NOT NULL,
   channel          TEXT NOT NULL,
   event            TEXT NOT NULL,
   at               INTEGER NOT NULL,
-  job_id           TEXT NOT NULL,
+  job_id           TEXT,
   type             TEXT NOT NULL,
-  job_status       TEXT NOT NULL,
+  job_status       TEXT,
   previous_status  TEXT,
   attempt          INTEGER NOT NULL,
   version          INTEGER NOT NULL,
@@ -73,6 +73,7 @@ CREATE TABLE outbox (
   agent_id         TEXT,
   tags             TEXT NOT NULL,
   approval_id      TEXT,
+  budget           TEXT,
   url              TEXT,
   subscription_id  TEXT,
   status           TEXT NOT NULL DEFAULT 'pending' CHECK (CASE status WHEN 'pending' THEN 1 WHEN 'delivered' THEN 1
@@ -86,6 +87,8 @@ CREATE TABLE outbox (
   last_error       TEXT,
   settled_at       INTEGER,
   PRIMARY KEY (tenant, id),
+  CONSTRAINT about_a_job_or_a_budget CHECK
+    ((job_id IS NULL) = (job_status IS NULL) AND (job_id IS NOT NULL OR budget IS NOT NULL)),
   CONSTRAINT due_exactly_until_settled CHECK
     ((next_try_at IS NULL) = (status = 'delivered' OR status = 'dead') AND (settled_at IS NOT NULL) = (next_try_at IS NULL))
 ) WITHOUT ROWID;

@@ -6,6 +6,7 @@ CREATE TABLE flow_limit (
   rules      TEXT NOT NULL, -- JSON
   created_at INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
+  announced_at INTEGER, -- when channels were last told that the budget is spent
   PRIMARY KEY (tenant, name)
 ) WITHOUT ROWID;
 
