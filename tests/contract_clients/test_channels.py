@@ -19,7 +19,7 @@ async def test_a_channel_is_created_replaced_listed_and_deleted(remote: ClientUn
     channels = remote.client.channels
     slack = await channels.set("ops", ChannelRequest(kind="slack", url="https://example.com/secret"))
     assert (slack.address, slack.types, slack.tags, slack.min_risk) == (Address("example.com"), None, None, None)
-    assert slack.events == ("approval.requested", "job.dead_letter", "worker.stale")
+    assert slack.events == ("approval.requested", "job.dead_letter", "worker.stale", "budget.spent")
     assert slack == await channels.get("ops")
     given = ChannelRequest(
         kind="teams", url="https://example.com/x", types=["a"], tags=["b"], min_risk="high", min_interval_seconds=5.0
