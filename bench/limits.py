@@ -1,10 +1,14 @@
-"""`python -m bench.limits [sqlite|postgres]`: jobs that name limits, beside the same jobs without, in turns."""
+"""`python -m bench.limits [sqlite|postgres]`: jobs that name limits, beside the same jobs without, in turns.
+
+On PostgreSQL also beside queues of DBOS, which have a rate limiter.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import json
+import os
 import sys
 import time
 from collections import defaultdict
@@ -20,9 +24,12 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from bench import machine
 from bench.__main__ import SERVER
 from bench.growth import BATCH, Place, drain, jobs, opened, vacuum
+from bench.peers.environments import CONTESTANTS, Environment, NotInstalled, Peer, installed
 from bench.plan import ENGINES
+from bench.verbs import DBOS, Found, measured
 from bench.workload import LOAD_BATCH_SIZE, TENANT, TYPES
 from interlock.domain import limits
 from interlock.domain.limits import Limit
@@ -35,6 +42,8 @@ from tests.support.stores import make_template
 ASK: Final = ClaimFilter("worker-0", types=frozenset(TYPES), limit=BATCH)
 ACTOR: Final = "user:bench"
 HEAD: Final = 100_000
+PEER_JOBS: Final = 5_000
+RATE: Final = 50  # per second, for the peer
 _numbers = count()
 
 Uses = Callable[[], str | None]
@@ -164,6 +173,26 @@ async def compare(engine: str, case: Case, options: Options, server: Postgres | 
     return found
 
 
+async def beside_dbos(options: Options, server: Postgres, screen: Console) -> None:
+    """Run the same jobs with the rate limiter of a DBOS queue, in turns, each on a fresh database."""
+    peers = {"Interlock": Environment([sys.executable, str(CONTESTANTS / "limits_on_interlock.py")], {})}
+    try:
+        peers["DBOS"] = installed(Peer("DBOS", "postgres", DBOS, "limits_on_dbos.py", ()))
+    except NotInstalled as error:
+        screen.print(f"no ratio to DBOS: {error}")
+        return
+    found: dict[str, list[Found]] = {name: [] for name in peers}
+    for _ in range(options.rounds):
+        for name, environment in peers.items():
+            found[name].append(await measured(environment, "postgres", server, round(PEER_JOBS * options.scale), RATE))
+    table = Table("postgres, a worker with 100 concurrent jobs", *peers, "ratio")
+    for what, unit in (("without_per_second", "/s"), ("with_room_per_second", "/s"), ("share_of_rate", "")):
+        ours, theirs = (median(one[what] for one in runs) for runs in found.values())
+        figures = (f"{number:,.0f} {unit}" if unit else f"{number:.2f}" for number in (ours, theirs))
+        table.add_row(what.replace("_", " "), *figures, f"{ours / theirs:.2f}")
+    screen.print(table)
+
+
 async def processor(place: Place) -> Callable[[], float]:
     """Return a clock of the processor time that a place uses: that of this process, and of its one server process."""
     if not isinstance(place.store, PostgresStore):
@@ -199,9 +228,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batches", type=int, default=100, help="batches of 100 that are timed on each side")
     parser.add_argument("--scale", type=float, default=1.0, help="shrink the jobs in front, to see whether all works")
-    parser.add_argument("--only", default="", metavar="TEXT")
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in their title, or `dbos`")
     options = parser.parse_args(arguments, namespace=Options())
     screen = Console(width=None if sys.stdout.isatty() else 140)
+    screen.print(", ".join(f"{name} {value}" for name, value in machine.facts().items()), highlight=False)
     met = True
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         for engine in [options.engine] if options.engine else ENGINES:
@@ -210,6 +240,9 @@ def main(arguments: Sequence[str]) -> int:
             else:
                 with PostgresServer(settings=SERVER) as server:
                     met &= runner.run(measure(engine, options, server, screen))
+                    if options.only in "dbos":
+                        runner.run(beside_dbos(options, server, screen))
+    screen.print(f"load at the end {os.getloadavg()[0]:.1f}", highlight=False)
     screen.print("every target is met" if met else "not every target is met")
     return 0
 

@@ -39,6 +39,17 @@ async def test_a_job_that_waits_for_a_limit_passes_its_slot_on_and_gets_one_agai
     await queue.verify()
 
 
+async def test_a_job_that_a_claim_leases_passes_its_slot_to_no_other(queue: TenantQueue) -> None:
+    """It takes the last place of its limit, so another job with this limit would have to wait."""
+    await limit(queue, 1, strict=False)
+    await set_limit(queue, concurrency=1)
+    (first,) = await add(queue, 1, **BOT)
+    await add(queue, 1, limits=None, **BOT)
+    assert await ids(queue) == [first]
+    await queue.verify()
+    assert await queue.store.faults(queue.tenant, 10) == []
+
+
 async def test_a_strict_agent_keeps_the_slot_of_a_job_that_waits_for_a_limit(queue: TenantQueue) -> None:
     await limit(queue, 1, strict=True)
     await set_limit(queue, concurrency=1)

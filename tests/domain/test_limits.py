@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from interlock.domain.budget import OnExceed, Period
-from interlock.domain.limits import Bucket, Limit, check, is_exceeded
+from interlock.domain.limits import Bucket, Limit, Ticket, check, is_exceeded
 from interlock.domain.retry import SECOND
 
 NOW: Final = 1_800_000_000 * SECOND
@@ -39,3 +39,12 @@ def test_a_spent_budget_that_only_warns_stops_nothing() -> None:
         limit = check(Limit("budget:team", units={"usd": 5.0}, budget=Period(on_exceed=on_exceed)))
         spent = Bucket(used=1, levels={"usd": -1.0}, as_of=NOW)
         assert is_exceeded(limit, spent, {"usd": 1.0}, {"usd": 1.0}, NOW) is stops
+
+
+def test_a_job_that_others_pass_keeps_its_room_for_a_twentieth_of_its_wait_at_most() -> None:
+    step = SECOND // 100
+    binds = [Ticket((0, 0, 1), {}, NOW * 2, NOW, is_passed=True).binds(NOW + n * step) for n in range(1, 1_000_000)]
+    assert not any(binds[:100])  # the first second
+    assert all(0 < sum(binds[:n]) / n <= 0.05 for n in range(200, len(binds), 10_000))
+    longest = max(len(part) for part in "".join("x" if one else " " for one in binds).split())
+    assert longest > len(binds) / 80  # so that some part is long enough, however long others need their room

@@ -74,13 +74,13 @@ def work_in_a_process(pipe: Connection, place: Place, name: str) -> None:
 class Shift:
     """Workers that come and go, and the log of their reports."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, size: int = WORKERS) -> None:
         self.place = place
         self.stays: list[LeaseInterval] = []
         self.cuts: list[Cut] = []
         self.started = 0
         self.members: list[Member] = []
-        for _ in range(WORKERS):
+        for _ in range(size):
             self.hire()
 
     def hire(self) -> None:

@@ -17,17 +17,19 @@ from interlock.domain.job import Enqueued, NewJob
 from interlock.domain.lifecycle import Status
 from interlock.domain.limits import Demand, Limit, demands_of
 from interlock.domain.policy import ClaimFilter
-from interlock.errors import Unavailable
+from interlock.domain.registry import Agent
+from interlock.errors import LimitInUse, Unavailable
 from interlock.storage.contract import Store, Terms
 from tests.process.actions import TENANT
 from tests.process.concurrency import Cut, LeaseInterval, Log, clock, moment, nothing_is_left, some_end
 from tests.process.conftest import FAST, Checker, new_id
-from tests.process.test_concurrency_kills import LEASE_SECONDS, MAX_LIFE, WORKERS, Shift, finish_remaining
+from tests.process.test_concurrency_kills import LEASE_SECONDS, MAX_LIFE, Shift, finish_remaining
 from tests.process.test_kills import orphans_gone
 from tests.support.forms import chance
 from tests.support.workers import Failed, Member, Place, failed
 
-KILLS: Final = 8 if FAST else 60
+KILLS: Final = 8 if FAST else 100
+PROCESSES: Final = 3 if FAST else 8
 JOBS: Final = 25  # of each round
 RATE: Final = 400.0  # tokens per second
 BURST: Final = 60.0
@@ -38,6 +40,7 @@ LIMITS: Final = (
     Limit("slots", 3),
     Limit("customer", 1, keyed=True),
     Limit("tokens", units={"tokens": RATE}, per_seconds=1.0, burst={"tokens": BURST}),
+    Limit("seldom", 2),
     # Refills by nothing that counts, so that its level is the sum of all charges.
     Limit("spend", units={"spend": 1e-9}, per_seconds=86_400.0, burst={"spend": PLENTY}),
 )
@@ -45,9 +48,14 @@ LIMITS: Final = (
 Property = Callable[[str, object], None]
 
 
-def some_demands(dice: random.Random) -> list[dict[str, Any]]:
+AGENTS: Final = (Agent("bot", "loose", 1), Agent("bot", "strict", 2, strict=True))
+
+
+def some_demands(dice: random.Random, *, seldom: bool) -> list[dict[str, Any]]:
     """Some limits in any order."""
     named: list[dict[str, Any]] = [{"name": "spend", "cost": {"spend": ESTIMATE}}]
+    if seldom:
+        return [*named, {"name": "seldom", "cost": {}}]
     if dice.random() < 0.6:
         named.append({"name": "slots", "cost": {}})
     if dice.random() < 0.6:
@@ -128,23 +136,41 @@ def overspent(charges: Sequence[Charge], rate: float, burst: float) -> list[tupl
     return found
 
 
-async def enqueue(store: Store, dice: random.Random, book: dict[str, tuple[Demand, ...]]) -> None:
+async def enqueue(
+    store: Store, dice: random.Random, book: dict[str, tuple[Demand, ...]], *, seldom: bool = False
+) -> None:
     jobs = []
-    for _ in range(JOBS):
-        text = json.dumps(some_demands(dice))
+    for _ in range(3 if seldom else JOBS):
+        text = json.dumps(some_demands(dice, seldom=seldom))
         job = NewJob(new_id(), "work", max_attempts=50, priority=dice.randrange(3), limits=text)
+        if dice.random() < 0.3:
+            job = job._replace(agent_kind="bot", agent_id=dice.choice(AGENTS).id)
         jobs.append(job)
         book[job.id] = demands_of(text)
     answers = await store.enqueue(TENANT, jobs, terms=Terms((await store.registry.read(TENANT)).version))
     assert all(isinstance(answer, Enqueued) for answer in answers)
 
 
-async def steer(store: Store, dice: random.Random) -> None:
-    """Lower, raise, hold and release limits while jobs run; none above what is checked at the end."""
+async def steer(store: Store, dice: random.Random, book: dict[str, tuple[Demand, ...]]) -> int:
+    """Lower, raise, hold, release and delete limits while jobs run; return how many were deleted.
+
+    None is ever above what is checked at the end.
+    """
     await store.limits.set(TENANT, Limit("slots", dice.choice((1, 2, 3))), actor="user:x")
+    part = dice.choice((0.5, 1.0))
+    tokens = LIMITS[2]._replace(units={"tokens": RATE * part}, burst={"tokens": BURST * part})
+    await store.limits.set(TENANT, tokens, actor="user:x")
     until = await store.now() + 50_000
     await store.limits.hold(TENANT, "customer", key=f"c{dice.randrange(4)}", until=until, actor="user:x", reason="429")
+    await store.limits.hold(TENANT, dice.choice(("slots", "tokens")), key="", until=until, actor="user:x", reason="429")
     await store.limits.release(TENANT, "tokens", key="", actor="user:x")
+    try:
+        deleted = await store.limits.delete(TENANT, "seldom", actor="user:x")
+    except LimitInUse:
+        return 0
+    await store.limits.set(TENANT, Limit("seldom", 2), actor="user:x")
+    await enqueue(store, dice, book, seldom=True)
+    return int(deleted)
 
 
 async def charged(checker: Checker, ids: Sequence[str]) -> float:
@@ -162,17 +188,19 @@ async def charged(checker: Checker, ids: Sequence[str]) -> float:
 async def test_killed_workers_exceed_no_limit_and_every_lease_is_settled_once(
     checker: Checker, record_property: Property
 ) -> None:
-    dice, book = chance(), dict[str, tuple[Demand, ...]]()
+    dice, book, deleted = chance(), dict[str, tuple[Demand, ...]](), 0
     for limit in LIMITS:
         await checker.store.limits.set(TENANT, limits.check(limit), actor="user:x")
-    workers = Workers(checker.place)
+    for agent in AGENTS:
+        await checker.store.registry.set_agent(TENANT, agent)
+    workers = Workers(checker.place, PROCESSES)
     try:
         for _ in range(KILLS):
             await enqueue(checker.store, dice, book)
             await workers.at_work()
-            await steer(checker.store, dice)
+            deleted += await steer(checker.store, dice, book)
             await moment(dice, MAX_LIFE)
-            workers.kill(dice.randrange(WORKERS))
+            workers.kill(dice.randrange(PROCESSES))
             assert await checker.store.faults(TENANT, 10) == []
             workers.hire()
     finally:
@@ -183,7 +211,7 @@ async def test_killed_workers_exceed_no_limit_and_every_lease_is_settled_once(
     assert len(await nothing_is_left(checker)) == len(book)
     await checker.check(histories=False)
 
-    for name, most in (("slots", 3), *((f"c{n}", 1) for n in range(4))):
+    for name, most in (("slots", 3), ("seldom", 2), *((f"c{n}", 1) for n in range(4))):
         of_bucket = [
             stay._replace(agent=name)
             for stay in workers.stays
@@ -198,14 +226,17 @@ async def test_killed_workers_exceed_no_limit_and_every_lease_is_settled_once(
     ]
     assert charges
     assert overspent(charges, RATE, BURST) == []
-    for name in ("slots", "tokens", "spend", "customer"):
+    for name in ("slots", "tokens", "spend", "seldom", "customer"):
         found = await checker.store.limits.get(TENANT, name)
         assert found is not None
         assert (name, found.state.used) == (name, 0)
     spent = await checker.store.limits.get(TENANT, "spend")
     assert spent is not None
     assert round(PLENTY - spent.state.available["spend"], 3) == await charged(checker, list(book))
-    line = f"{checker.place.engine}: {KILLS} workers killed, {len(workers.stays)} grants, {len(charges)} of tokens"
+    line = (
+        f"{checker.place.engine}: {KILLS} of {PROCESSES} workers killed, {len(workers.stays)} grants, "
+        f"{len(charges)} of tokens, {deleted} deletions"
+    )
     print(line)
     record_property("line_limits", line)
 

@@ -62,6 +62,12 @@ _POSTGRES_FAULTS = {
           from interlock.lease l join interlock.job j on j.tenant = l.tenant and j.id = l.job_id
           cross join lateral json_array_elements(j.limits::json) d group by 1, 2, 3) r on (r.tenant, r.name, r.key) = (b.tenant, b.name, b.key)
         where ($1::text is null or b.tenant = $1) and b.used <> coalesce(r.n, 0)""",
+    "a parked job that nothing brings back": """
+        select q.job_id from interlock.ready q
+        left join interlock.flow_bucket b on (b.tenant, b.name, b.key) = (q.tenant, q.limit_name, q.limit_key)
+        where ($1::text is null or q.tenant = $1) and q.parked and not q.blocked and q.limit_name not like 'tree:%' and (b.parked is not true
+          or (b.wake_at is null and b.turn is null and b.used = 0 and not exists (select from interlock.ready s where s.tenant = q.tenant
+            and s.limit_name = q.limit_name and s.limit_key = q.limit_key and not s.parked and not s.blocked)))""",
     "ready without a waiting job": """
         select q.job_id from interlock.ready q left join interlock.job j on j.tenant = q.tenant and j.id = q.job_id
         where ($1::text is null or q.tenant = $1) and (j.id is null or j.status > 'retry'
@@ -114,6 +120,12 @@ _SQLITE_FAULTS = {
           FROM job j JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq, json_each(b.limits) d
           WHERE j.status = 'running' GROUP BY 1, 2, 3) r ON (r.tenant, r.name, r.key) = (f.tenant, f.name, f.key)
         WHERE (?1 IS NULL OR f.tenant = ?1) AND f.used <> coalesce(r.n, 0)""",
+    "a parked job that nothing brings back": """
+        SELECT j.id FROM job j LEFT JOIN flow_bucket f ON (f.tenant, f.name, f.key) = (j.tenant, j.limit_name, j.limit_key)
+        WHERE (?1 IS NULL OR j.tenant = ?1) AND j.parked = 1 AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0
+          AND j.limit_name NOT LIKE 'tree:%' AND (f.parked IS NOT 1 OR (f.wake_at IS NULL AND f.turn IS NULL AND f.used = 0 AND NOT EXISTS (
+            SELECT 1 FROM job s WHERE s.tenant = j.tenant AND s.limit_name = j.limit_name AND s.limit_key = j.limit_key AND s.parked = 0
+              AND s.status IN ('queued', 'retry') AND s.blocked = 0)))""",
     "children counted wrongly": """
         SELECT j.id FROM job j WHERE (?1 IS NULL OR j.tenant = ?1) AND j.awaiting <>
           (SELECT count(*) FROM job_await a WHERE a.tenant = j.tenant AND a.job_id = j.id)""",

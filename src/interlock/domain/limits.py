@@ -38,8 +38,10 @@ MAX_KEY_LENGTH: Final = 200
 MAX_WEIGHTS: Final = 1000
 # Parked jobs of one eligibility key that a bucket shows to claims at a time.
 SHOWN_AT_ONCE: Final = 20
-# How long a job that did not fit keeps its rank, after the time at which it fits.
+# How long a job that did not fit keeps its rank, after the time at which it fits, or after a claim last saw it.
 TICKET_SECONDS: Final = 2
+# A job that others pass because it lacks room elsewhere keeps its room for this part of the time that it has waited.
+KEPT_PART: Final = 40
 _TEMPLATE: Final = re.compile(r"\{([^{}]*)\}")
 
 Name = tuple[str, str]  # of a bucket: its limit and key; an empty key for a limit without keys
@@ -91,11 +93,25 @@ class Demand(NamedTuple):
 
 
 class Ticket(NamedTuple):
-    """The rank of a job that did not fit. Until a time, jobs of a lower rank do not pass it."""
+    """The rank of a job that waits for a bucket. While the ticket binds, jobs of a lower rank do not pass it.
+
+    A job that did not fit binds the bucket until it fits. One that lacks room in another bucket holds nothing here: it
+    is passed. But others could pass it for ever, so it binds the bucket for short parts of the time that it has waited,
+    which begin whenever that time has doubled.
+    """
 
     rank: Rank
     cost: Mapping[str, float]
     until: int
+    since: int = 0
+    is_passed: bool = False
+
+    def binds(self, now: int) -> bool:
+        if now >= self.until or not self.is_passed:
+            return now < self.until
+        waited = now - self.since
+        doubled = 1 << max(waited, 1).bit_length() - 1
+        return doubled >= SECOND and (waited - doubled) * KEPT_PART < doubled
 
 
 class Bucket:
@@ -134,7 +150,7 @@ class Bucket:
         served: float | None = None,
     ) -> Bucket:
         given = None if ticket is None else json.loads(ticket)
-        found = None if given is None else Ticket((given[0][0], given[0][1], given[0][2]), given[1], given[2])
+        found = None if given is None else Ticket((given[0][0], given[0][1], given[0][2]), *given[1:])
         return cls(used, json.loads(levels), as_of, held_until, found, bool(parked), turn, served)
 
     def to_row(self) -> tuple[int, str, int, int | None, str | None]:
@@ -169,10 +185,47 @@ class Bucket:
         if limit.concurrency is not None and self.used >= limit.concurrency:
             return None
         cost: Mapping[str, float] = {}
-        if self.ticket is not None and self.ticket.until > now:
+        if self.ticket is not None and self.ticket.binds(now):
             cost = self.ticket.cost
         fits_at = self.fits_at(limit, cost, now)
         return None if fits_at is None else max(at, fits_at)
+
+    def may_admit(self, limit: Limit, priority: int, now: int) -> bool:
+        """Return whether jobs of a priority may have room: those that rank before a ticket do not wait for it."""
+        if self.ticket is None or -priority > self.ticket.rank[0] or not self.ticket.binds(now):
+            return self.opens_at(limit, now) == now
+        full = limit.concurrency is not None and self.used >= limit.concurrency
+        return not full and (self.held_until or 0) <= now and self.fits_at(limit, {}, now) == now
+
+    def passed_by(self, rank: Rank, now: int) -> bool:
+        """Return whether a job would pass one of a higher rank that binds the bucket."""
+        return self.ticket is not None and rank > self.ticket.rank and self.ticket.binds(now)
+
+    def bind(self, rank: Rank, cost: Mapping[str, float], fits_at: int, now: int) -> None:
+        """Keep the rank of a job that does not fit. It replaces a ticket of a lower rank, and one that has expired."""
+        since = now
+        if self.ticket is not None and (self.ticket.rank == rank or now < self.ticket.until):
+            if self.ticket.rank < rank:
+                return
+            since = self.ticket.since if self.ticket.rank == rank else now
+        self.ticket = Ticket(rank, dict(cost), fits_at + TICKET_SECONDS * SECOND, since)
+
+    def has_noted(self, priority: int, now: int) -> bool:
+        """Return whether it has noted a job of this priority, or of a higher one, a short time ago."""
+        return self.ticket is not None and self.ticket.rank[0] <= -priority and self.ticket.until - now > SECOND
+
+    def note_passed(self, rank: Rank, cost: Mapping[str, float], now: int) -> bool:
+        """Note a job that lacks room elsewhere; return whether that changes the bucket."""
+        ticket, until = self.ticket, now + TICKET_SECONDS * SECOND
+        if ticket is not None and ticket.rank == rank:
+            if ticket.is_passed and ticket.until - now > SECOND:
+                return False
+            self.ticket = ticket._replace(until=until, is_passed=True)
+            return True
+        if ticket is not None and ticket.rank < rank and now < ticket.until:
+            return False
+        self.ticket = Ticket(rank, dict(cost), until, now, is_passed=True)
+        return True
 
     def shows(self, limit: Limit, now: int) -> int:
         """Return how many parked jobs of each eligibility key claims should see."""
@@ -238,32 +291,43 @@ class Grants:
         self.changed: set[Name] = set()
         self._closed: set[Name] = set()
 
-    def is_open(self, names: Iterable[Name]) -> bool:
-        """Return whether a job with these buckets could be admitted now."""
+    def is_open(self, names: Iterable[Name], priority: int) -> bool:
+        """Return whether a job of this priority with these buckets could be admitted now, or should be noted."""
+        closed: list[tuple[Bucket, Limit]] = []
+        opened: list[tuple[Bucket, Limit]] = []
         for name in names:
-            limit = self.limits.get(name[0])
-            if limit is None:
-                continue
-            if name in self._closed:
-                return False
-            opens_at = self._bucket(name).opens_at(limit, self.now)
-            if opens_at is None or opens_at > self.now:
-                return False
-        return True
+            if (limit := self.limits.get(name[0])) is not None:
+                if name in self._closed:
+                    return False
+                bucket = self._bucket(name)
+                (opened if bucket.may_admit(limit, priority, self.now) else closed).append((bucket, limit))
+        if not closed or not opened:
+            return not closed
+        if any(limit.budget is not None or (bucket.held_until or 0) > self.now for bucket, limit in closed):
+            return False
+        return not all(bucket.has_noted(priority, self.now) for bucket, limit in opened if limit.budget is None)
+
+    def opens_at(self) -> int | None:
+        """Return when the first of the buckets without room may have some, as far as only time is lacking."""
+        known = [(bucket, self.limits[name[0]]) for name, bucket in self.buckets.items() if name[0] in self.limits]
+        times = [bucket.opens_at(limit, self.now) for bucket, limit in known]
+        return min((at for at in times if at is not None and at > self.now), default=None)
 
     def admit(self, rank: Rank, demands: Sequence[Demand], shown_by: Name | None = None) -> Name | None:
         """Charge all buckets of a job, or none: return the one without room.
 
-        The first job that does not fit closes its bucket for later ones. A job of a fair limit also waits for its turn,
-        unless its bucket shows it.
+        The first job that does not fit closes its bucket for later ones. If it lacks room in several, it closes the one
+        that lacks it for longest. A job of a fair limit also waits for its turn, unless its bucket shows it.
         """
         turn = next((one for one in demands if one.name in self.limits and self.limits[one.name].fair), None)
         if turn is not None and shown_by != (turn.name, turn.key):
             return turn.name, turn.key
         known = [(demand, self.limits[demand.name]) for demand in demands if demand.name in self.limits]
-        for demand, limit in known:
-            if not self._admits(rank, demand, limit):
-                return demand.name, demand.key
+        if (lacking := self._lacking(rank, known)) is not None:
+            if lacking not in self._closed:
+                self._closed.add(lacking)
+                self._note_passed(rank, lacking, known)
+            return lacking
         for demand, limit in known:
             name = (demand.name, demand.key)
             bucket = self._bucket(name)
@@ -273,8 +337,11 @@ class Grants:
                 bucket.take_turn(limit, demand.key, demand.cost, self.now_served.get(demand.name, 0.0))
             for unit in limit.units:
                 bucket.levels[unit] -= demand.cost.get(unit, 0.0)
-            if bucket.ticket is not None and rank <= bucket.ticket.rank:
+            if bucket.ticket is not None and rank == bucket.ticket.rank:
                 bucket.ticket = None
+            elif (ticket := bucket.ticket) is not None and rank < ticket.rank and not ticket.is_passed:
+                at = bucket.fits_at(limit, ticket.cost, self.now) if ticket.binds(self.now) else None
+                bucket.ticket = ticket if at is None else ticket._replace(until=at + TICKET_SECONDS * SECOND)
             self.changed.add(name)
         return None
 
@@ -304,24 +371,34 @@ class Grants:
         rooms = [(name, bucket.shows(self.limits[name[0]], self.now)) for name, bucket in found if bucket.parked]
         return [(name, max(room, least)) for name, room in rooms if room and name not in self._closed]
 
-    def _admits(self, rank: Rank, demand: Demand, limit: Limit) -> bool:
-        name = (demand.name, demand.key)
-        if name in self._closed:
-            return False
-        bucket, now = self._bucket(name), self.now
-        ticket = bucket.ticket if bucket.ticket is not None and bucket.ticket.until > now else None
-        full = limit.concurrency is not None and bucket.used >= limit.concurrency
-        if full or (bucket.held_until or 0) > now or (ticket is not None and rank > ticket.rank):
-            self._closed.add(name)
-            return False
-        at = bucket.fits_at(limit, demand.cost, now)
-        if at is None or at > now:
-            if at is not None and limit.budget is None:
-                bucket.ticket = Ticket(rank, dict(demand.cost), at + TICKET_SECONDS * SECOND)
+    def _lacking(self, rank: Rank, known: Sequence[tuple[Demand, Limit]]) -> Name | None:
+        """Return the bucket that does not admit a job; if time is all that lacks, keep the rank of the job there."""
+        last: tuple[int, Name, Bucket, Demand] | None = None
+        for demand, limit in known:
+            name = demand.name, demand.key
+            bucket = self._bucket(name)
+            full = limit.concurrency is not None and bucket.used >= limit.concurrency
+            held = (bucket.held_until or 0) > self.now
+            if name in self._closed or full or held or bucket.passed_by(rank, self.now):
+                return name
+            at = bucket.fits_at(limit, demand.cost, self.now)
+            if at is None or (at > self.now and limit.budget is not None):
+                return name
+            if at > self.now and (last is None or at > last[0]):
+                last = at, name, bucket, demand
+        if last is None:
+            return None
+        at, name, bucket, demand = last
+        bucket.bind(rank, demand.cost, at, self.now)
+        self.changed.add(name)
+        return name
+
+    def _note_passed(self, rank: Rank, lacking: Name, known: Sequence[tuple[Demand, Limit]]) -> None:
+        """Note a job that lacks room in one bucket in its others, where jobs of a lower rank pass it."""
+        for demand, limit in known:
+            name = demand.name, demand.key
+            if name != lacking and limit.budget is None and self._bucket(name).note_passed(rank, demand.cost, self.now):
                 self.changed.add(name)
-            self._closed.add(name)
-            return False
-        return True
 
     def _bucket(self, name: Name) -> Bucket:
         return self.buckets.setdefault(name, Bucket())
@@ -397,9 +474,8 @@ def wait_of(
         return wait(None, None, None, bucket.held_until)
     if limit.concurrency is not None and bucket.used >= limit.concurrency:
         return wait("concurrency", limit.concurrency - bucket.used, 1, None)
-    ticket = bucket.ticket
-    passed = ticket is not None and ticket.until > now and rank > ticket.rank
-    cost = ticket.cost if ticket is not None and passed else demand.cost
+    passed = bucket.passed_by(rank, now)
+    cost = bucket.ticket.cost if bucket.ticket is not None and passed else demand.cost
     opens_at = bucket.fits_at(limit, cost, now)
     if opens_at is not None and opens_at <= now and not passed:
         return None

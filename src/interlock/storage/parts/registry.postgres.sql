@@ -86,3 +86,9 @@ select 1;
 
 -- name: long_counters
 select tenant from interlock.long_counters(:rows, :limit) tenant;
+
+-- name: wake_behind_tickets
+-- Let the next claim look at parked jobs that wait behind a ticket: its type may be paused now. A claim that has locked
+-- one of these buckets may wait for another one that this statement has locked, so it waits for none.
+update interlock.flow_bucket b set wake_at = :now where b.ctid = any(array(
+  select x.ctid from interlock.flow_bucket x where x.tenant = :tenant and x.parked and x.ticket is not null for no key update skip locked));

@@ -71,6 +71,7 @@ class TypesAndAgents:
                 yield from tx.run(SQL["announce_ready"], type=type)
             at = None if actor is None else tx.now
             yield from tx.run(SQL["pause"], type=type, at=at, actor=actor, reason=reason)
+            yield from tx.run(SQL["wake_behind_tickets"])
             if actor is not None:
                 yield from tx.log(operator_log.pause(actor, type, reason))
             elif resumed_by is not None:

@@ -98,3 +98,7 @@ DELETE FROM queue_counter WHERE tenant = :tenant AND minute > 0 AND minute < :be
 -- name: long_counters
 SELECT t.tenant FROM tenant t
 WHERE (SELECT count(*) FROM queue_counter y WHERE y.tenant = t.tenant AND y.minute > 0 AND y.minute < :before) > :rows LIMIT :limit;
+
+-- name: wake_behind_tickets
+-- Let the next claim look at parked jobs that wait behind a ticket: its type may be paused now.
+UPDATE flow_bucket SET wake_at = :now WHERE tenant = :tenant AND parked = 1 AND ticket IS NOT NULL;

@@ -61,6 +61,12 @@ select * from interlock.look_at_awaited(:tenant, :about);
 -- name: look_at_holders
 select * from interlock.look_at_holders(:tenant, :about);
 
+-- name: bucket
+-- The rules of a limit and the state of one of its buckets, which may not have been used yet.
+select f.rules, b.hold_reason, coalesce(b.used, 0), coalesce(b.levels, '{}'), coalesce(b.as_of, 0), b.held_until, interlock.live_ticket(b.tenant, b.ticket)
+from interlock.flow_limit f left join interlock.flow_bucket b on b.tenant = f.tenant and b.name = f.name and b.key = :key
+where f.tenant = :tenant and f.name = :name;
+
 -- name: limits_of_job
 select j.limits, j.priority, j.seq from interlock.job j where j.tenant = :tenant and j.id = :id;
 

@@ -68,6 +68,16 @@ CROSS JOIN job j INDEXED BY job_of_agent ON j.tenant = a.tenant AND j.agent_no =
 WHERE a.strict AND a.used >= a.max_concurrency AND j.finished_at IS NULL
   AND (j.status = 'running' OR j.slot_epoch IS a.strict_epoch OR (j.status <> 'waiting_for_approval' AND j.awaiting = 0));
 
+-- name: bucket
+-- The rules of a limit and the state of one of its buckets, which may not have been used yet.
+SELECT f.rules, b.hold_reason, coalesce(b.used, 0), coalesce(b.levels, '{}'), coalesce(b.as_of, 0), b.held_until, CASE WHEN EXISTS (
+  SELECT 1 FROM job j CROSS JOIN eligibility_key e ON e.tenant = j.tenant AND e.no = j.eligibility_key
+  WHERE j.tenant = b.tenant AND j.seq = b.ticket ->> '$[0][2]' AND j.status IN ('queued', 'retry') AND j.run_at = b.ticket ->> '$[0][1]'
+    AND j.priority = -(b.ticket ->> '$[0][0]') AND j.blocked = 0 AND j.awaiting = 0
+    AND NOT EXISTS (SELECT 1 FROM queue q WHERE q.tenant = j.tenant AND q.type = e.type AND q.paused_at IS NOT NULL)) THEN b.ticket END
+FROM flow_limit f LEFT JOIN flow_bucket b ON b.tenant = f.tenant AND b.name = f.name AND b.key = :key
+WHERE f.tenant = :tenant AND f.name = :name;
+
 -- name: limits_of_job
 SELECT b.limits, j.priority, j.seq FROM job j JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq WHERE j.tenant = :tenant AND j.id = :id;
 

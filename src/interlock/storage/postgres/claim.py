@@ -18,6 +18,7 @@ from interlock.storage.job_columns import JOB, RARE, job_of
 from interlock.storage.postgres import flow, transition
 from interlock.storage.postgres.column_arrays import filled, is_empty, times
 from interlock.storage.postgres.connection import Conn, call, of_a_row
+from interlock.storage.wakeup import NextLook
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,12 @@ _LEASED_BEFORE: Final = call("leased_before", 3, columns=JOB)
 
 
 async def claim(
-    connection: Conn, tenant: str, ask: ClaimFilter, claimants: Sequence[str], expired: ExpiredCounts
+    connection: Conn,
+    tenant: str,
+    ask: ClaimFilter,
+    claimants: Sequence[str],
+    expired: ExpiredCounts,
+    next_look: NextLook,
 ) -> list[Job]:
     """Lease the best jobs that match the filter, after a bounded sweep if one is due."""
     asked = _values(tenant, ask, claimants)
@@ -53,7 +59,7 @@ async def claim(
             await flow.wake(connection, tenant)
     if first in ("limits", "wake"):
         async with connection.transaction():
-            answer = await flow.claim(connection, asked)
+            answer = await flow.claim(connection, asked, next_look)
     if first == "repeat":
         jobs = list(map(job_of, await connection.fetch(_LEASED_BEFORE, tenant, ask.worker, ask.claim_id)))
     else:

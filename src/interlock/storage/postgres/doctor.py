@@ -18,6 +18,7 @@ from interlock.storage.expired import ExpiredCounts
 from interlock.storage.parts.registry import set_agent
 from interlock.storage.postgres import claim, driver, enqueue, transition
 from interlock.storage.postgres.connection import Conn, call
+from interlock.storage.wakeup import NextLook
 
 T = TypeVar("T")
 
@@ -84,11 +85,11 @@ async def _rehearse(connection: Conn) -> str:
         step = "edit"
         rehearsal.judge(step, await transition.carry_out_whole(connection, tenant, [rehearsal.edit(jobs[1])]), 1)
         step = "claim"
-        leased = await claim.claim(connection, tenant, rehearsal.ASK, (), ExpiredCounts())
+        leased = await claim.claim(connection, tenant, rehearsal.ASK, (), ExpiredCounts(), NextLook())
         rehearsal.judge(step, leased, 1)
         step = "a new limit"
         await driver.run(connection, tenant, lambda tx: set_agent(tx, rehearsal.WIDER))
-        more = await claim.claim(connection, tenant, rehearsal.ASK, (), ExpiredCounts())
+        more = await claim.claim(connection, tenant, rehearsal.ASK, (), ExpiredCounts(), NextLook())
         rehearsal.judge(step, more, 1)
         step = "complete"
         ends = [rehearsal.complete(job) for job in leased + more]

@@ -22,11 +22,14 @@ from interlock.domain.limits import (
     names_of,
 )
 from interlock.domain.policy import DEFAULT_LEASE_SECONDS
+from interlock.domain.retry import SECOND
 from interlock.storage.postgres.connection import Conn, call
+from interlock.storage.wakeup import NextLook
 
 MAX_LOOKS: Final = 64
 MOST_READ: Final = 1000
 WOKEN_AT_ONCE: Final = 1000
+ANSWER_COLUMNS: Final = 17  # that start_runs returns
 
 
 class Candidate(NamedTuple):
@@ -63,7 +66,7 @@ async def wake(connection: Conn, tenant: str) -> None:
     await _save_wakes(connection, tenant, known, wakes)
 
 
-async def claim(connection: Conn, asked: tuple[Any, ...]) -> list[Any]:
+async def claim(connection: Conn, asked: tuple[Any, ...], next_look: NextLook) -> list[Any]:
     """Lease the best jobs that their limits admit; return what `interlock.start_runs` returns."""
     tenant, worker, limit, seconds, types, capabilities, repositories, affinity_keys, claim_id, claimants = asked
     terms = await connection.fetchrow(call("flow_terms", 5), tenant, types, capabilities, repositories, affinity_keys)
@@ -75,7 +78,7 @@ async def claim(connection: Conn, asked: tuple[Any, ...]) -> list[Any]:
     admitted: list[str] = []
     read = limit
     for _ in range(MAX_LOOKS):
-        eligible = [one for one in eligible if grants.is_open(names_of(one[2]))]
+        eligible = [one for one in eligible if grants.is_open(names_of(one[2]), one[1])]
         if not eligible or len(admitted) >= limit:
             break
         new = await looks.read(eligible, read)
@@ -94,6 +97,12 @@ async def claim(connection: Conn, asked: tuple[Any, ...]) -> list[Any]:
             and not await looks.pass_slots(eligible)
         ):
             break
+    if not admitted:
+        wakes_at = await connection.fetchval(call("flow_next", 1), tenant)
+        times = [at for at in (wakes_at, grants.opens_at()) if at is not None]
+        next_look.seconds = (min(times) - grants.now) / SECOND if times else None
+        if not grants.changed:
+            return [None] * ANSWER_COLUMNS
     grants.line_up()
     changed = {name: grants.buckets[name] for name in sorted(grants.changed)}
     states = [bucket.to_row() for bucket in changed.values()]
@@ -116,6 +125,7 @@ class _Looks:
     def __init__(self, connection: Conn, tenant: str, grants: Grants, scope: tuple[bool, bool, bool]) -> None:
         self._connection, self._tenant, self._grants, self._scope = connection, tenant, grants, scope
         self._seen: set[str] = set()
+        self._admitted: set[int] = set()  # by seq
         self._asked: set[Name] = set()  # buckets that were locked, or that another transaction holds
         self._to_park: dict[str, Name] = {}
         self._fair = [limit for limit in grants.limits.values() if limit.fair]
@@ -144,12 +154,15 @@ class _Looks:
     def admits(self, one: Candidate) -> bool:
         """Return whether the limits of a candidate admit it; note to park it if a bucket with a key has no room."""
         if one.limits is None:
+            self._admitted.add(one.seq)
             return True
         full = self._grants.admit(
             (-one.priority, one.run_at, one.seq), demands_of(one.limits), (one.limit_name or "", one.limit_key or "")
         )
         if full is not None and full[1]:
             self._to_park[one.id] = full
+        if full is None:
+            self._admitted.add(one.seq)
         return full is None
 
     async def park(self) -> None:
@@ -190,7 +203,7 @@ class _Looks:
         heads: dict[int, Iterator[str]] = {}
         for no, at, priority, run_at, seq, demanded, line in json.loads(row[0]):
             rank = (-priority, run_at, seq)
-            if must_wait(demands_of(demanded), limits, buckets, rank, self._grants.now):
+            if seq not in self._admitted and must_wait(demands_of(demanded), limits, buckets, rank, self._grants.now):
                 head = next(heads.setdefault(no, iter(line)), None)
                 passed += [] if head is None else [(no, at, head)]
         if not passed:

@@ -15,7 +15,7 @@ import asyncpg
 import msgspec
 
 from interlock.storage.postgres.hosts import Nodes
-from interlock.storage.wakeup import ALL_TENANTS, Wakeup
+from interlock.storage.wakeup import ALL_TENANTS, NextLook, Wakeup
 
 CHANNEL: Final = "interlock_ready"
 AT_MOST_EVERY_SECONDS: Final = 0.005
@@ -41,6 +41,10 @@ class Notifier:
         self._tenants.add(tenant)
         self._start()
         self._rung.set()
+
+    def ring_in(self, key: str, next_look: NextLook) -> None:
+        """Wake those who watch this key in this process at a time; other processes look for themselves."""
+        self._signal.fire_in(key, next_look)
 
     def event(self, tenant: str) -> asyncio.Event:
         """Return an event that the next hint for the tenant sets, from this or another process."""

@@ -53,7 +53,7 @@ from interlock.storage.postgres.history_partitions import PostgresPartitions
 from interlock.storage.postgres.job_blocks import PostgresJobBlocks
 from interlock.storage.postgres.notify import Notifier
 from interlock.storage.postgres.shard_directory import PostgresShards
-from interlock.storage.wakeup import Wakeup
+from interlock.storage.wakeup import NextLook, Wakeup
 
 T = TypeVar("T")
 # Claims read the epoch under a lock that they hold until they end. This lock conflicts, so it comes after all of them.
@@ -109,9 +109,13 @@ class PostgresStore(StoreParts, DoctorVerbs, PostgresPartitions, PostgresShards,
         return await caller_transaction.enqueue_within(connection, tenant, jobs, terms)
 
     async def claim(self, tenant: str, ask: ClaimFilter, *, claimants: Sequence[str] = ()) -> list[Job]:
-        return await self._run(
-            lambda c: claim.claim(c, tenant, ask, claimants, self.expired), repeatable=ask.claim_id is not None
+        next_look = NextLook()
+        leased = await self._run(
+            lambda c: claim.claim(c, tenant, ask, claimants, self.expired, next_look),
+            repeatable=ask.claim_id is not None,
         )
+        self._bell.ring_in(tenant, next_look)
+        return leased
 
     async def heartbeat(self, tenant: str, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply | Rejected]:
         answers = await self._run(lambda c: heartbeat(c, tenant, heartbeats))

@@ -37,6 +37,7 @@ from interlock.storage.sqlite.flow import FlowClaim, flow_of_agents
 from interlock.storage.sqlite.history import hash_transitions
 from interlock.storage.sqlite.job_row import to_job
 from interlock.storage.sqlite.transition import carry_out_apart
+from interlock.storage.wakeup import NextLook
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ def claim(
     ask: ClaimFilter,
     claimants: Sequence[str],
     expired: ExpiredCounts,
+    next_look: NextLook,
     careful: bool = False,
 ) -> list[Job]:
     """Expire a bounded number of leases and deadlines, then lease the best jobs that match the filter.
@@ -145,6 +147,8 @@ def claim(
             passed.update(seqs)
     if flow is not None:
         flow.save(job.seq for job in leased)
+        if not leased:
+            next_look.seconds = flow.opens_in()
     if ask.claim_id is not None and leased:
         pairs = json.dumps([(job.seq, job.fence) for job in leased])
         db.execute(_SQL["keep_claim"], _claim_key(tenant, ask) | {"leased": pairs, "now": now})

@@ -23,6 +23,7 @@ from interlock.storage.sql_files import load
 from interlock.storage.sqlite import claim, digests, driver, enqueue, transition, transition_effects
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
+from interlock.storage.wakeup import NextLook
 
 T = TypeVar("T")
 
@@ -135,11 +136,11 @@ def _rehearse(c: Connection) -> None:
         step = "edit"
         rehearsal.judge(step, transition.carry_out(c, tenant, [rehearsal.edit(jobs[1])], eligibility_keys), 1)
         step = "claim"
-        leased = claim.claim(c, eligibility_keys, tenant, rehearsal.ASK, (), ExpiredCounts())
+        leased = claim.claim(c, eligibility_keys, tenant, rehearsal.ASK, (), ExpiredCounts(), NextLook())
         rehearsal.judge(step, leased, 1)
         step = "a new limit"
         driver.run(c, tenant, lambda tx: set_agent(tx, rehearsal.WIDER), c.now)
-        more = claim.claim(c, eligibility_keys, tenant, rehearsal.ASK, (), ExpiredCounts())
+        more = claim.claim(c, eligibility_keys, tenant, rehearsal.ASK, (), ExpiredCounts(), NextLook())
         rehearsal.judge(step, more, 1)
         step = "complete"
         rehearsal.judge(step, transition.carry_out(c, tenant, [rehearsal.complete(job) for job in leased + more]), 2)

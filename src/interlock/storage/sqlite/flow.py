@@ -29,6 +29,7 @@ from interlock.domain.limits import (
     settle,
 )
 from interlock.domain.progress import StepRow
+from interlock.domain.retry import SECOND
 from interlock.domain.usage import USAGE, of_run
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite.connection import Connection
@@ -57,8 +58,9 @@ class FlowClaim:
 
     def open_ranges(self, index_ranges: Sequence[IndexRange]) -> list[IndexRange]:
         """Return the index ranges whose buckets have room."""
-        opened = {flow: self._grants.is_open(names_of(flow)) for flow in {r.flow for r in index_ranges}}
-        return [index_range for index_range in index_ranges if opened[index_range.flow]]
+        kinds = {(r.flow, r.priority) for r in index_ranges}
+        opened = {(flow, priority): self._grants.is_open(names_of(flow), priority) for flow, priority in kinds}
+        return [r for r in index_ranges if opened[r.flow, r.priority]]
 
     def admit(self, seqs: Sequence[int], most: int) -> list[int]:
         """Return the jobs that fit, in order, at most so many, and charge their buckets. Park those that lack a key."""
@@ -138,6 +140,13 @@ class FlowClaim:
                 settle(self._grants.buckets[demand.name, demand.key], demand.cost, dict.fromkeys(demand.cost, 0))
         self._save_changed()
 
+    def opens_in(self) -> float | None:
+        """Return in how many seconds a limit may admit a job, as far as only time is lacking."""
+        connection = self._connection
+        ((wakes_at,),) = connection.rows(_SQL["next_wake"], {"tenant": self._tenant, "now": connection.now})
+        times = [at for at in (wakes_at, self._grants.opens_at()) if at is not None]
+        return (min(times) - connection.now) / SECOND if times else None
+
     def _save_changed(self) -> None:
         grants, now = self._grants, self._connection.now
         grants.line_up()
@@ -163,7 +172,7 @@ class FlowClaim:
         grants.limits |= _limits(connection, self._tenant, {row[0] for row in rows} - grants.limits.keys())
         waking: dict[Name, int | None] = {}
         for name, key, *state in rows:
-            bucket = grants.buckets[name, key] = Bucket.from_row(*state)
+            bucket = grants.buckets[name, key] = _bucket(connection, self._tenant, state)
             limit = grants.limits.get(name)
             waking[name, key] = None
             if limit is None:
@@ -201,7 +210,8 @@ class FlowClaim:
             found = rows(_SQL["first_turns"], facts | {"most": read})
             buckets = {}
             for key, *state in found:
-                buckets[key] = self._grants.buckets[limit.name, key] = Bucket.from_row(*state)
+                bucket = _bucket(self._connection, self._tenant, state)
+                buckets[key] = self._grants.buckets[limit.name, key] = bucket
             of_each = max(2 * most // max(len(buckets), 1), 1)
             heads, keys = self._heads(limit, list(buckets), index_ranges, of_each)
             if heads or len(found) < read:
@@ -309,7 +319,18 @@ def _limits(connection: Connection, tenant: str, names: Iterable[str]) -> dict[s
 
 def _buckets(connection: Connection, tenant: str, names: Iterable[Name]) -> dict[Name, Bucket]:
     rows = connection.rows(_SQL["buckets"], {"tenant": tenant, "names": json.dumps(sorted(names))})
-    return {(name, key): Bucket.from_row(*state) for name, key, *state in rows}
+    return {(name, key): _bucket(connection, tenant, state) for name, key, *state in rows}
+
+
+def _bucket(connection: Connection, tenant: str, state: Sequence[Any]) -> Bucket:
+    """Return a bucket, without a ticket whose job does not wait any more, or whose type is paused."""
+    bucket = Bucket.from_row(*state)
+    if bucket.ticket is not None:
+        priority, run_at, seq = bucket.ticket.rank
+        facts = {"tenant": tenant, "priority": -priority, "run_at": run_at, "seq": seq}
+        ((waits,),) = connection.rows(_SQL["still_waits"], facts)
+        bucket.ticket = bucket.ticket if waits else None
+    return bucket
 
 
 def _save(

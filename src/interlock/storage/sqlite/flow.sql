@@ -17,6 +17,17 @@ FROM json_each(:names) n CROSS JOIN flow_bucket b ON b.tenant = :tenant AND b.na
 SELECT name, key, used, levels, as_of, held_until, ticket, parked, turn, served FROM flow_bucket
 WHERE tenant = :tenant AND wake_at <= :now AND wake_at IS NOT NULL ORDER BY wake_at;
 
+-- name: next_wake
+-- When the next bucket may have room for its parked jobs.
+SELECT min(wake_at) FROM flow_bucket WHERE tenant = :tenant AND wake_at > :now AND wake_at IS NOT NULL;
+
+-- name: still_waits
+-- Whether a job waits as it did when it got its ticket, and could run.
+SELECT EXISTS (SELECT 1 FROM job j CROSS JOIN eligibility_key e ON e.tenant = j.tenant AND e.no = j.eligibility_key
+  WHERE j.tenant = :tenant AND j.seq = :seq AND j.status IN ('queued', 'retry') AND j.priority = :priority AND j.run_at = :run_at
+    AND j.blocked = 0 AND j.awaiting = 0
+    AND NOT EXISTS (SELECT 1 FROM queue q WHERE q.tenant = j.tenant AND q.type = e.type AND q.paused_at IS NOT NULL));
+
 -- name: candidates
 -- The rank and limits of jobs that a claim has chosen, in the same order.
 SELECT j.priority, j.run_at, b.limits, j.limit_name, j.limit_key FROM json_each(:seqs) s CROSS JOIN job j ON j.tenant = :tenant AND j.seq = s.value

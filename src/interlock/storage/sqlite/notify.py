@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 
 from interlock.storage.sqlite.connection import MEMORY
-from interlock.storage.wakeup import ALL_TENANTS, Wakeup
+from interlock.storage.wakeup import ALL_TENANTS, NextLook, Wakeup
 
 AT_MOST_EVERY_SECONDS: Final = 0.005  # many commits in a row wake the other processes once
 LOOK_AT_OTHERS_SECONDS: Final = 0.1
@@ -59,6 +59,10 @@ class Notifier:
             self._unsent.add(key)
             if self._timer is None:
                 self._send()
+
+    def ring_in(self, key: str, next_look: NextLook) -> None:
+        """Wake those who watch this key in this process at a time; other processes look for themselves."""
+        self._signal.fire_in(key, next_look)
 
     def event(self, key: str) -> asyncio.Event:
         """Return an event that the next hint for the key sets, from this or another process."""

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, TypeVar
 
 import apsw
@@ -56,6 +57,7 @@ from interlock.storage.sqlite.job_blocks import SQLiteJobBlocks
 from interlock.storage.sqlite.job_row import to_job
 from interlock.storage.sqlite.notify import EVENTS, Notifier, Topic
 from interlock.storage.sqlite.writer import Writer
+from interlock.storage.wakeup import NextLook
 
 _READ: Final = load("interlock.storage.sqlite", "read.sql")
 _ANY_AGENT_DUE: Final = load("interlock.storage.sqlite", "transition_effects.sql")["any_agent_due"]
@@ -114,16 +116,19 @@ class SQLiteStore(StoreParts, DoctorVerbs, SQLiteJobBlocks):
         raise Invalid("a job can be enqueued inside a transaction of yours on PostgreSQL only")
 
     async def claim(self, tenant: str, ask: ClaimFilter, *, claimants: Sequence[str] = ()) -> list[Job]:
-        expired = ExpiredCounts()
+        expired, next_look = ExpiredCounts(), NextLook()
+
+        def lease(c: Connection, *, careful: bool = False) -> list[Job]:
+            return claim.claim(c, self._keys_of(tenant), tenant, ask, claimants, expired, next_look, careful)
+
         try:
-            leased = await self._write(lambda c: claim.claim(c, self._keys_of(tenant), tenant, ask, claimants, expired))
+            leased = await self._write(lease)
         except Exception as error:
             if not of_a_row(error):
                 raise
-            leased = await self._write(
-                lambda c: claim.claim(c, self._keys_of(tenant), tenant, ask, claimants, expired, careful=True)
-            )
+            leased = await self._write(partial(lease, careful=True))
         self.expired += expired
+        self._notifier.ring_in(tenant, next_look)
         return leased
 
     async def heartbeat(self, tenant: str, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply | Rejected]:

@@ -16,7 +16,7 @@ begin
     bool_or(j.previous = 'running' and j.status <> 'running') as stopped,
     bool_or(j.status <= 'retry' and (j.previous is null or j.previous > 'retry')) as entered,
     bool_or(j.previous <= 'retry' and j.status > 'running') as left_ready,
-    bool_or(j.parent_id is not null and j.status >= 'succeeded') as children, bool_or(j.verb = 'acknowledge') as acknowledged,
+    bool_or(j.verb = 'edit') as edited, bool_or(j.parent_id is not null and j.status >= 'succeeded') as children, bool_or(j.verb = 'acknowledge') as acknowledged,
     array_agg(distinct j.agent_no order by j.agent_no) filter (where j.agent_no is not null and j.status <> 'running') as agents
   into seen from job j where j.tenant = p_tenant and j.id = any(p_ids);
   perform record_transitions(p_tenant, p_ids);
@@ -36,7 +36,7 @@ begin
   if nos is not null then
     limited := lock_agents(nos);
   end if;
-  if (seen.stopped or seen.left_ready) and exists (select from flow_limit f where f.tenant = p_tenant) then
+  if (seen.stopped or seen.left_ready or seen.edited) and exists (select from flow_limit f where f.tenant = p_tenant) then
     perform wake_flow(p_tenant, p_ids);
   end if;
   if seen.started then

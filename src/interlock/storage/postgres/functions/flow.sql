@@ -34,9 +34,29 @@ create or replace function interlock.flow_clock() returns bigint language sql vo
     else interlock.micros(clock_timestamp()) end
 $$;
 
+-- Return a ticket, unless its job does not wait any more as it did when it got it, or its type is paused.
+create or replace function interlock.live_ticket(p_tenant text, p_ticket text) returns text language plpgsql stable as $$
+begin
+  if p_ticket is null then
+    return null;
+  end if;
+  return (select p_ticket from (select p_ticket::json -> 0 as rank) t
+    join interlock.job j on j.tenant = p_tenant and j.seq = (t.rank ->> 2)::bigint and j.priority = -(t.rank ->> 0)::integer
+      and interlock.micros(j.run_at) = (t.rank ->> 1)::bigint and j.status in ('queued', 'retry')
+    where not exists (select from interlock.ready q where q.tenant = p_tenant and q.agent_no = j.agent_no and q.blocked
+        and q.run_at = j.run_at and q.seq = j.seq)
+      and not exists (select from interlock.queue k where k.tenant = p_tenant and k.type = j.type and k.paused_at is not null));
+end $$;
+
 -- The state of a bucket, as Bucket.from_row reads it, after its name and key.
 create or replace function interlock.bucket_row(b interlock.flow_bucket) returns json language sql stable as $$
-  select json_build_array(b.name, b.key, b.used, b.levels, b.as_of, interlock.micros(b.held_until), b.ticket, b.parked, b.turn, b.served)
+  select json_build_array(b.name, b.key, b.used, b.levels, b.as_of, interlock.micros(b.held_until), interlock.live_ticket(b.tenant, b.ticket),
+    b.parked, b.turn, b.served)
+$$;
+
+-- Return when the next bucket may have room for its parked jobs.
+create or replace function interlock.flow_next(p_tenant text) returns bigint language sql stable as $$
+  select interlock.micros(min(b.wake_at)) from interlock.flow_bucket b where b.tenant = p_tenant and b.wake_at > interlock.clock()
 $$;
 
 -- The turns of fair limits that are served now; without parked jobs, the last ones.
