@@ -69,7 +69,7 @@ FRAMEWORKS = {
 }
 NO_THIRD_PARTY = {"__init__", "errors", "config", "domain"}
 # Pure calculations that a room without other dependencies may use.
-PURE = {"domain.schedule": {"cronsim"}}
+PURE = {"domain.cron": {"cronsim"}}
 DRIVERS = {"apsw", "asyncpg", "obstore"}
 DRIVER_ROOMS = {"storage"}
 FALSE_MEMBER = re.compile(r"\bcast\(\s*[\"']?(Engine|Client|Store|Outbox)\b")

@@ -215,6 +215,74 @@ async def test_an_edit_keeps_the_past(interlock_engine: Engine, who: Principal, 
     assert (edited.cron, edited.every_seconds) == ("0 7 * * *", None)
 
 
+async def test_an_update_with_the_same_times_keeps_the_tick_that_is_due(
+    interlock_engine: Engine, who: Principal, clock: ManualClock
+) -> None:
+    made = await interlock_engine.schedules.set(who, "s", request())
+    clock.advance(60.2)
+    same = await interlock_engine.schedules.set(who, "s", request())
+    assert (same.version, same.next_at) == (2, made.next_at)
+    assert await interlock_engine.schedules.fire_due() == 1
+    await interlock_engine.schedules.pause(who, "s")
+    clock.advance(3 * 60)
+    await interlock_engine.schedules.set(who, "s", request(catch_up="all", job={"type": "other"}))
+    await interlock_engine.schedules.resume(who, "s")
+    assert await interlock_engine.schedules.fire_due() == 3
+    assert [job.type for job in await jobs_of(interlock_engine)] == ["report", "other", "other", "other"]
+
+
+async def test_an_update_of_the_times_fires_the_tick_that_is_due_first(
+    interlock_engine: Engine, who: Principal, clock: ManualClock
+) -> None:
+    made = await interlock_engine.schedules.set(who, "s", request())
+    clock.advance(60.2)
+    edited = await interlock_engine.schedules.set(who, "s", request(every_seconds=7, job={"type": "other"}))
+    assert edited.last_at == made.next_at
+    (job,) = await jobs_of(interlock_engine)
+    assert (job.type, job.id) == ("report", edited.last_job_id)
+    assert await interlock_engine.schedules.fire_due() == 0
+
+
+async def test_an_update_of_the_times_misses_no_tick_from_before_it(
+    interlock_engine: Engine, who: Principal, clock: ManualClock
+) -> None:
+    await interlock_engine.schedules.set(who, "s", request(catch_up="all"))
+    await interlock_engine.schedules.pause(who, "s")
+    clock.advance(3 * 60)
+    start = (EPOCH + timedelta(microseconds=clock.now) - timedelta(hours=1)).isoformat()
+    await interlock_engine.schedules.set(who, "s", request(catch_up="all", every_seconds=7, starts_at=start))
+    await interlock_engine.schedules.resume(who, "s")
+    assert await interlock_engine.schedules.fire_due() <= 1  # one that is due exactly now
+    assert len(await jobs_of(interlock_engine)) <= 1
+
+
+@pytest.mark.parametrize(("catch_up", "expected"), [("none", 3), ("last", 3), ("all", 3)])
+async def test_a_process_that_looks_late_misses_no_tick(
+    interlock_engine: Engine, who: Principal, clock: ManualClock, catch_up: str, expected: int
+) -> None:
+    await interlock_engine.schedules.set(who, "s", request(every_seconds=1, catch_up=catch_up))
+    assert await interlock_engine.schedules.fire_due() == 0
+    clock.advance(3.4)
+    assert await interlock_engine.schedules.fire_due() == expected
+    ticks = [given["tick"] for given in await headers_of(interlock_engine)]
+    assert len({*ticks}) == expected
+
+
+async def test_hundreds_of_schedules_fire_in_one_look_despite_one_that_cannot(
+    interlock_engine: Engine, store: Store, who: Principal, clock: ManualClock
+) -> None:
+    for n in range(230):
+        await interlock_engine.schedules.set(who, f"s{n:03}", request())
+    broken = await interlock_engine.schedules.get("acme", "s000")
+    await store.schedules.set(
+        "acme", broken._replace(timezone="Mars/Base", cron="* * * * *", every_seconds=None, next_at=0), actor="x"
+    )
+    clock.advance(60)
+    assert await interlock_engine.schedules.fire_due() == 229
+    found = await interlock_engine.schedules.page("acme", limit=200)
+    assert [one.name for one in found if one.last_job_id is None] == ["s000"]
+
+
 async def test_the_last_tick_ends_a_schedule(interlock_engine: Engine, who: Principal, clock: ManualClock) -> None:
     made = await interlock_engine.schedules.set(who, "s", request())
     assert made.next_at is not None

@@ -8,20 +8,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, timedelta, tzinfo
 from enum import StrEnum
 from itertools import islice
 from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
-from cronsim import CronSim, CronSimError
-
+from interlock.domain import cron
 from interlock.domain.retry import SECOND
 from interlock.errors import Invalid
 
 MAX_CATCH_UP: Final = 100
 MAX_PREVIEW: Final = 100
-MAX_CRON_LENGTH: Final = 1000
 # A tick that is at most this late still counts as on time, for `catch_up: none`. A busy server must not lose a tick.
 ON_TIME: Final = 10 * SECOND
 MIN_EVERY_SECONDS: Final = 1.0
@@ -29,7 +27,6 @@ MAX_EVERY_SECONDS: Final = 366 * 86_400.0
 MAX_JITTER_SECONDS: Final = 86_400.0
 # Span in which the most recent ticks are searched first. It grows, because some expressions have few ticks.
 _FIRST_SPAN: Final = timedelta(hours=4)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_TIME: Final = 253_402_300_799 * SECOND  # the end of year 9999
 
 
@@ -93,15 +90,7 @@ class Timing(NamedTuple):
                 yield tick
                 tick += period
         assert self.cron is not None
-        try:
-            began = (_EPOCH + timedelta(microseconds=after)).astimezone(zone(self.timezone))
-            for when in CronSim(self.cron, began):
-                tick = (when - _EPOCH) // timedelta(microseconds=1)
-                # In the repeated hour of autumn CronSim may return the first of two equal local times, which is over.
-                if tick > after:
-                    yield tick
-        except OverflowError:  # past the year 9999
-            return
+        yield from cron.ticks(self.cron, zone(self.timezone), after)
 
 
 class Schedule(NamedTuple):
@@ -161,12 +150,18 @@ class Due(NamedTuple):
     next_at: int | None
 
 
-def due(timing: Timing, catch_up: CatchUp, next_at: int, now: int) -> Due:
-    """Decide which ticks from `next_at` to `now` create a job."""
-    missed = timing.latest(next_at, now, MAX_CATCH_UP if catch_up is CatchUp.ALL else 1)
+def due(timing: Timing, catch_up: CatchUp, next_at: int, now: int, *, looked_at: int | None = None) -> Due:
+    """Decide which ticks from `next_at` to `now` create a job.
+
+    A process that looks late has missed no tick since its previous look, at `looked_at`, up to a limit.
+    """
+    fire = timing.latest(next_at, now, MAX_CATCH_UP if catch_up is CatchUp.ALL else 1)
     if catch_up is CatchUp.NONE:
-        missed = [tick for tick in missed if now - tick <= ON_TIME]
-    return Due(tuple(missed), timing.next(now))
+        fire = [tick for tick in fire if now - tick <= ON_TIME]
+    if looked_at is not None:
+        since = max(next_at, looked_at + 1, now - ON_TIME)
+        fire = sorted({*fire, *timing.latest(since, now, MAX_CATCH_UP)})
+    return Due(tuple(fire), timing.next(now))
 
 
 def jitter(tenant: str, name: str, tick: int, seconds: float) -> int:
@@ -198,7 +193,8 @@ def check(timing: Timing, *, created_at: int) -> Timing:
         if timing.starts_at is None:
             timing = timing._replace(starts_at=created_at + round(timing.every_seconds * SECOND))
         return timing
-    _check_cron(timing)
+    assert timing.cron is not None
+    cron.check(timing.cron)
     return timing
 
 
@@ -209,26 +205,6 @@ def _check_zone(timing: Timing) -> None:
         raise Invalid(
             f"unknown time zone {timing.timezone!r}: expected an IANA name such as Europe/Berlin", pointer="/timezone"
         ) from None
-
-
-def _check_cron(timing: Timing) -> None:
-    assert timing.cron is not None
-    if len(timing.cron) > MAX_CRON_LENGTH:
-        raise Invalid(
-            f"cron expression has {len(timing.cron)} characters: expected at most {MAX_CRON_LENGTH}", pointer="/cron"
-        )
-    fields = len(timing.cron.split())
-    if fields != 5:
-        raise Invalid(
-            f"cron expression {timing.cron!r} has {fields} fields: expected 5 (minute hour day month weekday)",
-            pointer="/cron",
-        )
-    try:
-        possible = next(iter(CronSim(timing.cron, datetime(2024, 1, 1, tzinfo=UTC))), None)
-    except CronSimError as error:
-        raise Invalid(f"cron expression {timing.cron!r}: {str(error).lower()} field", pointer="/cron") from None
-    if possible is None:
-        raise Invalid(f"cron expression {timing.cron!r} never matches", pointer="/cron")
 
 
 def preview(timing: Timing, now: int, n: int) -> list[int]:

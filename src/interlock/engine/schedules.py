@@ -8,6 +8,7 @@ shard.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import suppress
 from typing import Final
@@ -24,8 +25,9 @@ from interlock.domain.schedule import MAX_PREVIEW, CatchUp, Fired, Overlap, Sche
 from interlock.domain.timestamps import when
 from interlock.engine.jobs import Jobs
 from interlock.engine.registry import TypeRegistry
-from interlock.errors import Conflict, Error, IdempotencyKeyReuse, Invalid, NotFound
+from interlock.errors import Conflict, Error, Fatal, IdempotencyKeyReuse, Invalid, NotFound
 from interlock.storage.contract import Store
+from interlock.storage.contract.schedules import DueSchedule
 from interlock.wire import JobRequest
 from interlock.wire.schedule import ScheduleRequest
 
@@ -33,6 +35,7 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_SECONDS: Final = 0.5
 BATCH_SIZE: Final = 100
+AT_ONCE: Final = 16
 MAX_PAGE_SIZE: Final = 200
 ROLES: Final = frozenset({"produce", "operate"})
 # Set by the schedule itself. A fixed time or key would be the same for every tick.
@@ -46,9 +49,10 @@ class Schedules:
         self._store = store
         self._registry = registry
         self._jobs = jobs
+        self._looked_at: int | None = None  # the time of the previous look of this process
 
     async def set(self, who: Principal, name: str, request: ScheduleRequest) -> Schedule:
-        """Create or update a schedule. Only ticks from now on count; an update keeps its last tick."""
+        """Create or update a schedule. Only ticks from now on count; an update that keeps the times keeps all ticks."""
         now = await self._store.now()
         old = await self._store.schedules.get(who.tenant, wire.name(name, "name"))
         timing = schedule.check(
@@ -70,7 +74,10 @@ class Schedules:
             await self._registry.check(who, request.job)
         except Invalid as error:
             raise error.within("/job") from None
-        # A tick exactly now counts. Ticks from before the first version or an edit are not missed ticks.
+        if old is not None and old.timing != timing:
+            await self._fire(who.tenant, name)  # a tick that is due belongs to the old times
+            old = await self._store.schedules.get(who.tenant, name)
+        # A tick exactly now counts. Ticks from before the first version, or before other times, are not missed ticks.
         next_at = timing.next(now - 1)
         if old is not None and old.last_at is not None and next_at is not None and next_at <= old.last_at:
             next_at = timing.next(old.last_at)
@@ -117,24 +124,36 @@ class Schedules:
         """Return the next ticks of a schedule, whether it is paused or not."""
         wire.whole(n, "n", 1, MAX_PREVIEW)
         found = await self.get(tenant, name)
-        return schedule.preview(found.timing, await self._store.now(), n)
+        return await asyncio.to_thread(schedule.preview, found.timing, await self._store.now(), n)
 
     async def fire_due(self) -> int:
         """Fire every due tick; a schedule that cannot be fired does not stop the others."""
-        fired = 0
-        for tenant, name in await self._store.schedules.due(BATCH_SIZE):
-            try:
-                fired += await self._fire(tenant, name)
-            except Error as error:
-                log.warning("cannot fire schedule %s of tenant %s, retrying: %s", name, tenant, error)
+        since, self._looked_at = self._looked_at, None  # none after a look that fails
+        now = await self._store.now()
+        fired, tried = 0, set[DueSchedule]()
+        while due := [one for one in await self._store.schedules.due(BATCH_SIZE + len(tried)) if one not in tried]:
+            tried.update(due)
+            for start in range(0, len(due), AT_ONCE):
+                some = [self._try_to_fire(one, since) for one in due[start : start + AT_ONCE]]
+                fired += sum(await asyncio.gather(*some))
+        self._looked_at = now
         return fired
 
-    async def _fire(self, tenant: str, name: str) -> int:
+    async def _try_to_fire(self, due: DueSchedule, since: int | None) -> int:
+        try:
+            return await self._fire(*due, since)
+        except Fatal:
+            raise
+        except Exception as error:  # also a row that another program wrote and that cannot be read
+            log.warning("cannot fire schedule %s of tenant %s, retrying: %r", due.name, due.tenant, error)
+            return 0
+
+    async def _fire(self, tenant: str, name: str, since: int | None = None) -> int:
         found = await self._store.schedules.get(tenant, name)
         now = await self._store.now()
         if found is None or found.paused_at is not None or found.next_at is None or found.next_at > now:
             return 0
-        ticks, next_at = schedule.due(found.timing, found.catch_up, found.next_at, now)
+        ticks, next_at = schedule.due(found.timing, found.catch_up, found.next_at, now, looked_at=since)
         if not ticks:
             await self._store.schedules.advance(tenant, found, Fired(now, next_at))
             return 0
