@@ -9,6 +9,7 @@ import pytest
 from interlock.domain import limits
 from interlock.domain.budget import PREFIX, OnExceed, Per, Period
 from interlock.domain.explain import ReasonCode, explain
+from interlock.domain.job import HeartbeatReply
 from interlock.domain.limits import Limit
 from interlock.domain.timestamps import when
 from interlock.errors import Invalid, LimitInUse
@@ -57,6 +58,25 @@ async def test_jobs_run_while_something_is_left_and_the_last_report_may_exceed_t
     assert raised is not None
     assert (raised.limit.units, raised.state.available) == ({"usd": 13.5}, {"usd": 0.5})
     assert [job.id for job in await queue.claim()] == made[2:]
+
+
+async def test_a_budget_is_spent_exactly_although_its_parts_are_no_binary_fractions(queue: TenantQueue) -> None:
+    await set_budget(queue, 1.0)
+    await add(queue, 12)
+    for n in range(1, 11):
+        (job,) = await queue.claim()
+        if n % 2:
+            await queue.heartbeat(heartbeat(job, usage=cost(0.1)))
+        await queue.do(complete(job, usage=cost(0.1)))
+        assert await left(queue) == (10 - n) / 10
+    assert await queue.claim() == []
+    raised = await queue.store.limits.raise_budget(queue.tenant, NAME, {"usd": 0.1}, actor=OPERATOR)
+    assert raised is not None
+    assert (raised.limit.units, raised.state.available) == ({"usd": 1.1}, {"usd": 0.1})
+    (job,) = await queue.claim()
+    (reply,) = await queue.heartbeat(heartbeat(job, usage=cost(0.1)))
+    assert isinstance(reply, HeartbeatReply)
+    assert reply.budget_exceeded
 
 
 async def test_estimates_are_reserved_while_jobs_run(queue: TenantQueue) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from interlock.domain.budget import Per, Period
 from interlock.domain.timestamps import micros
@@ -27,6 +29,13 @@ def at(text: str) -> int:
         ("day", "Europe/Berlin", "2026-03-29T10:00:00Z", "2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z"),
         ("day", "Europe/Berlin", "2026-10-25T20:00:00Z", "2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z"),
         ("hour", "Europe/Berlin", "2026-10-25T01:30:00Z", "2026-10-25T01:00:00Z", "2026-10-25T02:00:00Z"),
+        # An hour of 90 minutes, and one of 30.
+        ("hour", "Australia/Lord_Howe", "2026-04-04T14:10:00Z", "2026-04-04T14:00:00Z", "2026-04-04T15:30:00Z"),
+        ("hour", "Australia/Lord_Howe", "2026-04-04T15:10:00Z", "2026-04-04T14:00:00Z", "2026-04-04T15:30:00Z"),
+        ("hour", "Australia/Lord_Howe", "2026-10-03T15:40:00Z", "2026-10-03T15:30:00Z", "2026-10-03T16:00:00Z"),
+        # Days that begin at 1 o'clock, and with a repeated hour.
+        ("day", "Africa/Cairo", "2026-04-24T12:00:00Z", "2026-04-23T22:00:00Z", "2026-04-24T21:00:00Z"),
+        ("day", "America/Havana", "2026-11-01T12:00:00Z", "2026-11-01T04:00:00Z", "2026-11-02T05:00:00Z"),
         ("hour", "Asia/Kolkata", "2026-01-01T00:10:00Z", "2025-12-31T23:30:00Z", "2026-01-01T00:30:00Z"),
     ],
 )
@@ -36,6 +45,23 @@ def test_a_period_begins_and_ends_with_the_calendar_of_its_zone(
     period = Period(Per(per), zone).check()
     assert (period.began_at(at(now)), period.resets_at(at(now))) == (at(began), at(resets))
     assert period.began_at(at(resets)) == at(resets)
+
+
+@given(
+    st.sampled_from(Per),
+    st.sampled_from(
+        ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Cairo", "America/Havana",
+         "America/Santiago", "Pacific/Chatham", "Antarctica/Troll"]
+    ),
+    st.integers(at("2026-01-01T00:00:00Z"), at("2028-01-01T00:00:00Z")),
+)  # fmt: skip
+def test_each_time_is_in_the_one_period_that_began_before_and_ends_after_it(per: Per, zone: str, now: int) -> None:
+    period = Period(per, zone)
+    began, resets = period.began_at(now), period.resets_at(now)
+    assert began is not None
+    assert resets is not None
+    assert began <= now < resets
+    assert (period.began_at(began), period.began_at(resets - 1), period.began_at(resets)) == (began, began, resets)
 
 
 def test_a_budget_without_a_period_never_starts_anew() -> None:

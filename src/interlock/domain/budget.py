@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
+from interlock.domain.retry import SECOND
 from interlock.domain.timestamps import EPOCH, micros
 from interlock.errors import Invalid
 
@@ -20,6 +21,7 @@ TREE: Final = "tree:"  # prefix of the budget of a tree of jobs; its root follow
 MAX_TREES_OF_JOB: Final = 4
 MAX_BUDGETS_OF_JOB: Final = 4
 MAX_NAME_LENGTH: Final = 200 - len(PREFIX)
+HOUR: Final = 3600 * SECOND
 
 
 class Per(StrEnum):
@@ -85,8 +87,9 @@ class Period(NamedTuple):
         began = self.began_at(now)
         if began is None:
             return None
-        if self.per is Per.HOUR:
-            return began + timedelta(hours=1) // timedelta(microseconds=1)
+        if self.per is Per.HOUR:  # where clocks change by half an hour, an hour on the wall may have 90 minutes
+            starts = (self.began_at(began + hours * HOUR) or began for hours in (1, 2))
+            return next(start for start in starts if start > began)
         days = 1 if self.per is Per.DAY else 31  # a day of the next month
         later = self._local(began).replace(tzinfo=None) + timedelta(days=days)
         return self.began_at(micros(later.replace(hour=12, tzinfo=ZoneInfo(self.timezone))))

@@ -26,6 +26,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from interlock.domain import json_text
+from interlock.domain.amounts import rounded
 from interlock.domain.budget import MAX_BUDGETS_OF_JOB, PREFIX, TREE, OnExceed, Period
 from interlock.domain.retry import SECOND
 from interlock.errors import Invalid
@@ -162,7 +163,9 @@ class Bucket:
         if limit.budget is not None:
             began_at = limit.budget.began_at(now)
             levels = {} if began_at is not None and self.as_of < began_at else self.levels
-            return {unit: min(amount, levels.get(unit, amount)) for unit, amount in limit.burst.items()}
+            return {
+                unit: min(amount, rounded(levels.get(unit, amount), of=amount)) for unit, amount in limit.burst.items()
+            }
         added = max(now - self.as_of, 0) / SECOND / limit.per_seconds
         return {
             unit: min(limit.burst[unit], self.levels.get(unit, limit.burst[unit]) + rate * added)
@@ -522,7 +525,10 @@ def is_exceeded(limit: Limit, bucket: Bucket, cost: Mapping[str, float], during:
     if limit.budget is None or limit.budget.on_exceed is OnExceed.WARN:
         return False
     available = bucket.available(limit, now)
-    return any(left + max(cost.get(unit, 0.0) - during.get(unit, 0.0), 0.0) <= 0 for unit, left in available.items())
+    return any(
+        rounded(left + max(cost.get(unit, 0.0) - during.get(unit, 0.0), 0.0), of=limit.burst[unit]) <= 0
+        for unit, left in available.items()
+    )
 
 
 def refuses(limit: Limit, bucket: Bucket, cost: Mapping[str, float], now: int) -> bool:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
+from interlock.domain.amounts import rounded
+
 MAX_DAYS: Final = 92
 DEFAULT_DAYS: Final = 30
 
@@ -65,4 +67,7 @@ def merged(parts: Iterable[Sum]) -> list[Sum]:
         sums = usage.setdefault(part.key, {})
         for unit, amount in part.usage.items():
             sums[unit] = min(sums.get(unit, 0.0) + amount, sys.float_info.max)
-    return [Sum(key, jobs[key], dict(sorted(usage[key].items()))) for key in sorted(jobs)]
+    return [
+        Sum(key, jobs[key], {unit: rounded(amount) for unit, amount in sorted(usage[key].items())})
+        for key in sorted(jobs)
+    ]

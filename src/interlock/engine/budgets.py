@@ -7,6 +7,7 @@ from typing import Final
 
 from interlock import wire
 from interlock.domain import limits
+from interlock.domain.amounts import rounded
 from interlock.domain.budget import MAX_NAME_LENGTH, PREFIX, BudgetState
 from interlock.domain.job_tree import trees_of
 from interlock.domain.limits import LimitState
@@ -80,11 +81,14 @@ class Budgets:
         assert limit.budget is not None
         now = await self._store.now()
         reserved = await self._store.limits.reserved(tenant, limit.name, since=limit.budget.began_at(now) or 0)
-        held = {unit: reserved.get(unit, 0.0) for unit in limit.units}
+        held = {unit: rounded(reserved.get(unit, 0.0)) for unit in limit.units}
+        spent = {
+            unit: rounded(amount - state.available[unit] - held[unit], of=amount)
+            for unit, amount in limit.units.items()
+        }
         return BudgetState(
             limit.name.removeprefix(PREFIX), limit.units, *limit.budget[:3],
-            {unit: amount - state.available[unit] - held[unit] for unit, amount in limit.units.items()}, held,
-            state.available, state.used, state.waiting, limit.budget.resets_at(now),
+            spent, held, state.available, state.used, state.waiting, limit.budget.resets_at(now),
             limit.created_at, limit.updated_at,
         )  # fmt: skip
 

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Final
 
 from interlock.domain import limits, operator_log
+from interlock.domain.amounts import rounded
 from interlock.domain.budget import PREFIX, TREE, OnExceed
 from interlock.domain.expiry import exceed_budget
 from interlock.domain.limits import Bucket, BucketState, Limit, LimitState
@@ -54,7 +55,7 @@ class FlowLimits:
                 if unit not in old.units:
                     raise Invalid(f"the budget has no unit {unit!r}", pointer=f"/amount/{unit}")
             more = limits.check(old._replace(units=amount, burst={})).units
-            units = {unit: had + more.get(unit, 0.0) for unit, had in old.units.items()}
+            units = {unit: rounded(had + more.get(unit, 0.0)) for unit, had in old.units.items()}
             period = old.budget if job_id is None else old.budget._replace(raised_by=job_id)
             new = limits.check(old._replace(units=units, burst={}, budget=period))
             return (yield from _put(tx, old, new, actor))
