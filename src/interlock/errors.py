@@ -14,21 +14,21 @@ Error
 │   ├── CheckpointConflict     an old checkpoint number with different data
 │   ├── StreamConflict         an append at an offset that has other chunks, or leaves a gap
 │   ├── MessageConflict        a message ID that was already sent with other content
-│   ├── TopicConflict          a message ID that was already sent to the topic with other content
+│   ├── TopicConflict          a message ID already sent to the topic with other content
 │   ├── EffectConflict         an outcome of an effect that differs from the recorded one
 │   ├── LimitReached           the job has no room for more, such as chunks of its streams
 │   ├── CancelRequested        an approval request while cancellation is pending
 │   ├── NoCancelRequested      an acknowledgement of a cancellation that was not requested
 │   ├── NotEditable            an edit of a job that is not waiting for a worker
 │   ├── NotTerminal            a redrive of a job that is not terminal
-│   ├── NotFailed              an acknowledgement of a job that is neither failed nor a dead letter
+│   ├── NotFailed              an acknowledgement of a job that has not failed
 │   ├── AlreadyDecided         a decision or vote that differs from the recorded one
 │   ├── DigestMismatch         a decision with the digest of a different request
 │   ├── TokenExists            the idempotency key was already used for a token
 │   ├── InUse                  unfinished jobs name what is to be deleted
 │   │   ├── AgentInUse         an agent with unfinished jobs
 │   │   └── LimitInUse         a limit or budget that unfinished jobs name
-│   ├── BrokenJob              a row that violates a database constraint; doctor --repair fixes or ends it
+│   ├── BrokenJob              a row that violates a constraint; doctor --repair ends it
 │   ├── WouldDeadlock          a wait for a child that could never run
 │   └── ParentNotActive        a child for a job that is terminal or being cancelled
 ├── Gone                  410

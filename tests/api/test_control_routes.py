@@ -213,8 +213,38 @@ async def test_what_needs_attention_is_listed_in_pages(api: Api) -> None:
     assert [one["id"] for one in first["items"]] == ids[:0:-1]
     rest = {"attention": "true", "limit": "2", "cursor": first["next_cursor"]}
     assert [one["id"] for one in api.ok(await api.get("/v1/jobs", params=rest))["items"]] == ids[:1]
-    assert pointer(await api.get("/v1/jobs", params={"attention": "true", "type": "t"})) == "/attention"
     assert api.ok(await api.get("/v1/jobs", params={"attention": "false"}))["items"] != []
+
+
+async def test_attention_search_and_filters_are_combined(api: Api) -> None:
+    async def found(**params: str) -> list[str]:
+        return [one["id"] for one in api.ok(await api.get("/v1/jobs", params=params))["items"]]
+
+    tides = await api.enqueue(type="nobody", payload={"topic": "T\u00efdes"}, tags=["sea"], requested_by="Ada")
+    other = await api.enqueue(type="nobody", payload={"topic": "winds"}, idempotency_key="order 7")
+    await api.enqueue(type="nobody", payload={"topic": "tides"}, delay_seconds=600)
+    failed = await api.enqueue(type="work", payload={"topic": "sea"})
+    path, (leased,) = f"/v1/jobs/{failed['id']}", await api.claim(types=["work"])
+    error = {"message": "No TIDES today"}
+    api.ok(await api.post(f"{path}/fail", {"fence": leased["lease"]["fence"], "error": error, "retryable": False}))
+    assert await found(attention="true", search="t\u00efdes") == [tides["id"]]
+    assert await found(attention="true", search="tides") == [failed["id"]]
+    assert await found(attention="true", search="sea") == [failed["id"], tides["id"]]
+    assert await found(attention="true", search="sea", type="work") == [failed["id"]]
+    assert await found(attention="true", search="ada") == [tides["id"]]
+    assert await found(attention="true", search=other["id"][-8:]) == await found(attention="true", search="order 7")
+    assert await found(attention="true", search="order 7") == [other["id"]]
+    assert await found(attention="true", type="nobody", tag="sea") == [tides["id"]]
+    assert await found(attention="true", status="failed") == [failed["id"]]
+    assert await found(attention="true", created_before=tides["created_at"]) == []
+    assert await found(search="sea", type="nobody") == [tides["id"]]
+    first = api.ok(await api.get("/v1/jobs", params={"attention": "true", "search": "sea", "limit": "1"}))
+    rest = {"attention": "true", "search": "sea", "cursor": first["next_cursor"]}
+    assert [one["id"] for one in api.ok(await api.get("/v1/jobs", params=rest))["items"]] == [tides["id"]]
+    assert pointer(await api.get("/v1/jobs", params={"attention": "true", "search": ""})) == "/search"
+    assert pointer(await api.get("/v1/jobs", params={"search": "sea", "cursor": first["next_cursor"]})) == "/search"
+    api.ok(await api.post(f"{path}/acknowledge"))
+    assert await found(attention="true", search="sea") == [tides["id"]]
 
 
 async def test_a_job_is_found_by_the_end_of_its_id_and_by_its_key(api: Api) -> None:
@@ -229,7 +259,6 @@ async def test_a_job_is_found_by_the_end_of_its_id_and_by_its_key(api: Api) -> N
     for text in (job["id"][-7:], "order", "0" * 8, "%" * 8, "_" * 12, "'"):
         assert await found(text) == []
     assert pointer(await api.get("/v1/jobs", params={"search": ""})) == "/search"
-    assert pointer(await api.get("/v1/jobs", params={"search": job["id"], "type": "t"})) == "/search"
 
 
 async def test_a_waiting_job_can_be_edited_at_the_version_that_was_read(api: Api) -> None:

@@ -71,7 +71,10 @@ def test_a_failed_job_is_acknowledged(cli: CLI) -> None:
     refused = cli("jobs", "acknowledge", well)
     assert (refused.returncode, "only a failed or dead-letter job can be acknowledged" in refused.stderr) == (4, True)
     assert badly in cli("jobs", "list", "--attention").stdout
-    assert cli("jobs", "list", "--attention", "--type", "t").returncode == 4
+    assert badly in cli("jobs", "list", "--attention", "--search", badly, "--status", "failed").stdout
+    assert badly not in cli("jobs", "list", "--attention", "--type", "other").stdout
+    assert badly not in cli("jobs", "list", "--search", badly, "--status", "cancelled").stdout
+    assert cli("jobs", "list", "--search", badly, "--before", "9").returncode == 4
     assert f"{badly}: failed, acknowledged" in cli("jobs", "acknowledge", badly[-12:], "--comment", "known").stdout
     job = cli.json("jobs", "acknowledge", badly)
     assert (job["status"], job["version"]) == ("failed", 4)

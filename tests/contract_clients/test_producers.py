@@ -283,6 +283,10 @@ async def test_what_needs_attention_is_listed_alike_by_every_client(remote: Clie
     listed = await remote.client.jobs.attention()
     assert [one.id for one in listed] == [*reversed(waiting), job.id]
     assert [one.id for one in await remote.client.jobs.attention(limit=2)] == waiting[:0:-1]
+    assert [one.id for one in await remote.client.jobs.attention(search=job.id)] == [job.id]
+    of_status = Filter(statuses=(Status.QUEUED,))
+    assert [one.id for one in await remote.client.jobs.attention(filter=of_status)] == waiting[::-1]
+    assert await remote.client.jobs.search(job.id, filter=of_status) == []
     assert [one.id for one in await remote.client.jobs.attention(before_seq=listed[1].seq)] == [waiting[0], job.id]
     await remote.client.jobs.acknowledge(job.id)
     assert job.id not in [one.id for one in await remote.client.jobs.attention()]

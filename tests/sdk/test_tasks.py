@@ -268,6 +268,21 @@ async def test_the_context_is_found_by_its_type_at_any_position(app: StoreApp) -
     assert await either(6) == "6 None"
 
 
+async def test_a_first_parameter_ctx_is_the_context_without_an_annotation(app: StoreApp) -> None:
+    @app.task
+    async def plain(ctx, n):  # type: ignore[no-untyped-def]
+        return f"{n} {ctx.id}"
+
+    @app.task
+    async def annotated(ctx: str) -> str:
+        return ctx
+
+    handle, other = await plain.enqueue(7), await annotated.enqueue("text")
+    await app.drain()
+    assert await handle.result(timeout=RETRY_SECONDS) == f"7 {handle.id}"
+    assert await other.result(timeout=RETRY_SECONDS) == "text"
+
+
 async def test_options_become_fields_of_the_job(app: StoreApp, clock: ManualClock) -> None:
     @app.task(
         max_attempts=5, priority=3, timeout=timedelta(minutes=1), backoff={"kind": "fixed", "base_seconds": 5},

@@ -153,19 +153,19 @@ def list_(
     """List jobs, newest first."""
 
     async def command(client: Client) -> list[Job]:
-        if search is not None:
-            if which != ANY or stale is not None or attention or before is not None:
-                raise Invalid("--search cannot be combined with filters", pointer="/search")
-            return await client.jobs.search(search, limit=limit)
-        if attention:
-            if which != ANY or stale is not None:
-                raise Invalid("--attention cannot be combined with filters", pointer="/attention")
-            return await client.jobs.attention(before_seq=before, limit=limit)
         filter = (await which.filter(client))._replace(
             stale_seconds=wire.seconds(stale, "stale", 0, wire.MAX_DELAY_SECONDS),
             before_seq=None if before is None else wire.whole(before, "before", 0, 2**63 - 1),
             limit=limit,
         )
+        if attention:
+            return await client.jobs.attention(
+                before_seq=before, limit=limit, filter=filter._replace(before_seq=None), search=search
+            )
+        if search is not None:
+            if before is not None:
+                raise Invalid("--search cannot be combined with --before", pointer="/search")
+            return await client.jobs.search(search, limit=limit, filter=filter)
         return await client.jobs.list(filter)
 
     jobs, now = timed(common, command)

@@ -117,15 +117,18 @@ class HttpJobs(Group):
     async def get(self, job_id: str) -> Job:
         return codec.job((await self._server.get(_of_job(job_id), job_id=job_id)).body)
 
-    async def search(self, text: str, *, limit: int = 50) -> list[Job]:
-        answer = await self._server.get("/v1/jobs", [("search", text), ("limit", str(limit))])
+    async def search(self, text: str, *, limit: int = 50, filter: Filter | None = None) -> list[Job]:
+        asked = [("search", text), ("limit", str(limit))]
+        answer = await self._server.get("/v1/jobs", [*asked, *codec.query(filter or Filter())])
         return [codec.listed_job(one) for one in read(answer.body, codec.Page).items]
 
-    async def attention(self, *, before_seq: int | None = None, limit: int = 50) -> list[Job]:
+    async def attention(
+        self, *, before_seq: int | None = None, limit: int = 50, filter: Filter | None = None, search: str | None = None
+    ) -> list[Job]:
         place = None if before_seq is None else -before_seq
-        return await self._server.pages.after(
-            "/v1/jobs", codec.listed_job, lambda job: -job.seq, place, limit, [("attention", "true")]
-        )
+        asked = [("attention", "true"), *([] if search is None else [("search", search)])]
+        query = [*asked, *codec.query(filter or Filter())]
+        return await self._server.pages.after("/v1/jobs", codec.listed_job, lambda job: -job.seq, place, limit, query)
 
     async def wait(self, job_id: str, *, seconds: float) -> Job:
         path = _of_job(job_id, "result")

@@ -98,14 +98,16 @@ class Jobs(Protocol):
 
     async def get(self, job_id: str) -> Job: ...
 
-    async def search(self, text: str, *, limit: int = 50) -> list[Job]:
+    async def search(self, text: str, *, limit: int = 50, filter: Filter | None = None) -> list[Job]:
         """Find jobs by ID, its last 8 or more characters, or idempotency key, then by text, each newest first.
 
         Text is found in payload, error, tags and the name of the requester, in the newest 5000 jobs.
         """
         ...
 
-    async def attention(self, *, before_seq: int | None = None, limit: int = 50) -> list[Job]:
+    async def attention(
+        self, *, before_seq: int | None = None, limit: int = 50, filter: Filter | None = None, search: str | None = None
+    ) -> list[Job]:
         """List jobs that need attention, newest first: unacknowledged failures, and due jobs without a worker."""
         ...
 

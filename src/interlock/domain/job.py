@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, NamedTuple, get_args, get_type_hints
 
 from interlock.domain.lifecycle import FINISHES, Location, Status, Verb, locate
 from interlock.domain.progress import Event
-from interlock.domain.retry import MAX_RETRY_AFTER_SECONDS
+from interlock.domain.retry import MAX_RETRY_AFTER_SECONDS, SECOND
 from interlock.errors import Error
 
 MAX_ATTEMPTS: Final = 100
@@ -384,6 +384,22 @@ class TextSearch(NamedTuple):
     chars: int
     limit: int
 
+    def matches(self, job: Job) -> bool:
+        """Return whether the text is in a job, regardless of the case of ASCII letters."""
+        wanted, spelled = _lower(self.text), _lower(self.json)
+        return (
+            any(spelled in _lower(one[: self.chars]) for one in (job.payload, job.error) if one is not None)
+            or any(wanted in _lower(tag) for tag in job.tags)
+            or wanted in _lower(job.requested_by or "")
+        )
+
+
+def _lower(text: str) -> str:
+    return text.translate(_LOWER)
+
+
+_LOWER: Final = {ord(letter): letter.lower() for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
+
 
 class Filter(NamedTuple):
     """A filter and page of jobs."""
@@ -399,3 +415,24 @@ class Filter(NamedTuple):
     created_before: int | None = None
     before_seq: int | None = None
     limit: int = 50
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether it selects all jobs."""
+        return self._replace(before_seq=None, limit=0) == Filter(limit=0)
+
+    def matches(self, job: Job, now: int) -> bool:
+        """Return whether a job has these values, as a list in a store selects it."""
+        seen_at = job.run_started_at if job.heartbeat_at is None else job.heartbeat_at
+        silent_for = None if self.stale_seconds is None else now - round(self.stale_seconds * SECOND)
+        return (
+            (not self.statuses or job.status in self.statuses)
+            and self.type in (None, job.type)
+            and self.agent in (None, (job.agent_kind, job.agent_id))
+            and self.worker in (None, job.worker)
+            and self.parent_id in (None, job.parent_id)
+            and set(self.tags) <= set(job.tags)
+            and (self.created_after is None or job.created_at >= self.created_after)
+            and (self.created_before is None or job.created_at < self.created_before)
+            and (silent_for is None or (job.status is Status.RUNNING and seen_at is not None and seen_at <= silent_for))
+        )

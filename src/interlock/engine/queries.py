@@ -18,6 +18,14 @@ MAX_SEARCH = 200
 NO_QUEUE = "the type is not registered and never had a job"
 
 
+def text_searches(text: str, limit: int) -> list[TextSearch]:
+    """Return the searches for a text: payloads are stored as sent, and many clients escape letters beyond ASCII."""
+    if not 1 <= len(text) <= MAX_SEARCH or "\x00" in text:
+        raise Invalid(f"search must have 1 to {MAX_SEARCH} characters", pointer="/search")
+    spellings = {json.dumps(text, ensure_ascii=only_ascii)[1:-1] for only_ascii in (False, True)}
+    return [TextSearch(text, spelling, SEARCHED_JOBS, SEARCHED_CHARS, limit) for spelling in spellings]
+
+
 class Queries:
     """Read-only operations."""
 
@@ -44,22 +52,23 @@ class Queries:
             raise Invalid(f"limit must be from 1 to {MAX_PAGE_SIZE}", pointer="/limit")
         return await self._store.find(tenant, filter)
 
-    async def search(self, tenant: str, text: str, *, limit: int = 50) -> list[Job]:
+    async def search(self, tenant: str, text: str, *, limit: int = 50, filter: Filter | None = None) -> list[Job]:
         """Find jobs by ID, its last 8 or more characters, or idempotency key, then by text, each newest first.
 
-        Text is found in payload, error, tags and the name of the requester, in the newest 5000 jobs.
+        Text is found in payload, error, tags and the name of the requester, in the newest 5000 jobs. A filter selects
+        from the first 200 of them.
         """
         if not 1 <= limit <= MAX_PAGE_SIZE:
             raise Invalid(f"limit must be from 1 to {MAX_PAGE_SIZE}", pointer="/limit")
-        if not 1 <= len(text) <= MAX_SEARCH or "\x00" in text:
-            raise Invalid(f"search must have 1 to {MAX_SEARCH} characters", pointer="/search")
+        if filter is not None and not filter.is_empty:
+            found, now = await self.search(tenant, text, limit=MAX_PAGE_SIZE), await self._store.now()
+            return [job for job in found if filter.matches(job, now)][:limit]
+        wanted = text_searches(text, limit)
         ids = await self._store.search(tenant, text, id_end(text), limit)
         if len(ids) < limit:
             by_text: list[Job] = []
-            # Payloads are stored as sent, and many clients escape characters that are not ASCII.
-            for spelling in {json.dumps(text, ensure_ascii=only_ascii)[1:-1] for only_ascii in (False, True)}:
-                wanted = TextSearch(text, spelling, SEARCHED_JOBS, SEARCHED_CHARS, limit)
-                by_text += await self._found(tenant, await self._store.search_text(tenant, wanted))
+            for one in wanted:
+                by_text += await self._found(tenant, await self._store.search_text(tenant, one))
             by_text.sort(key=lambda job: job.seq, reverse=True)
             found = [*await self._found(tenant, ids), *by_text]
             return list({job.id: job for job in found}.values())[:limit]

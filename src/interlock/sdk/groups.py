@@ -108,9 +108,12 @@ class Jobs(Group):
         """
         return _all(Job, await (await self._client()).jobs.search(text, limit=limit))
 
-    async def attention(self, *, before: int | None = None, limit: int = 50) -> list[Job]:
-        """List jobs that need attention, newest first: unacknowledged failures, and due jobs without a worker."""
-        return _all(Job, await (await self._client()).jobs.attention(before_seq=before, limit=limit))
+    async def attention(self, *, search: str | None = None, before: int | None = None, limit: int = 50) -> list[Job]:
+        """List jobs that need attention, newest first: unacknowledged failures, and due jobs without a worker.
+
+        With `search`, only those that it finds.
+        """
+        return _all(Job, await (await self._client()).jobs.attention(search=search, before_seq=before, limit=limit))
 
     async def cancel(self, job_id: str, *, reason: str | None = None, force: bool = False) -> Receipt:
         """Cancel a job; a running one when its worker acknowledges it, or with `force` immediately."""

@@ -13,6 +13,7 @@ from interlock.errors import Invalid
 from interlock.sdk import serialization
 
 NOT_GIVEN: Final = object()
+CONTEXT: Final = "ctx"  # name of a first parameter that is the context, also without an annotation
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -28,6 +29,8 @@ class Signature:
         hints = _hints(function, self.name)
         parameters = inspect.signature(function).parameters
         found = [name for name in parameters if _is_context(hints.get(name), context_type)]
+        if not found and CONTEXT not in hints and next(iter(parameters), None) == CONTEXT:
+            found = [CONTEXT]
         if len(found) > 1:
             raise TypeError(f"{self.name} has more than one context parameter: {', '.join(found)}")
         self.context = found[0] if found else None

@@ -133,15 +133,19 @@ async def list_jobs(call: RequestContext[None, JobQuery]) -> Response:
     and the name of the requester, in the newest 5000 jobs.
 
     `attention=true` lists unacknowledged failures that were not redriven, and due jobs that no present worker could
-    claim.
+    claim. With a search or other filters it lists those of the newest 5000 that match; a search with other filters
+    lists those of its first 200 jobs that match.
     """
-    if call.query.search is not None:
-        if call.query != JobQuery(search=call.query.search, limit=call.query.limit):
-            raise Invalid("search cannot be combined with filters or a cursor", pointer="/search")
-        matches = await call.engine.queries.search(call.who.tenant, call.query.search, limit=call.query.limit)
-        return page(call, "jobs", await encode.listed(call, matches), more=False, end=[0])
     if call.query.attention:
         return await _needing_attention(call)
+    if call.query.search is not None:
+        if call.query.cursor is not None:
+            raise Invalid("search cannot be combined with a cursor", pointer="/search")
+        matches = await call.engine.queries.search(
+            call.who.tenant, call.query.search, limit=call.query.limit,
+            filter=call.query.filter(limit=call.query.limit),
+        )  # fmt: skip
+        return page(call, "jobs", await encode.listed(call, matches), more=False, end=[0])
     at = cursor_position(call, "jobs")
     filter = call.query.filter(limit=call.query.limit, before_seq=None if at is None else int(at[0]))
     found = await call.engine.queries.jobs(call.who.tenant, filter)
@@ -156,11 +160,12 @@ async def list_jobs(call: RequestContext[None, JobQuery]) -> Response:
 
 async def _needing_attention(call: RequestContext[None, JobQuery]) -> Response:
     query = call.query
-    if query != JobQuery(attention=True, limit=query.limit, cursor=query.cursor):
-        raise Invalid("attention cannot be combined with filters or search", pointer="/attention")
     at = cursor_position(call, "attention")
     before = None if at is None else int(at[0])
-    found = await call.engine.attention.page(call.who.tenant, before_seq=before, limit=query.limit)
+    found = await call.engine.attention.page(
+        call.who.tenant, before_seq=before, limit=query.limit, filter=query.filter(limit=query.limit),
+        search=query.search,
+    )  # fmt: skip
     listed, last = await encode.listed(call, found), found[-1].seq if found else 0
     return page(call, "attention", listed, more=len(found) == query.limit, end=[last])
 

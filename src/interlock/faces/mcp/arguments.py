@@ -25,7 +25,7 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
     "approval_id": "the id of the approval",
     "artifact_id": "the id of one artifact",
     "artifacts": "small files (content_base64) or links (url) to keep with the job",
-    "attention": "only jobs that need attention, without other filters",
+    "attention": "only jobs that need attention",
     "budgets": "names of budgets that the job uses",
     "capabilities": "capabilities of this worker",
     "cascade": "also the jobs below it",
