@@ -7,7 +7,7 @@ from pathlib import Path
 
 from interlock.api.admission import Admission
 from interlock.api.app import routes
-from interlock.api.metrics import Metrics
+from interlock.api.metrics import Metrics, TenantState
 from interlock.api.openapi import LEADS
 from interlock.api.options import Options
 from interlock.api.problems import catalogue
@@ -41,7 +41,7 @@ def test_every_code_is_documented_with_its_status() -> None:
 
 async def test_every_metric_is_documented(tmp_path: Path) -> None:
     store = await SQLiteStore.open(str(tmp_path / "x.db"))
-    text = Metrics(Admission(Options()), EngineMetrics(store)).text([QueueStats("work", ready=1)], [], now=0).decode()
+    text = Metrics(Admission(Options()), EngineMetrics(store)).text(TenantState([QueueStats("work", ready=1)])).decode()
     await store.close()
     names = set(re.findall(r"^# TYPE (interlock_\w+?)(?:_total|_created)? ", text, re.MULTILINE))
     given = {name.removesuffix("_total") for name in re.findall(r"^\| `(interlock_\w+)` \|", METRICS, re.MULTILINE)}

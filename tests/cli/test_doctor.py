@@ -10,7 +10,6 @@ import asyncpg
 import pytest
 
 from interlock.cli.doctor import faults
-from interlock.storage.migrate import migrations
 from tests.cli.test_cli import CLI, cli
 from tests.support.postgres import OWNER, Postgres
 
@@ -128,7 +127,7 @@ async def test_an_invalid_row_is_named_and_repaired(cli: CLI, postgres: Postgres
             "PRAGMA ignore_check_constraints = ON",
             *(f"DROP TRIGGER {name}" for name in ("rules_of_change", "history_of_change")),
             f"UPDATE job SET attempt = 7, max_attempts = 5 WHERE id = '{id}'",
-            *(trigger_text(name) for name in ("rules_of_change", "history_of_change")),
+            *(trigger_text(cli, name) for name in ("rules_of_change", "history_of_change")),
         )
     else:
         await by_hand(
@@ -153,11 +152,12 @@ async def test_an_invalid_row_is_named_and_repaired(cli: CLI, postgres: Postgres
     assert json.loads(cli("audit", "verify", "--json").stdout)["ok"] is True
 
 
-def trigger_text(name: str) -> str:
+def trigger_text(cli: CLI, name: str) -> str:
     """The statement that makes a trigger of a SQLite file."""
-    text = migrations("interlock.storage.sqlite")[0].text
-    start = text.index(f"CREATE TRIGGER {name} ")
-    return text[start : text.index("\nEND;", start) + len("\nEND;")]
+    db = apsw.Connection(cli.database.removeprefix("sqlite:///"))
+    ((text,),) = db.execute("SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = ?", (name,))
+    db.close()
+    return str(text)
 
 
 def test_a_wrong_clock_is_an_error() -> None:

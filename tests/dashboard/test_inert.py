@@ -46,6 +46,7 @@ def _long_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "PREVIEW_SIZE", MAX_PAGE_SIZE)
     monkeypatch.setattr(overview, "PREVIEW_SIZE", MAX_PAGE_SIZE)
     monkeypatch.setattr(overview, "MAX_WORKERS", MAX_PAGE_SIZE)
+    monkeypatch.setattr(overview, "MAX_QUEUES", MAX_PAGE_SIZE)
     monkeypatch.setattr(audit, "MAX_ROWS", 10_000)
 
 

@@ -119,6 +119,7 @@ class Shop:
         self.directory = directory
         self.url = url
         self.app = app
+        self.log = directory / "worker.log"
         self._processes: list[subprocess.Popen[str]] = []
 
     def task(self, name: str) -> Any:
@@ -128,13 +129,14 @@ class Shop:
     def worker(self, *options: str, target: str = "shop:app") -> subprocess.Popen[str]:
         """By default, one whose leases outlast any pause of a busy machine."""
         patient = [word for name, value in PATIENT.items() if name not in options for word in (name, value)]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "interlock", "worker", target, *patient, *options],
-            cwd=self.directory,
-            env={**os.environ, "JOBS": self.url},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        with self.log.open("a") as log:  # not a pipe: a worker stops at a full one
+            process = subprocess.Popen(
+                [sys.executable, "-m", "interlock", "worker", target, *patient, *options],
+                cwd=self.directory,
+                env={**os.environ, "JOBS": self.url},
+                stderr=log,
+                text=True,
+            )
         self._processes.append(process)
         return process
 
@@ -149,7 +151,7 @@ class Shop:
         for process in self._processes:
             if process.poll() is None:
                 process.kill()
-            process.communicate()
+            process.wait()
 
 
 @pytest.fixture(params=ENGINES)
@@ -372,8 +374,8 @@ async def test_drain_exits_when_nothing_is_due_and_once_after_one_job(shop: Shop
 async def test_the_log_is_one_json_object_a_line(shop: Shop) -> None:
     await shop.task("quick").enqueue()
     worker = shop.worker("--drain", "--name", "ada")
-    _, log = worker.communicate(timeout=RETRY_SECONDS)
-    lines = [json.loads(line) for line in log.splitlines()]
+    assert worker.wait(RETRY_SECONDS) == 0
+    lines = [json.loads(line) for line in shop.log.read_text().splitlines()]
     # A warning would be true: that the machine stood still.
     assert [(line["event"], line["worker"]) for line in lines if line["level"] != "warning"] == [
         ("worker started", "ada"),
@@ -411,13 +413,13 @@ def test_an_invalid_command_line_is_rejected_with_a_reason(
     plain_shop: Shop, target: str, options: tuple[str, ...], expected: str
 ) -> None:
     worker = plain_shop.worker(*options, target=target)
-    _, given = worker.communicate(timeout=RETRY_SECONDS)
-    assert (worker.returncode, expected in given) == (2, True), given
+    code, given = worker.wait(RETRY_SECONDS), plain_shop.log.read_text()
+    assert (code, expected in given) == (2, True), given
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_draining_workers_exit_when_the_server_is_unreachable(plain_shop: Shop, processes: str) -> None:
     nowhere = f"postgresql://nobody@127.0.0.1:{free_port()}/jobs"
     worker = plain_shop.worker("--drain", "--processes", processes, "--database", nowhere)
-    _, given = worker.communicate(timeout=RETRY_SECONDS)
-    assert (worker.returncode, "cannot be reached" in given) == (5, True), given
+    code, given = worker.wait(RETRY_SECONDS), plain_shop.log.read_text()
+    assert (code, "cannot be reached" in given) == (5, True), given

@@ -204,6 +204,9 @@ async def test_changes_of_code_break_no_job_in_progress(app: StoreApp, clock: Ma
         await app.drain()
         await respond()
 
+    async def ended(handle: interlock.JobHandle[Any]) -> bool:
+        return (await app.job(handle.id)).status is Status.SUCCEEDED
+
     handles = {change: await flow.enqueue(change=change) for change in CHANGES}
     ends = {"children": pass_time, "approval": respond, "sleep": pass_time, "question": respond, "message": send}
     ends |= {"topic": publish, "effect": find_out}
@@ -221,10 +224,13 @@ async def test_changes_of_code_break_no_job_in_progress(app: StoreApp, clock: Ma
     statuses = {(await app.job(handle.id)).status for handle in handles.values()}
     assert deployed or statuses == {Status.RETRY if wait == "retry" else Status.QUEUED}
     deployed = True
-    for _ in range(8):  # new waits of the new code
+    for n in range(8):  # new waits of the new code; a renamed receive is another one, and waits for the next message
         clock.advance(PAUSE + 1)
         await app.drain()
         await respond()
+        if not await ended(renamed := handles["rename the waits"]):
+            await renamed.send("note", "hello", id=f"again {n}")
+            await app.publish("news", "fresh", id=f"again {n}")
     await app.drain()
     for change, handle in handles.items():
         job = await app.job(handle.id)
