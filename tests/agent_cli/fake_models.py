@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -109,10 +110,9 @@ def protocol_of(path: str, body: dict[str, Any]) -> tuple[str | None, int]:
     if path.startswith("/v1/messages"):
         return "anthropic", sum(one["role"] == "assistant" for one in body["messages"])
     if path.partition("?")[0].endswith("/responses"):
-        items = [one for one in body["input"] if isinstance(one, dict)]
-        said = [one.get("type") == "message" and one.get("role") == "assistant" for one in items]
-        calls = [one.get("type") in ("function_call", "custom_tool_call", "local_shell_call") for one in items]
-        return "openai", sum(said) + sum(calls)
+        # The text and the calls of one turn are items of their own.
+        is_own = [one.get("role") == "assistant" or str(one.get("type")).endswith("_call") for one in body["input"]]
+        return "openai", sum(now and not before for before, now in pairwise([False, *is_own]))
     if "enerateContent" in path:
         return "gemini", sum(one.get("role") == "model" for one in body["contents"])
     return None, 0

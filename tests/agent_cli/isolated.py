@@ -76,6 +76,10 @@ async def main(spec: dict[str, Any], place: Path) -> dict[str, Any]:
         chosen = options(spec, models.url, place)
         task = declare(app, "agent", chosen)
         handle = await task.enqueue(spec["payload"])
+        if "settings" in spec:
+            file = chosen.work_dir / handle.id / "work" / ".claude" / "settings.json"
+            file.parent.mkdir(parents=True)
+            file.write_text(json.dumps(spec["settings"]))
         played = interrupted(app, handle, spec, chosen, database) if "end" in spec else between(app, handle, spec)
         states = [state async for state in played]
         events = await handle.events()
@@ -105,8 +109,9 @@ async def interrupted(
     app: interlock.App, handle: Any, spec: dict[str, Any], chosen: AgentOptions, database: str
 ) -> AsyncIterator[interlock.Job]:
     """A run by the command `interlock agent run` that is ended when the file `reached` is there."""
+    lease = "10" if spec["end"] in ("worker", "both") else "60"  # that of a killed worker has to expire
     agent_run = [sys.executable, "-m", "interlock", "agent", "run", "--type", "agent", "--adapter", chosen.adapter]
-    agent_run += ["--work-dir", str(chosen.work_dir), "--keep", "always", "--lease", "2", "--database", database]
+    agent_run += ["--work-dir", str(chosen.work_dir), "--keep", "always", "--lease", lease, "--database", database]
     agent_run += [word for name, value in chosen.environment.items() for word in ("--env", f"{name}={value}")]
 
     def started(*more: str) -> subprocess.Popen[bytes]:

@@ -90,6 +90,27 @@ def test_a_deferred_tool_call_waits_for_its_approval_and_the_session_continues(
     assert found["files"] == (["made.txt"] if decision == "approve" else [])
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"disableAllHooks": True},
+        {"env": {"CLAUDE_CODE_SIMPLE": "1"}},
+        {"permissions": {"defaultMode": "bypassPermissions"}},
+        {"hooks": {"PreToolUse": [{"matcher": "Bash", "hooks": [{"type": "command", "command": "echo '{}'"}]}]}},
+    ],
+    ids=json.dumps,
+)
+def test_settings_in_the_work_directory_do_not_replace_an_approval(
+    bin: Path, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    found = run(
+        bin, tmp_path, "claude", [shell("claude", "touch artifacts/made.txt"), {"text": "finished"}],
+        approve_tools="Bash", settings=settings, words=SHELL["claude"][2], between=["deny"],
+    )  # fmt: skip
+    assert found["states"][0]["status"] == "waiting_for_approval"
+    assert found["files"] == []
+
+
 def test_of_two_tool_calls_in_one_turn_the_dropped_one_is_repeated(bin: Path, tmp_path: Path) -> None:
     calls = [
         {
@@ -119,8 +140,7 @@ def test_a_run_that_is_killed_in_a_tool_continues_in_its_session(
     state = found["states"][-1]
     assert (state["status"], state["result"], state["attempt"]) == ("succeeded", "finished", 2), state["error"]
     assert found["files"] == ["made.txt"]
-    again = [0] if adapter == "gemini" else []  # its session keeps a turn only when the tools of it have ended
-    assert [one["turn"] for one in found["requests"] if one["turn"] >= 0] == [*again, 0, 1, 2]
+    assert [one["turn"] for one in found["requests"] if one["turn"] >= 0] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)

@@ -232,7 +232,10 @@ async def test_a_tool_call_waits_for_its_approval_without_a_process(rig: Rig, de
     assert answer["permissionDecision"] == {"approve": "allow", "deny": "deny"}[decision.value]
     assert answer["permissionDecisionReason"] == "because"
     assert "echo t1" in answer["additionalContext"]  # the call that the CLI has dropped
-    assert rig.runs(job.id)[1]["prompt"] == ""
+    first, second = rig.runs(job.id)
+    assert second["prompt"] == ""
+    settings = json.loads(first["words"][first["words"].index("--settings") + 1])
+    assert (settings["disableAllHooks"], settings["env"]) == (False, {"CLAUDE_CODE_SIMPLE": ""})
 
 
 async def test_a_session_that_is_gone_is_replaced_by_a_new_one(rig: Rig) -> None:

@@ -62,7 +62,9 @@ class Claude(JsonAdapter):
         calls.unlink(missing_ok=True)
         program = [sys.executable, "-I", "-S", str(Path(claude_hook.__file__)), str(decisions), str(calls)]
         hook = {"type": "command", "command": shlex.join(program)}
-        return {"hooks": {"PreToolUse": [{"matcher": matcher, "hooks": [hook]}]}}
+        # Settings in the work directory, which the agent may write, could disable the hook otherwise.
+        kept = {"disableAllHooks": False, "env": {"CLAUDE_CODE_SIMPLE": ""}}
+        return {**kept, "hooks": {"PreToolUse": [{"matcher": matcher, "hooks": [hook]}]}}
 
     def _read(self, one: dict[str, Any]) -> list[Note]:
         match one.get("type"), one.get("subtype"):
