@@ -61,7 +61,7 @@ async def research(ctx: interlock.Context, topic: str = "tides") -> Report:
 
     text = await ctx.step("write", write, reader, notes)
     decision = await ctx.approve(
-        f"Publish the report about {topic}?", name="publish", details={"text": text}, on_deny="resume"
+        f"Publish the report about {topic}?", name="review", details={"text": text}, on_deny="resume"
     )
     if decision.denied:
         return Report(topic, None, len(notes), decision.comment)
