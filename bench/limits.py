@@ -27,7 +27,7 @@ from rich.table import Table
 from bench import machine
 from bench.__main__ import SERVER
 from bench.growth import BATCH, Place, drain, jobs, opened, vacuum
-from bench.peers.environments import CONTESTANTS, Environment, NotInstalled, Peer, installed
+from bench.peers.environments import CONTESTANTS, Environment, NotInstalled, installed
 from bench.plan import ENGINES
 from bench.verbs import DBOS, Found, measured
 from bench.workload import LOAD_BATCH_SIZE, TENANT, TYPES
@@ -177,7 +177,7 @@ async def beside_dbos(options: Options, server: Postgres, screen: Console) -> No
     """Run the same jobs with the rate limiter of a DBOS queue, in turns, each on a fresh database."""
     peers = {"Interlock": Environment([sys.executable, str(CONTESTANTS / "limits_on_interlock.py")], {})}
     try:
-        peers["DBOS"] = installed(Peer("DBOS", "postgres", DBOS, "limits_on_dbos.py", ()))
+        peers["DBOS"] = installed(DBOS._replace(script="limits_on_dbos.py"))
     except NotInstalled as error:
         screen.print(f"no ratio to DBOS: {error}")
         return
