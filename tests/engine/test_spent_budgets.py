@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from interlock.domain.approval import Approval, ApprovalFilter, Decision
+from interlock.domain.approval import Approval, ApprovalFilter, ApprovalStatus, Decision
 from interlock.domain.budget import OnExceed, Per
 from interlock.domain.decide import CompleteJob
 from interlock.domain.job import Job
@@ -16,6 +16,7 @@ from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal
 from interlock.engine.engine import Engine
 from interlock.engine.spent_budgets import CAPABILITY, TYPE, SpentBudgets
+from interlock.errors import Invalid
 from interlock.wire import JobRequest
 from interlock.wire.budgets import BudgetRequest
 from tests.support.stores import ManualClock
@@ -102,16 +103,71 @@ async def test_an_approver_may_choose_the_amount(interlock_engine: Engine, who: 
     assert (await engine.budgets.get(T, "team")).amount == {"usd": 60.0}
 
 
-@pytest.mark.parametrize("data", ["7", '{"usd": "all"}', '{"tokens": 5}', '{"usd": -5}'])
-async def test_data_that_is_no_amount_raises_nothing(interlock_engine: Engine, who: Principal, data: str) -> None:
+@pytest.mark.parametrize("data", ["7", '{"usd": "all"}', '{"tokens": 5}', '{"usd": -5}', '{"usd": 0}'])
+async def test_data_that_is_no_amount_is_rejected(interlock_engine: Engine, who: Principal, data: str) -> None:
     engine = interlock_engine
     await spend(engine, who, OnExceed.ASK)
     await engine.spent_budgets.act()
     (asked,) = await approvals(engine)
-    await engine.approvals.decide(who, asked.id, Decision.APPROVE, data=data)
+    with pytest.raises(Invalid) as rejected:
+        await engine.approvals.decide(who, asked.id, Decision.APPROVE, data=data)
+    assert rejected.value.faults[0].pointer.startswith("/data")
+    assert (await approvals(engine))[0].status is ApprovalStatus.OPEN
+    await engine.approvals.decide(who, asked.id, Decision.APPROVE, data="{}")
     await engine.spent_budgets.act()
-    assert (await engine.budgets.get(T, "team")).amount == USD
+    assert (await engine.budgets.get(T, "team")).amount == {"usd": 20.0}
+
+
+async def test_an_approval_of_a_unit_that_the_budget_no_longer_has_raises_nothing(
+    interlock_engine: Engine, who: Principal
+) -> None:
+    engine = interlock_engine
+    await spend(engine, who, OnExceed.ASK)
+    await engine.spent_budgets.act()
+    (asked,) = await approvals(engine)
+    await engine.budgets.set(who, "team", BudgetRequest(amount={"tokens": 5.0}, on_exceed=OnExceed.ASK))
+    await engine.approvals.decide(who, asked.id, Decision.APPROVE)
+    await engine.spent_budgets.act()
+    assert (await engine.budgets.get(T, "team")).amount == {"tokens": 5.0}
     assert (await engine.queries.job(T, asked.job_id)).status is Status.FAILED
+
+
+async def test_one_question_is_open_at_a_time(interlock_engine: Engine, who: Principal, clock: ManualClock) -> None:
+    engine = interlock_engine
+    await spend(engine, who, OnExceed.ASK, Per.HOUR)
+    await engine.spent_budgets.act()
+    (asked,) = await approvals(engine)
+    for _ in range(2):
+        clock.advance(1)
+        await engine.budgets.raise_by(who, "team", {"usd": 0.5})
+        await engine.spent_budgets.act()
+        assert [one.id for one in await approvals(engine)] == [asked.id]
+    clock.advance(1)
+    await engine.approvals.decide(who, asked.id, Decision.APPROVE)
+    await engine.spent_budgets.act()
+    assert (await engine.budgets.get(T, "team")).amount == {"usd": 21.0}
+    (job,) = await claim(engine)
+    await engine.jobs.enqueue(who, JobRequest(type="work", budgets=["team"]))
+    await engine.leases.complete(T, CompleteJob(job.id, job.fence, "w1", usage='{"usd": 12}'))
+    await engine.spent_budgets.act()
+    assert [one.status for one in await approvals(engine)] == [ApprovalStatus.OPEN, ApprovalStatus.APPROVED]
+
+
+@pytest.mark.parametrize("change", ["delete", "pause"])
+async def test_the_question_ends_with_the_budget_that_asks(
+    interlock_engine: Engine, who: Principal, change: str
+) -> None:
+    engine = interlock_engine
+    waiting = await spend(engine, who, OnExceed.ASK)
+    await engine.spent_budgets.act()
+    (asked,) = await approvals(engine)
+    if change == "delete":
+        await engine.jobs.cancel(who, waiting)
+        await engine.budgets.delete(who, "team")
+    else:
+        await engine.budgets.set(who, "team", BudgetRequest(amount=USD))
+    assert [one.status for one in await approvals(engine)] == [ApprovalStatus.VOID]
+    assert (await engine.queries.job(T, asked.job_id)).status is Status.CANCELLED
 
 
 async def test_after_a_denial_the_budget_stays_spent_until_it_changes(

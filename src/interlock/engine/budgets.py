@@ -8,10 +8,11 @@ from typing import Final
 from interlock import wire
 from interlock.domain import limits
 from interlock.domain.amounts import rounded
-from interlock.domain.budget import MAX_NAME_LENGTH, PREFIX, BudgetState
+from interlock.domain.budget import MAX_NAME_LENGTH, PREFIX, BudgetState, OnExceed
 from interlock.domain.job_tree import trees_of
 from interlock.domain.limits import LimitState
 from interlock.domain.principal import Principal
+from interlock.engine.spent_budgets import withdraw
 from interlock.errors import Invalid, NotFound
 from interlock.storage.contract import Store
 from interlock.wire.budgets import BudgetRequest, budget_from
@@ -30,7 +31,10 @@ class Budgets:
         if len(wire.name(name, "name")) > MAX_NAME_LENGTH:
             raise Invalid(f"name is too long: expected at most {MAX_NAME_LENGTH} characters", pointer="/name")
         limit = limits.check(budget_from(name, request))
-        return await self._state(who.tenant, await self._store.limits.set(who.tenant, limit, actor=who.actor))
+        made = await self._store.limits.set(who.tenant, limit, actor=who.actor)
+        if request.on_exceed is not OnExceed.ASK:
+            await withdraw(self._store, who.tenant, name, actor=who.actor)
+        return await self._state(who.tenant, made)
 
     async def get(self, tenant: str, name: str) -> BudgetState:
         return await self._state(tenant, _found(await self._store.limits.get(tenant, PREFIX + name), name))
@@ -75,6 +79,7 @@ class Budgets:
         """Delete a budget that no unfinished job names."""
         if not await self._store.limits.delete(who.tenant, PREFIX + name, actor=who.actor):
             raise NotFound(name, resource="budget")
+        await withdraw(self._store, who.tenant, name, actor=who.actor)
 
     async def _state(self, tenant: str, found: LimitState) -> BudgetState:
         limit, state = found

@@ -15,12 +15,13 @@ from interlock import wire
 from interlock.domain import principal
 from interlock.domain.approval import Approval, ApprovalStatus, OnDeny, RequestApproval
 from interlock.domain.budget import PREFIX, OnExceed
-from interlock.domain.decide import CompleteJob, FailJob
-from interlock.domain.job import Job, NewJob
+from interlock.domain.decide import CancelJob, CompleteJob, FailJob
+from interlock.domain.job import Filter, Job, NewJob
+from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.limits import LimitState
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.transition import error_text
-from interlock.errors import Error
+from interlock.errors import Error, Invalid
 from interlock.storage.contract import Store, Terms
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,8 @@ LOOK_SECONDS: Final = 1.0
 ANNOUNCE_SECONDS: Final = 5.0
 BATCH_SIZE: Final = 500
 TYPE: Final = "interlock.raise_budget"
+TAG: Final = "budget"
+UNFINISHED: Final = tuple(status for status in Status if status not in TERMINAL)
 CAPABILITY: Final = "interlock.server"  # no worker claims these jobs
 WORKER: Final = "interlock"
 ACTOR: Final = principal.system("budgets")
@@ -58,7 +61,10 @@ class SpentBudgets:
             except Error as error:
                 log.warning("cannot act for budget %s of tenant %s, retrying: %s", name, tenant, error)
         for tenant in sorted(asking):
-            done += await self._continue(tenant)
+            try:
+                done += await self._continue(tenant)
+            except Error as error:
+                log.warning("cannot ask approvers of tenant %s for budgets, retrying: %s", tenant, error)
         return done
 
     async def announce(self) -> int:
@@ -80,7 +86,7 @@ class SpentBudgets:
         job = NewJob(
             wire.new_id(await self._store.new_job_shard(tenant, TYPE)), TYPE,
             json.dumps({"budget": name, "raise_by": units}), priority=1000, max_attempts=100,
-            requires=(CAPABILITY,), created_by=ACTOR, tags=("budget",),
+            requires=(CAPABILITY,), created_by=ACTOR, tags=(TAG,),
             idempotency_key=f"{TYPE}/{limit.created_at}/{limit.updated_at}/{began_at or 0}/{name}"[:200],
         )  # fmt: skip
         registry = await self._store.registry.read(tenant)
@@ -107,24 +113,23 @@ class SpentBudgets:
             await self._store.carry_out(tenant, [failed])
             return
         decided = [one for one in decided if one.opened_by == ACTOR]
-        if not decided:
+        if not decided and len(await _questions(self._store, tenant, asked["budget"])) == 1:
             await self._store.carry_out(tenant, [await self._question(tenant, holder, asked)])
             return
-        if decided[-1].status is not ApprovalStatus.APPROVED:
+        if not decided or decided[-1].status is not ApprovalStatus.APPROVED:
             await self._store.carry_out(tenant, [CompleteJob(*holder, json.dumps({"raised": None}))])
             return
-        amount = asked["raise_by"] if decided[-1].data is None else json.loads(decided[-1].data)
+        amount = json.loads(decided[-1].data or "{}") or asked["raise_by"]
         try:
-            if not isinstance(amount, dict) or not all(type(one) in (int, float) for one in amount.values()):
-                raise ValueError(f"the data of the approval is not an object of amounts: {decided[-1].data}")
-            await self._store.limits.raise_budget(
+            raised = await self._store.limits.raise_budget(
                 tenant, PREFIX + asked["budget"], amount, actor=decided[-1].closed_by or ACTOR, job_id=job.id
             )
-        except (Error, ValueError) as error:
+        except Invalid as error:  # the budget has other units now
             failed = FailJob(*holder, error_text(str(error), "invalid_raise"), retryable=False)
             await self._store.carry_out(tenant, [failed])
             return
-        await self._store.carry_out(tenant, [CompleteJob(*holder, json.dumps({"raised": amount}))])
+        result = {"raised": None if raised is None else amount}
+        await self._store.carry_out(tenant, [CompleteJob(*holder, json.dumps(result))])
 
     async def _question(self, tenant: str, holder: tuple[str, int, str], asked: dict[str, Any]) -> RequestApproval:
         found = await self._store.limits.get(tenant, PREFIX + asked["budget"])
@@ -134,8 +139,29 @@ class SpentBudgets:
             details |= {"amount": dict(found.limit.units), "available": dict(found.state.available)}
         return RequestApproval(
             *holder, wire.new_id(), f"Budget {asked['budget']} is spent. Raise it by {more}?", json.dumps(details),
-            on_deny=OnDeny.RESUME, expires_in_seconds=EXPIRY_SECONDS, opened_by=ACTOR,
+            schema=json.dumps(_schema(asked["raise_by"])), on_deny=OnDeny.RESUME, expires_in_seconds=EXPIRY_SECONDS,
+            opened_by=ACTOR,
         )  # fmt: skip
+
+
+async def withdraw(store: Store, tenant: str, name: str, *, actor: str) -> None:
+    """Cancel the open question of a budget that is deleted or no longer asks."""
+    orders = [CancelJob(job.id, actor, "the budget no longer asks") for job in await _questions(store, tenant, name)]
+    if orders:
+        await store.carry_out(tenant, orders)
+
+
+async def _questions(store: Store, tenant: str, name: str) -> list[Job]:
+    """Return the unfinished jobs that ask for a budget."""
+    listed = await store.find(tenant, Filter(statuses=UNFINISHED, type=TYPE, tags=(TAG,), limit=BATCH_SIZE))
+    jobs = await store.get(tenant, [job.id for job in listed if job.created_by == ACTOR])
+    return [job for job in jobs if job is not None and json.loads(job.payload or "{}").get("budget") == name]
+
+
+def _schema(amounts: dict[str, float]) -> dict[str, Any]:
+    """Return the schema of the amounts that an approver may choose instead."""
+    units = {unit: {"type": "number", "exclusiveMinimum": 0, "default": amount} for unit, amount in amounts.items()}
+    return {"type": "object", "properties": units, "additionalProperties": False}
 
 
 def _short(amount: float) -> float:
