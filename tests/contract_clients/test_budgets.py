@@ -117,6 +117,7 @@ async def test_a_job_with_invalid_budgets_is_rejected(
     [
         (BudgetRequest(amount={}), "/amount"),
         (BudgetRequest(amount={"usd": -1.0}), "/amount/usd"),
+        (BudgetRequest(amount={f"unit {n}": 1.0 for n in range(9)}), "/amount"),
         (BudgetRequest(amount={"usd": 1.0}, per=Per.DAY, timezone="Nowhere"), "/timezone"),
     ],
 )

@@ -231,6 +231,23 @@ async def test_an_update_with_the_same_times_keeps_the_tick_that_is_due(
     assert [job.type for job in await jobs_of(interlock_engine)] == ["report", "other", "other", "other"]
 
 
+async def test_an_interval_counts_from_the_creation_of_its_schedule(
+    interlock_engine: Engine, store: Store, who: Principal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the clock moves between the request and the transaction."""
+    now = store.now
+
+    async def earlier() -> int:
+        return await now() - 700
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "now", earlier)
+        made = await interlock_engine.schedules.set(who, "s", request())
+    again = await interlock_engine.schedules.set(who, "s", request())
+    assert (again.starts_at, again.created_at) == (made.starts_at, made.created_at)
+    assert made.starts_at == made.created_at + 60 * SECOND
+
+
 async def test_an_update_of_the_times_fires_the_tick_that_is_due_first(
     interlock_engine: Engine, who: Principal, clock: ManualClock
 ) -> None:

@@ -20,7 +20,7 @@ def usage(
         datetime | None, Parameter(name="--from", help="jobs that finished then or later; default: 30 days before --to")
     ] = None,
     until: Annotated[
-        datetime | None, Parameter(name="--to", help="jobs that finished earlier; default: now; at most 92 days")
+        datetime | None, Parameter(name="--to", help="jobs that finished earlier; default: now; at most 366 days")
     ] = None,
     limit: Limit = 200,
     common: Anywhere = ANYWHERE,

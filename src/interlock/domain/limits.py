@@ -631,7 +631,8 @@ def check(limit: Limit) -> Limit:
     if not (math.isfinite(limit.per_seconds) and 0.001 <= limit.per_seconds <= 366 * 86_400):
         raise Invalid("per_seconds must be from 0.001 to 31622400", pointer="/rate/per_seconds")
     if len(limit.units) > MAX_UNITS:
-        raise Invalid(f"a limit has at most {MAX_UNITS} units", pointer="/rate/units")
+        what, at = ("limit", "/rate/units") if limit.budget is None else ("budget", "/amount")
+        raise Invalid(f"a {what} has at most {MAX_UNITS} units", pointer=at)
     for member, amounts in (("units", limit.units), ("burst", limit.burst)):
         for unit, amount in amounts.items():
             at = f"/rate/{member}/{unit}" if limit.budget is None else f"/amount/{unit}"

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from interlock.domain.amounts import rounded
 
-MAX_DAYS: Final = 92
+MAX_DAYS: Final = 366
 DEFAULT_DAYS: Final = 30
 
 

@@ -147,7 +147,7 @@ class Jobs(Group):
         until: datetime | None = None,
         limit: int = 1000,
     ) -> list[UsageTotal]:
-        """Sum the usage of jobs that finished from `since` until before `until`: 30 days by default, at most 92."""
+        """Sum the usage of jobs that finished from `since` until before `until`: 30 days by default, at most 366."""
         jobs = (await self._client()).jobs
         found: list[UsageTotal] = []
         after = None

@@ -21,7 +21,7 @@ class UsageTotalPage(responses.Shape, frozen=True, kw_only=True):
 
 
 class UsageQuery(Page, frozen=True, kw_only=True, rename={"since": "from", "until": "to"}):
-    """What usage is summed by, and when the jobs finished: by default in the last 30 days, at most in 92."""
+    """What usage is summed by, and when the jobs finished: by default in the last 30 days, at most in 366."""
 
     by: By = By.TYPE
     since: datetime | None = None

@@ -22,7 +22,7 @@ class Schedules:
     async def set(self, tenant: str, schedule: Schedule, *, actor: str) -> Schedule:
         def body(tx: Transaction) -> Steps[Schedule]:
             values = schedule._asdict()
-            for name in ("version", "last_at", "last_job_id", "last_error", "created_at", "updated_at"):
+            for name in ("version", "last_at", "last_job_id", "last_error", "updated_at"):
                 del values[name]
             yield from tx.run(SQL["set"], **values)
             yield from tx.log(operator_log.set_schedule(actor, schedule))

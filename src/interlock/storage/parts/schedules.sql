@@ -4,7 +4,7 @@
 INSERT INTO interlock.schedule (tenant, name, cron, every_seconds, timezone, starts_at, ends_at, job, overlap, catch_up,
   jitter_seconds, next_at, paused_at, paused_by, version, created_at, created_by, updated_at)
 VALUES (:tenant, :name, :cron, :every_seconds, :timezone, :starts_at, :ends_at, :job, :overlap, :catch_up,
-  :jitter_seconds, :next_at, :paused_at, :paused_by, 1, :now, :created_by, :now)
+  :jitter_seconds, :next_at, :paused_at, :paused_by, 1, :created_at, :created_by, :now)
 ON CONFLICT (tenant, name) DO UPDATE SET cron = excluded.cron, every_seconds = excluded.every_seconds,
   timezone = excluded.timezone, starts_at = excluded.starts_at, ends_at = excluded.ends_at, job = excluded.job,
   overlap = excluded.overlap, catch_up = excluded.catch_up, jitter_seconds = excluded.jitter_seconds,
