@@ -18,6 +18,7 @@ from interlock.domain.operator_log import LogRow
 from interlock.domain.principal import local
 from interlock.engine.audit import BATCH_SIZE, MAX_LOG_ROWS
 from interlock.errors import Invalid
+from interlock.wire.encode import history_to_dict, log_to_dict
 
 app = App(name="audit", help="Verify and export history.")
 AllTenants = Annotated[bool, Parameter(negative=(), help="not only the one tenant")]
@@ -105,7 +106,7 @@ def log(
 
     rows = run(common, command)
     if common.json:
-        output.print_json({"items": [wire.log_to_dict(row) for row in rows]})
+        output.print_json({"items": [log_to_dict(row) for row in rows]})
     else:
         columns = ("SEQ", "AT", "ACTOR", "ACTION", "OBJECT", "DETAILS")
         output.table(
@@ -145,12 +146,12 @@ async def _export(clients: list[Client], file: BinaryIO) -> tuple[int, int]:
             whose = {"tenant": (await client.me()).tenant}
             async for page in client.audit.export():
                 history = [row for one in page for row in one.rows]
-                write([{**whose, "job_id": row.job_id, **wire.history_to_dict(row)} for row in history])
+                write([{**whose, "job_id": row.job_id, **history_to_dict(row)} for row in history])
                 jobs += len(page)
                 report(jobs)
             after = 0
             while log := await client.audit.log(after=after, limit=MAX_LOG_ROWS):
-                write([{**whose, **wire.log_to_dict(row)} for row in log])
+                write([{**whose, **log_to_dict(row)} for row in log])
                 after = log[-1].seq
     file.flush()
     return jobs, rows

@@ -32,7 +32,14 @@ from interlock.domain.stream import Chunk, StreamInfo
 from interlock.domain.usage import summed
 from interlock.errors import Invalid
 from interlock.wire.budgets import job_budget_to_dict
-from interlock.wire.encode import chunk_to_dict, effect_to_dict, event_to_dict, message_to_dict, step_to_dict
+from interlock.wire.encode import (
+    chunk_to_dict,
+    effect_to_dict,
+    event_to_dict,
+    history_to_dict,
+    message_to_dict,
+    step_to_dict,
+)
 from interlock.wire.job import job_to_dict, listed_job_to_dict
 
 app = App(name="jobs", help="Enqueue, inspect, cancel and redrive jobs.")
@@ -210,7 +217,7 @@ def show(
     if common.json:
         output.print_json(
             encoded
-            | {"history": [wire.history_to_dict(row) for row in found.history]}
+            | {"history": [history_to_dict(row) for row in found.history]}
             | {"steps": [step_to_dict(row) for row in found.steps]}
             | {"events": [_own_event(row) for row in found.events]}
         )

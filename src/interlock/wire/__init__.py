@@ -16,11 +16,10 @@ import uuid_utils
 from interlock.domain import json_text, policy, timestamps
 from interlock.domain import limits as flow_limits
 from interlock.domain.budget import PREFIX, Period
-from interlock.domain.job import FIELDS, Field, Filter, HistoryRow, Kind, NewJob
+from interlock.domain.job import FIELDS, Field, Filter, Kind, NewJob
 from interlock.domain.job import MAX_DELAY_SECONDS as MAX_DELAY_SECONDS
 from interlock.domain.lifecycle import Status
 from interlock.domain.limits import Limit
-from interlock.domain.operator_log import LogRow
 from interlock.domain.registry import NO_DEFAULTS, Defaults
 from interlock.domain.retry import Backoff
 from interlock.domain.webhook import Mode
@@ -423,36 +422,6 @@ def invalid(error: msgspec.ValidationError) -> Invalid:
     path = path.rstrip("`").partition("[...]")[0].strip(".")
     pointer = "/" + path.replace(".", "/").replace("[", "/").replace("]", "") if path else ""
     return Invalid(message, pointer=pointer.replace("//", "/"))
-
-
-def log_to_dict(row: LogRow) -> dict[str, Any]:
-    """Serialize a row of the audit log."""
-    return {
-        "seq": row.seq,
-        "actor": row.actor,
-        "action": row.action,
-        "object": row.object,
-        "details": None if row.details is None else msgspec.Raw(row.details.encode()),
-        "at": when(row.at),
-        "hash": row.hash.hex(),
-    }
-
-
-def history_to_dict(row: HistoryRow) -> dict[str, Any]:
-    """Serialize a history row."""
-    return {
-        "version": row.version,
-        "from": row.from_status,
-        "to": row.to_status,
-        "verb": row.verb,
-        "actor": row.actor,
-        "attempt": row.attempt,
-        "fence": row.fence,
-        "reason": row.reason,
-        "metadata": None if row.metadata is None else msgspec.Raw(row.metadata.encode()),
-        "at": when(row.at),
-        "hash": row.hash.hex(),
-    }
 
 
 def error_to_dict(error: Error) -> dict[str, Any]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Final
 
 import msgspec
 
 from interlock.domain.budget import PREFIX, TREE, BudgetState, OnExceed, Per, Period
 from interlock.domain.limits import Limit
-from interlock.domain.timestamps import when
 from interlock.wire import instant, responses
+from interlock.wire.encode import serializer
 
 
 class BudgetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -54,12 +54,12 @@ class JobBudgetShape(responses.Shape, frozen=True, kw_only=True):
     updated_at: datetime
 
 
-def job_budget_to_dict(found: BudgetState) -> dict[str, Any]:
-    """Serialize the budget of a tree."""
-    amounts = {name: dict(getattr(found, name)) for name in ("amount", "spent", "reserved", "available")}
-    times = {name: when(getattr(found, name)) for name in ("created_at", "updated_at")}
-    counts = {"running": found.running, "waiting": found.waiting}
-    return {"root_id": found.name.removeprefix(TREE)} | amounts | counts | times
+budget_to_dict: Final = serializer(BudgetState)
+job_budget_to_dict: Final = serializer(
+    BudgetState,
+    without=["name", "per", "timezone", "on_exceed", "resets_at"],
+    root_id=lambda found: found.name.removeprefix(TREE),
+)
 
 
 def job_budget_of(body: bytes | msgspec.Raw) -> BudgetState:
@@ -74,14 +74,6 @@ def budget_from(name: str, request: BudgetRequest) -> Limit:
     """Return the budget that a request describes, as a limit."""
     period = Period(request.per, request.timezone, request.on_exceed).check()
     return Limit(PREFIX + name, units=request.amount, budget=period)
-
-
-def budget_to_dict(found: BudgetState) -> dict[str, Any]:
-    """Serialize a budget."""
-    amounts = {name: dict(getattr(found, name)) for name in ("amount", "spent", "reserved", "available")}
-    times = {name: when(getattr(found, name)) for name in ("created_at", "updated_at")}
-    resets_at = None if found.resets_at is None else when(found.resets_at)
-    return found._asdict() | amounts | times | {"resets_at": resets_at}
 
 
 def budget_of(body: bytes | msgspec.Raw) -> BudgetState:

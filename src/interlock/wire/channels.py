@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -16,8 +16,8 @@ from interlock.domain.channel import (
     Kind,
     NotificationChannel,
 )
-from interlock.domain.timestamps import when
 from interlock.wire import instant, invalid, responses
+from interlock.wire.encode import serializer
 
 
 class ChannelRequest(
@@ -91,29 +91,13 @@ class ChannelTestShape(responses.Shape, frozen=True, kw_only=True):
     error: str | None
 
 
+_address: Final = serializer(Address)
+_channel: Final = serializer(NotificationChannel, without=["address", "failures"])
+
+
 def channel_to_dict(found: NotificationChannel) -> dict[str, Any]:
     """Serialize a channel."""
-    address = found.address
-    return {
-        "name": found.name,
-        "kind": str(found.kind),
-        "events": list(found.events),
-        "types": None if found.types is None else list(found.types),
-        "tags": None if found.tags is None else list(found.tags),
-        "min_risk": found.min_risk,
-        "min_interval_seconds": found.min_interval_seconds,
-        "host": address.host,
-        "port": address.port,
-        "tls": address.tls,
-        "username": address.username,
-        "from": address.sender,
-        "to": list(address.recipients),
-        "consecutive_failures": found.failures,
-        "disabled_at": None if found.disabled_at is None else when(found.disabled_at),
-        "created_at": when(found.created_at),
-        "created_by": found.created_by,
-        "updated_at": when(found.updated_at),
-    }
+    return _channel(found) | _address(found.address) | {"consecutive_failures": found.failures}
 
 
 def channel_of(body: bytes | msgspec.Raw) -> NotificationChannel:

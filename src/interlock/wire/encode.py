@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from operator import attrgetter
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from msgspec import Raw
 
@@ -11,14 +13,22 @@ from interlock.domain import timestamps
 from interlock.domain.approval import Approval, Vote
 from interlock.domain.artifact import Artifact
 from interlock.domain.effect import Effect
-from interlock.domain.job import HeartbeatReply, Receipt
+from interlock.domain.job import HeartbeatReply, HistoryRow, Receipt
 from interlock.domain.message import Message
+from interlock.domain.operator_log import LogRow
 from interlock.domain.progress import EventRow, StepRow
 from interlock.domain.registry import Agent, Defaults, JobType, QueueStats
 from interlock.domain.stream import Chunk
 from interlock.domain.token import Token
 from interlock.domain.webhook import Delivery, Subscription
 from interlock.domain.worker_presence import Presence, filter_to_dict
+
+R = TypeVar("R")
+# Fields that have another name in JSON.
+_NAMES: Final = {
+    "from_status": "from", "to_status": "to", "sender": "from", "recipients": "to", "voter": "by",
+    "link_created_by": "link_minted_by", "link_created_at": "link_minted_at",
+}  # fmt: skip
 
 
 def raw(text: str | None) -> Raw | None:
@@ -29,6 +39,48 @@ def raw(text: str | None) -> Raw | None:
 def when(micros: int | None) -> str | None:
     """Format a time as RFC 3339 in UTC."""
     return None if micros is None else timestamps.when(micros)
+
+
+def serializer(
+    kind: type[R], *, json: Collection[str] = (), without: Collection[str] = (), **instead: Callable[[R], object]
+) -> Callable[[R], dict[str, Any]]:
+    """Return a function that serializes a record with its fields, except those of `without`.
+
+    Times become RFC 3339 and hashes hexadecimal; `json` names the fields that hold JSON text. `instead` computes
+    members, in place of a field or at the end.
+    """
+    members: dict[str, Callable[[R], object]] = {
+        _NAMES.get(name, name): instead.get(name) or _reader(name, raw if name in json else _conversion(name, hint))
+        for name, hint in get_type_hints(kind).items()
+        if name not in without
+    }
+    members |= instead
+
+    def to_dict(record: R) -> dict[str, Any]:
+        return {name: read(record) for name, read in members.items()}
+
+    return to_dict
+
+
+def _reader(name: str, convert: Callable[[Any], object] | None) -> Callable[[Any], object]:
+    get = attrgetter(name)
+    if convert is None:
+        return get
+
+    def read(record: Any) -> object:
+        value = get(record)
+        return None if value is None else convert(value)
+
+    return read
+
+
+def _conversion(name: str, hint: Any) -> Callable[[Any], object] | None:
+    kinds = get_args(hint) or (hint,)
+    if int in kinds and (name == "at" or name.endswith(("_at", "_until"))):
+        return timestamps.when
+    if bytes in kinds:
+        return bytes.hex
+    return dict if get_origin(hint) is Mapping else None
 
 
 def receipt_to_dict(receipt: Receipt) -> dict[str, Any]:
@@ -43,34 +95,51 @@ def heartbeat_reply_to_dict(reply: HeartbeatReply) -> dict[str, Any]:
     return reply._asdict() | {"lease_expires_at": when(reply.lease_expires_at)}
 
 
-def step_to_dict(row: StepRow) -> dict[str, Any]:
-    encoded = row._asdict() | {"result": raw(row.result), "at": when(row.at)}
-    del encoded["job_id"]
-    return encoded
+step_to_dict: Final = serializer(StepRow, json=["result"], without=["job_id"])
+event_to_dict: Final = serializer(EventRow, json=["payload"])
+effect_to_dict: Final = serializer(Effect, json=["result"])
+message_to_dict: Final = serializer(Message, json=["payload"])
+history_to_dict: Final = serializer(HistoryRow, json=["metadata"], without=["job_id"])
+log_to_dict: Final = serializer(LogRow, json=["details"])
+token_to_dict: Final = serializer(Token)
+delivery_to_dict: Final = serializer(Delivery)
+artifact_to_dict: Final = serializer(
+    Artifact,
+    without=["fence", "worker", "key"],
+    url=lambda one: one.url or f"/v1/jobs/{one.job_id}/artifacts/{one.id}",  # of a file, its download path
+)
+_vote: Final = serializer(Vote)
+approval_to_dict: Final = serializer(
+    Approval,
+    json=["details", "schema", "data"],
+    without=["tenant", "fence", "token_sha256"],
+    votes=lambda one: [_vote(vote) for vote in one.votes],
+)
+# For the worker that resumes the job, without the identity of the approvers.
+decision_to_dict: Final = serializer(
+    Approval,
+    json=["details", "schema", "data"],
+    without=[name for name in Approval._fields if name not in (
+        "id", "kind", "name", "occurrence", "status", "prompt", "details", "schema", "comment", "data", "digest",
+    )],
+    decision=lambda one: one.decision,
+    decided_at=lambda one: when(one.closed_at),
+)  # fmt: skip
+worker_to_dict: Final = serializer(
+    Presence, without=["job_ids"], asks=lambda seen: [filter_to_dict(ask) for ask in seen.asks],
+    jobs=lambda seen: list(seen.job_ids),
+)  # fmt: skip
 
 
-def chunk_to_dict(chunk: Chunk) -> dict[str, Any]:
-    """Serialize a chunk: text as text, other bytes as base64."""
-    named = {"offset": chunk.offset, "attempt": chunk.attempt, "fence": chunk.fence}
-    data = {"text": chunk.data.decode()} if chunk.is_text else {"base64": b64encode(chunk.data).decode()}
-    return named | data | {"at": when(chunk.at)}
+def defaults_to_dict(defaults: Defaults) -> dict[str, Any]:
+    """Serialize the fields that are set."""
+    given: dict[str, Any] = {name: value for name, value in defaults._asdict().items() if value is not None}
+    if defaults.backoff is not None:
+        given["backoff"] = raw(defaults.backoff)
+    return given
 
 
-def effect_to_dict(effect: Effect) -> dict[str, Any]:
-    return effect._asdict() | {
-        "result": raw(effect.result), "started_at": when(effect.started_at), "ended_at": when(effect.ended_at)
-    }  # fmt: skip
-
-
-def message_to_dict(message: Message) -> dict[str, Any]:
-    return {
-        "id": message.id, "seq": message.seq, "name": message.name, "topic": message.topic,
-        "payload": raw(message.payload), "from": message.sender, "at": when(message.at),
-    }  # fmt: skip
-
-
-def event_to_dict(row: EventRow) -> dict[str, Any]:
-    return row._asdict() | {"payload": raw(row.payload), "at": when(row.at), "received_at": when(row.received_at)}
+type_to_dict: Final = serializer(JobType, json=["schema"], defaults=lambda type: defaults_to_dict(type.defaults))
 
 
 def agent_to_dict(agent: Agent) -> dict[str, Any]:
@@ -89,48 +158,11 @@ def agent_to_dict(agent: Agent) -> dict[str, Any]:
     }
 
 
-def worker_to_dict(seen: Presence) -> dict[str, Any]:
-    return {
-        "name": seen.name,
-        "asks": [filter_to_dict(ask) for ask in seen.asks],
-        "first_seen_at": when(seen.first_seen_at),
-        "last_seen_at": when(seen.last_seen_at),
-        "running": seen.running,
-        "jobs": list(seen.job_ids),
-    }
-
-
-def type_to_dict(type: JobType) -> dict[str, Any]:
-    return {
-        "name": type.name,
-        "schema": raw(type.schema),
-        "requires": list(type.requires),
-        "defaults": defaults_to_dict(type.defaults),
-        "created_at": when(type.created_at),
-        "updated_at": when(type.updated_at),
-    }
-
-
-def defaults_to_dict(defaults: Defaults) -> dict[str, Any]:
-    """Serialize the fields that are set."""
-    given: dict[str, Any] = {name: value for name, value in defaults._asdict().items() if value is not None}
-    if defaults.backoff is not None:
-        given["backoff"] = raw(defaults.backoff)
-    return given
-
-
-def artifact_to_dict(artifact: Artifact) -> dict[str, Any]:
-    """Serialize an artifact without its object key; the URL of a file is its download path."""
-    return {
-        "id": artifact.id,
-        "job_id": artifact.job_id,
-        "name": artifact.name,
-        "size": artifact.size,
-        "sha256": None if artifact.sha256 is None else artifact.sha256.hex(),
-        "content_type": artifact.content_type,
-        "url": artifact.url or f"/v1/jobs/{artifact.job_id}/artifacts/{artifact.id}",
-        "created_at": when(artifact.created_at),
-    }
+def chunk_to_dict(chunk: Chunk) -> dict[str, Any]:
+    """Serialize a chunk: text as text, other bytes as base64."""
+    named = {"offset": chunk.offset, "attempt": chunk.attempt, "fence": chunk.fence}
+    data = {"text": chunk.data.decode()} if chunk.is_text else {"base64": b64encode(chunk.data).decode()}
+    return named | data | {"at": when(chunk.at)}
 
 
 def stats_to_dict(stats: QueueStats, *, now: int) -> dict[str, Any]:
@@ -144,73 +176,9 @@ def stats_to_dict(stats: QueueStats, *, now: int) -> dict[str, Any]:
     }
 
 
-def token_to_dict(token: Token) -> dict[str, Any]:
-    """Serialize a token, without its secret."""
-    encoded = token._asdict()
-    for field in ("created_at", "expires_at", "last_used_at", "revoked_at"):
-        if encoded[field] is not None:
-            encoded[field] = when(encoded[field])
-    return encoded
-
-
-def approval_to_dict(found: Approval) -> dict[str, Any]:
-    """Serialize an approval for approvers."""
-    return {
-        "id": found.id,
-        "job_id": found.job_id,
-        "status": found.status,
-        "prompt": found.prompt,
-        "details": raw(found.details),
-        "risk": found.risk,
-        "digest": found.digest,
-        "schema": raw(found.schema),
-        "required": found.required,
-        "on_deny": found.on_deny,
-        "kind": found.kind,
-        "name": found.name,
-        "occurrence": found.occurrence,
-        "votes": [_vote(vote) for vote in found.votes],
-        "comment": found.comment,
-        "data": raw(found.data),
-        "opened_by": found.opened_by,
-        "opened_at": when(found.opened_at),
-        "expires_at": when(found.expires_at),
-        "closed_by": found.closed_by,
-        "closed_at": when(found.closed_at),
-        "link_minted_by": found.link_created_by,
-        "link_minted_at": when(found.link_created_at),
-    }
-
-
-def decision_to_dict(found: Approval) -> dict[str, Any]:
-    """Serialize a decision for the worker that resumes the job, without the identity of the approvers."""
-    return {
-        "id": found.id,
-        "kind": found.kind,
-        "name": found.name,
-        "occurrence": found.occurrence,
-        "decision": found.decision,
-        "status": found.status,
-        "prompt": found.prompt,
-        "details": raw(found.details),
-        "schema": raw(found.schema),
-        "comment": found.comment,
-        "data": raw(found.data),
-        "digest": found.digest,
-        "decided_at": when(found.closed_at),
-    }
-
-
-def _vote(vote: Vote) -> dict[str, Any]:
-    return {"by": vote.voter, "decision": vote.decision, "comment": vote.comment, "at": when(vote.at)}
+_subscription: Final = serializer(Subscription)
 
 
 def subscription_to_dict(subscription: Subscription, *, now: int) -> dict[str, Any]:
     """Serialize a subscription, without its secret."""
-    times = {name: when(getattr(subscription, name)) for name in ("expires_at", "ended_at", "created_at")}
-    return subscription._asdict() | times | {"active": subscription.is_active(now)}
-
-
-def delivery_to_dict(delivery: Delivery) -> dict[str, Any]:
-    names = ("created_at", "next_try_at", "last_tried_at", "settled_at")
-    return delivery._asdict() | {name: when(getattr(delivery, name)) for name in names}
+    return _subscription(subscription) | {"active": subscription.is_active(now)}

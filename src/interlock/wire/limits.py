@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from interlock.domain.limits import BucketState, Limit, LimitState
-from interlock.domain.timestamps import when
 from interlock.wire import instant, responses
+from interlock.wire.encode import serializer
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -73,10 +73,8 @@ def limit_from(name: str, request: LimitRequest) -> Limit:
     return Limit(name, request.concurrency, rate.units, rate.per_seconds, rate.burst or {}, **keys)
 
 
-def bucket_to_dict(state: BucketState) -> dict[str, Any]:
-    """Serialize the state of a bucket."""
-    until = None if state.held_until is None else when(state.held_until)
-    return state._asdict() | {"available": dict(state.available), "held_until": until}
+bucket_to_dict: Final = serializer(BucketState)
+_limit: Final = serializer(Limit, without=["units", "per_seconds", "burst", "budget"])
 
 
 def limit_to_dict(found: LimitState) -> dict[str, Any]:
@@ -84,17 +82,7 @@ def limit_to_dict(found: LimitState) -> dict[str, Any]:
     limit, state = found.limit, bucket_to_dict(found.state)
     del state["key"]
     rate = {"units": dict(limit.units), "per_seconds": limit.per_seconds, "burst": dict(limit.burst)}
-    return {
-        "name": limit.name,
-        "concurrency": limit.concurrency,
-        "rate": rate if limit.units else None,
-        "keyed": limit.keyed,
-        "fair": limit.fair,
-        "weights": dict(limit.weights),
-        **state,
-        "created_at": when(limit.created_at),
-        "updated_at": when(limit.updated_at),
-    }
+    return _limit(limit) | state | {"rate": rate if limit.units else None}
 
 
 def bucket_of(body: bytes | msgspec.Raw) -> BucketState:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from interlock.domain.schedule import CatchUp, Overlap, Schedule
-from interlock.domain.timestamps import when
 from interlock.wire import JobRequest, instant, responses
+from interlock.wire.encode import serializer, when
 
 
 class ScheduleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -58,35 +58,12 @@ class Ticks(responses.Shape, frozen=True, kw_only=True):
     items: list[datetime]
 
 
-def schedule_to_dict(kept: Schedule) -> dict[str, Any]:
-    """Serialize a schedule."""
-
-    def time(at: int | None) -> str | None:
-        return None if at is None else when(at)
-
-    return {
-        "name": kept.name,
-        "cron": kept.cron,
-        "every_seconds": kept.every_seconds,
-        "timezone": kept.timezone,
-        "starts_at": time(kept.starts_at),
-        "ends_at": time(kept.ends_at),
-        "job": msgspec.Raw(kept.job.encode()),
-        "overlap": str(kept.overlap),
-        "catch_up": str(kept.catch_up),
-        "jitter_seconds": kept.jitter_seconds,
-        "next_at": None if kept.paused_at is not None else time(kept.next_at),
-        "last_at": time(kept.last_at),
-        "last_job_id": kept.last_job_id,
-        "last_error": kept.last_error,
-        "paused": kept.paused_at is not None,
-        "paused_at": time(kept.paused_at),
-        "paused_by": kept.paused_by,
-        "version": kept.version,
-        "created_at": when(kept.created_at),
-        "created_by": kept.created_by,
-        "updated_at": when(kept.updated_at),
-    }
+schedule_to_dict: Final = serializer(
+    Schedule,
+    json=["job"],
+    next_at=lambda kept: None if kept.paused_at is not None else when(kept.next_at),
+    paused=lambda kept: kept.paused_at is not None,
+)
 
 
 class _Body(ScheduleShape, frozen=True, kw_only=True):

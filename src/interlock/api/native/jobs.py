@@ -18,7 +18,7 @@ from interlock.domain.job import Filter
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.errors import Invalid
 from interlock.wire import JobRequest, responses
-from interlock.wire.encode import receipt_to_dict
+from interlock.wire.encode import history_to_dict, receipt_to_dict
 
 routes = RouteTable()
 
@@ -188,9 +188,7 @@ async def list_history(call: RequestContext[None, Page]) -> Response:
     rows = [row for row in await call.engine.queries.history(call.who.tenant, id) if row.version > after]
     some = rows[: call.query.limit]
     end = [some[-1].version if some else after]
-    return page(
-        call, f"history {id}", [wire.history_to_dict(row) for row in some], more=len(rows) > len(some), end=[*end]
-    )
+    return page(call, f"history {id}", [history_to_dict(row) for row in some], more=len(rows) > len(some), end=[*end])
 
 
 @routes.add(

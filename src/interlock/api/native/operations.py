@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from interlock import wire
 from interlock.api import problems
 from interlock.api.native import encode
 from interlock.api.native.jobs import Selection
@@ -17,7 +16,7 @@ from interlock.api.routes import ABSENT, Nothing, Request, RequestContext, Respo
 from interlock.domain.operations import START, Action
 from interlock.errors import Invalid
 from interlock.wire import responses
-from interlock.wire.encode import worker_to_dict
+from interlock.wire.encode import log_to_dict, worker_to_dict
 
 routes = RouteTable()
 
@@ -260,7 +259,7 @@ async def audit_log(call: RequestContext[None, Page]) -> Response:
     limit = call.query.limit
     rows = await call.engine.audit.log(call.who.tenant, after=0 if at is None else int(at[0]), limit=limit)
     end: list[int | str] = [row.seq for row in rows[-1:]]
-    return page(call, "audit log", [wire.log_to_dict(row) for row in rows], more=len(rows) == limit, end=end)
+    return page(call, "audit log", [log_to_dict(row) for row in rows], more=len(rows) == limit, end=end)
 
 
 @routes.add("GET", "/v1/audit/head", roles=["admin"], answers={200: Head})

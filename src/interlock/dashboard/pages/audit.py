@@ -7,11 +7,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from interlock import wire
 from interlock.dashboard.http import Fields, PageRequest, PageResponse, Pages, View, download, field_errors, show
 from interlock.dashboard.render import local
 from interlock.domain.job import HistoryRow
 from interlock.errors import Invalid
+from interlock.wire.encode import history_to_dict, log_to_dict
 
 pages = Pages()
 
@@ -117,9 +117,9 @@ async def _lines(request: PageRequest) -> AsyncIterator[bytes]:
     async for page in request.client.audit.export():
         for export in page:
             for row in export.rows:
-                yield msgspec.json.encode({"job_id": row.job_id, **wire.history_to_dict(row)}) + b"\n"
+                yield msgspec.json.encode({"job_id": row.job_id, **history_to_dict(row)}) + b"\n"
     after = 0
     while rows := await request.client.audit.log(after=after, limit=MAX_ROWS):
         for entry in rows:
-            yield msgspec.json.encode(wire.log_to_dict(entry)) + b"\n"
+            yield msgspec.json.encode(log_to_dict(entry)) + b"\n"
         after = rows[-1].seq
