@@ -83,17 +83,18 @@ class Budgets:
 
     async def _state(self, tenant: str, found: LimitState) -> BudgetState:
         limit, state = found
-        assert limit.budget is not None
+        period = limit.budget
+        assert period is not None
         now = await self._store.now()
-        reserved = await self._store.limits.reserved(tenant, limit.name, since=limit.budget.began_at(now) or 0)
+        reserved = await self._store.limits.reserved(tenant, limit.name, since=period.began_at(now) or 0)
         held = {unit: rounded(reserved.get(unit, 0.0)) for unit in limit.units}
         spent = {
             unit: rounded(amount - state.available[unit] - held[unit], of=amount)
             for unit, amount in limit.units.items()
         }
         return BudgetState(
-            limit.name.removeprefix(PREFIX), limit.units, *limit.budget[:3],
-            spent, held, state.available, state.used, state.waiting, limit.budget.resets_at(now),
+            limit.name.removeprefix(PREFIX), limit.units, period.per, period.timezone, period.on_exceed,
+            spent, held, state.available, state.used, state.waiting, period.resets_at(now),
             limit.created_at, limit.updated_at,
         )  # fmt: skip
 

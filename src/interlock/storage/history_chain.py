@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from operator import itemgetter
-from typing import Any, Final, Protocol
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, Protocol
 
 from interlock.domain.audit import VerifiedPart, history_hash
 from interlock.domain.digests import Kept, carried
@@ -22,14 +22,35 @@ LOG_ROWS_AT_ONCE: Final = 1_000
 Ends = Sequence[tuple[str, bytes]]  # the chain head of each job
 
 
-def verify(rows: Iterable[tuple[Any, ...]], kept: Mapping[str, Kept] | None = None) -> ChainVerification:
-    """Verify rows ordered by tenant, job and version; the last three columns are the job's version, status and head.
+class ChainRow(NamedTuple):
+    """A row of history, with the version, status and head that its job has now; None if the job is gone."""
+
+    tenant: str
+    job_id: str
+    version: int
+    from_status: str | None
+    to_status: str
+    verb: str
+    actor: str
+    attempt: int
+    fence: int
+    reason: str | None
+    metadata: str | None
+    at: int
+    hash: bytes
+    job_version: int | None
+    job_status: str | None
+    job_head: bytes | None
+
+
+def verify(rows: Iterable[Iterable[Any]], kept: Mapping[str, Kept] | None = None) -> ChainVerification:
+    """Verify rows ordered by tenant, job and version, with the columns of a ChainRow.
 
     With `kept`, by job, compare the digests of the rows with the job's current data in the database.
     """
     jobs = count = 0
     bad: str | None = None
-    for (_, job_id), chain in groupby(rows, key=itemgetter(0, 1)):
+    for (_, job_id), chain in groupby(map(ChainRow._make, rows), key=attrgetter("tenant", "job_id")):
         chained = list(chain)
         jobs, count = jobs + 1, count + len(chained)
         if bad is None:
@@ -82,8 +103,8 @@ def invalid_cursor(cursor: str) -> Invalid:
     return Invalid(f"{cursor[:100]!r} is not where a verification has stopped", pointer="/cursor")
 
 
-def _bad_chain(chain: Sequence[tuple[Any, ...]]) -> str | None:
-    before: tuple[Any, ...] | None = None
+def _bad_chain(chain: Sequence[ChainRow]) -> str | None:
+    before: ChainRow | None = None
     for row in chain:
         if (bad := _bad_row(row, before)) is not None:
             return bad
@@ -91,35 +112,41 @@ def _bad_chain(chain: Sequence[tuple[Any, ...]]) -> str | None:
     return _bad_end(chain[-1])
 
 
-def _bad_row(row: tuple[Any, ...], before: tuple[Any, ...] | None) -> str | None:
+def _bad_row(row: ChainRow, before: ChainRow | None) -> str | None:
     where = _where(row)
-    if row[13] is None:
+    if row.job_version is None:
         return f"{where}: the job is gone, its history is not"
-    if row[2] != (1 if before is None else before[2] + 1):
+    if row.version != (1 if before is None else before.version + 1):
         return f"{where}: a version is missing before this row"
-    if row[3] != (None if before is None else before[4]):
+    if row.from_status != (None if before is None else before.to_status):
         return f"{where}: it does not start from the status the row before ended in"
-    if bytes(row[12]) != history_hash(None if before is None else bytes(before[12]), *row[:12]):
+    hash = history_hash(
+        None if before is None else bytes(before.hash), row.tenant, row.job_id, row.version, row.from_status,
+        row.to_status, row.verb, row.actor, row.attempt, row.fence, row.reason, row.metadata, row.at,
+    )  # fmt: skip
+    if bytes(row.hash) != hash:
         return f"{where}: the hash does not match the row and the previous one"
     return None
 
 
-def _bad_end(row: tuple[Any, ...]) -> str | None:
+def _bad_end(row: ChainRow) -> str | None:
     where = _where(row)
-    if row[13] != row[2] or row[14] != row[4]:
-        return f"{where}: the job has version {row[13]}, {row[14]}, but its history ends in {row[4]}"
-    if bytes(row[15]) != bytes(row[12]):
+    if row.job_version != row.version or row.job_status != row.to_status:
+        return (
+            f"{where}: the job has version {row.job_version}, {row.job_status}, but its history ends in {row.to_status}"
+        )
+    if row.job_head is None or bytes(row.job_head) != bytes(row.hash):
         return f"{where}: the head of the job is the hash of another row; rows after this one are missing"
     return None
 
 
-def _bad_content(chain: Sequence[tuple[Any, ...]], kept: Kept) -> str | None:
+def _bad_content(chain: Sequence[ChainRow], kept: Kept) -> str | None:
     """Return the first row whose digests do not match the data in the database."""
-    newest: dict[str, tuple[str | None, tuple[Any, ...]]] = {}
+    newest: dict[str, tuple[str | None, ChainRow]] = {}
     steps, requests, decisions = dict(kept.steps), dict(kept.requests), dict(kept.decisions)
     for row in chain:
-        digests = carried(row[10])
-        left, reached, fence = row[3], row[4], row[8]
+        digests = carried(row.metadata)
+        left, reached, fence = row.from_status, row.to_status, row.fence
         now: dict[str, str | None] = {}
         if left is None:
             now["steps"] = steps.pop(0, None)
@@ -136,24 +163,24 @@ def _bad_content(chain: Sequence[tuple[Any, ...]], kept: Kept) -> str | None:
         if reached == "succeeded":
             newest["error"] = (None, row)
     last = chain[-1]
-    unsettled = last[4] == "running" and (kept.checkpoint_at or 0) >= last[11]  # saved since the last transition
+    unsettled = last.to_status == "running" and (kept.checkpoint_at or 0) >= last.at  # saved since the last transition
     for name, value in kept.values.items():
         digest, row = newest.get(name, (None, chain[0]))
         if digest != value and not (name == "checkpoint" and unsettled):
             return _differs(row, name)
     # A running job has saved steps that its next transition will cover, and an open approval has no decision yet.
-    if any(fence != last[8] or last[4] != "running" for fence in steps):
+    if any(fence != last.fence or last.to_status != "running" for fence in steps):
         return f"{_where(last)}: a step was saved under a lease that no transition ended"
     if requests:
         return f"{_where(last)}: an approval was requested by no transition"
     return None
 
 
-def _where(row: tuple[Any, ...]) -> str:
-    return f"{row[0]} {row[1]} version {row[2]}"
+def _where(row: ChainRow) -> str:
+    return f"{row.tenant} {row.job_id} version {row.version}"
 
 
-def _differs(row: tuple[Any, ...], name: str) -> str:
+def _differs(row: ChainRow, name: str) -> str:
     return f"{_where(row)}: the digest of {name} does not match: the {name} was changed after this transition"
 
 

@@ -20,7 +20,6 @@ from interlock.storage.dialect import OLDEST, Database, Steps, Transaction, read
 
 SQL: Final = statements("audit")
 _LARGEST_SEQ: Final = 1 << 62
-_CHAIN_COLUMNS: Final = 16
 _VALUES: Final = ("payload", "options", "result", "summary", "usage", "error", "checkpoint")
 history_row: Final = reader(HistoryRow)
 
@@ -35,7 +34,7 @@ class Audit:
     async def histories(self, tenant: str, *, after: int = 0, jobs: int) -> list[HistoryExport]:
         rows = await self._database.rows(tenant, SQL["histories"], after=after, jobs=jobs)
         by_job = groupby(rows, key=itemgetter(0))
-        return [HistoryExport(seq, tuple(history_row(tuple(row)[1:]) for row in group)) for seq, group in by_job]
+        return [HistoryExport(seq, tuple(history_row(row) for _, *row in group)) for seq, group in by_job]
 
     async def verify_part(self, tenant: str, *, after: str | None = None, jobs: int) -> VerifiedPart:
         start = self._position(after)
@@ -43,9 +42,9 @@ class Audit:
         def body(tx: Transaction) -> Steps[VerifiedPart]:
             rows = [tuple(row) for row in (yield from tx.rows(SQL["chains"], after=start, jobs=jobs))]
             verdict = history_chain.verify(
-                (row[:_CHAIN_COLUMNS] for row in rows), (yield from _kept(tx, sorted({row[1] for row in rows})))
+                (row for *row, _ in rows), (yield from _kept(tx, sorted({row[1] for row in rows})))
             )
-            last = rows[-1][_CHAIN_COLUMNS] if verdict.jobs == jobs else None
+            last = rows[-1][-1] if verdict.jobs == jobs else None
             bare = yield from tx.rows(SQL["bare_job"], after=start, upto=last)
             return history_chain.part(tenant, verdict, [id for (id,) in bare], None if last is None else str(last))
 
@@ -100,7 +99,7 @@ def _kept(tx: Transaction, ids: Sequence[str]) -> Steps[dict[str, Kept]]:
     steps: defaultdict[str, dict[int, str]] = defaultdict(dict)
     saved = yield from tx.rows(SQL["kept_steps"], ids=ids)
     for (job_id, fence), some in groupby(saved, key=itemgetter(0, 1)):
-        steps[job_id][fence] = digests.of_steps(StepFields._make(tuple(row)[2:]) for row in some) or ""
+        steps[job_id][fence] = digests.of_steps(StepFields._make(step) for _, _, *step in some) or ""
     votes: defaultdict[str, list[tuple[str, str, str | None, int]]] = defaultdict(list)
     for approval_id, voter, decision, comment, at in (yield from tx.rows(SQL["kept_votes"], ids=ids)):
         votes[approval_id].append((voter, decision, comment, at))

@@ -70,8 +70,9 @@ def charge(tx: Transaction, leases: Sequence[Lease]) -> Steps[set[str]]:
         for demand in demands_of(lease.limits):
             row = yield from tx.one(SQL["budget"], name=demand.name, key=demand.key)
             if row is not None:
-                limit = Limit.from_text(demand.name, row[0])
-                if is_exceeded(limit, Bucket.from_row(*row[1:]), demand.cost, during[lease.id], tx.now):
+                rules, *bucket = row
+                limit = Limit.from_text(demand.name, rules)
+                if is_exceeded(limit, Bucket.from_row(*bucket), demand.cost, during[lease.id], tx.now):
                     spent.add(lease.id)
     return spent
 

@@ -41,8 +41,11 @@ class Reads:
         return [*map(_event, rows)]
 
     async def feed(self, tenant: str, after: FeedPosition, *, limit: int) -> list[FeedEvent]:
-        rows = map(tuple, await self._rows(tenant, "feed", **after._asdict(), limit=limit))
-        return [FeedEvent(FeedPosition(*row[:4]), _event(row[2:])) for row in rows]
+        found = []
+        for epoch, commit_seq, *row in await self._rows(tenant, "feed", **after._asdict(), limit=limit):
+            event = _event(row)
+            found.append(FeedEvent(FeedPosition(epoch, commit_seq, event.job_id, event.seq), event))
+        return found
 
     async def feed_end(self, tenant: str) -> FeedPosition:
         ((epoch, commit_seq),) = await self._rows(tenant, "feed_end")

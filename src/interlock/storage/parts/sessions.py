@@ -26,7 +26,9 @@ class Sessions:
 
     async def find(self, hash: bytes) -> SessionUse | None:
         rows = await self._database.rows(None, SQL["with_hash"], hash=hash)
-        return SessionUse(_session(rows[0][:-3]), *rows[0][-3:]) if rows else None
+        for *row, name, email, now in rows:
+            return SessionUse(_session(row), name, email, now)
+        return None
 
     async def page(self, tenant: str, *, before: str | None = None, limit: int = 50) -> list[Session]:
         return [*map(_session, await self._database.rows(tenant, SQL["page"], before=before, limit=limit))]

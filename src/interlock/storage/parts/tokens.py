@@ -34,7 +34,9 @@ class Tokens:
 
     async def find(self, hash: bytes) -> TokenUse | None:
         rows = await self._database.rows(None, SQL["with_hash"], hash=hash)
-        return TokenUse(_token(rows[0][:-2]), rows[0][-2], rows[0][-1]) if rows else None
+        for *row, stored, now in rows:
+            return TokenUse(_token(row), stored, now)
+        return None
 
     async def page(self, tenant: str, *, before: str | None = None, limit: int = 50) -> list[Token]:
         return [*map(_token, await self._database.rows(tenant, SQL["page"], before=before, limit=limit))]

@@ -10,7 +10,11 @@ from interlock.storage.postgres.connection import Conn, call
 
 async def write(connection: Conn, tenant: str, results: Sequence[EventAppend]) -> list[tuple[int, ...] | None]:
     """Append and number events; an existing event keeps its number. None for a job without a matching lease."""
-    rows = [(t.id, t.fence, t.worker, e.id, str(e.level), *e[2:]) for t in results for e in t.events]
+    rows = [
+        (t.id, t.fence, t.worker, e.id, str(e.level), e.message, e.payload, e.sanitized, e.at)
+        for t in results
+        for e in t.events
+    ]
     if not rows:
         return [() for _ in results]
     kept = await connection.fetch(call("add_events", 10), tenant, *zip(*rows, strict=True))

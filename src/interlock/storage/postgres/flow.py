@@ -192,8 +192,8 @@ class _Looks:
 
     async def pass_slots(self, eligible: Sequence[tuple[int, int, str]]) -> bool:
         """Pass slots of agents from jobs that wait for a limit to jobs that this claim may lease."""
-        keys = [one[0] for one in eligible]
-        row = await self._connection.fetchrow(call("flow_slots", 4), self._tenant, keys, *self._scope[1:])
+        keys, (_, *others) = [one[0] for one in eligible], self._scope
+        row = await self._connection.fetchrow(call("flow_slots", 4), self._tenant, keys, *others)
         assert row is not None
         if row[0] is None:
             return False
@@ -214,10 +214,10 @@ class _Looks:
 
     async def _show_turns(self, limit: Limit, keys: Sequence[int], most: int) -> bool:
         """Show the next jobs of a fair limit that the claim may lease."""
-        read = most
+        read, (_, *others) = most, self._scope
         while True:
             found = await self._connection.fetch(
-                call("flow_turns", 7), self._tenant, limit.name, keys, *self._scope[1:], read, 2 * most
+                call("flow_turns", 7), self._tenant, limit.name, keys, *others, read, 2 * most
             )
             buckets, heads = self._heads(limit, found)
             if heads or len(buckets) < read:

@@ -50,8 +50,11 @@ async def _heartbeat_one(
     if good:
         columns = zip(*((b.id, b.fence, b.worker, b.lease_seconds) for b in good), strict=True)
         rows = await connection.fetch(call("heartbeat", 5), tenant, *columns)
-        replies = {row[0]: HeartbeatReply(*tuple(row)[:5])._replace(messages=row[7]) for row in rows}
-        leases = [budgets.Lease(row[0], row[6], row[5], usages.get(row[0])) for row in rows if has_budget(row[5])]
+        leases = []
+        for id, expires_at, cancelled, reason, paused, limits, fence, messages in rows:
+            replies[id] = HeartbeatReply(id, expires_at, cancelled, reason, paused, messages=messages)
+            if has_budget(limits):
+                leases.append(budgets.Lease(id, fence, limits, usages.get(id)))
         if leases:
             async with connection.transaction():
                 spent = await driver.run(connection, tenant, lambda tx: budgets.charge(tx, leases))

@@ -182,7 +182,7 @@ class Copier:
                 await self._copy_owned(table, ended if table in APPROVAL_TABLES else both)
             self._at(f"copied {table}")
         rows = await self._target.fetch(_CHAINS, self._tenant, both)
-        verdict = history_chain.verify(tuple(row) for row in rows)
+        verdict = history_chain.verify(rows)
         if verdict.first_bad is not None or verdict.jobs != len(set(both)):
             raise CopyDiffers(f"histories do not verify: {verdict.first_bad or 'a job has none'}; nothing was moved")
         self._at("verified")

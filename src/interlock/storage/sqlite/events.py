@@ -31,7 +31,7 @@ def write(connection: Connection, tenant: str, results: Sequence[EventAppend]) -
                 last[t.id] += 1
                 numbers[t.id, e.id] = last[t.id]
                 at = now if e.at is None else min(max(e.at, began[t.id]), now)
-                rows.append((t.id, last[t.id], *e[:4], t.fence, at, now, e.sanitized))
+                rows.append((t.id, last[t.id], e.id, e.level, e.message, e.payload, t.fence, at, now, e.sanitized))
     if rows:
         ((commit_seq, epoch),) = connection.rows(_SQL["next_commit_seq"], {"tenant": tenant})
         connection.db.executemany(_SQL["insert_event"], [(tenant, epoch, commit_seq, *row) for row in rows])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from interlock.domain.decide import result_of_repeat
 from interlock.domain.job import Rejected
 from interlock.domain.lifecycle import Status
 from interlock.domain.progress import Report, Step, StepRow
 from interlock.errors import Error, NotFound
+from interlock.storage.dialect import reader
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import events, history
 from interlock.storage.sqlite.connection import Connection
@@ -82,5 +83,4 @@ def _fault(
     return answer
 
 
-def _step(row: tuple[Any, ...]) -> StepRow:
-    return StepRow._make((*row[:-1], bool(row[-1])))
+_step: Final = reader(StepRow)
