@@ -19,6 +19,11 @@ PAGES_OF_A_BUNDLE: Final = 100
 OURS: Final = re.compile(
     r'<script src="/static/[^>]*></script>|<link rel="stylesheet"[^>]*>|<nav aria-label="Pages">.*?</nav>', re.DOTALL
 )
+# What the Markdown of an approval request may be made of.
+MARKDOWN: Final = frozenset(
+    {"em", "strong", "s", "code", "code class", "pre", "p", "br", "hr", "blockquote", "ul", "ol", "ol start", "li"}
+    | {"table", "thead", "tbody", "tr", "th", "td", "h3", "h4", "h5", "h6"}
+)
 # Hidden content still runs and fetches, and painting it would cost the most.
 UNPAINTED: Final = '<!doctype html><link rel="icon" href="/static/icon.svg"><body hidden>'
 
@@ -29,7 +34,7 @@ _LOOK: Final = """(doc, texts) => {
   const walker = doc.createTreeWalker(doc);
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
     if (node.nodeType === Node.TEXT_NODE) {
-      if (!node.parentElement?.closest('.prompt, a[href^="/approvals/"]')) parts.push(node.data);
+      if (!node.parentElement?.closest('.prompt, a[href^="/approvals/"], a[href^="/approvals/"] + .faint')) parts.push(node.data);
     }
     else if (node.nodeType === Node.COMMENT_NODE) madeOf.add("a comment");
     else if (node.nodeType === Node.ELEMENT_NODE) {
@@ -169,7 +174,7 @@ def usual() -> set[str]:
         for name in ("aria-describedby", "aria-invalid", "data-initial")
     }
     by_script = {"button aria-disabled", "button disabled"}
-    return shape.made_of | described | by_script | {"main data-live", "body hidden"}
+    return shape.made_of | described | by_script | MARKDOWN | {"main data-live", "body hidden"}
 
 
 def is_inert(seen: Seen, what: str) -> None:
