@@ -207,12 +207,14 @@ def promtool() -> None:
 
 
 def containers() -> None:
-    """Have what builds and runs the image without a daemon; where we may not install it, the test says so."""
+    """Have what builds and runs the image and checks the units; where we may not install it, the tests say so."""
     tools = [name for name in ("buildah", "podman", "runc", "mmdebstrap") if shutil.which(name) is None]
+    if shutil.which("systemd-analyze") is None:
+        tools.append("systemd")
     apt = shutil.which("apt-get")
     if not tools or apt is None or os.geteuid() != 0:
         return
-    say(f"installing {', '.join(tools)} for the test of the image (Debian's packages)")
+    say(f"installing {', '.join(tools)} for the tests of the image and the units (Debian's packages)")
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
     call([apt, "update", "-qq"], env=quiet)
     call([apt, "install", "-y", "-qq", "--no-install-recommends", *tools, "iproute2"], env=quiet)

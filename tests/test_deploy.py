@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from configparser import ConfigParser
@@ -16,6 +18,7 @@ import pytest
 import yaml
 
 from interlock.config import Settings
+from tests.support.scratch import LONG
 
 ROOT = Path(__file__).resolve().parent.parent
 MANIFESTS = sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
@@ -97,3 +100,17 @@ def test_a_unit_stops_later_than_the_program_it_runs(path: Path) -> None:
     grace = re.search(r"--grace (\d+)", service["execstart"])
     assert int(service["timeoutstopsec"]) > int(grace[1] if grace else 30)
     assert service["dynamicuser"] == "yes"
+
+
+if os.environ.get(LONG):  # needs Debian's package systemd
+
+    def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+        tool = shutil.which("systemd-analyze")
+        assert tool, "no systemd-analyze: run dev.py prove as root on Debian, which installs it"
+        program = str(Path(sys.executable).with_name("interlock"))
+        copies = []
+        for path in UNITS:
+            copies.append(tmp_path / path.name)
+            copies[-1].write_text(path.read_text().replace("/opt/interlock/bin/interlock", program))
+        done = subprocess.run([tool, "verify", *map(str, copies)], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
