@@ -8,11 +8,14 @@ from playwright.async_api import Browser, Page
 
 from interlock.dashboard.app import pages
 from interlock.domain.approval import ApprovalStatus, RequestApproval
+from interlock.domain.decide import CompleteJob
 from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import local
 from interlock.wire import JobRequest
+from interlock.wire.budgets import BudgetRequest
+from interlock.wire.channels import ChannelRequest
 from tests.dashboard.conftest import Board, follow, patient
 from tests.dashboard.scene import Scene
 
@@ -256,6 +259,24 @@ async def test_a_channel_is_set_tested_and_deleted(board: Board, stage: Scene, p
     await row.get_by_text("Delete…").click()
     await follow(row.get_by_role("button", name="Delete channel"))
     assert [one.name for one in await board.engine.channels.page(local(stage.tenant))] == ["ops"]
+
+
+async def test_a_delivery_of_a_channel_leads_to_no_subscription(board: Board, stage: Scene, page: Page) -> None:
+    engine, who = board.engine, local(stage.tenant)
+    await engine.channels.set(who, "all", ChannelRequest(kind="slack", url="https://hooks.example/y"))
+    await engine.budgets.set(who, "small", BudgetRequest(amount={"usd": 1}))
+    await engine.jobs.enqueue(who, JobRequest(type="costly", budgets=["small"]))
+    (job,) = await engine.leases.claim(stage.tenant, ClaimFilter("w", types=frozenset({"costly"})))
+    await engine.leases.complete(stage.tenant, CompleteJob(job.id, job.fence, "w", usage='{"usd": 1}'))
+    assert await engine.spent_budgets.announce() == 1
+    channels = [one.channel for one in await engine.store.outbox.due_channels(100) if one.tenant == stage.tenant]
+    await engine.store.outbox.take(
+        stage.tenant, [(one, 9) for one in channels], lease_seconds=60, fresh_secret="whsec_eA=="
+    )
+    await page.goto(f"{board.url}/webhooks/deliveries")
+    row = page.locator("tr", has_text="budget.spent")
+    assert "notification channel" in await row.inner_text()
+    assert await row.get_by_role("link").count() == 0
 
 
 async def test_a_limit_is_held_and_released(board: Board, stage: Scene, page: Page) -> None:

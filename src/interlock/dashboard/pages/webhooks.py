@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from interlock import wire
 from interlock.dashboard.http import DAY, PageRequest, PageResponse, Pages, View, one_of, redirect, show
-from interlock.domain.webhook import EVENTS, DeliveryFilter, DeliveryStatus, Mode, Subscription
+from interlock.domain.webhook import EVENTS, Delivery, DeliveryFilter, DeliveryStatus, Mode, Subscription
+from interlock.errors import NotFound
 from interlock.wire import subscription_request
 
 pages = Pages()
@@ -113,11 +116,21 @@ async def _deliveries(request: PageRequest, subscription: Subscription | None, *
         subscription=subscription,
         list_path="/webhooks/deliveries" if subscription is None else f"/webhooks/{subscription.id}",
         deliveries=listed,
+        subscriptions=set() if subscription else await _with_a_page(request, listed),
         paging=paging,
         wanted=wanted,
         choices=list(DeliveryStatus),
         secret=secret,
     )
+
+
+async def _with_a_page(request: PageRequest, deliveries: Sequence[Delivery]) -> set[str]:
+    """Return the subscriptions of these deliveries, without those of notification channels."""
+    found = set[str]()
+    for id in {one.subscription_id for one in deliveries} - {None}:
+        with suppress(NotFound):
+            found.add((await request.client.subscriptions.get(str(id))).id)
+    return found
 
 
 async def _context(request: PageRequest) -> dict[str, Any]:
