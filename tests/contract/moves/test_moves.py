@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 
 import asyncpg
+import msgspec
 import pytest
 
+from interlock.domain.approval import ApprovalFilter
+from interlock.domain.budget import OnExceed, Per
 from interlock.domain.effect import BeginEffect, EffectState, SettleEffect
-from interlock.domain.job import Enqueued, Filter
+from interlock.domain.job import Enqueued, Filter, HeartbeatReply
 from interlock.domain.message import AwaitMessage, Publish, Published, SendMessage, Sent
+from interlock.domain.principal import Principal
 from interlock.domain.progress import SMALLEST_ID, FeedPosition
 from interlock.domain.registry import Agent, JobType
 from interlock.domain.stream import Append, NewChunk
 from interlock.domain.token import NewToken
 from interlock.domain.worker_presence import WorkerSeen
+from interlock.engine.engine import Engine
 from interlock.errors import Conflict, Forbidden, Invalid, NotFound, TenantMoved, Unavailable
 from interlock.storage.contract import Terms
 from interlock.storage.postgres.store import PostgresStore
@@ -25,6 +31,8 @@ from interlock.storage.shards.sharded_store import ShardedStore
 from interlock.storage.shards.tenant_copy import CopyDiffers
 from interlock.storage.shards.tenant_move import Moved, Mover
 from interlock.wire import new_id
+from interlock.wire.budgets import BudgetRequest
+from interlock.wire.schedule import ScheduleRequest
 from tests.contract.approvals import command, decided, waiting
 from tests.contract.artifacts import file, listed, show
 from tests.contract.builders import OPERATOR, TenantQueue, ask, complete, fail, heartbeat, new_job, release
@@ -361,6 +369,56 @@ async def test_a_tenant_has_one_mover_at_a_time(queue: TenantQueue, owners: dict
     assert [isinstance(one, Moved) for one in outcomes].count(True) >= 1
     assert all(isinstance(one, (Moved, Conflict)) for one in outcomes), outcomes
     assert await home_of(queue) == "b"
+
+
+async def test_schedules_and_budgets_move_and_go_on(queue: TenantQueue, owners: dict[str, str]) -> None:
+    store, tenant, who = (
+        queue.store,
+        queue.tenant,
+        Principal(queue.tenant, "user:ada", frozenset({"produce", "operate"})),
+    )
+    engine = Engine(store)
+    every = msgspec.convert({"job": {"type": "report"}, "every_seconds": 60, "catch_up": "all"}, ScheduleRequest)
+    for name in ("runs", "paused"):
+        await engine.schedules.set(who, name, every)
+    await engine.schedules.pause(who, "paused")
+    queue.clock.now = queue.after(60)
+    assert await engine.schedules.fire_due() == 1
+    await engine.budgets.set(who, "team", BudgetRequest(amount={"usd": 10.0}, per=Per.MONTH, on_exceed=OnExceed.ASK))
+    named = json.dumps([{"name": "budget:team", "key": None, "cost": {"usd": 3.0}}])
+    terms = Terms((await store.registry.read(tenant)).version)
+    root, *jobs = [new_job(type="work", limits=named, budget='{"usd": 20}' if i == 0 else None) for i in range(4)]
+    await store.enqueue(tenant, [root, *jobs], terms=terms)
+    first, held = await queue.claim(limit=2, types=frozenset({"work"}), lease_seconds=600)
+    await queue.do(complete(first, usage='{"usd": 8}'))
+    await queue.heartbeat(heartbeat(held, usage='{"usd": 3.5}'))
+    budget = await engine.budgets.get(tenant, "team")
+    assert (budget.spent, budget.reserved, budget.waiting) == ({"usd": 8.5}, {"usd": 3.0}, 2)
+    tree = await engine.budgets.of_job(tenant, root.id)
+    schedules = await engine.schedules.page(tenant)
+    queue.clock.now = queue.after(125)  # two ticks are due on the way
+    await move(owners, queue, "b")
+
+    assert await engine.schedules.page(tenant) == schedules
+    assert await engine.budgets.of_job(tenant, root.id) == tree
+    assert await engine.budgets.get(tenant, "team") == budget
+    assert await engine.schedules.fire_due() == 2
+    assert await engine.schedules.fire_due() == 0
+    await engine.schedules.resume(who, "paused")
+    assert await engine.schedules.fire_due() == 3
+    reports = await store.find(tenant, Filter(type="report"))
+    assert len(reports) == len({job.idempotency_key for job in reports}) == 6
+    (reply,) = await queue.heartbeat(heartbeat(held, usage='{"usd": 3.75}'))
+    assert isinstance(reply, HeartbeatReply)
+    assert reply.budget_exceeded
+    await queue.do(complete(held, usage='{"usd": 4}'))
+    assert (await engine.budgets.get(tenant, "team")).spent == {"usd": 12.0}
+    assert await queue.claim(types=frozenset({"work"})) == []
+    await engine.spent_budgets.act()
+    (asked,) = await store.approvals.find(tenant, ApprovalFilter())
+    assert asked.opened_by == "system:budgets"
+    await engine.budgets.raise_by(who, "team", {"usd": 5.0})
+    assert len(await queue.claim(limit=5, types=frozenset({"work"}))) == 1
 
 
 async def _fed(queue: TenantQueue, after: FeedPosition, messages: list[str]) -> bool:
