@@ -7,6 +7,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
@@ -25,7 +26,9 @@ from tests.process.actions import TENANT
 from tests.process.conftest import FAST, Checker
 from tests.process.test_kills import orphans_gone
 from tests.support.forms import chance
-from tests.support.workers import Failed, Member, Place, failed, members
+from tests.support.postgres import PostgresServer
+from tests.support.stores import APP_LOGIN, TEMPLATE, make_template
+from tests.support.workers import Failed, Member, Place, failed, members, until
 
 ROUNDS: Final = 3 if FAST else 10
 PROCESSES: Final = 3 if FAST else 8
@@ -137,3 +140,37 @@ async def test_with_skip_one_job_at_a_time_survives_the_kills(checker: Checker) 
         pass
     (job,) = await checker.store.find(TENANT, Filter())
     assert (await engine.schedules.get(TENANT, "s")).last_job_id == job.id
+
+
+async def test_a_database_that_is_down_over_ticks_loses_none_and_repeats_none() -> None:
+    with PostgresServer() as server:
+        await make_template(server)
+        place = Place("postgres", server.dsn(TEMPLATE, user=APP_LOGIN))
+        store = await place.open()
+        checker, engine = Checker(place, store, server.dsn(TEMPLATE)), Engine(store)
+        try:
+            now = await store.now()
+            (made, *_) = [await set_due(store, f"s{n}", Overlap.ALLOW, now) for n in range(SCHEDULES)]
+
+            async def has_begun() -> bool:
+                return bool(await store.find(TENANT, Filter()))
+
+            async def is_done() -> bool:
+                with suppress(Unavailable):
+                    kept = [await engine.schedules.get(TENANT, f"s{n}") for n in range(SCHEDULES)]
+                    return all(one.last_at is not None and one.last_at >= now - EVERY * SECOND for one in kept)
+                return False
+
+            engine.maintenance.start()
+            await until(has_begun, "a tick has a job")
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.start)
+            await until(is_done, "all ticks are fired")
+            found = await ticks_of(checker)
+            assert len(found) == len({*found})
+            expected = [when(tick) for tick in made.timing.latest(made.starts_at or 0, now, 1000)]
+            for n in range(SCHEDULES):
+                assert sorted(tick for name, tick in found if name == f"s{n}" and tick <= when(now)) == expected
+        finally:
+            await engine.maintenance.stop()
+            await store.close()
