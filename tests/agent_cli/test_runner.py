@@ -481,6 +481,14 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def shown_environment(pid: int) -> bytes:
+    """What another process of the same user, or root, can read of the environment of a process."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except PermissionError:
+        return b""
+
+
 @pytest.mark.parametrize("also_supervisor", [False, True])
 def test_the_tree_ends_when_the_worker_is_killed_and_the_next_run_resumes(
     tmp_path: Path, also_supervisor: bool
@@ -488,7 +496,7 @@ def test_the_tree_ends_when_the_worker_is_killed_and_the_next_run_resumes(
     """A real worker process on SQLite; its supervisor, if killed too, leaves processes that the next run ends."""
     database, directory = f"sqlite:///{tmp_path}/jobs.db", tmp_path / "jobs"
     interlock = [sys.executable, "-m", "interlock"]
-    environment = {**os.environ, "INTERLOCK_DATABASE": database}
+    environment = {**os.environ, "INTERLOCK_DATABASE": database, "OTHER_KEY": "secret-of-the-worker"}
     enqueue = [*interlock, "jobs", "add", "agent", '"wait"', "--json"]
     subprocess.run([*interlock, "migrate"], env=environment, check=True, capture_output=True)
     made = subprocess.run(enqueue, env=environment, check=True, capture_output=True, text=True)
@@ -498,6 +506,7 @@ def test_the_tree_ends_when_the_worker_is_killed_and_the_next_run_resumes(
     worker = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
     try:
         wait_for((directory / id / "work" / "waiting").exists)
+        assert b"secret-of-the-worker" not in shown_environment(worker.pid)
         if also_supervisor:
             for pid in marked(id):
                 if "supervisor.py" in Path(f"/proc/{pid}/cmdline").read_text():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from interlock import assemble
+from interlock.agent_cli.process import PASSED_ON
 from interlock.agent_cli.runner import AgentOptions, declare
 from interlock.cli import logs
 from interlock.cli.runner import ANYWHERE, Anywhere, exit_code, loop_factory
@@ -107,6 +109,19 @@ def _environment(given: tuple[str, ...]) -> dict[str, str]:
 
 
 def _hide_environment() -> None:
-    """Keep commands of the same user from reading the environment of this process below /proc."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    """Keep commands of the same user from reading the environment of this process below /proc.
+
+    Root may read it nevertheless: so the variables move to other memory, and what is shown there is overwritten.
+    """
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    shown = ctypes.POINTER(ctypes.c_void_p).in_dll(libc, "environ")
+    places = list(itertools.takewhile(bool, (shown[n] for n in itertools.count())))
+    entries = [(place, ctypes.string_at(place)) for place in places]
+    for name, value in os.environb.items():
+        os.putenv(name, value)
+    for place, entry in entries:
+        if entry.partition(b"=")[0].decode(errors="replace") not in PASSED_ON:
+            ctypes.memset(place, 0, len(entry))
