@@ -25,15 +25,19 @@ class Order(BaseModel):
 @jobs.task(max_attempts=5)
 async def refund(ctx: interlock.Context, order: Order) -> str:
     """Refund an order; amounts above 100 need an approval."""
-    log = ctx.stream("log")
-    log.write(f"checking order {order.number}\n")
+    await ctx.step("check", check, order)
     if order.amount > 100:
         decision = await ctx.approve(f"Refund {order.amount:.2f} for order {order.number}?", on_deny="resume")
         if decision.denied:
             return "denied"
     receipt = await ctx.step("pay", pay, ctx.id, order)
-    log.write(f"paid: {receipt}\n")
+    ctx.stream("log").write(f"paid: {receipt}\n")
     return receipt
+
+
+async def check(order: Order) -> None:
+    """Check the order. A step writes to a stream once; the task runs again after the approval."""
+    interlock.current().stream("log").write(f"checking order {order.number}\n")
 
 
 async def pay(key: str, order: Order) -> str:
