@@ -568,7 +568,7 @@ class Limits(Group):
     ) -> Limit:
         """Create or update a limit: concurrency, the amount of each unit in each period `per`, or both.
 
-        With `keyed`, each key that jobs name has its own room; with `fair`, keys are served in turn, by their weights.
+        With `keyed`, each key that jobs name has its own room; with `fair`, keys share it by their weights.
         """
         request = limit_request(
             concurrency=concurrency, rate=rate, per=per, burst=burst, keyed=keyed, fair=fair, weights=weights

@@ -521,7 +521,7 @@ class Limit:
     """A limit and its state; with keys, `used` and `waiting` are sums, and `available` is empty.
 
     `rate` has the amount of each unit in each period `per`, `burst` the largest amount at one time.
-    With `fair`, keys are served in turn, by their `weights`; 1 for a key without one.
+    With `fair`, keys are served by their `weights`, one after another; 1 for a key without one.
     """
 
     name: str
