@@ -83,6 +83,16 @@ def test_a_failed_job_is_acknowledged(cli: CLI) -> None:
     assert badly not in cli("jobs", "list", "--attention").stdout
 
 
+def test_failed_jobs_are_acknowledged_together(cli: CLI) -> None:
+    ids = [ended(cli, well=False) for _ in range(3)]
+    assert cli("jobs", "acknowledge", *ids[:2], "--yes", "--comment", "known").stdout == "2 of 2 done\n"
+    assert cli("jobs", "acknowledge", "--status", "failed", "--dry-run").stdout == "1 matched\n"
+    assert "acknowledge 1 job" in cli("jobs", "acknowledge", "--status", "failed").stderr
+    assert cli("jobs", "acknowledge").returncode == 4
+    assert cli("jobs", "acknowledge", "--status", "failed", "--yes").stdout == "1 of 1 done\n"
+    assert cli("jobs", "list", "--attention").stdout.count("failed") == 0
+
+
 def test_a_job_is_shown_with_its_steps_and_newest_events(cli: CLI) -> None:
     async def live() -> str:
         async with assemble.open_engine(cli.database) as engine:

@@ -82,6 +82,15 @@ async def test_versions_have_no_gap_and_end_at_the_state_of_the_job(queue: Tenan
         assert after.at >= before.at
 
 
+async def test_history_is_read_in_parts(queue: TenantQueue) -> None:
+    id = await eventful(queue)
+    rows = await queue.history(id)
+    assert await queue.store.history(queue.tenant, id, after=3, limit=2) == rows[3:5]
+    assert await queue.store.history(queue.tenant, id, after=10) == rows[10:]
+    assert await queue.store.history(queue.tenant, id, after=len(rows), limit=1) == []
+    assert await queue.store.history("another", id, limit=5) == []
+
+
 async def test_every_row_is_an_edge_of_the_table(queue: TenantQueue) -> None:
     for row in await queue.history(await eventful(queue)):
         assert row.verb in EDGES[row.from_status, row.to_status]

@@ -52,9 +52,9 @@ class Scene:
             "artifact_id": self.artifact,
             "approval_id": self.approval,
             "type": "import-feed",
-            "kind": "line",
             "id": {"tokens": self.token, "agents": "solo"}.get(path.split("/")[1], self.subscription),
             "name": self._named(path),
+            "kind": "steps" if "records" in path else "line",
             "delivery_id": new_id(),
         }
         for name, value in named.items():

@@ -42,6 +42,12 @@ Deploy to [staging](https://staging.example/x "over the top") or [run me](javasc
         ("# Plan #\n\n- one\n- two", "Plan", "<ul>\n<li>one</li>\n<li>two</li>\n</ul>\n"),
         ("Delete rows?\n- a", "Delete rows?", "<ul>\n<li>a</li>\n</ul>\n"),
         ("Plan\n====\ntext", "Plan", "<p>text</p>\n"),
+        (
+            "Plan\n\n|a|b|c|\n|-|:-:|-:|\n|1|2|3|",
+            "Plan",
+            '<table>\n<thead>\n<tr>\n<th>a</th>\n<th class="is-center">b</th>\n<th class="is-right">c</th>\n</tr>\n</thead>\n'
+            '<tbody>\n<tr>\n<td>1</td>\n<td class="is-center">2</td>\n<td class="is-right">3</td>\n</tr>\n</tbody>\n</table>\n',
+        ),
         ("```\nrm -r *\n```", "Request", "<pre><code>rm -r *\n</code></pre>\n"),
         ("a_b_c < d & \u202ee", "a_b_c &lt; d &amp; \\u202ee", None),
         ("[x](data:text/html,1) [y](//z) [z](ftp://z)", "[x](data:text/html,1) [y](//z) [z](ftp://z)", None),

@@ -100,13 +100,16 @@ async def test_the_waiting_jobs_of_one_key_are_listed(board: Board, tenant: str,
 
 async def test_a_schedule_shows_its_next_ticks_and_last_jobs(board: Board, tenant: str, chromium: Browser) -> None:
     who, engine = local(tenant), board.engine
-    await engine.schedules.set(who, "nightly", ScheduleRequest(cron="0 3 * * *", job=JobRequest(type="report")))
+    nightly = ScheduleRequest(cron="0 3 * * *", timezone="Asia/Tokyo", job=JobRequest(type="report"))
+    await engine.schedules.set(who, "nightly", nightly)
     await engine.jobs.enqueue(who, JobRequest(type="report"))
     made = await engine.schedules.run(who, "nightly")
     page = await opened(board, chromium, "/schedules", java_script_enabled=False)
     await follow(page.get_by_role("link", name="nightly"))
     assert await page.locator("#ticks-part li").count() == 5
-    assert "03:00:00 UTC" in await page.locator("#ticks-part li").first.inner_text()
+    first = await page.locator("#ticks-part li").first.inner_text()
+    assert "03:00:00 Asia/Tokyo" in first
+    assert "18:00:00 UTC" in first
     assert [await one.get_attribute("id") for one in await page.locator("#jobs-part li").all()] == [
         f"job-{made.job.id}"
     ]

@@ -12,7 +12,7 @@ from playwright.async_api import Browser, Page, expect
 
 from interlock.client.local import LocalClient
 from interlock.dashboard.pages import job as job_page
-from interlock.dashboard.waterfall import AXIS, MAX_SPANS, Waterfall, waterfall
+from interlock.dashboard.waterfall import AXIS, MAX_TRANSITIONS, Waterfall, waterfall
 from interlock.domain.approval import Decision, RequestApproval
 from interlock.domain.decide import CompleteJob, FailJob, ReleaseJob
 from interlock.domain.job import Filter, Job
@@ -150,16 +150,20 @@ async def test_an_open_wait_is_named_by_its_reason(story: Story) -> None:
 async def test_a_job_with_many_runs_shows_the_last_ones(story: Story, chromium: Browser) -> None:
     id = await story.begin()
     story.later(60)
-    for _ in range(MAX_SPANS // 2):
+    for _ in range(MAX_TRANSITIONS // 2):
         await story.run()
         await story.release(delay_seconds=1.0)
         story.later(1)
     found = await story.waterfall(id)
-    assert sum(len(attempt.spans) for attempt in found.attempts) == MAX_SPANS
-    assert found.hidden == 2
+    spans = [span for attempt in found.attempts for span in attempt.spans]
+    assert [span.kind for span in spans] == ["run", "sleep"] * (MAX_TRANSITIONS // 2) + ["queue"]
+    assert (found.hidden, spans[0].bar.x, spans[0].link) == (1, 0, "#history-2")
     page = await (await patient(chromium)).new_page()
     await page.goto(f"{story.board.url}/jobs/{id}")
-    await expect(page.locator("#waterfall-part")).to_contain_text("2 earlier runs and waits are not displayed")
+    await expect(page.locator("#waterfall-part")).to_contain_text("of the first transition are not displayed")
+    await follow(page.locator("#waterfall-part").get_by_role("link", name="Run").first)
+    assert page.url.endswith(f"/jobs/{id}/records/transitions?after=1#history-2")
+    await expect(page.locator("#history-2")).to_contain_text("claim")
 
 
 async def test_the_page_of_a_job_tells_its_story(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from playwright.async_api import Browser, Page, expect
 
-from interlock.domain.decide import CompleteJob
+from interlock.domain.decide import CompleteJob, FailJob
 from interlock.domain.job import Filter
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import local
@@ -137,3 +137,31 @@ async def test_a_type_without_a_schema_takes_json(board: Board, tenant: str, pag
     await follow(page.get_by_role("button", name="Enqueue"))
     (listed,) = await board.engine.queries.jobs(tenant, Filter())
     assert (await board.engine.queries.job(tenant, listed.id)).payload == "[1.50]"
+
+
+async def test_failures_are_counted_and_acknowledged_together(board: Board, tenant: str, page: Page) -> None:
+    who, engine = local(tenant), board.engine
+    ids = []
+    for n in range(3):
+        await engine.jobs.enqueue(who, JobRequest(type="t"))
+        (job,) = await engine.leases.claim(tenant, ClaimFilter("w", frozenset({"t"})))
+        error = json.dumps({"message": f"no {n}"})
+        await engine.leases.fail(tenant, FailJob(job.id, job.fence, "w", error, retryable=False))
+        ids.append(job.id)
+    await engine.jobs.enqueue(who, JobRequest(type="nobody"))
+    views = page.get_by_role("navigation", name="Views")
+    await page.goto(f"{board.url}/jobs")
+    assert [one.split() for one in (await views.inner_text()).splitlines() if one] == [
+        ["All"], ["Needs", "attention", "4"], ["Unacknowledged", "failures", "3"], ["Without", "a", "worker", "1"],
+    ]  # fmt: skip
+    await follow(views.get_by_role("link", name="Unacknowledged failures"))
+    await page.locator(f"#job-{ids[0]}").get_by_role("checkbox").check()
+    await follow(page.get_by_role("button", name="Acknowledge…"))
+    await page.get_by_label("Comment").fill("known")
+    await follow(page.get_by_role("button", name="Acknowledge 1 job"))
+    await expect(page.locator(".notice")).to_have_text("Acknowledged 1 job.")
+    assert await shown(page) == ids[:0:-1]
+    assert (await engine.queries.history(tenant, ids[0]))[-1].reason == "known"
+    await follow(page.get_by_role("link", name="Acknowledge all failures…"))
+    await follow(page.get_by_role("button", name="Acknowledge 2 jobs"))
+    assert [(await engine.queries.job(tenant, id)).acknowledged_at is not None for id in ids] == [True] * 3

@@ -14,7 +14,7 @@ from tests.support.forms import IS_LONG
 STRIDE = 1 if IS_LONG else 4  # in the short form, one page of so many gets each value
 NAMES = (
     "status", "type", "agent", "tag", "worker", "parent", "stale_seconds", "created_after", "created_before", "before", "back",
-    "after", "kind", "id", "events_after", "verify", "jobs", "action", "scope", "notice", "n", "next", "token", "reason",
+    "after", "kind", "id", "verify", "jobs", "action", "scope", "notice", "n", "next", "token", "reason",
     "priority", "from", "key", "decision", "comment", "digest", "data", "url", "event", "types", "role", "worker_id",
     "expires_in_days", "filter", "description", "job", "actor", "from_seq", "last", "verified", "max_concurrency", "strict",
     "group_id", "min_interval_seconds", "capabilities", "repositories", "force", "cascade", "more", "revoke_reason",

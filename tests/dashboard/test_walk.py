@@ -18,7 +18,7 @@ from tests.dashboard.scene import Scene
 
 # A page that is not here fails the walk; what is downloaded, or leads to the identity provider, is not looked at.
 LOOKED_AT = {
-    "/", "/jobs", "/jobs/bulk", "/jobs/new", "/jobs/{job_id}", "/jobs/{job_id}/streams/{name}", "/approvals", "/approvals/{approval_id}", "/approve", "/approve/decided", "/queues", "/schedules", "/schedules/{name}", "/limits", "/limits/{name}", "/budgets", "/budgets/{name}", "/channels", "/agents",
+    "/", "/jobs", "/jobs/bulk", "/jobs/new", "/jobs/{job_id}", "/jobs/{job_id}/streams/{name}", "/jobs/{job_id}/records/{kind}", "/approvals", "/approvals/{approval_id}", "/approve", "/approve/decided", "/queues", "/schedules", "/schedules/{name}", "/limits", "/limits/{name}", "/budgets", "/budgets/{name}", "/channels", "/agents",
     "/workers", "/webhooks", "/webhooks/deliveries", "/webhooks/{id}", "/tokens", "/audit", "/audit/verify", "/audit/head",
     "/audit/log", "/sign-in",
 }  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from interlock.config import load
-from interlock.domain.decide import CompleteJob
+from interlock.domain.decide import CompleteJob, FailJob
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.operations import CHECKPOINT, Action, Bulk, Needs
@@ -23,6 +23,7 @@ from interlock.errors import (
     IdempotencyKeyReuse,
     Invalid,
     Malformed,
+    NotFailed,
     NotFound,
     NotTerminal,
     UnknownType,
@@ -135,6 +136,29 @@ async def test_a_repeated_bulk_redrive_redrives_nothing_twice(engine_: Engine, w
     assert (second.matched, second.done, second.more) == (2, 2, False)
     assert await engine_.operations.bulk(who, Action.REDRIVE, filter=filter) == Bulk(0, 0, False)
     assert sorted(str(job.redrive_of) for job in await jobs(engine_, who, type="t") if job.redrive_of) == sorted(ids)
+
+
+async def test_failures_are_acknowledged_once_and_others_rejected(
+    store: Store, engine_: Engine, who: Principal
+) -> None:
+    failed = []
+    for _ in range(3):
+        job = await running(store, engine_, who)
+        await engine_.leases.fail(who.tenant, FailJob(job.id, job.fence, "w", '{"message": "no"}', retryable=False))
+        failed.append(job.id)
+    await engine_.operations.redrive(who, failed[0])
+    (live,) = await add(engine_, who, type="live")
+    reported = await engine_.operations.bulk(who, Action.ACKNOWLEDGE, filter=Filter(), limit=1, reason="known")
+    assert (reported.matched, reported.done, reported.more) == (1, 1, True)
+    assert await engine_.operations.bulk(who, Action.ACKNOWLEDGE, filter=Filter()) == Bulk(
+        1, 1, False, ids=(failed[1],)
+    )
+    assert await engine_.operations.bulk(who, Action.ACKNOWLEDGE, filter=Filter()) == Bulk(0, 0, False)
+    acknowledged = [(await engine_.queries.job(who.tenant, id)).acknowledged_at is not None for id in failed]
+    assert acknowledged == [False, True, True]
+    assert (await engine_.queries.history(who.tenant, failed[2]))[-1].reason == "known"
+    named = await engine_.operations.bulk(who, Action.ACKNOWLEDGE, ids=[live, failed[0]])
+    assert (named.done, [type(error) for _, error in named.refused]) == (1, [NotFailed])
 
 
 async def test_the_next_page_begins_where_the_list_ended(engine_: Engine, who: Principal) -> None:

@@ -334,11 +334,29 @@ def raise_budget(
 
 
 @app.command
-def acknowledge(job_id: JobId, *, comment: str | None = None, common: Anywhere = ANYWHERE) -> None:
-    """Acknowledge a failed or dead-letter job, so that it no longer needs attention."""
+def acknowledge(
+    *ids: str,
+    comment: str | None = None,
+    which: Which = ANY,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    common: Anywhere = ANYWHERE,
+) -> None:
+    """Acknowledge failed or dead-letter jobs, so that they no longer need attention.
+
+    Parameters
+    ----------
+    ids
+        The jobs, by ID or its last 8 or more characters; without any, those that match the filters.
+    """
+    if len(ids) != 1 or dry_run:
+        _many(common, Action.ACKNOWLEDGE, ids, which, dry_run=dry_run, yes=yes, reason=comment)
+        return
+    if which != ANY:
+        _refuse(common, NOT_BOTH)
 
     async def command(client: Client) -> Job:
-        id = await short.job(client, job_id)
+        id = await short.job(client, ids[0])
         await client.jobs.acknowledge(id, comment=comment)
         return await client.jobs.get(id)
 

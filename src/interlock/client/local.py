@@ -301,6 +301,8 @@ class LocalOverview:
         self.count_attention = bound(engine.attention.count, who.tenant)
         self.redriven = bound(engine.queries.redriven, who.tenant)
         self.redrives = bound(engine.queries.redrives, who.tenant)
+        self.parents = bound(engine.queries.parents, who.tenant)
+        self.history = bound(engine.queries.history, who.tenant)
         self.may_send_to = bound(engine.messages.is_in_tree_of, who)
         self.mismatched = bound(engine.queries.mismatched, who.tenant)
         self.stalled_agents = bound(engine.registry.stalled_agents, who.tenant)

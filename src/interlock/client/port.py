@@ -171,7 +171,10 @@ class Jobs(Protocol):
         reason: str | None = None,
         force: bool = False,
     ) -> Bulk:
-        """Cancel or redrive many jobs. To continue with a filter, pass the `before_seq` of the last result."""
+        """Cancel, redrive or acknowledge many jobs; `reason` is the comment of an acknowledgement.
+
+        To continue with a filter, pass the `before_seq` of the last result.
+        """
         ...
 
     async def prune(self, days: float, *, limit: int = 1000, dry_run: bool = False, after_seq: int = 0) -> Pruned:

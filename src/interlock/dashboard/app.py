@@ -38,6 +38,7 @@ from interlock.dashboard.pages import (
     links,
     overview,
     queues,
+    records,
     schedules,
     session,
     tokens,
@@ -99,6 +100,8 @@ NOTICES: Final = {
     "cancel_more": "Cancelled {n} {jobs}. More jobs match the filter.",
     "redrive": "Redriven: {n} new {jobs}.",
     "redrive_more": "Redriven: {n} new {jobs}. More jobs match the filter.",
+    "acknowledge": "Acknowledged {n} {jobs}.",
+    "acknowledge_more": "Acknowledged {n} {jobs}. More jobs match the filter.",
     "signed_out": "Signed out.",
     "sessions_ended": "Sessions ended. The person can sign in again unless the identity provider rejects it.",
 }
@@ -107,9 +110,8 @@ NOTICES: Final = {
 def pages() -> list[Page]:
     """Return all pages and actions."""
     modules = (
-        overview, jobs, bulk, enqueue, job, job_actions, approvals, links, queues, schedules, limits, budgets, agents,
-        workers,
-        webhooks, tokens, channels, audit, session,
+        overview, jobs, bulk, enqueue, job, records, job_actions, approvals, links, queues, schedules, limits, budgets,
+        agents, workers, webhooks, tokens, channels, audit, session,
     )  # fmt: skip
     return [page for module in modules for page in module.pages]
 

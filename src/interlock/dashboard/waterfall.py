@@ -19,7 +19,7 @@ from interlock.domain.usage import USAGE
 
 AXIS: Final = 1000.0
 MIN_WIDTH: Final = 4.0  # of a bar, so that a short span stays visible
-MAX_SPANS: Final = 200
+MAX_TRANSITIONS: Final = 200  # the newest ones
 MAX_MARKS: Final = 100  # of one run
 OPEN_STEPS: Final = 30  # the steps of a job with more are folded
 OWN: Final = "interlock."  # prefix of the records of the SDK: waits, which are spans, and patches
@@ -82,7 +82,7 @@ class Attempt(NamedTuple):
 
 
 class Waterfall(NamedTuple):
-    """All attempts of a job; `hidden` earlier spans are left out."""
+    """The attempts of a job; `hidden` earlier transitions are left out, and the axis begins after them."""
 
     attempts: tuple[Attempt, ...]
     total: int
@@ -123,9 +123,10 @@ def waterfall(
     """Return the waterfall of a job from its records."""
     rows = [
         row for row in history if row.from_status is not row.to_status or row.verb in (Verb.EDIT, Verb.SEND_MESSAGE)
-    ]
+    ][-MAX_TRANSITIONS:]
     end = now if job.finished_at is None else job.finished_at
-    axis = _Axis(job.created_at, end)
+    hidden = rows[0].version - 1 if rows else 0
+    axis = _Axis(rows[0].at if hidden else job.created_at, end)
     by_fence: dict[int, list[StepRow]] = {}
     for step in steps:
         if step.name != USAGE and not step.name.startswith(OWN):
@@ -148,14 +149,13 @@ def waterfall(
         elif row.to_status in CLAIMABLE:
             wait = _wait(row, facts, wait, job)
             found += ((attempt, span) for span in _spans(wait, row, until, axis, None if following else why))
-    shown = found[-MAX_SPANS:]
-    numbers = sorted({number for number, _ in shown})
+    numbers = sorted({number for number, _ in found})
     return Waterfall(
-        tuple(Attempt(one, tuple(span for number, span in shown if number == one)) for one in numbers),
+        tuple(Attempt(one, tuple(span for number, span in found if number == one)) for one in numbers),
         end - job.created_at,
         sum(span.micros for _, span in found if span.kind == "run"),
-        len(found) - len(shown),
-        sum(len(span.steps) for _, span in shown),
+        hidden,
+        sum(len(span.steps) for _, span in found),
         tuple(_child(one, axis, now) for one in sorted(children, key=lambda one: one.created_at)),
     )
 
@@ -186,8 +186,8 @@ def _run(
         if row.at <= event.at <= until
     ]
     return Span(
-        "run", "Run", row.at, until, axis.bar(row.at, until), row.actor, f"#history-{row.version}",
-        f"bar-{row.version}", outcome, not outcome, tuple(inside), tuple(marks[-MAX_MARKS:]),
+        "run", "Run", row.at, until, axis.bar(row.at, until), row.actor.removeprefix("worker:"),
+        f"#history-{row.version}", f"bar-{row.version}", outcome, not outcome, tuple(inside), tuple(marks[-MAX_MARKS:]),
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ class Action(StrEnum):
 
     CANCEL = "cancel"
     REDRIVE = "redrive"
+    ACKNOWLEDGE = "acknowledge"
 
 
 class Needs(NamedTuple):

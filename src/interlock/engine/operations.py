@@ -11,16 +11,16 @@ import msgspec
 
 from interlock import wire
 from interlock.domain import policy
-from interlock.domain.decide import CancelJob, receipt_of
+from interlock.domain.decide import AcknowledgeJob, CancelJob, receipt_of
 from interlock.domain.job import Enqueued, Filter, Job, Receipt, Rejected
-from interlock.domain.lifecycle import TERMINAL, Status
+from interlock.domain.lifecycle import TERMINAL, UNRESOLVED, Status
 from interlock.domain.limits import check_copied
 from interlock.domain.operations import START, Action, Bulk, Cascade, Child, Needs, Overrides, Redrive
 from interlock.domain.principal import Principal
 from interlock.domain.registry import Registry
 from interlock.engine import schemas
 from interlock.engine.results import answered
-from interlock.errors import AlreadyFinished, Error, Invalid, NotFound, NotTerminal, UnknownType
+from interlock.errors import AlreadyFinished, Error, Invalid, NotFailed, NotFound, NotTerminal, UnknownType
 from interlock.storage.contract import RegistryChanged, Store
 from interlock.wire import Limits
 
@@ -28,8 +28,12 @@ BATCH_SIZE: Final = 1000
 MAX_PAGES: Final = 100  # of a thousand jobs each: bounds a call that finds many jobs already done
 FAMILY_BATCH_SIZE: Final = 500
 TRIES: Final = 20
-LIVE: Final = tuple(status for status in Status if status not in TERMINAL)
-ENDED: Final = tuple(status for status in Status if status in TERMINAL)
+# The statuses in which each action changes a job.
+CHANGED: Final = {
+    Action.CANCEL: tuple(status for status in Status if status not in TERMINAL),
+    Action.REDRIVE: tuple(status for status in Status if status in TERMINAL),
+    Action.ACKNOWLEDGE: tuple(status for status in Status if status in UNRESOLVED),
+}
 
 
 class Operations:
@@ -131,10 +135,11 @@ class Operations:
         reason: str | None = None,
         force: bool = False,
     ) -> Bulk:
-        """Cancel or redrive the jobs that are listed or match, newest first; a rejected job does not stop the rest.
+        """Apply an action to the jobs that are listed or match, newest first; a rejected job does not stop the rest.
 
-        Skip jobs whose cancellation is already requested or that are already redriven. So the same call can be repeated
-        and resumes where it stopped, or from `before_seq`, which avoids reading the skipped jobs again.
+        Skip jobs whose cancellation is already requested, or that are already redriven or acknowledged. So the same
+        call can be repeated and resumes where it stopped, or from `before_seq`, which avoids reading the skipped jobs
+        again.
         """
         who.need("operate")
         wire.whole(limit, "limit", 1, BATCH_SIZE)
@@ -152,6 +157,10 @@ class Operations:
         if action is Action.CANCEL:
             answers: Sequence[Receipt | Enqueued | Rejected] = await self._store.carry_out(
                 who.tenant, [CancelJob(job.id, who.actor, remark, force) for job in found]
+            )
+        elif action is Action.ACKNOWLEDGE:
+            answers = await self._store.carry_out(
+                who.tenant, [AcknowledgeJob(job.id, who.actor, remark) for job in found]
             )
         else:
             answers = await self._redrive(
@@ -239,6 +248,8 @@ class Operations:
                 refused.append((id, AlreadyFinished(id, f"it has ended as {job.status}")))
             elif action is Action.REDRIVE and job.status not in TERMINAL:
                 refused.append((id, NotTerminal(id, job.status)))
+            elif action is Action.ACKNOWLEDGE and job.status not in UNRESOLVED:
+                refused.append((id, NotFailed(id, job.status)))
             else:
                 found.append(job)
         return found, refused, None
@@ -247,7 +258,7 @@ class Operations:
         self, tenant: str, action: Action, filter: Filter, limit: int, force: bool
     ) -> tuple[list[Job], list[tuple[str, Error]], int | None]:
         """Return up to `limit` matching jobs that the action would change, and where to resume if there are more."""
-        wanted = LIVE if action is Action.CANCEL else ENDED
+        wanted = CHANGED[action]
         statuses = tuple(status for status in filter.statuses or wanted if status in wanted)
         found: list[Job] = []
         page = filter._replace(statuses=statuses, limit=BATCH_SIZE)
@@ -266,7 +277,8 @@ class Operations:
         if action is Action.CANCEL:
             return [job for job in jobs if force or job.cancel_requested_at is None]
         again = await self._store.redriven(tenant, [job.id for job in jobs])
-        return [job for job in jobs if job.id not in again]
+        seen = {job.id for job in jobs if action is Action.ACKNOWLEDGE and job.acknowledged_at is not None}
+        return [job for job in jobs if job.id not in again | seen]
 
 
 def _named_needs(needs: Needs) -> Needs:

@@ -77,9 +77,10 @@ class Queries:
     async def _found(self, tenant: str, ids: Sequence[str]) -> list[Job]:
         return [job for job in await self._store.get(tenant, ids) if job is not None] if ids else []
 
-    async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
+    async def history(self, tenant: str, job_id: str, *, after: int = 0, limit: int | None = None) -> list[HistoryRow]:
+        """List the transitions of a job with a version above `after`, oldest first; without a limit, all of them."""
         await self.job(tenant, job_id)
-        return await self._store.history(tenant, job_id)
+        return await self._store.history(tenant, job_id, after=after, limit=limit)
 
     async def queues(self, tenant: str, *, after: str = "", limit: int | None = None) -> list[QueueStats]:
         """Return the job counts of each type, by type, as of one moment; `after` and `limit` select a page."""
@@ -97,6 +98,10 @@ class Queries:
         ids = await self._store.redrives(tenant, job_id, limit=limit)
         jobs = await self._store.get(tenant, ids) if ids else []
         return [job for job in jobs if job is not None]
+
+    async def parents(self, tenant: str, job_ids: Sequence[str]) -> set[str]:
+        """Return the IDs of those jobs that have children."""
+        return await self._store.parents(tenant, job_ids) if job_ids else set()
 
     async def mismatched(self, tenant: str, *, limit: int) -> list[Job]:
         """Return jobs that cannot continue with the deployed code, newest first; they are retried until it is fixed."""

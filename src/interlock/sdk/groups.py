@@ -208,7 +208,7 @@ class Jobs(Group):
 
     async def bulk(
         self,
-        action: Literal["cancel", "redrive"],
+        action: Literal["cancel", "redrive", "acknowledge"],
         ids: Sequence[str] | None = None,
         *,
         status: Status | str | Sequence[Status | str] = (),
@@ -221,7 +221,7 @@ class Jobs(Group):
         reason: str | None = None,
         force: bool = False,
     ) -> BulkResult:
-        """Cancel or redrive many jobs, by their IDs or by a filter."""
+        """Cancel, redrive or acknowledge many jobs, by their IDs or by a filter; `reason` is the comment."""
         filter = None
         if ids is None:
             filter = Filter(

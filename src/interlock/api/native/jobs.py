@@ -185,7 +185,7 @@ async def list_history(call: RequestContext[None, Page]) -> Response:
     id = call.job_id
     at = cursor_position(call, f"history {id}")
     after = 0 if at is None else int(at[0])
-    rows = [row for row in await call.engine.queries.history(call.who.tenant, id) if row.version > after]
+    rows = await call.engine.queries.history(call.who.tenant, id, after=after, limit=call.query.limit + 1)
     some = rows[: call.query.limit]
     end = [some[-1].version if some else after]
     return page(call, f"history {id}", [history_to_dict(row) for row in some], more=len(rows) > len(some), end=[*end])

@@ -182,7 +182,7 @@ async def redrive(call: RequestContext[RedriveRequest, Nothing]) -> Response:
 
 @routes.add("POST", "/v1/jobs/bulk", roles=["operate"], body=BulkRequest, answers={200: BulkShape})
 async def bulk(call: RequestContext[BulkRequest, Nothing]) -> Response:
-    """Cancel or redrive many jobs. To continue, repeat the call."""
+    """Cancel, redrive or acknowledge many jobs. To continue, repeat the call."""
     body, tenant = call.body, call.who.tenant
     at = call.service.cursors.open(tenant, "bulk", body.cursor)
     try:

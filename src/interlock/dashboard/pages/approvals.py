@@ -92,6 +92,7 @@ async def _view(
         before=pending[at - 1] if at else None,
         after=next(iter(pending[0 if at is None else at + 1 :]), None),
         pending=len(pending),
+        has_more_pending=len(pending) >= PAGE_SIZE,
     )
 
 

@@ -1,4 +1,4 @@
-"""Cancel or redrive many jobs: a confirmation with their number, then the action on exactly those."""
+"""Cancel, redrive or acknowledge many jobs: a confirmation with their number, then the action on exactly those."""
 
 from __future__ import annotations
 
@@ -55,4 +55,4 @@ def _action(fields: Fields) -> Action:
     try:
         return Action(fields.one("action") or "")
     except ValueError:
-        raise Invalid("unknown action: expected cancel or redrive", pointer="/action") from None
+        raise Invalid(f"unknown action: expected one of {', '.join(Action)}", pointer="/action") from None

@@ -10,21 +10,22 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from interlock import wire
+from interlock.dashboard.family import family
 from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, download, show
 from interlock.dashboard.json_tree import Tree, tree
 from interlock.dashboard.newest import MAX_PAGE_SIZE, latest_progress, newest
 from interlock.dashboard.pages.budgets import units
 from interlock.dashboard.render import quantity
+from interlock.dashboard.timeline import run_durations, timeline
 from interlock.dashboard.waterfall import waterfall
 from interlock.domain import json_text
-from interlock.domain.approval import Approval, ApprovalFilter
+from interlock.domain.approval import ApprovalFilter
 from interlock.domain.budget import PREFIX, TREE, BudgetState
-from interlock.domain.job import Filter, HistoryRow, Job
-from interlock.domain.lifecycle import CLAIMABLE, TERMINAL, UNRESOLVED, Status, Verb
+from interlock.domain.job import Job
+from interlock.domain.lifecycle import CLAIMABLE, TERMINAL, UNRESOLVED, Status
 from interlock.domain.limits import demands_of
 from interlock.domain.operations import CHECKPOINT, START
-from interlock.domain.progress import EventRow, StepRow
-from interlock.domain.retry import SECOND
+from interlock.domain.progress import StepRow
 from interlock.domain.stream import Chunk, StreamInfo
 from interlock.domain.usage import USAGE, summed
 from interlock.errors import NotFound
@@ -32,16 +33,13 @@ from interlock.errors import NotFound
 pages = Pages()
 
 VALUES: Final = ("result", "payload", "checkpoint", "usage", "headers")
-MAX_CHILDREN: Final = 50
-MAX_ANCESTORS: Final = 5
-MAX_REDRIVES: Final = 10
 MAX_STREAMS: Final = 5
-MAX_MESSAGES: Final = 50
-MAX_ROWS: Final = 300  # transitions of the timeline
+MAX_MESSAGES: Final = 20
+MAX_EFFECTS: Final = 20
+MAX_TRANSITIONS: Final = 500  # the newest, for the waterfall
 LAST_CHUNKS: Final = 50  # of each stream on the page of its job
 MAX_STREAM_TEXT: Final = 8_000  # characters
 MAX_EDITED_PAYLOAD: Final = 256 * 1024
-_ORDER: Final = {"history": 0, "step": 1, "event": 2, "approval": 3}
 
 
 class Failure(NamedTuple):
@@ -51,15 +49,6 @@ class Failure(NamedTuple):
     kind: str
     details: Tree | None
     size: int
-
-
-class Family(NamedTuple):
-    """The jobs around a job; ancestors oldest first, redrives newest first."""
-
-    ancestors: Sequence[Job]
-    children: Sequence[Job]
-    original: Job | None
-    redrives: Sequence[Job]
 
 
 class StreamText(NamedTuple):
@@ -77,40 +66,31 @@ class StreamTail(NamedTuple):
     is_cut: bool
 
 
-class TimelineEntry(NamedTuple):
-    """One entry of the timeline; `row` is the record behind it."""
-
-    at: int
-    kind: str
-    row: HistoryRow | StepRow | EventRow | Approval
-    details: Any = None
-
-
 @pages.get("/jobs/{job_id}")
 async def job(request: PageRequest) -> View | PageResponse:
     """Show a job."""
     id, client = wire.job_id(request.path["job_id"]), request.client
     found = await client.jobs.get(id)
-    after = max(request.query.integer("events_after") or 0, 0)
-    why, family, may_send = await asyncio.gather(
-        client.jobs.why(id), _family(request, found), client.overview.may_send_to(id)
+    why, around, may_send = await asyncio.gather(
+        client.jobs.why(id), family(request, found), client.overview.may_send_to(id)
     )
     messages, streams, effects, budget = await asyncio.gather(
         client.jobs.messages(id), client.jobs.streams(id), client.jobs.effects(id, limit=MAX_PAGE_SIZE),
         _tree_budget(request, found),
     )  # fmt: skip
     history, steps, events, approvals, artifacts = await asyncio.gather(
-        client.jobs.history(id),
+        client.overview.history(id, after=max(found.version - MAX_TRANSITIONS, 0)),
         client.jobs.steps(id, limit=MAX_PAGE_SIZE),
-        client.jobs.events(id, after=after),
+        client.jobs.events(id),
         client.approvals.list(ApprovalFilter(job_id=id, limit=MAX_PAGE_SIZE)),
         client.artifacts.list(id, limit=MAX_PAGE_SIZE),
     )
-    log = await newest(_reads(client.jobs.events, id), events if not after else await client.jobs.events(id))
+    log = await newest(_reads(client.jobs.events, id), events)
     steps = list(await newest(_reads(client.jobs.steps, id), steps, MAX_PAGE_SIZE))
     last_messages = await newest(_reads(client.jobs.messages, id), messages, MAX_MESSAGES)
     tails = await asyncio.gather(*(_tail(request, id, one) for one in streams[:MAX_STREAMS]))
     values = [(name, tree(_text(name, found, steps))) for name in VALUES]
+    entries = timeline(history, steps, log, approvals)
     return show(
         "job.html",
         job=found,
@@ -118,21 +98,23 @@ async def job(request: PageRequest) -> View | PageResponse:
         why=why,
         log=log,
         progress=None if found.status in TERMINAL else latest_progress(log),
-        waterfall=waterfall(found, history, steps, log, approvals, why, request.now, family.children),
-        timeline=_timeline(history[-MAX_ROWS:], steps, events, approvals),
-        hidden_rows=max(len(history) - MAX_ROWS, 0),
-        durations=_run_durations(history),
-        later_events=events[-1].seq if len(events) == MAX_PAGE_SIZE else None,
+        waterfall=waterfall(found, history, steps, log, approvals, why, request.now, around.children),
+        timeline=entries,
+        anchors={entry.anchor for entry in entries},
+        durations=run_durations(history),
         failure=_failure(found),
         values=[(name, value) for name, value in values if value is not None],
         artifacts=artifacts,
-        effects=effects,
+        effects=await newest(_reads(client.jobs.effects, id), effects, MAX_EFFECTS),
+        max_effects=MAX_EFFECTS,
         limits=_limits(found),
         budget_units=[] if budget is None else units(budget),
-        family=family,
+        family=around,
+        has_more_children=any(node.is_here and node.has_more for node in around.tree),
         messages=[(one, tree(one.payload)) for one in last_messages],
         max_messages=MAX_MESSAGES,
         streams=tails,
+        more_streams=streams[MAX_STREAMS:],
         steps=list(dict.fromkeys(step.name for step in steps if step.name != USAGE)),
         pending_approval=next((one for one in approvals if one.id == found.approval_id), None),
         can=actions(request, found, may_send=may_send),
@@ -236,31 +218,6 @@ def actions(request: PageRequest, job: Job, *, may_send: bool = False) -> dict[s
     }
 
 
-async def _family(request: PageRequest, job: Job) -> Family:
-    """Return the jobs around a job; those that were deleted are left out."""
-    ancestors: list[Job] = []
-    above = job.parent_id
-    while above is not None and len(ancestors) < MAX_ANCESTORS:
-        parent = await _if_there(request, above)
-        if parent is None:
-            break
-        ancestors.append(parent)
-        above = parent.parent_id
-    children, redrives = await asyncio.gather(
-        request.client.jobs.list(Filter(parent_id=job.id, limit=MAX_CHILDREN)),
-        request.client.overview.redrives(job.id, limit=MAX_REDRIVES),
-    )
-    original = None if job.redrive_of is None else await _if_there(request, job.redrive_of)
-    return Family(ancestors[::-1], children, original, redrives)
-
-
-async def _if_there(request: PageRequest, job_id: str) -> Job | None:
-    try:
-        return await request.client.jobs.get(job_id)
-    except NotFound:
-        return None
-
-
 async def _tail(request: PageRequest, job_id: str, info: StreamInfo) -> StreamTail:
     """Return the end of a stream."""
     first = max(info.chunks - LAST_CHUNKS, 0)
@@ -307,40 +264,3 @@ def _failure(job: Job) -> Failure | None:
     return Failure(
         error["message"], str(error.get("kind") or ""), None if details is None else tree(json.dumps(details)), size
     )
-
-
-def _timeline(
-    history: Sequence[HistoryRow], steps: Iterable[StepRow], events: Iterable[EventRow], approvals: Iterable[Approval]
-) -> list[TimelineEntry]:
-    """Return all records of a job, oldest first; an approval is listed when it was requested."""
-    entries = [
-        *(
-            TimelineEntry(row.at, "history", row, _details(row))
-            for row in history
-            if row.verb is not Verb.REQUEST_APPROVAL
-        ),
-        *(TimelineEntry(step.at, "step", step, tree(step.result)) for step in steps),
-        *(TimelineEntry(event.at, "event", event, tree(event.payload)) for event in events),
-        *(TimelineEntry(one.opened_at, "approval", one) for one in approvals),
-    ]
-    return sorted(entries, key=lambda entry: (entry.at, _ORDER[entry.kind]))
-
-
-def _run_durations(history: Sequence[HistoryRow]) -> dict[int, float]:
-    """Return the seconds that each run took, by the version of the history row that ended it."""
-    durations, started = {}, 0
-    for row in history:
-        if row.to_status is Status.RUNNING and row.from_status is not Status.RUNNING:
-            started = row.at
-        elif row.from_status is Status.RUNNING and row.to_status is not Status.RUNNING:
-            durations[row.version] = (row.at - started) / SECOND
-    return durations
-
-
-def _details(row: HistoryRow) -> dict[str, str]:
-    """Return the message and kind of the error that a history row reports."""
-    metadata = json_text.loads(row.metadata) if row.metadata else None
-    error = metadata.get("error") if isinstance(metadata, dict) else None
-    if not isinstance(error, dict):
-        return {}
-    return {name: error[name] for name in ("message", "kind") if isinstance(error.get(name), str) and error[name]}

@@ -18,7 +18,7 @@ from interlock.dashboard.http import (
     show,
 )  # fmt: skip
 from interlock.dashboard.render import amount, local
-from interlock.domain.attention import Need
+from interlock.domain.attention import MAX_COUNTED, Need
 from interlock.domain.job import SEARCHED_JOBS, Filter, Job
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.registry import QueueStats
@@ -65,6 +65,7 @@ async def list_jobs(request: PageRequest, *, nothing_selected: bool = False) -> 
         newest=query.encoded(without=tuple(TRANSIENT)),
         statuses=list(Status),
         attention=query.one("attention"),
+        needs=await _needs(request),
         search=query.one("search"),
         counts=counts,
         searched_jobs=SEARCHED_JOBS,
@@ -87,6 +88,14 @@ async def _found(request: PageRequest) -> list[Job]:
         raise Invalid("“Needs attention” cannot be combined with filters", pointer="/attention")
     need = None if attention == "true" else one_of(Need, attention, "attention")
     return await request.client.overview.needing_attention(need=need, before_seq=before, limit=PAGE_SIZE + 1)
+
+
+async def _needs(request: PageRequest) -> dict[str, str]:
+    """Return how many jobs have each need, by the value of `attention`, up to a maximum."""
+    counted = request.client.overview.count_attention
+    counts = {str(need): await counted(need=need) for need in Need}
+    counts["true"] = sum(counts.values())
+    return {name: amount(count) if count < MAX_COUNTED else f"{amount(MAX_COUNTED)}+" for name, count in counts.items()}
 
 
 async def _counts(request: PageRequest, queues: Sequence[QueueStats]) -> dict[Status, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Final
 from urllib.parse import quote
 
@@ -10,6 +11,8 @@ from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, red
 from interlock.dashboard.json_tree import tree
 from interlock.dashboard.pages.overview import known_jobs
 from interlock.domain.job import Filter
+from interlock.domain.schedule import Schedule, zone
+from interlock.domain.timestamps import EPOCH
 
 pages = Pages()
 
@@ -35,15 +38,24 @@ async def schedule(request: PageRequest) -> View | PageResponse:
     client = request.client
     found = await client.schedules.get(request.path["name"])
     newest = await client.jobs.list(Filter(type=found.type, limit=MAX_JOBS_READ))
+    ticks = [] if found.paused_at else await client.schedules.preview(found.name, NEXT_TICKS)
     jobs = [one for one in newest if json.loads(one.headers or "{}").get(HEADER) == found.name]
     return show(
         "schedule.html",
         schedule=found,
         job=tree(found.job),
-        ticks=[] if found.paused_at else await client.schedules.preview(found.name, NEXT_TICKS),
+        ticks=[(at, _wall_time(at, found)) for at in ticks],
         jobs=jobs[:MAX_JOBS],
         jobs_read=MAX_JOBS_READ if len(newest) == MAX_JOBS_READ else None,
     )
+
+
+def _wall_time(at: int, schedule: Schedule) -> str:
+    """Return a tick as the clocks of the schedule's time zone show it; empty for UTC."""
+    if schedule.timezone == "UTC":
+        return ""
+    local = (EPOCH + timedelta(microseconds=at)).astimezone(zone(schedule.timezone))
+    return f"{local:%Y-%m-%d %H:%M:%S} {schedule.timezone}"
 
 
 @pages.post("/schedules/{name}/pause", roles=["operate"])

@@ -26,6 +26,10 @@ class OperationStore(Protocol):
         """Return the IDs of jobs that redrive this one, newest first."""
         ...
 
+    async def parents(self, tenant: str, job_ids: Sequence[str]) -> set[str]:
+        """Return the IDs of those jobs that have children."""
+        ...
+
     async def retrying_after(self, tenant: str, text: str, *, limit: int) -> list[str]:
         """Return the IDs of jobs in status retry whose error contains this text, newest first."""
         ...

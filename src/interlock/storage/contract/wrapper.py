@@ -44,6 +44,7 @@ class StoreWrapper:
         self.redrive = store.redrive
         self.redriven = store.redriven
         self.redrives = store.redrives
+        self.parents = store.parents
         self.retrying_after = store.retrying_after
         self.children_after = store.children_after
         self.prune = store.prune

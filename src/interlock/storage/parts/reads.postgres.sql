@@ -1,3 +1,8 @@
+-- name: history
+-- The transitions of a job after a version.
+select h.job_id, {transition} from interlock.job_history h
+where h.tenant = :tenant and h.job_id = :id and h.version > :after order by h.version limit :limit;
+
 -- name: steps
 -- The steps of each job after a number, at most :limit per job.
 select s.* from unnest(:ids::uuid[]) u(id) cross join lateral (
@@ -10,6 +15,11 @@ select * from interlock.feed(:tenant, :epoch, :commit_seq, :job_id, :seq, :limit
 -- name: feed_end
 -- The lower bound of every future commit_seq, and its epoch.
 select value, pg_snapshot_xmin(pg_current_snapshot())::text::bigint from interlock.epoch;
+
+-- name: parents
+-- Those jobs that have children.
+select u.id from unnest(:ids::uuid[]) as u(id)
+where exists (select from interlock.job j where j.tenant = :tenant and j.parent_id = u.id);
 
 -- name: retrying_after
 -- Jobs in status retry whose error contains a text, newest first.

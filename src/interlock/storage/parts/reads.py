@@ -1,4 +1,4 @@
-"""Searches, and reads of progress, job trees and prunes."""
+"""Searches, and reads of history, progress, job trees and prunes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,23 @@ from collections.abc import Sequence
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, Final
 
-from interlock.domain.job import TextSearch
+from interlock.domain.job import HistoryRow, TextSearch
 from interlock.domain.operations import Child, Prune
 from interlock.domain.progress import SMALLEST_ID, EventRow, FeedEvent, FeedPosition, StepRow
 from interlock.storage.dialect import Database, columns, reader, statements
 
-SQL: Final = statements("reads", step=columns(StepRow, "s."), event=columns(EventRow, "e."), prune=columns(Prune, "p."))
+SQL: Final = statements(
+    "reads",
+    step=columns(StepRow, "s."),
+    event=columns(EventRow, "e."),
+    prune=columns(Prune, "p."),
+    transition=", ".join(f"h.{name}" for name in HistoryRow._fields[1:]),
+)
 ALWAYS: Final = -1  # before every event
+MAX_ROWS: Final = (1 << 31) - 1
 _step: Final = reader(StepRow)
 _event: Final = reader(EventRow)
+_transition: Final = reader(HistoryRow)
 _child: Final = reader(Child)
 _LOWER: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
 
@@ -24,6 +32,11 @@ class Reads:
     """The methods of a store that only read; see the contract."""
 
     _database: Database
+
+    async def history(self, tenant: str, job_id: str, *, after: int = 0, limit: int | None = None) -> list[HistoryRow]:
+        most = MAX_ROWS if limit is None else limit
+        rows = await self._rows(tenant, "history", id=job_id, after=after, limit=most)
+        return [*map(_transition, rows)]
 
     async def steps(self, tenant: str, job_ids: Sequence[str], *, after: int = 0, limit: int) -> list[list[StepRow]]:
         found: dict[str, list[StepRow]] = defaultdict(list)
@@ -61,6 +74,9 @@ class Reads:
     async def search_text(self, tenant: str, wanted: TextSearch) -> list[str]:
         lowered = {"text": wanted.text.translate(_LOWER), "json": wanted.json.translate(_LOWER)}
         return [id for (id,) in await self._rows(tenant, "search_text", **wanted._asdict() | lowered)]
+
+    async def parents(self, tenant: str, job_ids: Sequence[str]) -> set[str]:
+        return {id for (id,) in await self._rows(tenant, "parents", ids=list(job_ids))}
 
     async def retrying_after(self, tenant: str, text: str, *, limit: int) -> list[str]:
         return [id for (id,) in await self._rows(tenant, "retrying_after", text=text, limit=limit)]

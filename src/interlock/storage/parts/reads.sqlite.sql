@@ -1,3 +1,8 @@
+-- name: history
+-- The transitions of a job after a version.
+SELECT j.id, {transition} FROM job j CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq
+WHERE j.tenant = :tenant AND j.id = :id AND h.version > :after ORDER BY h.version LIMIT :limit;
+
 -- name: steps
 -- The steps of each job after a number, at most :limit per job.
 SELECT {step} FROM json_each(:ids) i CROSS JOIN job_step s ON s.tenant = :tenant AND s.job_id = i.value
@@ -11,6 +16,11 @@ ORDER BY e.epoch, e.commit_seq, e.job_id, e.seq LIMIT :limit;
 
 -- name: feed_end
 SELECT (SELECT value FROM epoch), coalesce((SELECT last FROM event_commit_seq WHERE tenant = :tenant), 0) + 1;
+
+-- name: parents
+-- Those jobs that have children.
+SELECT i.value FROM json_each(:ids) i WHERE EXISTS (SELECT 1 FROM job_body b INDEXED BY job_parent
+  WHERE b.tenant = :tenant AND b.parent_id = i.value AND b.parent_id IS NOT NULL);
 
 -- name: retrying_after
 -- Jobs in status retry whose error contains a text, newest first.

@@ -16,7 +16,6 @@ from interlock.domain.job import (
     Filter,
     Heartbeat,
     HeartbeatReply,
-    HistoryRow,
     Job,
     LeaseState,
     NewJob,
@@ -38,7 +37,6 @@ from interlock.storage.postgres import (
     claim,
     diagnostics,
     enqueue,
-    history,
     progress,
     transition,
 )
@@ -171,9 +169,6 @@ class PostgresStore(StoreParts, DoctorVerbs, PostgresPartitions, PostgresShards,
         )  # fmt: skip
         found = {job.seq: job for job in map(job_of, rows)}
         return [found[seq] for seq in sorted(found, reverse=True)[: f.limit]]
-
-    async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
-        return await self._run(lambda c: history.of_job(c, tenant, job_id))
 
     async def due_leases(self, limit: int) -> list[Due]:
         rows = await self._fetch("select tenant, job_id from interlock.due_leases(interlock.clock(), $1)", limit)

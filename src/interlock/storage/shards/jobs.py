@@ -102,8 +102,8 @@ class ShardedJobs(Routing):
         pages = await self.each(tenant, lambda store: store.search_text(tenant, wanted))
         return sorted(itertools.chain(*pages), reverse=True)[: wanted.limit]
 
-    async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
-        return await self.of_job(tenant, job_id, lambda store: store.history(tenant, job_id))
+    async def history(self, tenant: str, job_id: str, *, after: int = 0, limit: int | None = None) -> list[HistoryRow]:
+        return await self.of_job(tenant, job_id, lambda store: store.history(tenant, job_id, after=after, limit=limit))
 
     async def _enqueue_apart(
         self, tenant: str, jobs: Sequence[NewJob], whole: bool, terms: Terms

@@ -32,6 +32,9 @@ class ShardedOperations(Routing):
     async def redriven(self, tenant: str, job_ids: Sequence[str]) -> set[str]:
         return set().union(*await self.each(tenant, lambda store: store.redriven(tenant, job_ids)))
 
+    async def parents(self, tenant: str, job_ids: Sequence[str]) -> set[str]:
+        return set().union(*await self.each(tenant, lambda store: store.parents(tenant, job_ids)))
+
     async def redrives(self, tenant: str, job_id: str, *, limit: int) -> list[str]:
         return await self.of_job(tenant, job_id, lambda store: store.redrives(tenant, job_id, limit=limit))
 

@@ -19,7 +19,6 @@ from interlock.domain.job import (
     Filter,
     Heartbeat,
     HeartbeatReply,
-    HistoryRow,
     Job,
     LeaseState,
     NewJob,
@@ -39,7 +38,7 @@ from interlock.storage.migrate import lacking, migrations, pending
 from interlock.storage.parts.audit import by_seq
 from interlock.storage.parts.store import StoreParts
 from interlock.storage.sql_files import load
-from interlock.storage.sqlite import claim, enqueue, history, list_jobs, progress, prune, transition, transition_effects
+from interlock.storage.sqlite import claim, enqueue, list_jobs, progress, prune, transition, transition_effects
 from interlock.storage.sqlite.connection import (
     MEMORY,
     Connection,
@@ -195,9 +194,6 @@ class SQLiteStore(StoreParts, DoctorVerbs, SQLiteJobBlocks):
 
     async def find(self, tenant: str, filter: Filter) -> list[Job]:
         return await self.read_settled(tenant, lambda c: list_jobs.find(c, tenant, filter))
-
-    async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
-        return await self._read(lambda c: history.of_job(c, tenant, job_id))
 
     async def due_leases(self, limit: int) -> list[Due]:
         return await self._due("due_leases", limit)
