@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from interlock.domain.attention import Need
 from interlock.domain.job import Enqueued
 from interlock.domain.lifecycle import Status
 from interlock.domain.operations import Redrive
+from interlock.storage.parts import attention
 from tests.contract.builders import OPERATOR, TenantQueue, acknowledge, new_id
 from tests.contract.connections import SqlConnection, job_in
 from tests.contract.reasons import seen
@@ -47,6 +50,23 @@ async def test_a_due_job_needs_attention_while_no_present_worker_could_claim_it(
     queue.clock.advance(61)
     assert await needing(queue) == [bound, plain]
     assert await queue.store.attention.count(queue.tenant, most=10) == 2
+
+
+async def test_the_last_due_jobs_of_a_large_queue_are_listed_on_pages(
+    queue: TenantQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "MAX_SCANNED", 4)
+    ids = []
+    for n in range(6):
+        ids.append(await queue.add(type=("mail", "report")[n % 2]))
+        queue.clock.advance(1)
+    await queue.add(type="mail", delay_seconds=1000.0)
+    seqs = {id: (await queue.job(id)).seq for id in ids}
+    found, before = list[str](), None
+    while part := await needing(queue, before_seq=before, limit=2):
+        found += part
+        before = seqs[part[-1]]
+    assert found == ids[::-1]
 
 
 async def test_each_need_is_listed_by_itself(queue: TenantQueue, sql: SqlConnection) -> None:

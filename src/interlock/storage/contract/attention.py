@@ -25,7 +25,7 @@ class AttentionStore(Protocol):
     async def page(
         self, tenant: str, *, need: Need | None = None, before_seq: int | None = None, limit: int
     ) -> list[Place]:
-        """List them, newest first."""
+        """List them, newest first; of more than 10,000 due jobs of a kind, those that became due last."""
         ...
 
     async def count(self, tenant: str, *, need: Need | None = None, most: int) -> int:

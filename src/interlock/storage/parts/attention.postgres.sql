@@ -29,12 +29,14 @@ where not exists (select from interlock.queue q where q.tenant = :tenant and q.t
 select distinct w.asks from interlock.worker w where w.tenant = :tenant and (w.last_seen_at > :lately or w.name in (
   select l.worker from interlock.lease l where l.tenant = :tenant and l.expires_at > :now));
 
--- name: due_of_keys
-from interlock.ready r where r.tenant = :tenant and r.eligibility_key = any(:keys::bigint[]) and not r.blocked
-  and r.run_at <= :now and (r.deadline is null or r.deadline > :now);
-
 -- name: newest_of_keys
-select r.seq, r.job_id {due_of_keys} and r.seq < :before order by r.seq desc limit :limit;
+-- Of each key, those that became due last: a queue of a million jobs is not sorted.
+select r.seq, r.job_id from unnest(:keys::bigint[]) k(no) cross join lateral (
+  select r.seq, r.job_id from interlock.ready r where r.tenant = :tenant and r.eligibility_key = k.no and not r.blocked
+    and r.run_at <= :now and (r.deadline is null or r.deadline > :now) and r.seq < :before
+  order by r.run_at desc, r.seq desc limit :most) r
+order by r.seq desc limit :limit;
 
 -- name: some_of_keys
-select r.seq {due_of_keys} limit :limit;
+select r.seq from interlock.ready r where r.tenant = :tenant and r.eligibility_key = any(:keys::bigint[]) and not r.blocked
+  and r.run_at <= :now and (r.deadline is null or r.deadline > :now) limit :limit;

@@ -13,6 +13,7 @@ from interlock.storage.dialect import NEWEST, Database, Steps, Transaction, name
 from interlock.storage.parts.registry import settle
 
 MAX_KEYS: Final = 10_000  # eligibility keys of waiting jobs that are compared with the workers
+MAX_SCANNED: Final = 10_000  # due jobs, of which the newest are listed
 SQL: Final = statements("attention")
 
 
@@ -31,7 +32,8 @@ class Attention:
             if need is not Need.NO_WORKER:
                 found += yield from tx.rows(SQL["failures"], **facts)
             if need is not Need.FAILURE and (keys := (yield from _keys_without_worker(tx))):
-                found += yield from tx.rows(SQL["newest_of_keys"], keys=keys, **facts)
+                most = max(MAX_SCANNED // len(keys), limit)
+                found += yield from tx.rows(SQL["newest_of_keys"], keys=keys, most=most, **facts)
             return sorted((Place(seq, str(id)) for seq, id in found), reverse=True)[:limit]
 
         await settle(self._database, tenant)

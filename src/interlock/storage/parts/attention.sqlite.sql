@@ -24,13 +24,16 @@ WHERE NOT EXISTS (SELECT 1 FROM queue q WHERE q.tenant = :tenant AND q.type = e.
 SELECT DISTINCT w.asks FROM worker w WHERE w.tenant = :tenant AND (w.last_seen_at > :lately OR w.name IN (
   SELECT j.worker FROM job j INDEXED BY job_lease WHERE j.tenant = :tenant AND j.status = 'running' AND j.lease_expires_at > :now));
 
--- name: due_of_keys
-FROM json_each(:keys) i CROSS JOIN job j INDEXED BY job_ready ON j.tenant = :tenant AND j.eligibility_key = i.value
-WHERE j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0 AND j.run_at <= :now
-  AND (j.deadline IS NULL OR j.deadline > :now);
-
 -- name: newest_of_keys
-SELECT j.seq, j.id {due_of_keys} AND j.seq < :before ORDER BY j.seq DESC LIMIT :limit;
+-- Of each key, those that became due last: a queue of a million jobs is not sorted.
+SELECT j.seq, j.id FROM json_each(:keys) i CROSS JOIN job j ON j.tenant = :tenant AND j.seq IN (
+  SELECT n.seq FROM job n INDEXED BY job_ready
+  WHERE n.tenant = :tenant AND n.eligibility_key = i.value AND n.status IN ('queued', 'retry') AND n.awaiting = 0 AND n.blocked = 0
+    AND n.run_at <= :now AND (n.deadline IS NULL OR n.deadline > :now) AND n.seq < :before
+  ORDER BY n.run_at DESC, n.seq DESC LIMIT :most)
+ORDER BY j.seq DESC LIMIT :limit;
 
 -- name: some_of_keys
-SELECT j.seq {due_of_keys} LIMIT :limit;
+SELECT j.seq FROM json_each(:keys) i CROSS JOIN job j INDEXED BY job_ready ON j.tenant = :tenant AND j.eligibility_key = i.value
+WHERE j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0 AND j.run_at <= :now
+  AND (j.deadline IS NULL OR j.deadline > :now) LIMIT :limit;
