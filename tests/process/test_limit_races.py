@@ -11,6 +11,8 @@ from math import inf
 from multiprocessing.connection import Connection
 from typing import Any, Final, NamedTuple
 
+import pytest
+
 from interlock.domain import limits
 from interlock.domain.decide import CancelJob, Command, CompleteJob, RevokeLease
 from interlock.domain.job import Enqueued, NewJob
@@ -51,14 +53,14 @@ Property = Callable[[str, object], None]
 AGENTS: Final = (Agent("bot", "loose", 1), Agent("bot", "strict", 2, strict=True))
 
 
-def some_demands(dice: random.Random, *, seldom: bool) -> list[dict[str, Any]]:
+def some_demands(dice: random.Random, *, seldom: bool, keys: bool) -> list[dict[str, Any]]:
     """Some limits in any order."""
     named: list[dict[str, Any]] = [{"name": "spend", "cost": {"spend": ESTIMATE}}]
     if seldom:
         return [*named, {"name": "seldom", "cost": {}}]
     if dice.random() < 0.6:
         named.append({"name": "slots", "cost": {}})
-    if dice.random() < 0.6:
+    if keys and dice.random() < 0.6:
         named.append({"name": "customer", "key": f"c{dice.randrange(4)}", "cost": {}})
     if dice.random() < 0.6:
         named.append({"name": "tokens", "cost": {"tokens": dice.choice((1.0, 5.0, BURST / 2))}})
@@ -137,11 +139,11 @@ def overspent(charges: Sequence[Charge], rate: float, burst: float) -> list[tupl
 
 
 async def enqueue(
-    store: Store, dice: random.Random, book: dict[str, tuple[Demand, ...]], *, seldom: bool = False
+    store: Store, dice: random.Random, book: dict[str, tuple[Demand, ...]], *, keys: bool, seldom: bool = False
 ) -> None:
     jobs = []
     for _ in range(3 if seldom else JOBS):
-        text = json.dumps(some_demands(dice, seldom=seldom))
+        text = json.dumps(some_demands(dice, seldom=seldom, keys=keys))
         job = NewJob(new_id(), "work", max_attempts=50, priority=dice.randrange(3), limits=text)
         if dice.random() < 0.3:
             job = job._replace(agent_kind="bot", agent_id=dice.choice(AGENTS).id)
@@ -151,7 +153,7 @@ async def enqueue(
     assert all(isinstance(answer, Enqueued) for answer in answers)
 
 
-async def steer(store: Store, dice: random.Random, book: dict[str, tuple[Demand, ...]]) -> int:
+async def steer(store: Store, dice: random.Random, book: dict[str, tuple[Demand, ...]], *, keys: bool) -> int:
     """Lower, raise, hold, release and delete limits while jobs run; return how many were deleted.
 
     None is ever above what is checked at the end.
@@ -169,7 +171,7 @@ async def steer(store: Store, dice: random.Random, book: dict[str, tuple[Demand,
     except LimitInUse:
         return 0
     await store.limits.set(TENANT, Limit("seldom", 2), actor="user:x")
-    await enqueue(store, dice, book, seldom=True)
+    await enqueue(store, dice, book, keys=keys, seldom=True)
     return int(deleted)
 
 
@@ -185,8 +187,9 @@ async def charged(checker: Checker, ids: Sequence[str]) -> float:
     return total
 
 
+@pytest.mark.parametrize("keys", [True, False])
 async def test_killed_workers_exceed_no_limit_and_every_lease_is_settled_once(
-    checker: Checker, record_property: Property
+    checker: Checker, record_property: Property, keys: bool
 ) -> None:
     dice, book, deleted = chance(), dict[str, tuple[Demand, ...]](), 0
     for limit in LIMITS:
@@ -196,9 +199,9 @@ async def test_killed_workers_exceed_no_limit_and_every_lease_is_settled_once(
     workers = Workers(checker.place, PROCESSES)
     try:
         for _ in range(KILLS):
-            await enqueue(checker.store, dice, book)
+            await enqueue(checker.store, dice, book, keys=keys)
             await workers.at_work()
-            deleted += await steer(checker.store, dice, book)
+            deleted += await steer(checker.store, dice, book, keys=keys)
             await moment(dice, MAX_LIFE)
             workers.kill(dice.randrange(PROCESSES))
             assert await checker.store.faults(TENANT, 10) == []

@@ -173,7 +173,8 @@ class Bucket:
         }
 
     def refill(self, limit: Limit, now: int) -> None:
-        self.levels = self.available(limit, now)
+        if limit.units and (self.as_of != now or limit.budget is not None or not self.levels):
+            self.levels = self.available(limit, now)
         at = now if limit.budget is None else limit.budget.began_at(now) or 0
         self.as_of = max(at, self.as_of)
 
@@ -293,6 +294,8 @@ class Grants:
         self.now = now
         self.changed: set[Name] = set()
         self._closed: set[Name] = set()
+        self._last_demands: Sequence[Demand] | None = None
+        self._last_known: tuple[Sequence[tuple[Demand, Limit, Name]], Demand | None] = ((), None)
 
     def is_open(self, names: Iterable[Name], priority: int) -> bool:
         """Return whether a job of this priority with these buckets could be admitted now, or should be noted."""
@@ -322,22 +325,20 @@ class Grants:
         The first job that does not fit closes its bucket for later ones. If it lacks room in several, it closes the one
         that lacks it for longest. A job of a fair limit also waits for its turn, unless its bucket shows it.
         """
-        turn = next((one for one in demands if one.name in self.limits and self.limits[one.name].fair), None)
+        known, turn = self._known_of(demands)
         if turn is not None and shown_by != (turn.name, turn.key):
             return turn.name, turn.key
-        known = [(demand, self.limits[demand.name]) for demand in demands if demand.name in self.limits]
         if (lacking := self._lacking(rank, known)) is not None:
             if lacking not in self._closed:
                 self._closed.add(lacking)
                 self._note_passed(rank, lacking, known)
             return lacking
-        for demand, limit in known:
-            name = (demand.name, demand.key)
-            bucket = self._bucket(name)
-            bucket.refill(limit, self.now)
+        for demand, limit, name in known:
+            bucket = self.buckets[name]
             bucket.used += 1
             if demand is turn:
                 bucket.take_turn(limit, demand.key, demand.cost, self.now_served.get(demand.name, 0.0))
+            bucket.refill(limit, self.now)
             for unit in limit.units:
                 bucket.levels[unit] -= demand.cost.get(unit, 0.0)
             if bucket.ticket is not None and rank == bucket.ticket.rank:
@@ -374,16 +375,25 @@ class Grants:
         rooms = [(name, bucket.shows(self.limits[name[0]], self.now)) for name, bucket in found if bucket.parked]
         return [(name, max(room, least)) for name, room in rooms if room and name not in self._closed]
 
-    def _lacking(self, rank: Rank, known: Sequence[tuple[Demand, Limit]]) -> Name | None:
+    def _known_of(self, demands: Sequence[Demand]) -> tuple[Sequence[tuple[Demand, Limit, Name]], Demand | None]:
+        """Return the demands whose limits exist, and the one that decides the turn. Many jobs have the same ones."""
+        if demands is not self._last_demands:
+            known = [(one, self.limits[one.name], (one.name, one.key)) for one in demands if one.name in self.limits]
+            self._last_known = known, next((one for one, limit, _ in known if limit.fair), None)
+            self._last_demands = demands
+        return self._last_known
+
+    def _lacking(self, rank: Rank, known: Sequence[tuple[Demand, Limit, Name]]) -> Name | None:
         """Return the bucket that does not admit a job; if time is all that lacks, keep the rank of the job there."""
         last: tuple[int, Name, Bucket, Demand] | None = None
-        for demand, limit in known:
-            name = demand.name, demand.key
+        for demand, limit, name in known:
             bucket = self._bucket(name)
             full = limit.concurrency is not None and bucket.used >= limit.concurrency
             held = (bucket.held_until or 0) > self.now
             if name in self._closed or full or held or bucket.passed_by(rank, self.now):
                 return name
+            if not limit.units:
+                continue
             at = bucket.fits_at(limit, demand.cost, self.now)
             if at is None or (at > self.now and limit.budget is not None):
                 return name
@@ -396,10 +406,9 @@ class Grants:
         self.changed.add(name)
         return name
 
-    def _note_passed(self, rank: Rank, lacking: Name, known: Sequence[tuple[Demand, Limit]]) -> None:
+    def _note_passed(self, rank: Rank, lacking: Name, known: Sequence[tuple[Demand, Limit, Name]]) -> None:
         """Note a job that lacks room in one bucket in its others, where jobs of a lower rank pass it."""
-        for demand, limit in known:
-            name = demand.name, demand.key
+        for demand, limit, name in known:
             if name != lacking and limit.budget is None and self._bucket(name).note_passed(rank, demand.cost, self.now):
                 self.changed.add(name)
 
@@ -503,11 +512,16 @@ def settle(bucket: Bucket, cost: Mapping[str, float], usage: Mapping[str, Any], 
     With `before`, a budget has started anew since the lease began. The estimate was of the earlier period, so only what
     exceeds it counts.
     """
-    bucket.used = max(bucket.used - 1, 0)
+    free(bucket, 1)
     for unit, estimate in cost.items():
         if unit in usage:
             change = estimate - min(float(usage[unit]), MAX_AMOUNT)
             bucket.add(unit, min(change, 0.0) if before else change)
+
+
+def free(bucket: Bucket, places: int) -> None:
+    """Free the places of leases that have ended; their estimates stand."""
+    bucket.used = max(bucket.used - places, 0)
 
 
 def is_before(name: str, bucket: Bucket, run_started_at: int) -> bool:

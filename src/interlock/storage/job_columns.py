@@ -113,7 +113,7 @@ def _legal(found: re.Match[str]) -> str:
 
 
 _LEGAL: Final = re.compile(r"\{legal (\S+) (\w+)\}")
-_RARE_VALUES: Final = [name for name in RARE if FIELDS[name].kind is not Kind.NAMES]
+_RARE_VALUES: Final = [name for name in RARE if FIELDS[name].kind is not Kind.NAMES and name != "limits"]
 _RARE_LISTS: Final = [name for name in RARE if FIELDS[name].kind is Kind.NAMES]
 MARKS: Final = {
     # All fields of a job, in order; for a list, JSON that lists omit is null, so that it is not read.

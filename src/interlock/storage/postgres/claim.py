@@ -126,10 +126,12 @@ def _leased(tenant: str, worker: str, at: int, expires_at: int, fence: int, *arr
         "fence": fence, "lease_expires_at": expires_at, "sanitized": False, "version": 2, "releases": 0,
         "updated_at": at, "started_at": at, "run_started_at": at, "blocked": False,
     }  # fmt: skip
+    if not is_empty(rare):
+        fields["limits"] = [facts if facts is not None and facts.startswith("[{") else None for facts in rare]
     columns = _NONE | {name: repeat(value) for name, value in same.items()} | fields
     jobs = list(map(Job._make, zip(*columns.values(), strict=False)))  # zip stops at the number of IDs
     if not is_empty(rare):
         for i, facts in enumerate(rare):
-            if facts is not None:
+            if facts is not None and not facts.startswith("[{"):
                 jobs[i] = jobs[i]._replace(**_rare(facts))
     return jobs

@@ -75,7 +75,7 @@ async def claim(connection: Conn, asked: tuple[Any, ...], next_look: NextLook) -
     eligible = list(zip(keys or (), ranks or (), flows or (), strict=True))
     grants = Grants(_limits(rules), _buckets(found), now, json.loads(served or "{}"))
     looks = _Looks(connection, tenant, grants, (bound, repositories is None, affinity_keys is None))
-    admitted: list[str] = []
+    admitted: list[Candidate] = []
     read = limit
     for _ in range(MAX_LOOKS):
         eligible = [one for one in eligible if grants.is_open(names_of(one[2]), one[1])]
@@ -87,7 +87,7 @@ async def claim(connection: Conn, asked: tuple[Any, ...], next_look: NextLook) -
             if len(admitted) >= limit:
                 break
             if looks.admits(one):
-                admitted.append(one.id)
+                admitted.append(one)
         await looks.park()
         if new:
             read = limit if len(admitted) > before else min(read * 4, MOST_READ)
@@ -109,7 +109,8 @@ async def claim(connection: Conn, asked: tuple[Any, ...], next_look: NextLook) -
     if seconds is None and not lease_set:
         seconds = DEFAULT_LEASE_SECONDS
     row = await connection.fetchrow(
-        call("flow_start", 17), tenant, admitted, worker, claimants, seconds, floor, claim_id, *_columns(changed),
+        call("flow_start", 18), tenant, [one.id for one in admitted], [one.at for one in admitted], worker, claimants,
+        seconds, floor, claim_id, *_columns(changed),
         [state[0] for state in states], [state[1] for state in states], [state[2] for state in states],
         [state[4] for state in states], [bucket.parked for bucket in changed.values()],
         [bucket.wakes_at(grants.limits[name[0]], grants.now) for name, bucket in changed.items()],

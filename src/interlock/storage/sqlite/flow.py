@@ -7,6 +7,7 @@ parked job has another eligibility key, which no claim reads.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
@@ -21,6 +22,7 @@ from interlock.domain.limits import (
     Name,
     charged,
     demands_of,
+    free,
     in_turn,
     is_before,
     limits_of,
@@ -36,6 +38,7 @@ from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.eligibility_keys import EligibilityKey, EligibilityKeys, IndexRange, is_read
 
 _SQL: Final = load("interlock.storage.sqlite", "flow.sql")
+NO_USAGE: Final = (None, None, 0)  # at the end of a run, during it, and in steps
 
 
 class FlowClaim:
@@ -279,8 +282,19 @@ def settle_ended(connection: Connection, tenant: str, seqs: Sequence[int]) -> No
     rows = connection.rows(_SQL["ended"], {"tenant": tenant, "seqs": json.dumps(seqs)})
     if not rows:
         return
-    demands = [(demand, row[4], *_used(connection, tenant, row)) for row in rows for demand in demands_of(row[0])]
-    buckets = _buckets(connection, tenant, {(demand.name, demand.key) for demand, *_ in demands})
+    as_estimated = Counter(row[0] for row in rows if row[5:] == NO_USAGE)
+    demands = [
+        (demand, row[4], *_used(connection, tenant, row))
+        for row in rows
+        if row[5:] != NO_USAGE
+        for demand in demands_of(row[0])
+    ]
+    named = {(one.name, one.key) for limits in as_estimated for one in demands_of(limits)}
+    buckets = _buckets(connection, tenant, named | {(one.name, one.key) for one, *_ in demands})
+    for limits, n in as_estimated.items():
+        for one in demands_of(limits):
+            if (bucket := buckets.get((one.name, one.key))) is not None:
+                free(bucket, n)
     for demand, run_started_at, during, used in demands:
         if (bucket := buckets.get((demand.name, demand.key))) is not None:
             before = is_before(demand.name, bucket, run_started_at)
@@ -290,7 +304,7 @@ def settle_ended(connection: Connection, tenant: str, seqs: Sequence[int]) -> No
 
 def _used(connection: Connection, tenant: str, row: tuple[Any, ...]) -> tuple[dict[str, float], dict[str, float]]:
     """Return what an ended run has been charged for, and what it reported; a lost run reports nothing more."""
-    _, id, fence, verb, _, total, heartbeat = row
+    _, id, fence, verb, _, total, heartbeat, _ = row
     facts = {"tenant": tenant, "id": id, "name": USAGE}
     steps = [StepRow(*step) for step in connection.rows(_SQL["usage_steps"], facts)]
     during, used = of_run(id, fence, steps, total, heartbeat)

@@ -35,7 +35,8 @@ CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq ORDER BY s.key;
 
 -- name: ended
 -- The limits of jobs whose leases have ended, and the usage that they reported.
-SELECT b.limits, j.id, j.fence, j.verb, j.run_started_at, CASE WHEN j.status = 'succeeded' THEN r.usage END, u.usage
+SELECT b.limits, j.id, j.fence, j.verb, j.run_started_at, CASE WHEN j.status = 'succeeded' THEN r.usage END, u.usage,
+  EXISTS (SELECT 1 FROM job_step s INDEXED BY job_step_once WHERE s.tenant = :tenant AND s.job_id = j.id AND s.name = 'interlock.usage')
 FROM json_each(:seqs) s CROSS JOIN job_body b ON b.tenant = :tenant AND b.seq = s.value
 CROSS JOIN job j ON j.tenant = b.tenant AND j.seq = b.seq
 LEFT JOIN job_result r ON r.tenant = b.tenant AND r.seq = b.seq

@@ -6,7 +6,8 @@ begin
     (select y.lease_seconds from interlock.job_type y where y.tenant = p_tenant and y.name = p_type), {default_lease});
 end $$;
 
--- Return the less common columns of a job that was just leased.
+-- Return the less common columns of a job that was just leased. A job that has only limits needs no more than these,
+-- which is the only such text that begins with an object.
 create or replace function interlock.rare_facts(j interlock.job) returns text language sql stable as $$
   select json_build_array({rare_json}, j.attempt, j.fence,
     interlock.micros(j.lease_expires_at), interlock.micros(j.cancel_requested_at), j.cancel_reason, c.data, c.seq, j.usage, j.result,
@@ -82,10 +83,20 @@ begin
     return;
   end if;
   if terms.limited then
-    first := case when exists (select from flow_bucket b where b.tenant = p_tenant and b.wake_at <= clock()) then 'wake' else 'limits' end;
-    return;
+    if exists (select from flow_bucket b where b.tenant = p_tenant and b.wake_at <= clock()) then
+      first := 'wake';
+      return;
+    end if;
+    if not p_careful then
+      got := take_with_room(p_tenant, terms.keys, terms.ranks, terms.flows, terms.bound, p_repositories is null, p_affinity_keys is null, p_limit);
+    end if;
+    if got is null then
+      first := 'limits';
+      return;
+    end if;
+  else
+    got := take_ready(p_tenant, terms.keys, terms.ranks, terms.bound, p_repositories is null, p_affinity_keys is null, p_limit, p_careful);
   end if;
-  got := take_ready(p_tenant, terms.keys, terms.ranks, terms.bound, p_repositories is null, p_affinity_keys is null, p_limit, p_careful);
   if got = '{}' then
     if exists (select from flow_limit f where f.tenant = p_tenant) and exists (select from agent a
         where a.tenant = p_tenant and a.max_concurrency is not null and not a."strict" and a.used >= a.max_concurrency) then
@@ -291,7 +302,8 @@ begin
     where j.tenant = p_tenant and j.id = any(p_ids)
     returning j.id, j.seq, j.type, j.priority, j.payload, j.agent_kind, j.agent_id, j.idempotency_key, j.created_by, j.created_at, j.run_at,
       j.max_attempts, j.version, j.previous, j.attempt, j.fence, j.actor, j.head, j.worker, j.lease_seconds, j.lease_expires_at,
-      j.timeout_seconds, j.agent_no, case when j.version > 2 or j.lease_expires_at <> lease_end or j.sanitized or {has_rare} then rare_facts(j) end as rare),
+      j.timeout_seconds, j.agent_no, case when j.version > 2 or j.lease_expires_at <> lease_end or j.sanitized or {has_rare} then rare_facts(j)
+        else j.limits end as rare),
   recorded as (
     insert into job_history (tenant, job_id, version, from_status, to_status, verb, actor, attempt, fence, at, hash)
     select p_tenant, s.id, s.version, s.previous, 'running', 'claim', s.actor, s.attempt, s.fence, t, s.head from leased s),

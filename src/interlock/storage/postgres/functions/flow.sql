@@ -29,6 +29,67 @@ begin
   at := flow_clock();
 end $$;
 
+-- The usual case in one call: if no limit of the worker's jobs has keys and all have room for the best jobs together,
+-- charge their buckets, take the jobs out of ready and return them. Else return null and change nothing; then a claim
+-- goes through the jobs in order (functions below).
+create or replace function interlock.take_with_room(
+  p_tenant text, p_keys bigint[], p_ranks integer[], p_flows text[], p_bound boolean, p_any_repository boolean, p_any_key boolean, p_limit integer
+) returns uuid[] language plpgsql as $$
+declare
+  names text[]; keyed boolean; found_buckets integer; seen integer;
+  at bigint; ats tid[]; ids uuid[];
+begin
+  select array_agg(distinct b ->> 0), bool_or(json_array_length(b) <> 2) into names, keyed
+  from (select distinct f from unnest(p_flows) f where f <> '') x cross join lateral json_array_elements(x.f::json) b;
+  if keyed or exists (select from agent a where a.tenant = p_tenant and a.max_concurrency is not null and not a."strict" and a.used >= a.max_concurrency) then
+    return null;
+  end if;
+  perform from flow_bucket b where b.tenant = p_tenant and b.name = any(names) and b.key = '' order by b.name for no key update;
+  get diagnostics found_buckets = row_count;
+  at := flow_clock();  -- after the locks: a later claim never sees an earlier time than the one before it
+  if found_buckets < cardinality(names) or exists (
+      select from flow_bucket b join flow_limit f on f.tenant = p_tenant and f.name = b.name
+      where b.tenant = p_tenant and b.name = any(names) and b.key = ''
+        and (b.ticket is not null or micros(b.held_until) > at or b.used >= (f.rules::json ->> 'concurrency')::integer or f.rules like '%"budget"%')) then
+    return null;
+  end if;
+  select r.ats, r.ids into ats, ids from best_ready(p_tenant, p_keys, p_ranks, p_bound, p_any_repository, p_any_key, p_limit, p_limit) r;
+  seen := cardinality(ids);
+  if seen is null then
+    return null;
+  end if;
+  select l.ats, l.ids into ats, ids from lock_ready(p_tenant, ats, ids, null) l;
+  if cardinality(ids) is distinct from seen then
+    return null;
+  end if;
+  with demanded as materialized (
+    select d ->> 'name' as name, x.n, d -> 'cost' as cost
+    from (select j.limits, count(*)::integer as n from job j where j.tenant = p_tenant and j.id = any(ids) and j.limits is not null group by j.limits) x
+    cross join lateral json_array_elements(x.limits::json) d
+  ), charged as materialized (
+    select b.name, f.rules::json as rules, b.used + (select sum(d.n) from demanded d where d.name = b.name)::integer as used, u.levels, u.fit
+    from flow_bucket b join flow_limit f on f.tenant = p_tenant and f.name = b.name cross join lateral (
+      select jsonb_object_agg(r.key, v.amount - v.cost)::text as levels, coalesce(bool_and(v.cost <= v.amount), true) as fit
+      from json_each_text(f.rules::json -> 'units') r cross join lateral (
+        select (f.rules::json -> 'burst' ->> r.key)::double precision as burst, (b.levels::json ->> r.key)::double precision as level,
+          coalesce((select sum(d.n * (d.cost ->> r.key)::double precision) from demanded d where d.name = b.name), 0) as cost) c
+      cross join lateral (select c.cost, least(c.burst, coalesce(c.level, c.burst) + r.value::double precision
+        * (greatest(at - b.as_of, 0) / 1e6::double precision / (f.rules::json ->> 'per_seconds')::double precision)) as amount) v) u
+    where b.tenant = p_tenant and b.key = '' and b.name in (select d.name from demanded d)
+  ), saved as (
+    update flow_bucket b set used = c.used, levels = coalesce(c.levels, b.levels), as_of = greatest(at, b.as_of) from charged c
+    where b.tenant = p_tenant and b.name = c.name and b.key = ''
+      and (select bool_and(a.fit and a.used <= coalesce((a.rules ->> 'concurrency')::integer, a.used)) from charged a)
+    returning 1)
+  select count(*) into found_buckets from saved;
+  if found_buckets < (select count(distinct d ->> 'name') from (select distinct j.limits from job j where j.tenant = p_tenant and j.id = any(ids)) x
+      cross join lateral json_array_elements(x.limits::json) d) then
+    return null;
+  end if;
+  delete from ready q where q.ctid = any(ats);
+  return ids;
+end $$;
+
 create or replace function interlock.flow_clock() returns bigint language sql volatile as $$
   select case when coalesce(current_setting('interlock.clock', true), '') <> '' then interlock.micros(interlock.clock())
     else interlock.micros(clock_timestamp()) end
@@ -62,6 +123,9 @@ $$;
 -- The turns of fair limits that are served now; without parked jobs, the last ones.
 create or replace function interlock.now_served(p_tenant text, p_names text[]) returns text language plpgsql stable as $$
 begin
+  if not exists (select from interlock.flow_limit f where f.tenant = p_tenant and f.name = any(p_names) and f.rules like '%"fair"%') then
+    return null;
+  end if;
   return (select json_object_agg(f.name, coalesce(
       (select b.turn from interlock.flow_bucket b where b.tenant = p_tenant and b.name = f.name and b.turn is not null order by b.turn limit 1),
       (select b.served from interlock.flow_bucket b where b.tenant = p_tenant and b.name = f.name and b.served is not null
@@ -379,9 +443,9 @@ begin
   where b.tenant = p_tenant and b.name = x.name and b.key = x.key;
 end $$;
 
--- Lease jobs that flow_candidates has locked, and write the buckets that were charged.
+-- Lease jobs that flow_candidates has locked, with their rows of ready, and write the buckets that were charged.
 create or replace function interlock.flow_start(
-  p_tenant text, p_ids uuid[], p_worker text, p_claimants text[], p_seconds double precision, p_floor bigint, p_claim_id text,
+  p_tenant text, p_ids uuid[], p_ats text[], p_worker text, p_claimants text[], p_seconds double precision, p_floor bigint, p_claim_id text,
   names text[], bucket_keys text[], useds integer[], levels text[], as_ofs bigint[], tickets text[], parkeds boolean[], wake_ats bigint[],
   turns double precision[], serveds double precision[],
   out at timestamptz, out expires_at timestamptz, out fence bigint, out job_ids text, out seqs bigint[], out types text[],
@@ -400,8 +464,7 @@ begin
   if cardinality(p_ids) = 0 then
     return;
   end if;
-  delete from ready q where q.ctid = any(array(select r.at from job j cross join lateral ready_row(j) r
-    where j.tenant = p_tenant and j.id = any(p_ids)));
+  delete from ready q where q.ctid = any(p_ats::tid[]) and q.tenant = p_tenant and q.job_id = any(p_ids);
   if p_claimants is not null then  -- width_bucket needs sorted ids
     select array_agg(x.id order by x.id), array_agg(x.claimant order by x.id) into p_ids, p_claimants
     from unnest(p_ids, p_claimants[1:cardinality(p_ids)]) as x(id, claimant);
@@ -475,20 +538,33 @@ declare
   x record;
 begin
   for x in
-    select d ->> 'name' as name, coalesce(d ->> 'key', '') as key, count(*)::integer as n,
-      array_agg(jsonb_build_array(charged_cost(d -> 'cost', u.during), case when j.verb not in ('expire', 'revoke') then u.used end,
-        micros(j.run_started_at))) as parts
-    from job j cross join lateral usage_of_run(p_tenant, j.id, j.fence, case when j.status = 'succeeded' then j.usage end) u
-    cross join lateral jsonb_array_elements(j.limits::jsonb) d
-    where j.tenant = p_tenant and j.id = any(p_ids) and j.limits is not null group by 1, 2 order by coalesce(d ->> 'key', '') <> '', 1, 2
+    with ended as materialized (
+      select j.id, j.fence, j.verb, j.run_started_at, j.limits, case when j.status = 'succeeded' then j.usage end as total,
+        (j.status = 'succeeded' and j.usage is not null)
+          or exists (select from run_usage r where r.tenant = p_tenant and r.job_id = j.id)
+          or exists (select from job_step s where s.tenant = p_tenant and s.job_id = j.id and s.name = 'interlock.usage') as told
+      from job j where j.tenant = p_tenant and j.id = any(p_ids) and j.limits is not null
+    ), settled as (
+      -- The estimate stands. Many jobs name the same limits.
+      select d ->> 'name' as name, coalesce(d ->> 'key', '') as key, e.n, null::jsonb as part
+      from (select t.limits, count(*) as n from ended t where not t.told group by t.limits) e cross join lateral json_array_elements(e.limits::json) d
+      union all
+      select d ->> 'name', coalesce(d ->> 'key', ''), 1, jsonb_build_array(charged_cost(d -> 'cost', u.during),
+        case when e.verb not in ('expire', 'revoke') then u.used end, micros(e.run_started_at))
+      from ended e cross join lateral usage_of_run(p_tenant, e.id, e.fence, e.total) u cross join lateral jsonb_array_elements(e.limits::jsonb) d
+      where e.told
+    )
+    select s.name, s.key, sum(s.n)::integer as n, array_agg(s.part) filter (where s.part is not null) as parts
+    from settled s group by s.name, s.key order by s.key <> '', s.name, s.key
   loop
-    update flow_bucket b set used = greatest(b.used - x.n, 0), wake_at = case when b.parked then clock() end, levels = (
+    update flow_bucket b set used = greatest(b.used - x.n, 0), wake_at = case when b.parked then clock() end,
+      levels = case when x.parts is null then b.levels else (
       select coalesce(jsonb_object_agg(l.key, greatest(l.value::text::double precision + coalesce((
         select sum(case when starts_with(x.name, 'budget:') and (p ->> 2)::bigint < b.as_of then least(c.change, 0) else c.change end)
         from unnest(x.parts) p cross join lateral (
           select (p -> 0 ->> l.key)::double precision - least((p -> 1 ->> l.key)::double precision, {most}) as change
           where p -> 1 ->> l.key is not null) c), 0), -{most})), '{}')::text
-      from jsonb_each(b.levels::jsonb) l)
+      from jsonb_each(b.levels::jsonb) l) end
     where b.tenant = p_tenant and b.name = x.name and b.key = x.key;
   end loop;
 end $$;
@@ -502,8 +578,8 @@ declare
 begin
   for x in
     select distinct coalesce(d ->> 'key', '') <> '' as keyed, d ->> 'name' as name, coalesce(d ->> 'key', '') as key
-    from job j cross join lateral jsonb_array_elements(j.limits::jsonb) d
-    where j.tenant = p_tenant and j.id = any(p_ids) and j.limits is not null order by 1, 2, 3
+    from (select distinct j.limits from job j where j.tenant = p_tenant and j.id = any(p_ids) and j.limits is not null) j
+    cross join lateral json_array_elements(j.limits::json) d order by 1, 2, 3
   loop
     update flow_bucket b set wake_at = case when b.parked then clock() end where b.tenant = p_tenant and b.name = x.name and b.key = x.key;
   end loop;
