@@ -20,6 +20,16 @@ def test_the_help_of_a_command_explains_it_and_its_options(command: str, capsys:
     assert "--empty-" not in encoded
 
 
+@pytest.mark.parametrize("command", commands())
+def test_every_option_has_a_description(command: str) -> None:
+    _, chain, _ = app.parse_commands(command.split())
+    options = [one for one in chain[-1].assemble_argument_collection() if one.show and one.name.startswith("--")]
+    positional = {"POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD", "VAR_POSITIONAL"}
+    named = [one for one in options if one.field_info.kind.name not in positional]
+    assert named
+    assert [one.name for one in named if not one.parameter.help] == []
+
+
 def test_every_noun_has_a_description(capsys: pytest.CaptureFixture[str]) -> None:
     app(["--help"], exit_on_error=False, result_action="return_value")
     encoded = capsys.readouterr().out

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from interlock import wire
-from interlock.cli.runner import ANYWHERE, Anywhere, run
+from interlock.cli.runner import ANYWHERE, Anywhere, Limit, run
 from interlock.domain.registry import Agent
 from interlock.wire.encode import agent_to_dict
 
@@ -19,7 +19,7 @@ app = App(name="agents", help="Manage agents: the entities that jobs run for, an
 def list_(
     *,
     after: Annotated[str | None, Parameter(help="only agents after this KIND/ID, to page on")] = None,
-    limit: int = 50,
+    limit: Limit = 50,
     common: Anywhere = ANYWHERE,
 ) -> None:
     """List agents by kind and ID."""

@@ -51,6 +51,8 @@ JobId = Annotated[str, Parameter(help="The ID, or its last 8 or more characters.
 RunAt = Annotated[datetime | None, Parameter(help="earliest start, with an offset: 2027-01-31T12:00:00Z")]
 Deadline = Annotated[datetime | None, Parameter(help="no run starts after this time")]
 Delay = Annotated[float | None, Parameter(help="seconds before it may start")]
+Priority = Annotated[int | None, Parameter(help="-1000 to 1000; higher runs first")]
+MaxAttempts = Annotated[int | None, Parameter(help="1 to 100")]
 Key = Annotated[str | None, Parameter(help="idempotency key: a repeated call returns the same job")]
 Reason = Annotated[str | None, Parameter(help="reason, kept in the history")]
 DryRun = Annotated[bool, Parameter(negative=(), help="show how many jobs would be affected")]
@@ -62,13 +64,13 @@ class Which:
     """Filter for jobs that are not given by ID; all criteria must match."""
 
     status: Annotated[tuple[Status, ...], Parameter(help="may be repeated")] = ()
-    type: str | None = None
+    type: Annotated[str | None, Parameter(help="type of the jobs")] = None
     agent: Annotated[str | None, Parameter(help="agent, as KIND/ID")] = None
-    worker: str | None = None
-    parent: str | None = None
+    worker: Annotated[str | None, Parameter(help="worker that runs them")] = None
+    parent: Annotated[str | None, Parameter(help="job whose children they are")] = None
     tag: Annotated[tuple[str, ...], Parameter(help="may be repeated; all must match")] = ()
-    created_after: datetime | None = None
-    created_before: datetime | None = None
+    created_after: Annotated[datetime | None, Parameter(help="time with an offset: 2027-01-31T12:00:00Z")] = None
+    created_before: Annotated[datetime | None, Parameter(help="time with an offset")] = None
 
     async def filter(self, client: Client) -> Filter:
         parent = None if self.parent is None else await short.job(client, self.parent, "parent")
@@ -83,19 +85,19 @@ def add(
     type: str,
     payload: Annotated[str, Parameter(allow_leading_hyphen=True)] = "{}",
     *,
-    priority: int | None = None,
+    priority: Priority = None,
     delay: Delay = None,
     run_at: RunAt = None,
     deadline: Deadline = None,
     timeout: Annotated[float | None, Parameter(help="maximum seconds of one run")] = None,
-    max_attempts: int | None = None,
+    max_attempts: MaxAttempts = None,
     agent: Annotated[str | None, Parameter(help="agent that the job runs for, as KIND/ID")] = None,
     key: Key = None,
     tag: Annotated[tuple[str, ...], Parameter(help="may be repeated")] = (),
     requires: Annotated[tuple[str, ...], Parameter(help="capability a worker must have; may be repeated")] = (),
-    repository: str | None = None,
-    affinity: str | None = None,
-    parent: str | None = None,
+    repository: Annotated[str | None, Parameter(help="only for workers that may work on this repository")] = None,
+    affinity: Annotated[str | None, Parameter(help="affinity key: only for workers that ask for it")] = None,
+    parent: Annotated[str | None, Parameter(help="job that it becomes a child of")] = None,
     budget: Annotated[
         tuple[str, ...], Parameter(help="amount that the job and its descendants may use, such as usd=5; repeatable")
     ] = (),
@@ -268,11 +270,11 @@ async def _newest_events(client: Client, job_id: str, limit: int) -> list[EventR
 def edit(
     job_id: JobId,
     *,
-    priority: int | None = None,
+    priority: Priority = None,
     run_at: RunAt = None,
     deadline: Deadline = None,
     no_deadline: Annotated[bool, Parameter(negative=(), help="remove the deadline")] = False,
-    max_attempts: int | None = None,
+    max_attempts: MaxAttempts = None,
     tag: Annotated[tuple[str, ...] | None, Parameter(help="replace the tags; may be repeated")] = None,
     no_tags: Annotated[bool, Parameter(negative=(), help="remove all tags")] = False,
     common: Anywhere = ANYWHERE,
@@ -336,7 +338,7 @@ def raise_budget(
 @app.command
 def acknowledge(
     *ids: str,
-    comment: str | None = None,
+    comment: Annotated[str | None, Parameter(help="comment, kept in the history")] = None,
     which: Which = ANY,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -672,10 +674,10 @@ def revoke(job_id: str, *, reason: Reason = None, common: Anywhere = ANYWHERE) -
 def redrive(
     *ids: str,
     origin: Annotated[str, Parameter(name="--from", help="start, checkpoint, or the step to continue after")] = START,
-    priority: int | None = None,
+    priority: Priority = None,
     delay: Delay = None,
-    run_at: datetime | None = None,
-    max_attempts: int | None = None,
+    run_at: RunAt = None,
+    max_attempts: MaxAttempts = None,
     retag: Annotated[
         tuple[str, ...] | None, Parameter(help="tags of the new job, instead of the old ones; may be repeated")
     ] = None,
