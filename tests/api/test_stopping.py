@@ -16,16 +16,18 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from interlock.api.options import Options
 from interlock.assemble import open_engine
 from interlock.cli.serve import only_server_of
 from interlock.domain.principal import ROLES, Principal, user
-from interlock.errors import Invalid
+from interlock.errors import Invalid, StorageBroken
+from interlock.storage.sqlite.store import SQLiteStore
 from interlock.wire import JobRequest, TokenRequest
-from tests.api.rig import Api, problem
+from tests.api.rig import Api, problem, serving
 from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.faults import spoil_page
 from tests.support.postgres import Postgres
-from tests.support.stores import APP_LOGIN, fresh_database
+from tests.support.stores import APP_LOGIN, ManualClock, fresh_database, migrated_file
 
 
 async def test_long_polls_end_when_the_service_stops(api: Api) -> None:
@@ -131,6 +133,27 @@ async def test_a_server_with_broken_storage_reports_it_and_exits(tmp_path: Path)
         assert await asyncio.to_thread(running.wait, RETRY_SECONDS) == 1
         log = log_of(tmp_path)
         assert "corrupt" in log or "malformed" in log
+
+
+async def test_an_idle_server_stops_when_its_maintenance_finds_the_storage_broken(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    path = await asyncio.to_thread(migrated_file, tmp_path / "x.db")
+    store = await SQLiteStore.open(path, clock=clock)
+    lost: list[Api] = []
+
+    async def lose_the_file() -> None:
+        async with serving(store, clock, Options(grace_seconds=0.0)) as api:
+            lost.append(api)
+            await api.running()
+            await asyncio.to_thread(os.unlink, path)
+            clock.advance(3600)
+            api.engine.maintenance.start()
+            await eventually(lambda: _is(api.service.broken is not None))
+
+    with pytest.raises(StorageBroken, match="deleted or replaced"):
+        await lose_the_file()
+    await lost[0].engine.close()
 
 
 def test_a_file_readable_by_others_is_served_with_a_warning(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import errno
 import gc
 import ipaddress
 import logging
+import math
 import re
 import signal
 import socket
@@ -576,12 +577,24 @@ class Server:
         loop = asyncio.get_running_loop()
         with _rare_collections(), self._signals(loop):
             listener = await loop.create_server(lambda: Connection(self), sock=self._listening, backlog=BACKLOG)
-            while not self.should_exit and self.service.broken is None:  # noqa: ASYNC110 - set by other threads
-                await asyncio.sleep(STOP_TICK)
+            await self._until_stopped(loop)
             listener.close()
             await self._stop()
         if self.service.broken is not None:
             raise self.service.broken
+
+    async def _until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Return when the server must stop. A storage that only maintenance has found unusable gives requests time.
+
+        The first request that uses it learns the reason, and stops the server at once.
+        """
+        ends_at = math.inf
+        while not self.should_exit and self.service.broken is None:  # set by other threads
+            if (fault := self.service.engine.maintenance.broken) is not None:
+                ends_at = min(ends_at, loop.time() + self.service.options.grace_seconds)
+                if loop.time() >= ends_at:
+                    self.service.give_up(fault)
+            await asyncio.sleep(STOP_TICK)
 
     async def _stop(self) -> None:
         self.service.stop()

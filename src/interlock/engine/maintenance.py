@@ -65,6 +65,7 @@ class Maintenance:
     def __init__(self, store: Store, more: Sequence[MaintenanceTask] = ()) -> None:
         self._store = store
         self._task: asyncio.Task[None] | None = None
+        self.broken: Fatal | None = None  # why it has stopped
         self.tasks = [
             MaintenanceTask("sweep", TICK_SECONDS, self.sweep),
             MaintenanceTask("slots", TICK_SECONDS, lambda: store.registry.fill_slots(BATCH_SIZE)),
@@ -123,8 +124,9 @@ class Maintenance:
         """Run one task; a failure does not affect other tasks, and the task runs again at its next interval."""
         try:
             await task.run()
-        except Fatal:
-            log.critical("maintenance stopped: storage is broken", exc_info=True)
+        except Fatal as error:
+            self.broken = error
+            log.critical("maintenance stopped: the storage is unusable", exc_info=True)
             raise
         except Error as error:
             log.warning("maintenance task %s failed, retrying: %s", task.name, error)
