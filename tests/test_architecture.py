@@ -8,13 +8,18 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 
-from interlock.domain.job import FIELDS
+from interlock.api.native.jobs import EditRequest
+from interlock.client.port import Edits
+from interlock.domain.job import EDITABLE, FIELDS
+from interlock.domain.transition import EditedFields
+from interlock.sdk.values import Job
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "interlock"
@@ -352,10 +357,10 @@ LISTS_OF_FIELDS = {
 # The files that name a field: besides those above, the request (wire/__init__.py) and the option in sdk/tasks.py; the
 # rest is what the field means. `requested_by` means nothing to Interlock, beyond a search for its text and a
 # translation for MoonMind.
-# `redrive_of` is searched for (operations, attention) and linked (dashboard), and a redriven job may have a checkpoint
+# `redrive_of` is searched for (redrive, attention) and linked (dashboard), and a redriven job may have a checkpoint
 # without a run (job_view, claim) and another place in the trees that have a budget (job_tree).
 # `expiry_delay_seconds` is part of the job state (transition) and decides when a lost run is retried (decide).
-FILES_THAT_NAME = {"requested_by": 9, "redrive_of": 13, "expiry_delay_seconds": 9}
+FILES_THAT_NAME = {"requested_by": 9, "redrive_of": 12, "expiry_delay_seconds": 9}
 
 
 def sources() -> dict[str, set[str]]:
@@ -375,6 +380,19 @@ def test_a_field_of_a_job_is_named_in_few_files(field: str) -> None:
     files = sorted(file for file, words in sources().items() if field in words)
     assert files
     assert len(files) <= FILES_THAT_NAME[field], files
+
+
+def test_the_lists_of_editable_fields_are_those_of_the_table() -> None:
+    """What a decision replaces, what a request and the client may name."""
+    assert sorted(EDITABLE)
+    for names in (EditedFields._fields, EditRequest.__struct_fields__, Edits.__annotations__):
+        assert sorted({*names} - {"drop_deadline"}) == sorted(EDITABLE)
+
+
+def test_a_public_job_has_the_fields_of_the_table() -> None:
+    public = {name: name.removesuffix("_seconds") for name in FIELDS} | {"agent_kind": "agent", "agent_id": "agent"}
+    of_its_tree = {"budgets", "budget_roots"}  # read from `limits`
+    assert {one.name for one in fields(Job)} == {*public.values()} | of_its_tree
 
 
 def test_importing_interlock_loads_nothing_from_outside_the_standard_library() -> None:
