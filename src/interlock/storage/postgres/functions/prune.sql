@@ -1,3 +1,43 @@
+-- For prune: delete jobs with everything they own, except history that is left to its partition.
+create or replace function interlock.delete_jobs(p_tenant text, p_ids uuid[], p_chained uuid[]) returns void language plpgsql as $$
+begin
+  delete from interlock.unsuccessful_job s using interlock.job j
+    where j.tenant = p_tenant and j.id = any(p_ids) and s.tenant = p_tenant and s.status = j.status::text and s.seq = j.seq;
+  -- Delete the job first: the guards reject deleting what belongs to an existing job.
+  perform set_config('interlock.verb', 'on', true);
+  delete from interlock.job j where j.tenant = p_tenant and j.id = any(p_ids);
+  perform set_config('interlock.verb', '', true);
+  delete from interlock.job_history h where h.tenant = p_tenant and h.job_id = any(p_chained)
+    and h.job_id between p_chained[1] and p_chained[cardinality(p_chained)];  -- so that no other partition is opened
+  delete from interlock.job_checkpoint c where c.tenant = p_tenant and c.job_id = any(p_ids);
+  delete from interlock.job_step s where s.tenant = p_tenant and s.job_id = any(p_ids);
+  delete from interlock.job_event e where e.tenant = p_tenant and e.job_id = any(p_ids);
+  delete from interlock.job_message m where m.tenant = p_tenant and m.job_id = any(p_ids);
+  delete from interlock.message_wait w where w.tenant = p_tenant and w.job_id = any(p_ids);
+  delete from interlock.stream_chunk s where s.tenant = p_tenant and s.job_id = any(p_ids);
+  delete from interlock.job_effect e where e.tenant = p_tenant and e.job_id = any(p_ids);
+  delete from interlock.job_stream s where s.tenant = p_tenant and s.job_id = any(p_ids);
+  delete from interlock.approval_vote v where v.tenant = p_tenant and v.job_id = any(p_ids);
+  delete from interlock.approval a where a.tenant = p_tenant and a.job_id = any(p_ids);
+  delete from interlock.outbox o where o.tenant = p_tenant and o.job_id = any(p_ids) and o.settled_at is not null;
+  delete from interlock.run_usage u where u.tenant = p_tenant and u.job_id = any(p_ids);
+end $$;
+
+-- For prune: the budgets of trees end with their roots, unless a descendant is still to run.
+create or replace function interlock.drop_tree_budgets(p_tenant text) returns void language plpgsql as $$
+begin
+  delete from interlock.flow_limit f where f.tenant = p_tenant and f.name like 'tree:%'
+    and not exists (select from interlock.job j where j.tenant = p_tenant and j.id = substr(f.name, 6)::uuid)
+    and not exists (
+      with recursive below(id, status) as (
+        select j.id, j.status from interlock.job j where j.tenant = p_tenant and j.parent_id = substr(f.name, 6)::uuid
+        union all select j.id, j.status from below b join interlock.job j on j.tenant = p_tenant and j.parent_id = b.id)
+      select from below where below.status < 'succeeded')
+    and not exists (select from interlock.flow_bucket b where b.tenant = p_tenant and b.name = f.name and (b.used > 0 or b.parked));
+  delete from interlock.flow_bucket b where b.tenant = p_tenant and b.name like 'tree:%'
+    and not exists (select from interlock.flow_limit f where f.tenant = p_tenant and f.name = b.name);
+end $$;
+
 -- Delete those of the next p_step jobs that finished before a time, with everything they own, and record the prune.
 -- This is the only way for the app role to delete a job, and it deletes no other jobs.
 create or replace function interlock.prune(
@@ -41,37 +81,8 @@ begin
   where j.tenant = p_tenant and j.id = any(old);
   perform log(p_tenant, p_actor, 'jobs.prune', p_id::text, format('{"ended_before":"%s","jobs":%s}',
     to_char(p_cutoff at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), deleted));
-  delete from unsuccessful_job s using job j
-    where j.tenant = p_tenant and j.id = any(old) and s.tenant = p_tenant and s.status = j.status::text and s.seq = j.seq;
-  -- Delete the job first: the guards reject deleting what belongs to an existing job.
-  perform set_config('interlock.verb', 'on', true);
-  delete from job j where j.tenant = p_tenant and j.id = any(old);
-  perform set_config('interlock.verb', '', true);
-  delete from job_history h where h.tenant = p_tenant and h.job_id = any(chained)
-    and h.job_id between chained[1] and chained[cardinality(chained)];  -- so that no other partition is opened
-  delete from job_checkpoint c where c.tenant = p_tenant and c.job_id = any(old);
-  delete from job_step s where s.tenant = p_tenant and s.job_id = any(old);
-  delete from job_event e where e.tenant = p_tenant and e.job_id = any(old);
-  delete from job_message m where m.tenant = p_tenant and m.job_id = any(old);
-  delete from message_wait w where w.tenant = p_tenant and w.job_id = any(old);
-  delete from stream_chunk s where s.tenant = p_tenant and s.job_id = any(old);
-  delete from job_effect e where e.tenant = p_tenant and e.job_id = any(old);
-  delete from job_stream s where s.tenant = p_tenant and s.job_id = any(old);
-  delete from approval_vote v where v.tenant = p_tenant and v.job_id = any(old);
-  delete from approval a where a.tenant = p_tenant and a.job_id = any(old);
-  delete from outbox o where o.tenant = p_tenant and o.job_id = any(old) and o.settled_at is not null;
-  delete from run_usage u where u.tenant = p_tenant and u.job_id = any(old);
-  -- The budgets of trees end with their roots, unless a descendant is still to run.
-  delete from flow_limit f where f.tenant = p_tenant and f.name like 'tree:%'
-    and not exists (select from job j where j.tenant = p_tenant and j.id = substr(f.name, 6)::uuid)
-    and not exists (
-      with recursive below(id, status) as (
-        select j.id, j.status from job j where j.tenant = p_tenant and j.parent_id = substr(f.name, 6)::uuid
-        union all select j.id, j.status from below b join job j on j.tenant = p_tenant and j.parent_id = b.id)
-      select from below where below.status < 'succeeded')
-    and not exists (select from flow_bucket b where b.tenant = p_tenant and b.name = f.name and (b.used > 0 or b.parked));
-  delete from flow_bucket b where b.tenant = p_tenant and b.name like 'tree:%'
-    and not exists (select from flow_limit f where f.tenant = p_tenant and f.name = b.name);
+  perform delete_jobs(p_tenant, old, chained);
+  perform drop_tree_budgets(p_tenant);
   perform forget_artifacts(p_tenant, old, p_kept_seconds);
   perform drop_emptied_blocks(p_tenant, p_after + 1, last_seq);
 end $$;

@@ -8,6 +8,42 @@ begin
   return query select v.* from interlock.job_view v where v.tenant = p_tenant and v.id = any(p_ids);
 end $$;
 
+-- Return the conditions of a list, with the parameters of find_jobs. There is always one on seq: the planner considers the
+-- index on seq only then.
+create or replace function interlock.list_conditions(
+  p_statuses interlock.status[], p_type text, p_agent_kind text, p_worker text, p_stale_seconds double precision, p_parent_id uuid,
+  p_tags text[], p_created_after timestamptz, p_created_before timestamptz, p_before_seq bigint
+) returns text language sql immutable return
+  case when p_before_seq is null then ' and v.seq <= 9223372036854775807' else ' and v.seq < $12' end
+    || case when p_statuses is null then '' else ' and v.status = any($2)' end
+    || case when p_type is null then '' else ' and v.type = $3' end
+    || case when p_agent_kind is null then '' else ' and v.agent_kind = $4 and v.agent_id = $5' end
+    || case when p_worker is null then '' else ' and v.worker = $6' end
+    || case when p_stale_seconds is null then '' else ' and v.status = ''running''
+         and coalesce(v.heartbeat_at, v.run_started_at) <= interlock.clock() - $7 * interval ''1 second''' end
+    || case when p_parent_id is null then '' else ' and v.parent_id = $8' end
+    || case when cardinality(p_tags) = 0 then '' else ' and v.tags @> $9' end
+    || case when p_created_after is null then '' else ' and v.created_at >= $10' end
+    || case when p_created_before is null then '' else ' and v.created_at < $11' end;
+
+-- Return the job blocks that have the type and tags of a list, newest first.
+create or replace function interlock.list_blocks(
+  p_type text, p_tags text[], p_created_after timestamptz, p_created_before timestamptz, p_before_seq bigint
+) returns text language sql immutable return
+  '(select s.first_seq, s.last_seq from '
+    || case when cardinality(p_tags) > 0 then 'interlock.job_block_term w join interlock.job_block s on s.tenant = $1 and s.first_seq = w.first_seq
+         where w.tenant = $1 and w.kind = ''tag'' and w.word = ($9)[1]'
+       else 'interlock.job_block_term w join interlock.job_block s on s.tenant = $1 and s.first_seq = w.first_seq
+         where w.tenant = $1 and w.kind = ''type'' and w.word = $3' end
+    || case when cardinality(p_tags) > 1 then ' and not exists (select from unnest($9) t(tag) where not exists (
+         select from interlock.job_block_term o where o.tenant = $1 and o.kind = ''tag'' and o.word = t.tag and o.first_seq = w.first_seq))' else '' end
+    || case when cardinality(p_tags) > 0 and p_type is not null then ' and exists (
+         select from interlock.job_block_term o where o.tenant = $1 and o.kind = ''type'' and o.word = $3 and o.first_seq = w.first_seq)' else '' end
+    || case when p_before_seq is null then '' else ' and w.first_seq < $12' end
+    || case when p_created_after is null then '' else ' and s.latest >= $10' end
+    || case when p_created_before is null then '' else ' and s.earliest < $11' end
+    || ' order by w.first_seq desc offset 0) r cross join lateral ';
+
 -- Return the newest matching jobs of each source, up to the limit; the caller sorts them. A source is the index that
 -- reads the fewest rows for a status. Each statement has only the conditions requested, so that an index can serve it.
 -- Columns that a list omits are null here, so that PostgreSQL does not read them.
@@ -30,36 +66,14 @@ declare
   last_succeeded bigint;
   timed constant boolean := p_created_after is not null or p_created_before is not null;
   worded constant boolean := p_type is not null or cardinality(p_tags) > 0;
-  -- Always add a condition on seq: the planner considers the index on seq only if there is one.
-  fits constant text := case when p_before_seq is null then ' and v.seq <= 9223372036854775807' else ' and v.seq < $12' end
-    || case when p_statuses is null then '' else ' and v.status = any($2)' end
-    || case when p_type is null then '' else ' and v.type = $3' end
-    || case when p_agent_kind is null then '' else ' and v.agent_kind = $4 and v.agent_id = $5' end
-    || case when p_worker is null then '' else ' and v.worker = $6' end
-    || case when p_stale_seconds is null then '' else ' and v.status = ''running''
-         and coalesce(v.heartbeat_at, v.run_started_at) <= interlock.clock() - $7 * interval ''1 second''' end
-    || case when p_parent_id is null then '' else ' and v.parent_id = $8' end
-    || case when cardinality(p_tags) = 0 then '' else ' and v.tags @> $9' end
-    || case when p_created_after is null then '' else ' and v.created_at >= $10' end
-    || case when p_created_before is null then '' else ' and v.created_at < $11' end;
+  fits constant text := interlock.list_conditions(p_statuses, p_type, p_agent_kind, p_worker, p_stale_seconds, p_parent_id, p_tags,
+    p_created_after, p_created_before, p_before_seq);
+  job_blocks constant text := interlock.list_blocks(p_type, p_tags, p_created_after, p_created_before, p_before_seq);
   -- The limit makes the planner look up the listed jobs one by one, instead of computing the view for more jobs. The order
   -- makes it use the index on seq even if statistics of an empty table let the primary key look as good.
   those constant text := ' cross join lateral (select w.* from interlock.job_view w where w.tenant = $1 and w.seq between c.seq and c.seq
     order by w.seq limit 1) v';
   those_by_id constant text := ' cross join lateral (select w.* from interlock.job_view w where w.tenant = $1 and w.id = c.job_id offset 0) v';
-  job_blocks constant text := '(select s.first_seq, s.last_seq from '
-    || case when cardinality(p_tags) > 0 then 'interlock.job_block_term w join interlock.job_block s on s.tenant = $1 and s.first_seq = w.first_seq
-         where w.tenant = $1 and w.kind = ''tag'' and w.word = ($9)[1]'
-       else 'interlock.job_block_term w join interlock.job_block s on s.tenant = $1 and s.first_seq = w.first_seq
-         where w.tenant = $1 and w.kind = ''type'' and w.word = $3' end
-    || case when cardinality(p_tags) > 1 then ' and not exists (select from unnest($9) t(tag) where not exists (
-         select from interlock.job_block_term o where o.tenant = $1 and o.kind = ''tag'' and o.word = t.tag and o.first_seq = w.first_seq))' else '' end
-    || case when cardinality(p_tags) > 0 and p_type is not null then ' and exists (
-         select from interlock.job_block_term o where o.tenant = $1 and o.kind = ''type'' and o.word = $3 and o.first_seq = w.first_seq)' else '' end
-    || case when p_before_seq is null then '' else ' and w.first_seq < $12' end
-    || case when p_created_after is null then '' else ' and s.latest >= $10' end
-    || case when p_created_before is null then '' else ' and s.earliest < $11' end
-    || ' order by w.first_seq desc offset 0) r cross join lateral ';
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   if timed or worded then
