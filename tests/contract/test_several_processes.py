@@ -21,6 +21,7 @@ from interlock.storage.sqlite import claim
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.eligibility_keys import EligibilityKeys
 from interlock.storage.sqlite.store import SQLiteStore
+from interlock.storage.wakeup import NextLook
 from tests.contract.builders import NEVER, OPERATOR, TenantQueue, ask, cancel, complete, new_job, release, revoke
 from tests.contract.connections import DatabaseError
 from tests.support.eventually import RETRY_SECONDS
@@ -107,7 +108,8 @@ async def test_on_sqlite_a_rolled_back_lease_is_forgotten(tmp_path: Path, clock:
         await queue.add_all([new_job() for _ in range(12)])
 
         def lease_and_fail(connection: Connection) -> None:
-            assert len(claim.claim(connection, EligibilityKeys(tenant), tenant, ask(limit=12), (), Counter())) == 12
+            keys = EligibilityKeys(tenant)
+            assert len(claim.claim(connection, keys, tenant, ask(limit=12), (), Counter(), NextLook())) == 12
             raise ArithmeticError
 
         with pytest.raises(ArithmeticError):
