@@ -66,8 +66,8 @@ WHERE j.tenant = :tenant AND j.blocked = 1 AND j.finished_at IS NULL AND (r.type
 
 -- name: awaiting_message
 SELECT b.type, count(*) FROM message_wait w
-JOIN job j ON j.tenant = w.tenant AND j.id = w.job_id AND j.fence = w.fence AND j.status = 'queued' AND j.run_at > :now
-JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
+CROSS JOIN job j ON j.tenant = w.tenant AND j.id = w.job_id AND j.fence = w.fence AND j.status = 'queued' AND j.run_at > :now
+CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
 WHERE w.tenant = :tenant AND (b.type = :type OR :type IS NULL) GROUP BY b.type;
 
 -- name: awaiting
