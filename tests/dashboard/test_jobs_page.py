@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from playwright.async_api import Browser, Page, expect
 
+from interlock.dashboard.pages import jobs
 from interlock.domain.decide import CompleteJob, FailJob
 from interlock.domain.job import Filter
 from interlock.domain.policy import ClaimFilter
@@ -66,7 +68,26 @@ async def test_filters_show_counts_of_all_jobs_or_of_a_type(board: Board, stage:
     await page.goto(f"{board.url}/jobs?type=embed-page&status=queued")
     assert (await counts())["queued"] == "15"
     await page.goto(f"{board.url}/jobs?tag=ocean")
+    assert {name: count for name, count in (await counts()).items() if count != "0"} == {"running": "1"}
+    await expect(page.locator(".filter .hint")).to_have_text(
+        "The numbers are exact and count the 1 job that matches the other filters."
+    )
+    await page.goto(f"{board.url}/jobs?search=embed")
     assert await counts() == {}
+
+
+async def test_counts_of_other_filters_are_of_the_newest_matches(
+    board: Board, tenant: str, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "MAX_MATCHES", 3)
+    for n in range(4):
+        await board.engine.jobs.enqueue(local(tenant), JobRequest(type="t", tags=["a"], priority=n))
+    await board.engine.leases.claim(tenant, ClaimFilter("w", frozenset({"t"})))
+    await page.goto(f"{board.url}/jobs?tag=a&status=queued")
+    chips = page.locator(".chip", has=page.locator(".count"))
+    assert [text for text in await chips.all_inner_texts() if not text.endswith("0")] == ["queued 2", "running 1"]
+    await expect(page.locator(".filter .hint")).to_contain_text("the newest 3 jobs that match")
+    assert len(await shown(page)) == 3
 
 
 async def test_a_list_shows_how_long_jobs_waited_and_ran(board: Board, tenant: str, page: Page) -> None:

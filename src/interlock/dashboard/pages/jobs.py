@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from interlock import wire
 from interlock.dashboard.http import (
@@ -29,10 +30,19 @@ pages = Pages()
 PAGE_SIZE: Final = 50
 MAX_SUGGESTED_TYPES: Final = 200
 MAX_RETRYING: Final = 200
+MAX_MATCHES: Final = 200  # of a filter that no counter knows
 REPEATABLE: Final = ("status", "tag")  # of the other filters the last value counts
 FILTERS: Final = (
     *REPEATABLE, "type", "agent", "worker", "parent", "stale_seconds", "created_after", "created_before",
 )  # fmt: skip
+
+
+class Counts(NamedTuple):
+    """The jobs of each status; `matches` is how many were counted if they are not all, the newest if there are more."""
+
+    by_status: Mapping[Status, str]
+    matches: int | None = None
+    has_more: bool = False
 
 
 @pages.get("/jobs")
@@ -49,7 +59,7 @@ async def list_jobs(request: PageRequest, *, nothing_selected: bool = False) -> 
     except Invalid as error:
         errors = field_errors(error, {"before": "", "limit": ""})
     queues = await request.client.queues.list(limit=None)
-    counts = {} if errors else await _counts(request, queues)
+    counts = Counts({}) if errors else await _counts(request, queues)
     types = [queue.type for queue in queues[:MAX_SUGGESTED_TYPES]]
     listed, paging = query.page(found, PAGE_SIZE, before=lambda job: job.seq)
     ended = [job.id for job in listed if job.status in TERMINAL and job.status is not Status.SUCCEEDED]
@@ -69,6 +79,7 @@ async def list_jobs(request: PageRequest, *, nothing_selected: bool = False) -> 
         search=query.one("search"),
         counts=counts,
         searched_jobs=SEARCHED_JOBS,
+        page_size=PAGE_SIZE,
         max_retrying=MAX_RETRYING,
         types=types,
         chosen=set(query.all("status")),
@@ -98,15 +109,25 @@ async def _needs(request: PageRequest) -> dict[str, str]:
     return {name: amount(count) if count < MAX_COUNTED else f"{amount(MAX_COUNTED)}+" for name, count in counts.items()}
 
 
-async def _counts(request: PageRequest, queues: Sequence[QueueStats]) -> dict[Status, str]:
-    """Return the jobs of each status, of the chosen type or of all, from the counters; with another filter, none.
+async def _counts(request: PageRequest, queues: Sequence[QueueStats]) -> Counts:
+    """Return the jobs of each status: of the chosen type or of all from the counters, else among the newest matches."""
+    query = request.query
+    if query.one("search") or query.one("attention"):
+        return Counts({})
+    if not {name for name, _ in filter_labels(query)} - {"status", "type"}:
+        return Counts(await _totals(request, queues))
+    others = filter_from(query)._replace(statuses=(), limit=MAX_MATCHES)
+    found = Counter(job.status for job in await request.client.jobs.list(others))
+    matches = found.total()
+    return Counts({status: amount(found[status]) for status in Status}, matches, matches == MAX_MATCHES)
+
+
+async def _totals(request: PageRequest, queues: Sequence[QueueStats]) -> dict[Status, str]:
+    """Return the jobs of each status from the counters.
 
     The counters do not tell queued jobs from retrying ones, of which there are few: they are counted up to a maximum.
     """
-    query = request.query
-    if {name for name, _ in filter_labels(query)} - {"status", "type"} or query.one("search") or query.one("attention"):
-        return {}
-    type = query.one("type")
+    type = request.query.one("type")
     known = [queue for queue in queues if type in (None, queue.type)]
     retrying = len(await request.client.jobs.list(Filter(statuses=(Status.RETRY,), type=type, limit=MAX_RETRYING)))
     is_exact = retrying < MAX_RETRYING
