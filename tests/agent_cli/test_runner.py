@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ import pytest
 
 from interlock.agent_cli import claude_hook
 from interlock.agent_cli.adapter import JsonLines
-from interlock.agent_cli.process import MARK
+from interlock.agent_cli.process import MARK, tail_of
 from interlock.agent_cli.runner import AgentOptions, declare
 from interlock.client.port import JobRequest
 from interlock.domain.approval import ApprovalFilter, Decision
@@ -287,7 +288,7 @@ async def test_the_budget_of_the_job_bounds_a_run_and_pauses_the_job(rig: Rig, n
 
 
 async def test_a_silent_run_counts_what_it_has_used(rig: Rig) -> None:
-    rig.declare("claude", idle_timeout=0.5)
+    rig.declare("claude", idle_timeout=5)  # much more than the second run needs to begin, also on a busy machine
     job = await rig.run("silent", max_attempts=2)
     assert (job.status, job.attempt) == (Status.RETRY, 2)
     assert "wrote nothing" in (job.error or "")
@@ -458,6 +459,14 @@ async def test_a_silent_command_is_ended(rig: Rig) -> None:
     assert job.status == Status.DEAD_LETTER
     assert "wrote nothing" in (job.error or "")
     assert marked(job.id) == []
+
+
+async def test_a_command_that_writes_errors_is_not_silent() -> None:
+    errors, heard = asyncio.StreamReader(), []
+    errors.feed_data(b"working\n")
+    errors.feed_eof()
+    assert await tail_of(errors, lambda: heard.append(True)) == "working\n"
+    assert heard
 
 
 async def test_a_cancel_ends_the_whole_process_tree(rig: Rig) -> None:

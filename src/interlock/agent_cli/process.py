@@ -74,21 +74,23 @@ async def run_command(
     assert process.stdout is not None
     assert process.stderr is not None
     reports, orders = await asyncio.open_connection(sock=ours)
-    errors = asyncio.create_task(_tail(process.stderr))
     loop = asyncio.get_running_loop()
     heard = loop.time()
 
-    async def read_output() -> None:
+    def hear() -> None:
         nonlocal heard
+        heard = loop.time()
+
+    async def read_output() -> None:
         assert process.stdout is not None
         is_ending = False
         async for line in lines(process.stdout):
-            heard = loop.time()
+            hear()
             if not is_ending and await on_line(line):
                 is_ending = True
                 orders.write(b"term\n")
 
-    reading = asyncio.create_task(read_output())
+    reading, errors = asyncio.create_task(read_output()), asyncio.create_task(tail_of(process.stderr, hear))
     try:
         while not reading.done():
             left = None if idle_seconds is None else max(0.0, heard + idle_seconds - loop.time())
@@ -176,11 +178,12 @@ def _text(line: bytearray, is_cut: bool) -> str:
     return content.decode(errors="replace").rstrip("\r")
 
 
-async def _tail(stream: asyncio.StreamReader) -> str:
-    """Read to the end and return the last bytes."""
+async def tail_of(stream: asyncio.StreamReader, hear: Callable[[], None]) -> str:
+    """Read to the end and return the last bytes; call `hear` when something was read."""
     kept: deque[bytes] = deque()
     size = 0
     while chunk := await stream.read(CHUNK_BYTES):
+        hear()
         kept.append(chunk)
         size += len(chunk)
         while size - len(kept[0]) >= TAIL_BYTES:
