@@ -525,3 +525,13 @@ async def test_a_wait_that_can_never_end_is_rejected_and_a_deadlocked_strict_age
     api.ok(await api.post(f"/v1/jobs/{job['id']}/approvals", held | {"prompt": "Go on?"}), 201)
     (stalled,) = api.ok(await api.get("/v1/agents", params={"stalled": "true"}))["items"]
     assert (stalled["kind"], stalled["id"], stalled["strict"]) == ("planner", "solo", True)
+
+
+async def test_a_test_message_takes_no_body_or_an_empty_one(api: Api) -> None:
+    channel = {"kind": "email", "host": "8.8.8.8", "from": "a@example.com", "to": ["b@example.com"], "tls": "none"}
+    bodies: tuple[dict[str, str] | None, ...] = (None, {})
+    for body in bodies:
+        problem(await api.post("/v1/channels/ops/test", body), 404, "not_found")
+    api.ok(await api.put("/v1/channels/ops", channel | {"port": 25}))
+    pointer(await api.post("/v1/channels/ops/test", {"to": "c@example.com"}))
+    assert "password" not in (await api.get("/v1/channels/ops")).text

@@ -47,8 +47,11 @@ async def delete_channel(call: RequestContext[None, Nothing]) -> Response:
     return Response(204, media_type="")
 
 
-@routes.add("POST", "/v1/channels/{name}/test", roles=["admin"], answers={200: ChannelTestShape})
-async def test_channel(call: RequestContext[None, Nothing]) -> Response:
+@routes.add(
+    "POST", "/v1/channels/{name}/test", roles=["admin"], body=Nothing, body_optional=True,
+    answers={200: ChannelTestShape},
+)  # fmt: skip
+async def test_channel(call: RequestContext[Nothing, Nothing]) -> Response:
     """Send a test message immediately, once, and return the result."""
     result = await call.engine.channels.test(call.who, call.path["name"])
     return respond(result._asdict())
