@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import gc
 import ipaddress
 import logging
 import math
@@ -31,6 +30,7 @@ from interlock.api.headers import Headers
 from interlock.api.middleware import BODY, SECURITY, Middleware
 from interlock.api.problems import Refusal
 from interlock.errors import Invalid, Unavailable
+from interlock.garbage import rare_collections
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,6 @@ LINGER_BYTES: Final = 64 * 1024 * 1024  # a file somewhat larger than the limit 
 LINGER_SECONDS: Final = 5.0
 CLOCK_TICK: Final = 0.002  # tolerance for timers that fire early
 STOP_TICK: Final = 0.1
-COLLECT_AFTER: Final = (20_000, 20, 20)  # the default of 700 new objects is reached by a few requests
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _NOT_IN_A_HEADER: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
@@ -575,7 +574,7 @@ class Server:
     async def serve(self) -> None:
         """Serve until shutdown (also by SIGTERM or SIGINT), or until the storage is broken."""
         loop = asyncio.get_running_loop()
-        with _rare_collections(), self._signals(loop):
+        with rare_collections(), self._signals(loop):
             listener = await loop.create_server(lambda: Connection(self), sock=self._listening, backlog=BACKLOG)
             await self._until_stopped(loop)
             listener.close()
@@ -642,16 +641,3 @@ def _date() -> bytes:
     if now != _dated[0]:
         _dated = (now, formatdate(now, usegmt=True).encode())
     return _dated[1]
-
-
-@contextlib.contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Collect cyclic garbage less often, and skip long-lived objects; reference counting frees the rest."""
-    usual = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(*COLLECT_AFTER)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*usual)
-        gc.unfreeze()

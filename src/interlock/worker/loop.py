@@ -18,6 +18,7 @@ from interlock.domain import policy
 from interlock.domain.decide import ReleaseJob
 from interlock.domain.policy import ClaimFilter
 from interlock.errors import Conflict, Fatal, Forbidden, Invalid, Unauthenticated, Unavailable
+from interlock.garbage import rare_collections
 from interlock.sdk.app import App
 from interlock.sdk.context import Context
 from interlock.sdk.current import enter
@@ -104,7 +105,7 @@ class Worker:
             return 0
         self._log.info("worker started", types=sorted(self._tasks), concurrency=self._concurrency)
         try:
-            with contained(self._loop):
+            with contained(self._loop), rare_collections():
                 await self._run(drain=drain, once=once)
         finally:
             await self._lifespan.close()
