@@ -9,6 +9,8 @@ from typing import Final
 class Status(StrEnum):
     """The status of a job. The last four are terminal."""
 
+    __hash__ = str.__hash__  # that of Enum is a Python function
+
     QUEUED = "queued"
     RETRY = "retry"
     WAITING_FOR_APPROVAL = "waiting_for_approval"
@@ -21,6 +23,8 @@ class Status(StrEnum):
 
 class Verb(StrEnum):
     """The operation of a transition, as recorded in the history."""
+
+    __hash__ = str.__hash__
 
     ENQUEUE = "enqueue"
     CLAIM = "claim"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from time import monotonic
 from typing import Final, Protocol, runtime_checkable
@@ -33,12 +33,11 @@ class Histogram:
         self._bounds = bounds
         self._series: dict[tuple[str, ...], tuple[list[int], list[float]]] = {}
 
-    def add(self, labels: tuple[str, ...], seconds: float) -> None:
-        found = self._series.get(labels)
-        if found is None:
-            found = self._series[labels] = ([0] * (len(self._bounds) + 1), [0.0])
-        found[0][bisect_left(self._bounds, seconds)] += 1
-        found[1][0] += seconds
+    def add(self, labels: tuple[str, ...], *durations: float) -> None:
+        counts, total = self._series.setdefault(labels, ([0] * (len(self._bounds) + 1), [0.0]))
+        for seconds in durations:
+            counts[bisect_left(self._bounds, seconds)] += 1
+        total[0] += sum(durations)
 
     def series(self) -> Iterator[tuple[tuple[str, ...], list[tuple[str, float]], float]]:
         """Yield the labels of each series, its cumulative buckets, and its sum."""
@@ -74,24 +73,35 @@ class EngineMetrics:
         self._reported: dict[tuple[str, int], None] = {}  # runs whose usage was counted
         self._running: dict[str, tuple[str, float]] = {}  # type and start of the runs that this process handed out
 
-    def started(self, job: Job) -> None:
-        """Count a claimed job, and remember when its run started."""
-        self.claimed += 1
-        if job.type in self._types or len(self._types) < MAX_TYPES:
-            self._types.add(job.type)
-            type = job.type
-        else:
-            type = ""
-        self.waited.add((type,), max((job.run_started_at or job.run_at) - job.run_at, 0) / SECOND)
-        self._running.pop(job.id, None)
-        if len(self._running) >= _MAX_RUNS:  # their workers died or reported to another server
-            del self._running[next(iter(self._running))]
-        self._running[job.id] = type, monotonic()
+    def started(self, jobs: Sequence[Job]) -> None:
+        """Count claimed jobs, and remember when their runs started."""
+        self.claimed += len(jobs)
+        now, running = monotonic(), self._running
+        waits: defaultdict[str, list[float]] = defaultdict(list)
+        for job in jobs:
+            type, run_at = job.type, job.run_at
+            if type not in self._types:
+                if len(self._types) < MAX_TYPES:
+                    self._types.add(type)
+                else:
+                    type = ""
+            waits[type].append(max((job.run_started_at or run_at) - run_at, 0) / SECOND)
+            running.pop(job.id, None)
+            running[job.id] = type, now
+        for type, durations in waits.items():
+            self.waited.add((type,), *durations)
+        while len(running) > _MAX_RUNS:  # their workers died or reported to another server
+            del running[next(iter(running))]
 
-    def stopped(self, job_id: str, status: str) -> None:
-        """Measure the run that a command ended, if this process handed it out."""
-        if run := self._running.pop(job_id, None):
-            self.ran.add((run[0], status), monotonic() - run[1])
+    def stopped(self, ended: Iterable[tuple[str, str]]) -> None:
+        """Measure the runs that commands ended, given as job ID and status, if this process handed them out."""
+        now = monotonic()
+        durations: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        for job_id, status in ended:
+            if run := self._running.pop(job_id, None):
+                durations[run[0], status].append(now - run[1])
+        for labels, some in durations.items():
+            self.ran.add(labels, *some)
 
     def completed(self, order: CompleteJob) -> None:
         """Sum the usage that a completion reports, once for each run."""
@@ -150,21 +160,23 @@ class CountedStore(StoreWrapper):
 
     async def claim(self, tenant: str, ask: ClaimFilter, *, claimants: Sequence[str] = ()) -> list[Job]:
         jobs = await self._store.claim(tenant, ask, claimants=claimants)
-        for job in jobs:
-            self._counts.started(job)
+        self._counts.started(jobs)
         return jobs
 
     async def carry_out(self, tenant: str, orders: Sequence[Command]) -> list[Receipt | Rejected]:
         answers = await self._store.carry_out(tenant, orders)
+        counts = self._counts
+        ended: list[tuple[str, str]] = []
         for order, answer in zip(orders, answers, strict=True):
             if isinstance(answer, Rejected):
-                self._counts.refused[order.verb, answer.error.code] += 1
-            else:
-                self._counts.ordered[order.verb, answer.status] += 1
-                if isinstance(order, CompleteJob):
-                    self._counts.completed(order)
-                if answer.status != Status.RUNNING:
-                    self._counts.stopped(answer.id, answer.status)
+                counts.refused[order.verb, answer.error.code] += 1
+                continue
+            counts.ordered[order.verb, answer.status] += 1
+            if isinstance(order, CompleteJob):
+                counts.completed(order)
+            if answer.status != Status.RUNNING:
+                ended.append((answer.id, answer.status))
+        counts.stopped(ended)
         return answers
 
 
