@@ -39,7 +39,7 @@ from interlock.domain.token import CreatedToken, Token
 from interlock.domain.usage_totals import By, Key, UsageTotal
 from interlock.domain.webhook import CreatedSubscription, Delivery, DeliveryFilter, Subscription
 from interlock.domain.worker_presence import Presence
-from interlock.wire import AgentName, JobRequest, SubscriptionRequest, TokenRequest, error_body
+from interlock.wire import AgentName, EncodedRequest, JobRequest, SubscriptionRequest, TokenRequest, error_body
 from interlock.wire.budgets import BudgetRequest as BudgetRequest
 from interlock.wire.channels import ChannelRequest
 from interlock.wire.limits import LimitRequest as LimitRequest
@@ -50,6 +50,7 @@ __all__ = [
     "AgentName",
     "ChannelRequest",
     "Client",
+    "EncodedRequest",
     "JobRequest",
     "LeasedJob",
     "ScheduleRequest",

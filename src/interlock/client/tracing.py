@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Final
 
 from interlock import tracing
 from interlock.wire import JobRequest
 
+_OFF: Final = nullcontext()
+
+
+def enqueueing(requests: Sequence[JobRequest]) -> AbstractContextManager[str | None]:
+    """Open a span for an enqueue and yield the traceparent for its jobs; None if tracing is off."""
+    return _enqueueing(requests) if tracing.is_on() else _OFF
+
 
 @contextmanager
-def enqueueing(requests: Sequence[JobRequest]) -> Iterator[str | None]:
-    """Open a span for an enqueue and yield the traceparent for its jobs; None if tracing is off."""
+def _enqueueing(requests: Sequence[JobRequest]) -> Iterator[str | None]:
     types = sorted({request.type for request in requests})
     name = f"enqueue {types[0]}" if len(types) == 1 else "enqueue"
     with tracing.span(name, "producer", attributes={"interlock.jobs": len(requests)}) as span:

@@ -14,6 +14,7 @@ from interlock.sdk import serialization
 
 NOT_GIVEN: Final = object()
 CONTEXT: Final = "ctx"  # name of a first parameter that is the context, also without an annotation
+_SCALARS: Final = (str, int, float, bool, type(None))
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -40,11 +41,14 @@ class Signature:
             if parameter.kind not in _NAMED:
                 raise TypeError(f"{self.name}: {parameter} cannot be passed by name: a task has named parameters only")
         self._signature = inspect.Signature(taken)
+        # The payload of a call with such arguments has been checked once it is decoded: no nesting, no duplicate keys.
+        self.is_flat = all(_is_scalar(hints.get(parameter.name)) for parameter in taken)
         self._struct = _struct(self.name, taken, hints)
         self._decode = serialization.decoder(self._struct)
         self._decode_known = serialization.decoder(_struct(self.name, taken, hints, forbid_unknown=False))
         self._names = tuple(parameter.name for parameter in taken)
         self._name_set = frozenset(self._names)
+        self._positional = tuple(one.name for one in taken if one.kind is one.POSITIONAL_OR_KEYWORD)
         self._all_optional = all(parameter.default is not parameter.empty for parameter in taken)
 
     def takes(self, name: str) -> bool:
@@ -55,16 +59,17 @@ class Signature:
         """Return the payload of a call; reject a call with invalid arguments here instead of in the worker."""
         if not isinstance(kwargs, Mapping):
             raise TypeError(f"{self.name}: a call is {kwargs!r}: expected a dict of named arguments")
-        given: Mapping[str, Any]
-        if not args and kwargs.keys() == self._name_set:  # a batch usually names all; bind takes longer than the rest
-            given = {name: kwargs[name] for name in self._names}
+        given = {**dict(zip(self._positional, args, strict=False)), **kwargs}
+        # Most calls name or pass every argument once; bind takes longer than the rest of an enqueue.
+        if len(args) + len(kwargs) == len(self._names) and given.keys() == self._name_set:
+            call: Mapping[str, Any] = {name: given[name] for name in self._names}
         else:
             try:
-                given = self._signature.bind(*args, **kwargs).arguments
+                call = self._signature.bind(*args, **kwargs).arguments
             except TypeError as error:
                 raise TypeError(f"{self.name}: {error}") from None
         try:
-            payload = serialization.encode_call(given).encode()
+            payload = serialization.encode_call(call).encode()
         except serialization.Altered as error:
             raise TypeError(f"{self.name}: {error}") from None
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -115,6 +120,12 @@ def _is_context(hint: Any, context_type: type) -> bool:
     if get_origin(hint) in (Union, UnionType):
         return any(_is_context(one, context_type) for one in get_args(hint))
     return isinstance(hint, type) and issubclass(hint, context_type)
+
+
+def _is_scalar(hint: Any) -> bool:
+    if get_origin(hint) in (Union, UnionType):
+        return all(map(_is_scalar, get_args(hint)))
+    return any(hint is scalar for scalar in _SCALARS)
 
 
 def _struct(

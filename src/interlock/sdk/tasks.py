@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, ParamSpec, Protocol, TypedDict, TypeVar,
 
 import msgspec
 
-from interlock.client.port import Client, JobRequest
+from interlock.client.port import Client, EncodedRequest, JobRequest
 from interlock.domain.policy import MAX_LEASE_SECONDS
 from interlock.errors import Invalid
 from interlock.sdk.context import Context
@@ -178,7 +178,8 @@ class Task(Generic[P, R]):
             raise (
                 TypeError(results) if isinstance(error, TypeError) else Invalid(results, pointer=error.pointer)
             ) from None
-        return JobRequest(type=self.name, payload=payload, **(self._fields | fields))
+        make = EncodedRequest if self.signature.is_flat else JobRequest
+        return make(type=self.name, payload=payload, **(self._fields | fields))
 
     def _handle(self, id: str, client: Callable[[], Awaitable[Client]], *, replayed: bool = False) -> JobHandle[R]:
         return JobHandle(id, client, self.signature.returns, replayed=replayed)

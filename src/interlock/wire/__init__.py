@@ -100,6 +100,10 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     budget: dict[str, float] | None = None
 
 
+class EncodedRequest(JobRequest, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A request of this process, which has just encoded its payload: the text needs no check."""
+
+
 _PLAIN: Final = msgspec.structs.astuple(JobRequest(type=""))[2:]  # a request with only type and payload
 
 
@@ -162,7 +166,7 @@ def new_job(
     known_limits: Mapping[str, Limit] = NO_LIMITS,
 ) -> NewJob:
     """Validate a request and return a new job with an ID; fields that it does not set come from the defaults."""
-    payload = (json_text.measured if judged else json_text.check)(
+    payload = (json_text.measured if judged or type(request) is EncodedRequest else json_text.check)(
         bytes(request.payload), what="payload", limit=limits.payload
     )
     if defaults == NO_DEFAULTS and not requires and msgspec.structs.astuple(request)[2:] == _PLAIN:
