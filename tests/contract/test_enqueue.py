@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 
+import asyncpg
 import pytest
 
 from interlock.domain.job import Enqueued, Filter, Job, NewJob, Rejected
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.timestamps import micros
 from interlock.errors import Invalid, ParentNotActive
-from tests.contract.builders import FIXED, NEVER, TenantQueue, cancel, complete, fail, new_id, new_job
+from interlock.storage.postgres.store import PostgresStore
+from tests.contract.builders import FIXED, NEVER, TenantQueue, cancel, complete, digests, fail, new_id, new_job
+from tests.support.postgres import Postgres
+from tests.support.stores import APP_LOGIN, fresh_database, opened
 
 
 async def test_a_new_job_is_queued_with_one_history_row(queue: TenantQueue) -> None:
@@ -152,3 +157,26 @@ async def test_one_rejection_does_not_affect_other_jobs_of_a_batch(queue: Tenant
     assert [type(answer) for answer in answers] == [Enqueued, Rejected, Enqueued]
     found = await queue.store.get(queue.tenant, [good.id, bad.id, also_good.id])
     assert [job is not None for job in found] == [True, False, True]
+
+
+@pytest.mark.parametrize("step", [1, 3])
+async def test_each_history_row_has_the_digests_of_its_own_job(postgres: Postgres, step: int) -> None:
+    """Also when the numbers of a batch have gaps, as with several processes, and when some jobs exist already."""
+    async with fresh_database(postgres) as name:
+        admin = await asyncpg.connect(postgres.dsn(name))
+        await admin.execute(f"alter sequence interlock.job_seq_seq increment by {step}")
+        await admin.close()
+        async with opened(PostgresStore.open(postgres.dsn(name, user=APP_LOGIN), size=1)) as store:
+            plain = [new_job(payload=f'"{number}"') for number in range(5)]
+            keyed = [new_job(payload=f'"{key}"', idempotency_key=key, body_sha256=bytes(32)) for key in "cabed"]
+            for batch in (plain[3:4], plain, keyed[1:3], [*keyed, *plain[:1]]):
+                await store.enqueue("acme", batch)
+            jobs = [*plain, *keyed]
+            found = await store.get("acme", [job.id for job in jobs])
+            for job, kept in zip(jobs, found, strict=True):
+                assert kept is not None
+                (row,) = await store.history("acme", job.id)
+                assert digests(row)["payload"] == sha256(job.payload.encode()).hexdigest()
+            seqs = [kept.seq for kept in found if kept is not None]
+            assert seqs[:3] == sorted(seqs[:3])
+            assert (await store.audit.verify()).first_bad is None

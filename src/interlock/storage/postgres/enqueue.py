@@ -262,6 +262,7 @@ async def _insert(
     if len(jobs) == 1 and _is_plain(*jobs[0], generations):
         return await _insert_one(connection, tenant, *jobs[0], registry, progress)
     in_order = [job.id for job, _, _ in jobs]
+    metadatas = [of_creation(job, progress.get(job.id)) for job, _, _ in jobs]
     positions = None
     if any(job.idempotency_key is not None for job, _, _ in jobs):
         positions, jobs = zip(
@@ -269,10 +270,10 @@ async def _insert(
         )
     rows = (
         (j.id, j.type, j.payload, j.priority, no, base, agent_no, j.max_attempts, j.created_by, j.idempotency_key,
-         j.body_sha256, j.agent_kind, j.agent_id, _rest(j, generations.get(j.id)), of_creation(j, progress.get(j.id)))
+         j.body_sha256, j.agent_kind, j.agent_id, _rest(j, generations.get(j.id)))
         for j, (no, base), agent_no in jobs
     )  # fmt: skip
-    ids, types, payloads, priorities, eligibility_keys, bases, agent_nos, attempts, creators, *rare, metadatas = zip(
+    ids, types, payloads, priorities, eligibility_keys, bases, agent_nos, attempts, creators, *rare = zip(
         *rows, strict=True
     )
     answer = await connection.fetchrow(

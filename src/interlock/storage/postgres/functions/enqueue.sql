@@ -88,7 +88,8 @@ create or replace function interlock.moment(p_micros bigint) returns timestamptz
 -- agent_ids and rests are null if no job has any.
 --
 -- An item whose idempotency key or id already exists inserts nothing. Jobs with keys arrive sorted by key, so that two
--- batches with the same keys cannot deadlock; `ordinals` holds their original positions.
+-- batches with the same keys cannot deadlock; `ordinals` holds their original positions, which are those of `metadatas`.
+-- Only the history row has the metadata: a job row stays short, and more of them fit on a page.
 --
 -- Returns the sequence numbers, which rise in input order, and the ids only if some jobs were not inserted: one row per
 -- job is expensive for the client. History, counters and ready are written in the statement that inserts the jobs.
@@ -105,9 +106,10 @@ declare
   origin text := field(p_tenant) || '36:';  -- the hashed text is origin, id, creation, metadata, ending
   creation text := '1:1-6:queued7:enqueue';
   ending text := field(micros(t));
+  numbers bigint[];
+  is_dense boolean;  -- whether the numbers have no gaps
   limited bigint[] := '{}';
   listened boolean;
-  numbers bigint[];
   created uuid[];
 begin
   at := t;
@@ -116,33 +118,33 @@ begin
   if agent_nos is not null then
     limited := lock_agents(array(select distinct n from unnest(agent_nos) n where n is not null order by n));
   end if;
-  if ordinals is not null then
-    numbers := array(select nextval('job_seq_seq') from generate_series(1, cardinality(ordinals)));
-  end if;
+  numbers := array(select nextval('job_seq_seq') from generate_series(1, cardinality(ids)));
+  is_dense := numbers[cardinality(ids)] = numbers[1] + cardinality(ids) - 1;
   with created as (
     insert into job (tenant, id, seq, type, status, priority, eligibility_key, base, agent_no, run_at, attempt, max_attempts, fence, version,
       releases, created_at, updated_at, verb, actor, agent_kind, agent_id, idempotency_key, key_generation, body_sha256, created_by, payload,
-      metadata, {rare}, head)
+      {rare}, head)
     overriding system value
-    select p_tenant, n.id, coalesce(numbers[n.ordinal], nextval('job_seq_seq')), coalesce(n.type, types[1]), 'queued', coalesce(n.priority, priorities[1]),
+    select p_tenant, n.id, numbers[n.ordinal], coalesce(n.type, types[1]), 'queued', coalesce(n.priority, priorities[1]),
       coalesce(n.eligibility_key, eligibility_keys[1]), coalesce(n.base, bases[1]), n.agent_no,
       coalesce(moment((r ->> 'run_at')::bigint), t + (r ->> 'delay_seconds')::double precision * interval '1 second', t), 1,
       coalesce(n.max_attempts, enqueue.max_attempts[1]), 0, 1, 0, t, t, 'enqueue', n.creator, n.agent_kind, n.agent_id, n.key,
-      coalesce((r ->> 'key_generation')::integer, 0), n.body, n.creator, n.payload, n.metadata, {rare_values},
+      coalesce((r ->> 'key_generation')::integer, 0), n.body, n.creator, n.payload, {rare_values},
       sha256(convert_to(origin || n.id::text || creation || octet_length(n.creator) || ':' || n.creator || '1:11:0-'
-        || octet_length(n.metadata) || ':' || n.metadata || ending, 'UTF8'))
+        || octet_length(metadatas[n.ordinal]) || ':' || metadatas[n.ordinal] || ending, 'UTF8'))
     from (
-      select u.*, coalesce(u.given_creator, creators[1]) as creator, u.rest::json as r
+      select u.*, coalesce(u.given_creator, creators[1]) as creator, u.rest::json as r, coalesce(ordinals[u.place], u.place) as ordinal
       from unnest(ids, types, payloads, priorities, eligibility_keys, bases, agent_nos, max_attempts, creators, keys, bodies, agent_kinds, agent_ids,
-        rests, metadatas, ordinals) as u(id, type, payload, priority, eligibility_key, base, agent_no, max_attempts, given_creator, key, body,
-        agent_kind, agent_id, rest, metadata, ordinal)
+        rests) with ordinality as u(id, type, payload, priority, eligibility_key, base, agent_no, max_attempts, given_creator, key, body,
+        agent_kind, agent_id, rest, place)
       offset 0
     ) n
     on conflict do nothing
-    returning id, seq, type, eligibility_key, base, agent_no, run_at, deadline, actor, metadata, head),
+    returning id, seq, type, eligibility_key, base, agent_no, run_at, deadline, actor, head),
   recorded as (
     insert into job_history (tenant, job_id, version, from_status, to_status, verb, actor, attempt, fence, metadata, at, hash)
-    select p_tenant, c.id, 1, null, 'queued', 'enqueue', c.actor, 1, 0, c.metadata, t, c.head from created c),
+    select p_tenant, c.id, 1, null, 'queued', 'enqueue', c.actor, 1, 0,
+      metadatas[case when is_dense then c.seq - numbers[1] + 1 else width_bucket(c.seq, numbers) end], t, c.head from created c),
   counted as (
     insert into queue_counter (tenant, type, minute, to_status, count)
     select p_tenant, c.type, date_trunc('minute', t), 'queued', count(*) from created c group by c.type),
@@ -175,9 +177,9 @@ begin
   listened := refuse_stale_terms(p_tenant, p_registry, array[p_key]);
   hash := sha256(origin(p_tenant, p_id) || history_bytes(1, null, 'queued', 'enqueue', p_creator, 1, 0, null, p_metadata, micros(t)));
   insert into job (tenant, id, type, status, priority, eligibility_key, base, run_at, attempt, max_attempts, fence, version, releases, created_at,
-    updated_at, verb, actor, created_by, payload, metadata, head, {rare_lists})
+    updated_at, verb, actor, created_by, payload, head, {rare_lists})
   values (p_tenant, p_id, p_type, 'queued', p_priority, p_key, p_base, t, 1, p_max_attempts, 0, 1, 0, t, t, 'enqueue', p_creator, p_creator,
-    p_payload, p_metadata, hash, {no_rare_lists})
+    p_payload, hash, {no_rare_lists})
   on conflict do nothing returning job.seq into enqueue_one.seq;
   if enqueue_one.seq is null then
     return;

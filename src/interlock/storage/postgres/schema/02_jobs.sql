@@ -228,7 +228,7 @@ comment on column interlock.job.worker is 'Lease holder.';
 comment on column interlock.job.verb is 'Operation of the newest transition; copied into history.';
 comment on column interlock.job.actor is 'Principal of the newest transition; copied into history.';
 comment on column interlock.job.reason is 'Reason of the newest transition; copied into history.';
-comment on column interlock.job.metadata is 'JSON: metadata of the newest transition; copied into history.';
+comment on column interlock.job.metadata is 'JSON: metadata of the newest transition, copied into history; that of an enqueue is only there.';
 comment on column interlock.job.cancel_reason is 'Reason of the cancel request.';
 comment on column interlock.job.error is 'JSON: message, kind and details of the last failed attempt.';
 comment on column interlock.job.created_by is 'Principal that enqueued it.';
