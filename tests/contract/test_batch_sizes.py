@@ -100,6 +100,8 @@ async def test_jobs_of_all_kinds_are_leased_together_in_order_and_returned_as_st
     assert [job.id for job in leased] == [job.id for job in sorted(jobs, key=lambda job: -job.priority)]
     assert leased == await queue.store.get(queue.tenant, [job.id for job in leased])
     assert {job.id: job.type for job in leased} == dict.fromkeys(ids, "work")
+    ends = {job.timeout_seconds: job.lease_expires_at for job in leased}
+    assert ends == {None: queue.after(30), 20.0: queue.after(20)}
 
     queue.clock.advance(1)
     back = leased[::5]

@@ -93,6 +93,6 @@ async def test_progress_requires_an_explicit_fence(queue: TenantQueue) -> None:
 
 
 def test_sql_takes_the_number_from_the_domain() -> None:
-    assert functions().text.count(f".fence, {ANY_FENCE})") == 2
+    assert functions().text.count(f".fence, {ANY_FENCE})") == 3
     written = [file.read_text() for file in (files("interlock.storage.postgres") / "functions").iterdir()]
     assert not [text for text in written if str(ANY_FENCE) in text]

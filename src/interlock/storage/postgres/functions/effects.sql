@@ -127,10 +127,11 @@ begin
   if exists (select from flow_limit f where f.tenant = p_tenant) then
     perform settle_flow(p_tenant, p_ids);
   end if;
-  if (exists (select from job_step s where s.tenant = p_tenant and s.job_id between p_ids[1] and p_ids[cardinality(p_ids)])
-      or exists (select from job_checkpoint c where c.tenant = p_tenant and c.job_id between p_ids[1] and p_ids[cardinality(p_ids)]))
-      and exists (select from job j where j.tenant = p_tenant and j.id = any(p_ids) and not covers_progress(p_tenant, j.id, j.fence, j.metadata)) then
-    raise exception 'interlock: progress was saved while the run was ended' using errcode = 'serialization_failure';
+  if exists (select from job_step s where s.tenant = p_tenant and s.job_id between p_ids[1] and p_ids[cardinality(p_ids)])
+      or exists (select from job_checkpoint c where c.tenant = p_tenant and c.job_id between p_ids[1] and p_ids[cardinality(p_ids)]) then
+    if exists (select from job j where j.tenant = p_tenant and j.id = any(p_ids) and not covers_progress(p_tenant, j.id, j.fence, j.metadata)) then
+      raise exception 'interlock: progress was saved while the run was ended' using errcode = 'serialization_failure';
+    end if;
   end if;
 end $$;
 

@@ -4,8 +4,9 @@
 -- Columns are passed as arrays, null if no job has a value, because encoding one value per job is expensive for the
 -- client. p_fences, workers and sanitizeds may have one element that applies to all jobs.
 --
--- History and counters are written in the statement that changes the jobs. width_bucket finds the index of an id by
--- binary search: without a join, the planner cannot choose a wrong join order.
+-- History and counters are written in the statement that changes the jobs; for one job in statements of their own, which
+-- start in less time. width_bucket finds the index of an id by binary search: without a join, the planner cannot choose
+-- a wrong join order.
 create or replace function interlock.complete(
   p_tenant text, ids uuid[], p_fences bigint[], workers text[], results text[], summaries text[], usages text[], sanitizeds boolean[],
   out positions integer[], out fences bigint[], out attempts integer[], out versions integer[], out at timestamptz
@@ -21,35 +22,56 @@ declare
   same_sanitized boolean := case when cardinality(sanitizeds) = 1 then sanitizeds[1] end;
   at_first bytea;  -- the hashed bytes of a job completed in its first run, if they are the same for all
   done uuid[]; involved boolean;
+  one record;
 begin
   at := t;
   p_tenant := set_config('interlock.tenant', p_tenant, true);  -- an assignment is cheaper than PERFORM
   metadatas := metadatas_of_completions(p_tenant, ids, results, summaries, usages);
-  if cardinality(ids) > 1 and metadatas is null and same_fence <> {any_fence} then
-    at_first := history_bytes(3, 'running', 'succeeded', 'complete', 'worker:' || same_worker, 1, same_fence, null, null, micros(t));
-  end if;
-  with ended as (
+  if cardinality(ids) = 1 then
     update job j set status = 'succeeded', previous = j.status, version = j.version + 1, worker = null, lease_expires_at = null,
-      finished_at = t, updated_at = t, verb = 'complete', actor = 'worker:' || j.worker, reason = null,
-      metadata = metadatas[width_bucket(j.id, ids)], error = null, result = results[width_bucket(j.id, ids)],
-      result_summary = summaries[width_bucket(j.id, ids)], usage = coalesce(usages[width_bucket(j.id, ids)], j.usage),
-      sanitized = j.sanitized or coalesce(same_sanitized, sanitizeds[width_bucket(j.id, ids)]),
-      head = sha256(j.head || case when j.version = 2 and at_first is not null then at_first else history_bytes(j.version + 1, 'running',
-        'succeeded', 'complete', 'worker:' || j.worker, j.attempt, j.fence, null, metadatas[width_bucket(j.id, ids)], micros(t)) end)
-    where j.tenant = p_tenant and j.id = any(ids) and j.status = 'running'
-      and j.worker = coalesce(same_worker, workers[width_bucket(j.id, ids)])
-      and coalesce(same_fence, p_fences[width_bucket(j.id, ids)]) in (j.fence, {any_fence})
+      finished_at = t, updated_at = t, verb = 'complete', actor = 'worker:' || j.worker, reason = null, metadata = metadatas[1], error = null,
+      result = results[1], result_summary = summaries[1], usage = coalesce(usages[1], j.usage), sanitized = j.sanitized or same_sanitized,
+      head = sha256(j.head || history_bytes(j.version + 1, 'running', 'succeeded', 'complete', 'worker:' || j.worker, j.attempt, j.fence,
+        null, metadatas[1], micros(t)))
+    where j.tenant = p_tenant and j.id = ids[1] and j.status = 'running' and j.worker = same_worker and same_fence in (j.fence, {any_fence})
     returning j.id, j.seq, j.type, j.actor, j.fence, j.attempt, j.version, j.metadata, j.head,
-      num_nonnulls(j.agent_no, j.parent_id, j.webhook) > 0 as involved),
-  recorded as (
+      num_nonnulls(j.agent_no, j.parent_id, j.webhook) > 0 as involved into one;
+    if not found then
+      return;
+    end if;
     insert into job_history (tenant, job_id, version, from_status, to_status, verb, actor, attempt, fence, metadata, at, hash)
-    select p_tenant, e.id, e.version, 'running', 'succeeded', 'complete', e.actor, e.attempt, e.fence, e.metadata, t, e.head from ended e),
-  counted as (
+    values (p_tenant, one.id, one.version, 'running', 'succeeded', 'complete', one.actor, one.attempt, one.fence, one.metadata, t, one.head);
     insert into queue_counter (tenant, type, minute, from_status, to_status, count, last_seq)
-    select p_tenant, e.type, date_trunc('minute', t), 'running', 'succeeded', count(*), max(e.seq) from ended e group by e.type)
-  select array_agg(width_bucket(e.id, ids)), array_agg(e.fence), array_agg(e.attempt), array_agg(e.version), array_agg(e.id order by e.id),
-    bool_or(e.involved) or exists (select from subscription s where s.tenant = p_tenant and s.ended_at is null)
-  into positions, fences, attempts, versions, done, involved from ended e;
+    values (p_tenant, one.type, date_trunc('minute', t), 'running', 'succeeded', 1, one.seq);
+    positions := '{1}'; fences := array[one.fence]; attempts := array[one.attempt]; versions := array[one.version]; done := ids;
+    involved := one.involved or exists (select from subscription s where s.tenant = p_tenant and s.ended_at is null);
+  else
+    if metadatas is null and same_fence <> {any_fence} then
+      at_first := history_bytes(3, 'running', 'succeeded', 'complete', 'worker:' || same_worker, 1, same_fence, null, null, micros(t));
+    end if;
+    with ended as (
+      update job j set status = 'succeeded', previous = j.status, version = j.version + 1, worker = null, lease_expires_at = null,
+        finished_at = t, updated_at = t, verb = 'complete', actor = 'worker:' || j.worker, reason = null,
+        metadata = metadatas[width_bucket(j.id, ids)], error = null, result = results[width_bucket(j.id, ids)],
+        result_summary = summaries[width_bucket(j.id, ids)], usage = coalesce(usages[width_bucket(j.id, ids)], j.usage),
+        sanitized = j.sanitized or coalesce(same_sanitized, sanitizeds[width_bucket(j.id, ids)]),
+        head = sha256(j.head || case when j.version = 2 and at_first is not null then at_first else history_bytes(j.version + 1, 'running',
+          'succeeded', 'complete', 'worker:' || j.worker, j.attempt, j.fence, null, metadatas[width_bucket(j.id, ids)], micros(t)) end)
+      where j.tenant = p_tenant and j.id = any(ids) and j.status = 'running'
+        and j.worker = coalesce(same_worker, workers[width_bucket(j.id, ids)])
+        and coalesce(same_fence, p_fences[width_bucket(j.id, ids)]) in (j.fence, {any_fence})
+      returning j.id, j.seq, j.type, j.actor, j.fence, j.attempt, j.version, j.metadata, j.head,
+        num_nonnulls(j.agent_no, j.parent_id, j.webhook) > 0 as involved),
+    recorded as (
+      insert into job_history (tenant, job_id, version, from_status, to_status, verb, actor, attempt, fence, metadata, at, hash)
+      select p_tenant, e.id, e.version, 'running', 'succeeded', 'complete', e.actor, e.attempt, e.fence, e.metadata, t, e.head from ended e),
+    counted as (
+      insert into queue_counter (tenant, type, minute, from_status, to_status, count, last_seq)
+      select p_tenant, e.type, date_trunc('minute', t), 'running', 'succeeded', count(*), max(e.seq) from ended e group by e.type)
+    select array_agg(width_bucket(e.id, ids)), array_agg(e.fence), array_agg(e.attempt), array_agg(e.version), array_agg(e.id order by e.id),
+      bool_or(e.involved) or exists (select from subscription s where s.tenant = p_tenant and s.ended_at is null)
+    into positions, fences, attempts, versions, done, involved from ended e;
+  end if;
   if involved or current_setting('interlock.leaving', true) = 'yes' then
     perform after_completion(p_tenant, done);
   elsif done is not null then
