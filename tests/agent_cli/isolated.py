@@ -61,7 +61,10 @@ def options(spec: dict[str, Any], url: str, place: Path) -> AgentOptions:
             }
     environment = {name: value for name, value in (environment | spec.get("environment", {})).items() if value}
     command += spec.get("words", [])
-    given = {"approve_tools": spec["approve_tools"]} if "approve_tools" in spec else {}
+    given: dict[str, Any] = {"approve_tools": spec["approve_tools"]} if "approve_tools" in spec else {}
+    if "schema" in spec:
+        given["schema"] = place / "schema.json"
+        given["schema"].write_text(json.dumps(spec["schema"]))
     return AgentOptions(
         adapter, command, work_dir=place / "jobs", keep="always", environment=environment, idle_timeout=240.0, **given
     )

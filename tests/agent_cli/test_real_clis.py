@@ -62,6 +62,21 @@ def test_a_prompt_is_answered(bin: Path, tmp_path: Path, adapter: str) -> None:
     assert found["events"][0]["message"] == "session started"
 
 
+SCHEMA = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_a_result_is_json_by_the_schema(bin: Path, tmp_path: Path, adapter: str) -> None:
+    call = {"tools": [{"id": "toolu_1", "name": "StructuredOutput", "input": {"ok": True}}]}
+    replies = [call, {"text": "done"}] if adapter == "claude" else [{"text": '{"ok": true}'}]
+    assert last(run(bin, tmp_path, adapter, replies, schema=SCHEMA))["result"] == {"ok": True}
+
+
 @pytest.mark.parametrize("adapter", LIMITED)
 def test_a_rate_limit_releases_the_job_and_the_next_run_resumes_the_session(
     bin: Path, tmp_path: Path, adapter: str

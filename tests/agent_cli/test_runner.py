@@ -469,13 +469,14 @@ async def test_a_command_that_writes_errors_is_not_silent() -> None:
     assert heard
 
 
-async def test_a_cancel_ends_the_whole_process_tree(rig: Rig) -> None:
+@pytest.mark.parametrize(("prompt", "processes"), [("tree", 5), ("chain", 2)])
+async def test_a_cancel_ends_the_whole_process_tree(rig: Rig, prompt: str, processes: int) -> None:
     rig.declare("plain")
-    id = await rig.enqueue("tree")
+    id = await rig.enqueue(prompt)
     async with rig.app.working():
 
         async def begun() -> bool:
-            return rig.has_begun(id) and len(marked(id)) >= 5
+            return rig.has_begun(id) and len(marked(id)) >= processes
 
         await eventually(begun)
         await (await rig.app._client()).jobs.cancel(id)
