@@ -70,6 +70,7 @@ class Life:
     lease: Job | None = None
     began_at: int = 0
     told: int | None = None
+    run_at: int = 0
 
     @property
     def charged(self) -> int:
@@ -85,8 +86,8 @@ class Lives:
     def running(self) -> list[Life]:
         return [job for job in self.jobs.values() if job.lease is not None]
 
-    def waiting(self) -> list[Life]:
-        return [job for job in self.jobs.values() if job.lease is None]
+    def due(self, now: int) -> list[Life]:
+        return [job for job in self.jobs.values() if job.lease is None and job.run_at <= now]
 
 
 class Budgets(RuleBasedStateMachine):
@@ -136,13 +137,13 @@ class Budgets(RuleBasedStateMachine):
             limits=json.dumps(uses), max_attempts=100, parent_id=self.root.removeprefix(TREE) if in_tree else None
         )
         self._enqueue(job)
-        self.lives.jobs[job.id] = Life([*names, *([self.root] if in_tree else [])], cost)
+        self.lives.jobs[job.id] = Life([*names, *([self.root] if in_tree else [])], cost, run_at=self.now)
 
     @rule()
     def claim(self) -> None:
         leased = self.rig.run(self.queue.claim(limit=1, lease_seconds=1e6))
         if not leased:
-            for job in self.lives.waiting():
+            for job in self.lives.due(self.now):
                 assert any(self._is_closed(name) for name in job.budgets), job
             return
         (lease,) = leased
@@ -155,10 +156,9 @@ class Budgets(RuleBasedStateMachine):
         job.lease, job.began_at, job.told = lease, self.now, None
 
     def _is_closed(self, name: str) -> bool:
-        """Whether a waiting job does not fit: others may wait behind it."""
-        return any(
-            not self.budgets[name].has_room(job.cost, self.now) for job in self.lives.waiting() if name in job.budgets
-        )
+        """Whether a due job does not fit: others may wait behind it."""
+        due = [job for job in self.lives.due(self.now) if name in job.budgets]
+        return any(not self.budgets[name].has_room(job.cost, self.now) for job in due)
 
     @precondition(lambda self: self.lives.running())
     @rule(number=st.integers(0, 3), usage=USAGE)
@@ -193,7 +193,7 @@ class Budgets(RuleBasedStateMachine):
         for name in job.budgets if used is not None else []:
             budget, change = self.budgets[name], (used or 0) - job.charged
             budget.spent += max(change, 0) if job.began_at < budget.as_of else change
-        job.lease = None
+        job.lease, job.run_at = None, self.rig.run(self.queue.job(lease.id)).run_at
 
     def _running(self, number: int) -> tuple[Life, Job]:
         running = self.lives.running()
