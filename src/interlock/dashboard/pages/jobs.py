@@ -59,7 +59,7 @@ async def list_jobs(request: PageRequest, *, nothing_selected: bool = False) -> 
     except Invalid as error:
         errors = field_errors(error, {"before": "", "limit": ""})
     queues = await request.client.queues.list(limit=None)
-    counts = Counts({}) if errors else await _counts(request, queues)
+    counts = Counts({}) if errors else await _counts(request, queues, found)
     types = [queue.type for queue in queues[:MAX_SUGGESTED_TYPES]]
     listed, paging = query.page(found, PAGE_SIZE, before=lambda job: job.seq)
     ended = [job.id for job in listed if job.status in TERMINAL and job.status is not Status.SUCCEEDED]
@@ -109,15 +109,17 @@ async def _needs(request: PageRequest) -> dict[str, str]:
     return {name: amount(count) if count < MAX_COUNTED else f"{amount(MAX_COUNTED)}+" for name, count in counts.items()}
 
 
-async def _counts(request: PageRequest, queues: Sequence[QueueStats]) -> Counts:
+async def _counts(request: PageRequest, queues: Sequence[QueueStats], listed: Sequence[Job]) -> Counts:
     """Return the jobs of each status: of the chosen type or of all from the counters, else among the newest matches."""
     query = request.query
     if query.one("search") or query.one("attention"):
         return Counts({})
     if not {name for name, _ in filter_labels(query)} - {"status", "type"}:
         return Counts(await _totals(request, queues))
+    # To find few jobs among very many takes long: a list of all matches is not read again.
+    is_whole = len(listed) <= PAGE_SIZE and not query.all("status") and query.one("before") is None
     others = filter_from(query)._replace(statuses=(), limit=MAX_MATCHES)
-    found = Counter(job.status for job in await request.client.jobs.list(others))
+    found = Counter(job.status for job in (listed if is_whole else await request.client.jobs.list(others)))
     matches = found.total()
     return Counts({status: amount(found[status]) for status in Status}, matches, matches == MAX_MATCHES)
 
