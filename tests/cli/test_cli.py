@@ -488,3 +488,16 @@ def test_usage_is_summed_by_type(cli: CLI) -> None:
     }
     wrong = cli("usage", "--from", "2026-01-01T00:00:00Z", "--to", "2027-05-01T00:00:00Z")
     assert (wrong.returncode, "at most 366 days" in wrong.stderr) == (4, True)
+
+
+def test_a_job_is_enqueued_with_limits_and_budgets(cli: CLI) -> None:
+    cli("limits", "set", "provider", "--concurrency", "2", "--rate", "tokens=9000")
+    cli("limits", "set", "customer", "--concurrency", "1", "--keyed")
+    cli("budgets", "set", "team", "--amount", "usd=5")
+    keyed = '{"name": "customer", "key": "{customer}"}'
+    words = ("jobs", "add", "t", '{"customer": "acme"}', "--json", "--named-budget", "team")
+    job = json.loads(cli(*words, "--limit", "provider", "--limit", keyed).stdout)
+    assert [(one["name"], one["key"]) for one in job["limits"]] == [("provider", None), ("customer", "acme")]
+    assert job["budgets"] == ["team"]
+    for wrong in ("unknown", "{", '{"name": 1}', '{"name": "provider", "cost": {"tokens": 9001}}'):
+        assert cli(*words, "--limit", wrong).returncode == 4

@@ -101,6 +101,13 @@ def add(
     budget: Annotated[
         tuple[str, ...], Parameter(help="amount that the job and its descendants may use, such as usd=5; repeatable")
     ] = (),
+    named_budget: Annotated[tuple[str, ...], Parameter(help="budget of the tenant; may be repeated")] = (),
+    limit: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="""limit: its name, or JSON such as {"name": "x", "key": "k", "cost": {"tokens": 8}}; repeatable"""
+        ),
+    ] = (),
     common: Anywhere = ANYWHERE,
 ) -> None:
     """Enqueue one job.
@@ -117,7 +124,8 @@ def add(
         "run_at": run_at, "deadline": deadline, "timeout_seconds": timeout, "max_attempts": max_attempts,
         "idempotency_key": key, "tags": list(tag), "requires": list(requires), "repository": repository,
         "affinity_key": affinity, "agent": None if agent is None else wire.AgentName(*wire.agent_of(agent)),
-        "budget": amounts_of(budget, "budget") or None,
+        "budget": amounts_of(budget, "budget") or None, "budgets": list(named_budget) or None,
+        "limits": [_limit_use(one) for one in limit] or None,
     }  # fmt: skip
 
     async def command(client: Client) -> Enqueued:
@@ -128,6 +136,15 @@ def add(
         return enqueued
 
     _create(common, command)
+
+
+def _limit_use(text: str) -> wire.LimitUse:
+    if not text.startswith("{"):
+        return wire.LimitUse(name=text)
+    try:
+        return msgspec.json.decode(text, type=wire.LimitUse)
+    except msgspec.DecodeError as error:
+        raise Invalid(f"--limit is {text!r}: {error}", pointer="/limits") from None
 
 
 def _create(common: Anywhere, command: Callable[[Client], Awaitable[Enqueued]]) -> None:
