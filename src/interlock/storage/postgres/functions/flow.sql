@@ -29,37 +29,52 @@ begin
   at := flow_clock();
 end $$;
 
--- The usual case in one call: if no limit of the worker's jobs has keys and all have room for the best jobs together,
--- charge their buckets, take the jobs out of ready and return them. Else return null and change nothing; then a claim
--- goes through the jobs in order (functions below).
+-- The usual case in one call: if none of the best jobs names a key and all their limits have room for them together,
+-- charge these, take the jobs out of ready and return them. Jobs of a limit that is full or on hold are not read. Else
+-- return null and change nothing; then a claim goes through the jobs in order (functions below).
 create or replace function interlock.take_with_room(
   p_tenant text, p_keys bigint[], p_ranks integer[], p_flows text[], p_bound boolean, p_any_repository boolean, p_any_key boolean, p_limit integer
 ) returns uuid[] language plpgsql as $$
 declare
   names text[]; keyed boolean; found_buckets integer; seen integer;
+  full_ones text[]; held text[];
   at bigint; ats tid[]; ids uuid[];
 begin
-  select array_agg(distinct b ->> 0), bool_or(json_array_length(b) <> 2) into names, keyed
+  select coalesce(array_agg(distinct b ->> 0) filter (where json_array_length(b) = 2), '{}'), bool_or(json_array_length(b) <> 2) into names, keyed
   from (select distinct f from unnest(p_flows) f where f <> '') x cross join lateral json_array_elements(x.f::json) b;
-  if keyed or exists (select from agent a where a.tenant = p_tenant and a.max_concurrency is not null and not a."strict" and a.used >= a.max_concurrency) then
+  if exists (select from agent a where a.tenant = p_tenant and a.max_concurrency is not null and not a."strict" and a.used >= a.max_concurrency) then
     return null;
   end if;
   perform from flow_bucket b where b.tenant = p_tenant and b.name = any(names) and b.key = '' order by b.name for no key update;
   get diagnostics found_buckets = row_count;
   at := flow_clock();  -- after the locks: a later claim never sees an earlier time than the one before it
-  if found_buckets < cardinality(names) or exists (
-      select from flow_bucket b join flow_limit f on f.tenant = p_tenant and f.name = b.name
-      where b.tenant = p_tenant and b.name = any(names) and b.key = ''
-        and (b.ticket is not null or micros(b.held_until) > at or b.used >= (f.rules::json ->> 'concurrency')::integer or f.rules like '%"budget"%')) then
+  if found_buckets < cardinality(names) then
     return null;
+  end if;
+  select array_agg(b.name) filter (where micros(b.held_until) > at),
+    array_agg(b.name) filter (where b.used >= (f.rules::json ->> 'concurrency')::integer) into held, full_ones
+  from flow_bucket b join flow_limit f on f.tenant = p_tenant and f.name = b.name
+  where b.tenant = p_tenant and b.name = any(names) and b.key = '';
+  -- A job that lacks room in one of several limits must be noted in the others.
+  if exists (select from flow_bucket b join flow_limit f on f.tenant = p_tenant and f.name = b.name
+      where b.tenant = p_tenant and b.name = any(names) and b.key = '' and b.name <> all(coalesce(held, '{}'))
+        and (b.ticket is not null or f.rules like '%"budget"%'))
+    or (full_ones is not null and exists (select from unnest(p_flows) f where f <> '' and json_array_length(f::json) > 1)) then
+    return null;
+  end if;
+  if held is not null or full_ones is not null then
+    select array_agg(k.key), array_agg(k.rank) into p_keys, p_ranks from unnest(p_keys, p_ranks, p_flows) k(key, rank, flow)
+    where k.flow = '' or not exists (select from json_array_elements(k.flow::json) b where json_array_length(b) = 2 and b ->> 0 = any(held || full_ones));
   end if;
   select r.ats, r.ids into ats, ids from best_ready(p_tenant, p_keys, p_ranks, p_bound, p_any_repository, p_any_key, p_limit, p_limit) r;
   seen := cardinality(ids);
-  if seen is null then
+  if seen is null or (keyed and seen < p_limit) then  -- parked jobs may have room
     return null;
   end if;
   select l.ats, l.ids into ats, ids from lock_ready(p_tenant, ats, ids, null) l;
-  if cardinality(ids) is distinct from seen then
+  if cardinality(ids) is distinct from seen or (keyed and exists (
+      select from (select distinct j.limits from job j where j.tenant = p_tenant and j.id = any(ids)) x
+      cross join lateral json_array_elements(x.limits::json) d where coalesce(d ->> 'key', '') <> '')) then
     return null;
   end if;
   with demanded as materialized (
