@@ -27,8 +27,7 @@ from interlock.sdk.leases import Claims, heartbeat_seconds
 from interlock.sdk.threads import Threads
 from interlock.worker.contained_tasks import contained, mark_run
 from interlock.worker.executor import execute, failure, stopped
-from interlock.worker.heartbeats import HeartbeatLoop
-from interlock.worker.interruptions import Interruptions
+from interlock.worker.heartbeats import HeartbeatLoop, Interruptions
 from interlock.worker.lifespan import WorkerLifespan
 from interlock.worker.log import logger
 from interlock.worker.reconnect import Reconnect
