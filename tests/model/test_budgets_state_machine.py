@@ -261,3 +261,23 @@ def rig(engine: str, postgres: Postgres) -> Iterator[Rig]:
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 def test_both_engines_do_what_the_model_does(rig: Rig) -> None:
     run_state_machine_as_test(lambda: Budgets(rig), settings=examples(500, 30, steps=rig.steps))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_jobs_of_a_spent_tree_wait_and_go_on_after_a_raise(rig: Rig) -> None:
+    """Draws of the short form rarely end while jobs are parked in a bucket."""
+    machine = Budgets(rig)
+    machine.begin(total=12, hourly=12, tree=1)
+    for _ in range(3):
+        machine.add(named=set(), in_tree=True, cost=0)
+    machine.claim()
+    machine.end(number=0, how="complete", usage=5)
+    machine.claim()
+    assert machine.lives.running() == []
+    machine.teardown()
+    machine.raise_by(number=2, amount=12)
+    for how in ("release", "revoke"):
+        machine.claim()
+        machine.end(number=0, how=how, usage=None)
+        machine.teardown()
+    machine.every_budget_is_as_foretold()

@@ -71,7 +71,10 @@ _POSTGRES_FAULTS = {
     "ready without a waiting job": """
         select q.job_id from interlock.ready q left join interlock.job j on j.tenant = q.tenant and j.id = q.job_id
         where ($1::text is null or q.tenant = $1) and (j.id is null or j.status > 'retry'
-          or (j.seq, j.eligibility_key, j.base, j.run_at) <> (q.seq, q.eligibility_key, q.base, q.run_at) or j.deadline is distinct from q.deadline)""",
+          or (j.seq, j.run_at) <> (q.seq, q.run_at) or j.deadline is distinct from q.deadline
+          or case when q.parked then not exists (select from interlock.eligibility_key e
+              where e.tenant = q.tenant and e.no = q.eligibility_key and e.parks = j.eligibility_key)
+            else (j.eligibility_key, j.base) <> (q.eligibility_key, q.base) end)""",
     "twice in ready": """
         select q.job_id from interlock.ready q where ($1::text is null or q.tenant = $1)
         group by q.tenant, q.job_id having count(*) > 1""",
