@@ -127,6 +127,18 @@ async def test_a_run_across_the_end_of_a_period_adds_no_room_to_the_next_one(que
     assert await left(queue) == 5.0
 
 
+async def test_a_raise_while_the_clock_is_back_adds_only_its_amount(queue: TenantQueue) -> None:
+    await set_budget(queue, period=HOURLY)
+    await add(queue, 1, usd=3.0)
+    await next_period(queue)
+    await queue.claim()
+    began_at = queue.clock.now
+    queue.clock.now = began_at - 300_000_000
+    await queue.store.limits.raise_budget(queue.tenant, NAME, {"usd": 1.0}, actor=OPERATOR)
+    queue.clock.now = began_at
+    assert await left(queue) == 8.0
+
+
 async def test_usage_above_the_estimate_counts_in_the_period_of_its_report(queue: TenantQueue) -> None:
     await set_budget(queue, period=HOURLY)
     await add(queue, 1, usd=2.0)

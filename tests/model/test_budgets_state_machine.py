@@ -29,6 +29,7 @@ from tests.model.rig import Rig, examples, open_rig
 from tests.support.postgres import Postgres
 from tests.support.stores import ManualClock
 
+START = 1_800_000_000_000_000
 HOUR = 3600 * 1_000_000
 TOTAL, HOURLY = f"{PREFIX}total", f"{PREFIX}hourly"
 SPEND = Limit("spend", units={"usd": 1e6}, per_seconds=1.0)  # always has room; its cost is the estimate
@@ -111,6 +112,7 @@ class Budgets(RuleBasedStateMachine):
 
     @initialize(total=AMOUNTS, hourly=AMOUNTS, tree=AMOUNTS)
     def begin(self, total: int, hourly: int, tree: int) -> None:
+        self.rig.clock.now = START  # the same parts of hours when an example is repeated
         self.rig.run(self.rig.store.limits.set(self.tenant, limits.check(SPEND), actor=OPERATOR))
         self.budgets = {TOTAL: Budget(total), HOURLY: Budget(hourly, is_hourly=True)}
         for name, amount in ((TOTAL, total), (HOURLY, hourly)):

@@ -561,7 +561,8 @@ def rescale(bucket: Bucket, old: Limit, new: Limit, now: int) -> None:
             unit: amount - old.burst[unit] + bucket.levels[unit] if unit in old.burst else amount
             for unit, amount in new.burst.items()
         }
-        bucket.as_of = new.budget.began_at(now) or 0
+        began_at = new.budget.began_at(now)
+        bucket.as_of = 0 if began_at is None else max(bucket.as_of, began_at)
         return
     bucket.levels = {unit: min(level, new.burst[unit]) for unit, level in bucket.levels.items() if unit in new.burst}
     bucket.ticket = None
