@@ -104,7 +104,7 @@ async def until(client: httpx2.AsyncClient, type: str, status: str) -> dict[str,
 
 async def test_the_demo_shows_every_outcome_and_finishes_after_an_approval(start: Any) -> None:
     up = start()
-    async with await up._client() as client:
+    async with await up.client() as client:
         report = await until(client, "report", "succeeded")
         assert report["attempt"] == 2
         gathered, written = (
@@ -151,7 +151,7 @@ async def test_a_second_start_continues_plays_the_demo_again_and_ctrl_c_stops_it
     approving = await asyncio.create_subprocess_shell(approve, cwd=tmp_path)
     assert await approving.wait() == 0
     await second.until_printed(r"publish +(running → succeeded)")
-    async with await second._client() as client:
+    async with await second.client() as client:
         newest = await until(client, "publish", "waiting_for_approval")
         assert newest["approval_id"] != approval
         await until(client, "report", "succeeded")
@@ -162,7 +162,7 @@ async def test_a_second_start_continues_plays_the_demo_again_and_ctrl_c_stops_it
 async def test_it_runs_a_given_app_on_a_given_database(start: Any, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN_APP)
     up = start("own:app", "--database", "sqlite:///here.db")
-    async with await up._client() as client:
+    async with await up.client() as client:
         await client.post("/v1/jobs", json={"type": "double", "payload": {"number": 21}})
         assert (await until(client, "double", "succeeded"))["result"] == 42
     assert up.stop() == 0
