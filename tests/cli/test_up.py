@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ class Up:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Any]:
+def start(tmp_path: Path) -> Iterator[Callable[..., Up]]:
     started: list[Up] = []
 
     def up(*arguments: str) -> Up:
@@ -102,7 +102,7 @@ async def until(client: httpx2.AsyncClient, type: str, status: str) -> dict[str,
     return found
 
 
-async def test_the_demo_shows_every_outcome_and_finishes_after_an_approval(start: Any) -> None:
+async def test_the_demo_shows_every_outcome_and_finishes_after_an_approval(start: Callable[..., Up]) -> None:
     up = start()
     async with await up.client() as client:
         report = await until(client, "report", "succeeded")
@@ -141,7 +141,9 @@ async def test_the_demo_shows_every_outcome_and_finishes_after_an_approval(start
     assert "Traceback" not in up.printed
 
 
-async def test_a_second_start_continues_plays_the_demo_again_and_ctrl_c_stops_it(start: Any, tmp_path: Path) -> None:
+async def test_a_second_start_continues_plays_the_demo_again_and_ctrl_c_stops_it(
+    start: Callable[..., Up], tmp_path: Path
+) -> None:
     first = start()
     approval = await first.until_printed(r"approvals approve (\S+)")
     assert first.stop(signal.SIGINT) == 0
@@ -159,7 +161,7 @@ async def test_a_second_start_continues_plays_the_demo_again_and_ctrl_c_stops_it
     assert second.stop(signal.SIGINT) == 0
 
 
-async def test_it_runs_a_given_app_on_a_given_database(start: Any, tmp_path: Path) -> None:
+async def test_it_runs_a_given_app_on_a_given_database(start: Callable[..., Up], tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN_APP)
     up = start("own:app", "--database", "sqlite:///here.db")
     async with await up.client() as client:
@@ -170,12 +172,12 @@ async def test_it_runs_a_given_app_on_a_given_database(start: Any, tmp_path: Pat
     assert not (tmp_path / "elsewhere.db").exists()
 
 
-def test_it_is_for_sqlite_only(start: Any) -> None:
+def test_it_is_for_sqlite_only(start: Callable[..., Up]) -> None:
     up = start("--database", "postgresql://nobody@localhost/none")
     assert up.process.wait(RETRY_SECONDS) == 4
 
 
-async def test_a_file_has_one_server(start: Any) -> None:
+async def test_a_file_has_one_server(start: Callable[..., Up]) -> None:
     first = start()
     await first.until_printed(r"serves (http://\S+) ")
     second = start()
