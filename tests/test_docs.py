@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import pytest
@@ -178,6 +179,34 @@ def test_the_readme_names_the_two_commands() -> None:
     readme = (ROOT / "README.md").read_text()
     assert "make up" in readme
     assert "make test" in readme
+
+
+README_PROGRAM: Final = """
+async def main() -> None:
+    async with app:
+        job = await research.enqueue(topic="tides")
+        for decision in ({"data": {"answer": "Ada"}}, {}):
+            await interlock.Worker(app).run(drain=True)
+            (waiting,) = await app.approvals.list(status="open")
+            await app.approvals.decide(waiting.id, "approve", **decision)
+        await interlock.Worker(app).run(drain=True)
+        print(await job.result())
+
+
+import asyncio
+
+asyncio.run(main())
+"""
+
+
+def test_the_program_of_the_readme_runs(tmp_path: Path) -> None:
+    (program,) = blocks((ROOT / "README.md").read_text(), "python")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program + README_PROGRAM],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "FOR ADA: TIDES/CAUSES, TIDES/HISTORY"
 
 
 @pytest.mark.parametrize(
