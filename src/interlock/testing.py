@@ -17,6 +17,7 @@ from interlock.client.local import LocalClient
 from interlock.client.port import Client
 from interlock.domain import principal
 from interlock.domain.approval import ApprovalFilter, ApprovalStatus, Decision
+from interlock.domain.explain import LONG_SECONDS
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.principal import DEFAULT_TENANT, local
@@ -86,7 +87,9 @@ class MemoryApp(App):
                 able |= wanted  # the only worker has every capability that jobs require
                 continue
             # A due job that did not run waits for something other than time, so it does not stop the clock.
-            later = [job.run_at for job in waiting if job.run_at > self.clock() and not job.awaiting]
+            later = [
+                job.run_at for job in waiting if job.run_at > self.clock() and not _waits_for_others(job, self.clock())
+            ]
             if not (move_clock and later):
                 return runs
             self.clock.advance((min(later) - self.clock()) / SECOND)
@@ -178,6 +181,11 @@ class _Guest(LocalClient):
     async def close(self) -> None:
         await self.engine.waits.stop()
         await self.engine.workers.stop()
+
+
+def _waits_for_others(job: Job, now: int) -> bool:
+    """Return whether no time ends the wait of a job: it waits for children, or for a message without a time limit."""
+    return bool(job.awaiting) or (job.awaiting_message is not None and job.run_at >= now + LONG_SECONDS * SECOND)
 
 
 @pytest.fixture

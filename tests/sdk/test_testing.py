@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
@@ -65,6 +66,24 @@ async def test_advancing_the_clock_skips_jobs_that_do_not_wait_for_time(
     assert await app.run_until_idle(move_clock=True) == 1
     assert await later.result(timeout=RETRY_SECONDS) == "hello"
     assert (await stuck.refresh()).status == Status.QUEUED
+
+
+async def test_the_clock_moves_to_the_time_limit_of_a_wait_and_not_beyond(interlock_app: MemoryApp) -> None:
+    app = interlock_app
+
+    @app.task
+    async def listener(ctx: interlock.Context) -> str:
+        with contextlib.suppress(TimeoutError):
+            await ctx.receive("early", timeout=60)
+        return await ctx.receive("note", schema=str)
+
+    handle = await listener.enqueue()
+    async with asyncio.timeout(RETRY_SECONDS):  # a wait without a time limit would never be idle
+        assert await app.run_until_idle(move_clock=True) == 2
+    assert app.clock.now == START + timedelta(minutes=1)
+    await handle.send("note", "hello")
+    assert await app.run_until_idle(move_clock=True) == 1
+    assert await handle.result(timeout=RETRY_SECONDS) == "hello"
 
 
 async def test_jobs_with_requirements_run_too(interlock_app: MemoryApp) -> None:
