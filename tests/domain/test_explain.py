@@ -42,6 +42,8 @@ HELD = Wait("llm", "", None, None, None, NOW + SECOND, "429")
 FULL = Wait("llm", "acme", "concurrency", 0, 1, None, ahead=2)
 GATE = {"status": Status.WAITING_FOR_APPROVAL, "approval_id": "g", "votes": 0, "votes_required": 1, "asked_at": NOW,
         "approval_expires_at": NOW + SECOND}  # fmt: skip
+NOTE = {"awaiting_message": '{"name":"note","after":0}', "run_at": NOW + 10 * 365 * 86_400 * SECOND}
+SOON, LATER = "2027-01-15T08:00:01.000000Z", "2027-01-15T08:00:02.000000Z"
 
 
 @pytest.mark.parametrize(
@@ -92,6 +94,15 @@ def test_reasons_are_in_the_order_in_which_they_decide() -> None:
         (LINE, "agent bot/a is at its concurrency limit (1): waiting for job x; 2 jobs ahead"),
         (LINE | {"slots": 3, "busy_with": ("x", "y", "z"), "ahead": 0},
          "agent bot/a is at its concurrency limit (3): waiting for job x and 2 more; it is next"),
+        ({"awaiting": ("c",), "deadline": NOW + SECOND}, f"it waits until its child c has ended; its deadline at {SOON} ends it"),
+        (NOTE | {"deadline": NOW + SECOND}, f"it waits for a message note; its deadline at {SOON} ends it"),
+        (NOTE | {"deadline": NOW + SECOND, "run_at": NOW + 2 * SECOND},
+         f"it waits for a message note, until {LATER}, but its deadline at {SOON} comes first and will end it"),
+        (NOTE | {"deadline": NOW + 2 * SECOND, "run_at": NOW + SECOND}, f"it waits for a message note, until {SOON}"),
+        (GATE | {"deadline": NOW + SECOND},
+         f"it has 0 of 1 approvals, asked for since 2027-01-15T08:00:00.000000Z; it fails at {SOON}, but its deadline at {SOON} comes first and will end it"),
+        (GATE | {"deadline": NOW + 2 * SECOND},
+         f"it has 0 of 1 approvals, asked for since 2027-01-15T08:00:00.000000Z; it fails at {SOON}"),
         ({"status": Status.CANCELLED, "finished_at": NOW, "cancel_reason": "enough"}, "it has ended: cancelled (enough)"),
         ({"status": Status.FAILED, "finished_at": NOW, "error": '{"message":"boom"}'}, "it has ended: failed (boom)"),
         ({"status": Status.FAILED, "finished_at": NOW, "error": '"odd"'}, "it has ended: failed"),

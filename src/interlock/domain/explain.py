@@ -175,7 +175,7 @@ def _approval(job: JobSnapshot) -> Reason | None:
     so_far = (
         "waits for the answer to a question" if is_question else f"has {job.votes} of {job.votes_required} approvals"
     )
-    message = f"it {so_far}, asked for since {asked}; it fails at {expires}"
+    message = f"it {so_far}, asked for since {asked}; it fails at {expires}{_deadline(job, job.approval_expires_at)}"
     if (job.approval_expires_at or 0) <= job.now:
         message = f"the approval expired at {expires}; the job will fail"
     details = {
@@ -191,7 +191,7 @@ def _approval(job: JobSnapshot) -> Reason | None:
 def _children(job: JobSnapshot) -> Reason | None:
     if not job.awaiting:
         return None
-    message = f"it waits until {_some(job.awaiting, 'child', 'children')} ended"
+    message = f"it waits until {_some(job.awaiting, 'child', 'children')} ended{_deadline(job)}"
     return _in_a_cycle(job, Reason(ReasonCode.WAITING_FOR_CHILDREN, message, {"children": list(job.awaiting)}))
 
 
@@ -203,10 +203,11 @@ def _message(job: JobSnapshot) -> Reason | None:
     message = f"it waits for {what}"
     if details["after"]:
         message += f" after seq {details['after']}"
-    if job.run_at < job.now + LONG_SECONDS * SECOND:
-        message += f", until {when(job.run_at)}"
+    limit = job.run_at if job.run_at < job.now + LONG_SECONDS * SECOND else None
+    if limit is not None:
+        message += f", until {when(limit)}"
         details["until"] = when(job.run_at)
-    return Reason(ReasonCode.WAITING_FOR_MESSAGE, message, details)
+    return Reason(ReasonCode.WAITING_FOR_MESSAGE, message + _deadline(job, limit), details)
 
 
 def _in_a_cycle(job: JobSnapshot, reason: Reason) -> Reason:
@@ -224,9 +225,16 @@ def _time(job: JobSnapshot) -> Reason | None:
     message = f"it is due at {when(job.run_at)}"
     if job.status is Status.RETRY:
         message = f"its last attempt failed; the next one is due at {when(job.run_at)}"
-    if job.deadline is not None and job.deadline <= job.run_at:
-        message += f", but its deadline at {when(job.deadline)} comes first and will end it"
-    return Reason(ReasonCode.DUE_LATER, message, {"run_at": when(job.run_at)})
+    return Reason(ReasonCode.DUE_LATER, message + _deadline(job, job.run_at), {"run_at": when(job.run_at)})
+
+
+def _deadline(job: JobSnapshot, before: int | None = None) -> str:
+    """Return what to add about a deadline that can end the wait of a job, unless the wait ends before."""
+    if job.deadline is None or (before is not None and before < job.deadline):
+        return ""
+    if before is None:
+        return f"; its deadline at {when(job.deadline)} ends it"
+    return f", but its deadline at {when(job.deadline)} comes first and will end it"
 
 
 def _pause(job: JobSnapshot) -> Reason | None:
