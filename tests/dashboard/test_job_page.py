@@ -255,6 +255,26 @@ async def test_a_message_is_sent_once_and_a_rejected_one_keeps_its_text(board: B
     ]  # fmt: skip
 
 
+async def test_a_message_is_published_once_to_the_topic_of_a_wait(story: Story, page: Page) -> None:
+    id = await story.begin()
+    story.later(60)
+    await story.run()
+    await story.release(message=AwaitMessage(None, topic="prices"))
+    await page.goto(f"{story.board.url}/jobs/{id}")
+    await page.get_by_text("Send to topic prices…").click()
+    await page.get_by_role("textbox", name="Payload").last.fill('{"oil":')
+    await follow(page.get_by_role("button", name="Publish"))
+    await expect(page.locator("#topic-payload-error")).to_contain_text("invalid JSON")
+    await page.get_by_role("textbox", name="Payload").last.fill('{"oil": 70}')
+    async with page.context.expect_page() as opened:
+        await page.get_by_role("button", name="Publish").click(modifiers=["Control"])
+    await (await opened.value).wait_for_url("**?notice=sent")
+    await follow(page.get_by_role("button", name="Publish"))
+    (sent,) = await story.engine.messages.of_job(story.tenant, id)
+    assert (sent.topic, sent.payload) == ("prices", '{"oil": 70}')
+    assert await page.get_by_text("Send to topic").count() == 0
+
+
 async def test_a_job_links_to_its_trace(board: Board, tenant: str, page: Page) -> None:
     trace = "0af7651916cd43dd8448eb211c80319c"
     request = JobRequest(type="t")

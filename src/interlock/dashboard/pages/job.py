@@ -196,6 +196,12 @@ def _text(name: str, job: Job, steps: Iterable[StepRow]) -> str | None:
     return value
 
 
+def _topic(job: Job) -> str | None:
+    """Return the topic for which a job waits."""
+    topic: str | None = json.loads(job.awaiting_message).get("topic") if job.awaiting_message else None
+    return topic
+
+
 def actions(request: PageRequest, job: Job, *, may_send: bool = False) -> dict[str, Any]:
     """Return the actions that this caller may take on this job now."""
     operates = request.who.may("operate")
@@ -212,6 +218,7 @@ def actions(request: PageRequest, job: Job, *, may_send: bool = False) -> dict[s
         "acknowledge": operates and job.status in UNRESOLVED and job.acknowledged_at is None,
         "raise": operates,
         "send": live and (operates or may_send),
+        "topic": _topic(job) if request.who.may("produce") else None,
         "message_id": wire.new_id(),
         "origins": [START, *([CHECKPOINT] if job.checkpoint is not None else [])],
         "redrive_key": wire.new_id(),

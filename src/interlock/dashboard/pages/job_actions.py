@@ -119,6 +119,15 @@ async def send(request: PageRequest) -> View | PageResponse:
     return redirect(f"/jobs/{id}", notice="sent")
 
 
+@pages.post("/jobs/{job_id}/topics", roles=["produce"], form_page=job)
+async def publish(request: PageRequest) -> View | PageResponse:
+    """Send a message to the topic that a job waits for; submitting the same form twice sends it once."""
+    id, form = wire.job_id(request.path["job_id"]), request.form
+    payload = None if form.one("payload") is None else json_field(form, "payload")
+    await request.client.jobs.publish(form.one("topic") or "", payload, id=form.one("message_id"))
+    return redirect(f"/jobs/{id}", notice="sent")
+
+
 def json_field(form: Fields, name: str) -> str:
     """Return the JSON text of a field."""
     try:
