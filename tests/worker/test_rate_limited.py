@@ -57,8 +57,15 @@ async def test_a_job_that_does_not_name_the_limit_waits_alone(app: StoreApp, clo
 
 
 def test_a_hold_needs_one_time() -> None:
-    with pytest.raises(ValueError, match="either"):
+    with pytest.raises(ValueError, match="expected one of them"):
         interlock.RateLimited("provider")
     with pytest.raises(ValueError, match="UTC offset"):
         interlock.RateLimited("provider", until=datetime.now())
     assert interlock.RateLimited("provider", until=datetime.now(UTC)).limit == "provider"
+
+
+def test_a_release_has_at_most_one_time() -> None:
+    with pytest.raises(ValueError, match="run_at and delay are both set"):
+        interlock.Release(run_at=datetime.now(UTC), delay=1)
+    with pytest.raises(ValueError, match=r"run_at is .*UTC offset"):
+        interlock.Release(run_at=datetime.now())

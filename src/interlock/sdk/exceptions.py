@@ -42,9 +42,9 @@ class Release(Suspended):
         reason: str | None = None,
     ) -> None:
         if run_at is not None and delay is not None:
-            raise ValueError("until and after are mutually exclusive")
+            raise ValueError("run_at and delay are both set: expected one of them")
         if run_at is not None and run_at.tzinfo is None:
-            raise ValueError("until has no UTC offset: use an aware datetime")
+            raise ValueError(f"run_at is {run_at!r}: expected a time with a UTC offset")
         self.until, self.after_seconds, self.reason = run_at, _ahead(delay, math.inf), reason
         super().__init__(reason or "released")
 
@@ -64,9 +64,9 @@ class RateLimited(Suspended):
         reason: str | None = None,
     ) -> None:
         if (until is None) == (delay is None):
-            raise ValueError("set either until or delay")
+            raise ValueError("until and delay: expected one of them")
         if until is not None and until.tzinfo is None:
-            raise ValueError("until has no UTC offset: use an aware datetime")
+            raise ValueError(f"until is {until!r}: expected a time with a UTC offset")
         self.limit, self.until, self.after_seconds, self.reason = limit, until, _ahead(delay, MAX_HOLD_SECONDS), reason
         self.is_held = False  # set by the worker
         super().__init__(reason or f"limit {limit} is held")

@@ -290,9 +290,9 @@ def _check_lease(lease: Any) -> None:
     if seconds is None:
         return
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise TypeError(f"lease_seconds is {seconds!r}: expected a number of seconds")
+        raise TypeError(f"lease is {seconds!r}: expected seconds or a timedelta")
     if not 1 <= seconds <= MAX_LEASE_SECONDS:
-        raise ValueError(f"lease_seconds is {seconds}: expected 1 to {MAX_LEASE_SECONDS:g}; heartbeats extend a lease")
+        raise ValueError(f"lease is {seconds}: expected 1 to {MAX_LEASE_SECONDS:g}; heartbeats extend a lease")
 
 
 def _shaped(option: str, value: Any, shape: Any) -> Any:
