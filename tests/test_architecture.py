@@ -352,7 +352,7 @@ def test_the_table_allows_permitted_imports(module: str, statement: str) -> None
 LISTS_OF_FIELDS = {
     "sdk/values.py",
     "domain/job.py",
-    "storage/postgres/schema/02_jobs.sql",
+    "storage/postgres/schema/04_jobs.sql",
     "storage/sqlite/schema/04_jobs.sql",
 }
 # The files that name a field: besides those above, the request (wire/__init__.py) and the option in sdk/tasks.py; the
@@ -381,6 +381,12 @@ def test_a_field_of_a_job_is_named_in_few_files(field: str) -> None:
     files = sorted(file for file, words in sources().items() if field in words)
     assert files
     assert len(files) <= FILES_THAT_NAME[field], files
+
+
+def test_a_concern_has_one_number_in_the_schemas_of_both_engines() -> None:
+    files = [path.name.split("_", 1) for path in SOURCE.glob("storage/*/schema/*.sql")]
+    assert files
+    assert len({number for number, _ in files}) == len({name for _, name in files}) == len({*map(tuple, files)})
 
 
 def test_the_lists_of_editable_fields_are_those_of_the_table() -> None:

@@ -26,7 +26,7 @@ FUNCTIONS: Final = (
     "digests",
     "job_blocks",
     "concurrency",
-    "effects",
+    "transition_effects",
     "registry",
     "enqueue",
     "claim",

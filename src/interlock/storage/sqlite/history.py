@@ -1,6 +1,6 @@
 """Job history on SQLite: the hashes of the rows that a transition adds, and reads.
 
-The triggers of `job` write the rows (schema/05_history.sql), so no operation can change a job without history.
+The triggers of `job` write the rows (schema/06_history.sql), so no operation can change a job without history.
 """
 
 from __future__ import annotations

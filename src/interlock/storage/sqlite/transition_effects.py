@@ -1,6 +1,6 @@
 """Side effects of a transition on SQLite: update counters, free concurrency slots, write outbox rows.
 
-Operations call this after they have written job and history; for direct SQL the triggers of 02_agents.sql do it.
+Operations call this after they have written job and history; for direct SQL the triggers of 03_agents.sql do it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 -- Triggers for what follows from a change of a job. The verbs run as interlock_verbs and write it themselves, set-based
--- (functions/effects.sql); after direct SQL by any other role, this trigger does it for each row. No trigger here has a
--- transition table for inserts or updates: PostgreSQL would copy every changed row into it, also when it does not fire.
+-- (functions/transition_effects.sql); after direct SQL by any other role, these triggers do it for each row. No trigger
+-- here has a transition table for inserts or updates: PostgreSQL would copy every changed row into it, also when it does
+-- not fire.
 
 create function interlock.settle_row() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp

@@ -1,41 +1,4 @@
--- Guards: the database rejects every illegal change of jobs and their history, from its own functions too.
-
--- Encode one field of a history row as length:text, null as a dash. The common cases skip the counting.
-create function interlock.field(value text) returns text
-  language sql immutable parallel safe return coalesce(octet_length(value)::text || ':' || value, '-');
-create function interlock.field(value bigint) returns text
-  language sql immutable parallel safe
-  return case when value between 0 and 9 then '1:' || value::text else length(value::text)::text || ':' || value::text end;
-
-create function interlock.micros(t timestamptz) returns bigint
-  language sql immutable parallel safe
-  return (extract(epoch from t) * 1000000)::bigint;
-
--- The start of a job's chain. Later rows cover it through the previous hash.
-create function interlock.origin(tenant text, job_id uuid) returns bytea
-  language sql stable parallel safe return convert_to(interlock.field(tenant) || '36:' || job_id::text, 'UTF8');
-
--- The bytes a hash covers besides the previous hash: every field of a history row as length:text, null as a dash. They
--- are the same for all jobs in a batch of first transitions. PL/pgSQL keeps its plan; a chain of SQL functions is parsed
--- and planned again in every statement.
-create function interlock.history_bytes(
-  version integer, from_status interlock.status, to_status interlock.status, verb text, actor text, attempt integer, fence bigint, reason text,
-  metadata text, at bigint
-) returns bytea language plpgsql immutable parallel safe as $$
-declare
-  v text := version; f text := from_status; s text := to_status; a text := attempt; n text := fence; t text := at;
-begin
-  return convert_to(length(v) || ':' || v || coalesce(length(f) || ':' || f, '-') || length(s) || ':' || s || octet_length(verb) || ':' || verb
-    || octet_length(actor) || ':' || actor || length(a) || ':' || a || length(n) || ':' || n || coalesce(octet_length(reason) || ':' || reason, '-')
-    || coalesce(octet_length(metadata) || ':' || metadata, '-') || length(t) || ':' || t, 'UTF8');
-end $$;
-create function interlock.history_hash(
-  before bytea, version integer, from_status interlock.status, to_status interlock.status, verb text, actor text, attempt integer, fence bigint,
-  reason text, metadata text, at bigint
-) returns bytea language sql stable parallel safe
-  return sha256(before || interlock.history_bytes(version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at));
-comment on function interlock.history_hash is
-  'SHA-256 over the previous hash and every field of the row as length:text; the same bytes on every engine.';
+-- The rules that every change of a job obeys; the database rejects illegal ones from its own functions too.
 
 -- Return whether a change only acknowledges a failure: the one change that a terminal job accepts.
 create function interlock.only_acknowledges(o interlock.job, n interlock.job) returns boolean language plpgsql immutable as $$
@@ -130,27 +93,6 @@ create trigger guard_enqueue before insert on interlock.job for each row
   when ((new.status = 'queued' and new.version = 1 and new.attempt = 1 and new.fence = 0 and new.previous is null
     and new.updated_at = now() and current_user = 'interlock_verbs') is not true)
   execute function interlock.guard_enqueue();
-
-create function interlock.refuse_history() returns trigger language plpgsql as $$
-begin
-  raise exception 'interlock: history is append-only; % is refused', tg_op using errcode = 'insufficient_privilege';
-end $$;
-create function interlock.job_lives(p_tenant text, p_job_id uuid) returns boolean
-  language sql stable return exists (select from interlock.job where tenant = p_tenant and id = p_job_id);
-create function interlock.refuse_forged_history() returns trigger language plpgsql as $$
-begin
-  if pg_trigger_depth() = 1 then
-    raise exception 'interlock: history is append-only: only a transition writes a row' using errcode = 'insufficient_privilege';
-  end if;
-  return null;
-end $$;
-create trigger history_comes_with_its_change before insert on interlock.job_history
-  for each statement when (current_user <> 'interlock_verbs') execute function interlock.refuse_forged_history();
-create trigger history_never_changes before update on interlock.job_history for each row execute function interlock.refuse_history();
-create trigger history_goes_with_its_job before delete on interlock.job_history for each row
-  when (interlock.job_lives(old.tenant, old.job_id)) execute function interlock.refuse_history();
-create trigger history_is_not_truncated before truncate on interlock.job_history
-  for each statement execute function interlock.refuse_history();
 
 create function interlock.refuse_delete() returns trigger language plpgsql as $$
 begin

@@ -1,5 +1,5 @@
--- Jobs, their history, and the narrow tables that index them: ready (claimable jobs), lease (running jobs) and
--- unsuccessful_job (for lists).
+-- Jobs, and the narrow tables that index them: ready (claimable jobs), lease (running jobs) and unsuccessful_job (for
+-- lists).
 
 -- Except for primary keys, all indexes are partial, some with a condition that every row satisfies. The planner
 -- considers such an index only if the statement implies the condition. Without that, all ranges of a tenant look equal
@@ -8,86 +8,6 @@
 -- The order matters: statuses up to 'retry' wait for a worker, those from 'succeeded' on are terminal.
 create type interlock.status as enum
   ('queued', 'retry', 'waiting_for_approval', 'running', 'succeeded', 'failed', 'dead_letter', 'cancelled');
-
-create table interlock.epoch (
-  only_row boolean primary key default true check (only_row),
-  value    integer not null default 0 check (value >= 0)
-);
-insert into interlock.epoch default values;
-comment on table interlock.epoch is 'Restore counter; raising it invalidates every fence issued before.';
-
-comment on column interlock.epoch.only_row is 'Limits the table to one row.';
-comment on column interlock.epoch.value is 'Fences start above this times 2^32.';
-
-create table interlock.tenant (
-  tenant   text collate "C" primary key,
-  registry integer not null default 0,
-  state    text collate "C" not null default 'here' constraint state_is_known check (state in ('here', 'leaving', 'gone'))
-);
-comment on table interlock.tenant is 'Every tenant that has a job, a type or an agent.';
-comment on column interlock.tenant.registry is 'Version of the registered types and agent defaults; an enqueue that was validated against an older one is retried.';
-comment on column interlock.tenant.state is
-  'here; leaving: being copied to another shard, no job may be deleted; gone: moved away, nothing may be changed.';
-
-create sequence interlock.eligibility_key_no;
-create table interlock.eligibility_key (
-  tenant              text collate "C" not null,
-  no                  bigint  not null,
-  base                bigint  not null,
-  type                text collate "C" not null,
-  requires            text[] collate "C" not null,
-  priority            integer not null,
-  repository          text collate "C",
-  affinity_key        text collate "C",
-  across_repositories bigint,
-  across_keys         bigint,
-  flow                text collate "C" not null default '',
-  parks               bigint,
-  -- Lookup columns of a claim, which never reads the keys, repositories and capabilities of other workers. A worker that
-  -- has all required capabilities has the first one. They are columns because row-level security prevents an index search
-  -- by an expression that is not leakproof.
-  found_by_key        text collate "C" not null generated always as (coalesce(affinity_key, '')) stored,
-  found_by_repository text collate "C" not null generated always as (coalesce(repository, '')) stored,
-  found_by_need       text collate "C" not null generated always as (coalesce(requires[1], '')) stored,
-  primary key (tenant, no)
-);
-create unique index eligibility_key_found on interlock.eligibility_key (tenant, found_by_key, found_by_repository, found_by_need, type, priority, requires, flow)
-  where found_by_key is not null;
-create index eligibility_key_bases on interlock.eligibility_key (tenant, type) where no = base;
-create unique index eligibility_key_parks on interlock.eligibility_key (tenant, parks) where parks is not null;
-create index eligibility_key_bound on interlock.eligibility_key (tenant) where no <> base;
-comment on table interlock.eligibility_key is
-  'Distinct combinations of the fields that decide which workers can claim a job; rows are only added. '
-  'base is the route with the same type, requires and priority but no repository and no affinity key.';
-comment on column interlock.eligibility_key.no is 'Number of the key.';
-comment on column interlock.eligibility_key.base is 'The same key without repository and affinity key; itself if it has neither.';
-comment on column interlock.eligibility_key.type is 'Type of its jobs.';
-comment on column interlock.eligibility_key.requires is 'Capabilities its jobs require, sorted.';
-comment on column interlock.eligibility_key.priority is 'Priority of its jobs.';
-comment on column interlock.eligibility_key.repository is 'Repository of its jobs.';
-comment on column interlock.eligibility_key.affinity_key is 'Affinity key of its jobs.';
-comment on column interlock.eligibility_key.across_repositories is 'The same key without its repository, if it has one.';
-comment on column interlock.eligibility_key.across_keys is 'The same key without its affinity key, if it has one.';
-comment on column interlock.eligibility_key.flow is 'JSON: the limits of its jobs, and the key of those without keys; empty without limits.';
-comment on column interlock.eligibility_key.parks is 'Eligibility key by which claims find its jobs; those that have this one are parked in a bucket.';
-comment on column interlock.eligibility_key.found_by_key is 'Its affinity key; empty if it has none.';
-comment on column interlock.eligibility_key.found_by_repository is 'Its repository; empty if it has none.';
-comment on column interlock.eligibility_key.found_by_need is 'The first capability its jobs require; empty if they require none.';
-
-create table interlock.queue (
-  tenant       text collate "C" not null,
-  type         text collate "C" not null,
-  paused_at    timestamptz,
-  paused_by    text collate "C",
-  pause_reason text collate "C",
-  primary key (tenant, type),
-  check ((paused_at is null) = (paused_by is null))
-);
-comment on table interlock.queue is 'Operator settings for all jobs of one type.';
-comment on column interlock.queue.type is 'The type of the jobs.';
-comment on column interlock.queue.paused_at is 'Time since which no job of this type is leased.';
-comment on column interlock.queue.paused_by is 'Principal that paused it.';
-comment on column interlock.queue.pause_reason is 'Reason of the pause.';
 
 -- Fixed-size columns that are never null come first: PostgreSQL reads them at a constant offset, and also the tenant
 -- after them if it starts at a multiple of four. Then the columns that triggers read on every change, then the other
@@ -346,29 +266,6 @@ comment on column interlock.job_await.child_id is 'Child that is not terminal.';
 comment on column interlock.job_await.job_id is 'Parent that waits.';
 comment on column interlock.job_await.deadline is 'Deadline of the parent.';
 
-create table interlock.queue_counter (
-  tenant      text collate "C" not null,
-  type        text collate "C" not null,
-  minute      timestamptz not null,
-  from_status interlock.status,
-  to_status   interlock.status,
-  count       bigint      not null,
-  folded      boolean     not null default false,
-  last_seq    bigint
-) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
-create index queue_counter_type on interlock.queue_counter (tenant, type);
-create index queue_counter_unfolded on interlock.queue_counter (tenant) where not folded;
-comment on table interlock.queue_counter is
-  'Number of transitions of a type by minute and statuses; written by the triggers of job and merged by maintenance. '
-  'What entered a status less what left it is how many are in it.';
-comment on column interlock.queue_counter.type is 'The type of the jobs.';
-comment on column interlock.queue_counter.minute is 'Minute of the transitions; the oldest minutes are merged into one.';
-comment on column interlock.queue_counter.from_status is 'The previous status; null at creation.';
-comment on column interlock.queue_counter.to_status is 'New status; null for deletions.';
-comment on column interlock.queue_counter.count is 'Number of transitions.';
-comment on column interlock.queue_counter.folded is 'Whether the row is already a sum of others.';
-comment on column interlock.queue_counter.last_seq is 'Highest seq of these jobs; null if unknown.';
-
 create table interlock.unsuccessful_job (
   seq    bigint not null,
   job_id uuid   not null,
@@ -389,50 +286,15 @@ comment on column interlock.unsuccessful_job.status is
 comment on column interlock.unsuccessful_job.type is 'Its type.';
 comment on column interlock.unsuccessful_job.acknowledged is 'Whether its failure was acknowledged.';
 
-create table interlock.job_history (
-  tenant      text collate "C" not null,
-  job_id      uuid        not null,
-  version     integer     not null,
-  from_status interlock.status,
-  to_status   interlock.status not null,
-  verb        text collate "C" not null,
-  actor       text collate "C" not null,
-  attempt     integer     not null,
-  fence       bigint      not null,
-  reason      text collate "C",
-  metadata    text collate "C",
-  at          timestamptz not null,
-  hash        bytea       not null,
-  primary key (tenant, job_id, version) with (fillfactor = 50)  -- room next to a job's first row for those that follow
-);
-comment on table interlock.job_history is
-  'Every transition of every job, written by the triggers of job; each hash covers the row and the previous hash.';
-comment on column interlock.job_history.job_id is 'The job.';
-comment on column interlock.job_history.version is 'Version of the job, 1 to n without gaps.';
-comment on column interlock.job_history.from_status is 'The previous status; null at creation.';
-comment on column interlock.job_history.to_status is 'New status.';
-comment on column interlock.job_history.verb is 'Operation of the transition.';
-comment on column interlock.job_history.actor is 'Principal of the transition.';
-comment on column interlock.job_history.attempt is 'Attempt of the job.';
-comment on column interlock.job_history.fence is 'Fence of the lease.';
-comment on column interlock.job_history.reason is 'Reason of the transition.';
-comment on column interlock.job_history.metadata is 'JSON: details of the transition, such as the error and the next attempt.';
-comment on column interlock.job_history.at is 'Time of the transition, by the database clock.';
-comment on column interlock.job_history.hash is 'SHA-256 over the previous hash and all fields of this row.';
-
-grant select, insert on interlock.eligibility_key to interlock_app;
-grant select, insert, update on interlock.tenant to interlock_app;
-grant select on interlock.queue_counter to interlock_app;
-grant usage on sequence interlock.eligibility_key_no, interlock.job_seq_seq to interlock_app;
-grant select, insert, update on interlock.queue, interlock.job to interlock_app;
+grant usage on sequence interlock.job_seq_seq to interlock_app;
+grant select, insert, update on interlock.job to interlock_app;
 grant select on interlock.ready to interlock_app;  -- only the triggers of job and claim() write it, as the owner
 grant select, update on interlock.lease to interlock_app;
 grant select, insert, update, delete on interlock.claim_result to interlock_app;
 grant select, insert on interlock.job_await to interlock_app;
-grant select on interlock.job_history, interlock.unsuccessful_job, interlock.epoch to interlock_app;
+grant select on interlock.unsuccessful_job to interlock_app;
 
 -- The sweeper reads what it searches by.
-grant select on interlock.tenant, interlock.queue_counter, interlock.eligibility_key, interlock.ready, interlock.lease, interlock.claim_result,
-  interlock.job_await to interlock_sweep;
+grant select on interlock.ready, interlock.lease, interlock.claim_result, interlock.job_await to interlock_sweep;
 grant select (tenant, id, seq) on interlock.job to interlock_sweep;
 grant select on sequence interlock.job_seq_seq to interlock_sweep;
