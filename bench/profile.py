@@ -124,7 +124,6 @@ class Meter:
                 "claim.sql",
                 "transition.sql",
                 "transition_effects.sql",
-                "webhooks.sql",
                 "read.sql",
             )
             for name, text in load("interlock.storage.sqlite", file).items()

@@ -13,7 +13,7 @@ import pytest
 from interlock.domain.job import Heartbeat, Job
 from interlock.domain.progress import SMALLEST_ID, Event, FeedEvent, FeedPosition, Level, Report
 from interlock.storage.contract import Store
-from interlock.storage.postgres import events as on_postgres
+from interlock.storage.postgres import progress as on_postgres
 from interlock.storage.postgres.connection import prepare
 from tests.process.actions import TENANT, given
 from tests.process.conftest import FAST, Checker, new_id
@@ -147,7 +147,7 @@ class TestOnPostgres:
 
     async def append_event(self, connection: asyncpg.Connection[asyncpg.Record], job: Job) -> None:
         reported = Report(job.id, job.fence, "w", (event(new_id()),))
-        (numbers,) = await on_postgres.write(connection, TENANT, [reported])
+        (numbers,) = await on_postgres.append_events(connection, TENANT, [reported])
         assert numbers is not None
 
     async def fed(self, checker: Checker, after: FeedPosition = START) -> list[FeedEvent]:

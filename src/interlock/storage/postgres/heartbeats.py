@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from interlock.domain.decide import result_of_repeat
 from interlock.domain.job import Checkpoint, Heartbeat, HeartbeatReply, Rejected
 from interlock.domain.job_tree import has_budget
-from interlock.errors import CheckpointConflict, Error, NotFound
+from interlock.errors import CheckpointConflict
 from interlock.storage.batch_split import split_by_job
 from interlock.storage.parts import budgets
-from interlock.storage.postgres import driver, events, history
+from interlock.storage.postgres import driver, history, progress
 from interlock.storage.postgres.connection import Conn, call
 
 
@@ -35,7 +34,7 @@ async def _heartbeat(connection: Conn, tenant: str, heartbeats: Sequence[Heartbe
             for heartbeat, answer in zip(heartbeats, answers, strict=True)
             if isinstance(answer, HeartbeatReply)
         ]
-        await events.write(connection, tenant, leased)
+        await progress.append_events(connection, tenant, leased)
         return answers
 
 
@@ -59,27 +58,10 @@ async def _heartbeat_one(
             async with connection.transaction():
                 spent = await driver.run(connection, tenant, lambda tx: budgets.charge(tx, leases))
             replies |= {id: replies[id]._replace(budget_exceeded=True) for id in spent}
-    faults = faults | await why_lease_lost(
+    faults = faults | await history.why_lease_lost(
         connection, tenant, [(b.id, b.fence, b.worker) for b in good if b.id not in replies]
     )
     return [faults.get(heartbeat.id) or replies[heartbeat.id] for heartbeat in heartbeats]
-
-
-async def why_lease_lost(connection: Conn, tenant: str, leases: Sequence[tuple[str, int, str]]) -> dict[str, Rejected]:
-    """Return the error for each lost lease (id, fence, worker), by job ID."""
-    if not leases:
-        return {}
-    ids = [id for id, _, _ in leases]
-    known = {
-        row[0] for row in await connection.fetch("select id from interlock.leased_checkpoints($1, $2)", tenant, ids)
-    }
-    ends = await history.lease_ends(connection, tenant, [(id, fence) for id, fence, _ in leases])
-    faults = {}
-    for id, fence, worker in leases:
-        error = result_of_repeat(ends.get((id, fence)), None, id, fence, worker) if id in known else NotFound(id)
-        assert isinstance(error, Error)
-        faults[id] = Rejected(error)
-    return faults
 
 
 async def checkpoint(connection: Conn, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Rejected]:
@@ -100,7 +82,7 @@ async def _save(connection: Conn, tenant: str, checkpoints: Sequence[Checkpoint]
     facts = await connection.fetch(call("leased_checkpoints", 2), tenant, [c.id for c in left])
     here = {row[0]: row for row in facts}
     lost = [c for c in left if c.id not in here or (here[c.id][1], here[c.id][2]) != (c.fence, c.worker)]
-    faults = await why_lease_lost(connection, tenant, [(c.id, c.fence, c.worker) for c in lost])
+    faults = await history.why_lease_lost(connection, tenant, [(c.id, c.fence, c.worker) for c in lost])
     for c in left:
         if c.id not in faults:
             _, _, _, seq, data = here[c.id]

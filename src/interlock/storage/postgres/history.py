@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from interlock.domain.job import HistoryRow
+from interlock.domain.decide import result_of_repeat
+from interlock.domain.job import HistoryRow, Rejected
 from interlock.domain.lifecycle import Status, Verb
+from interlock.errors import Error, NotFound
 from interlock.storage.postgres.connection import Conn, call
 
 
@@ -22,6 +24,23 @@ async def lease_ends(
     ids, fences = zip(*leases, strict=True)
     rows = await connection.fetch(call("lease_ends", 3), tenant, ids, fences)
     return {(row.job_id, row.fence): row for row in map(to_row, rows)}
+
+
+async def why_lease_lost(connection: Conn, tenant: str, leases: Sequence[tuple[str, int, str]]) -> dict[str, Rejected]:
+    """Return the error for each lost lease (id, fence, worker), by job ID."""
+    if not leases:
+        return {}
+    ids = [id for id, _, _ in leases]
+    known = {
+        row[0] for row in await connection.fetch("select id from interlock.leased_checkpoints($1, $2)", tenant, ids)
+    }
+    ends = await lease_ends(connection, tenant, [(id, fence) for id, fence, _ in leases])
+    faults = {}
+    for id, fence, worker in leases:
+        error = result_of_repeat(ends.get((id, fence)), None, id, fence, worker) if id in known else NotFound(id)
+        assert isinstance(error, Error)
+        faults[id] = Rejected(error)
+    return faults
 
 
 def to_row(row: Any) -> HistoryRow:

@@ -1,4 +1,4 @@
-"""Steps and events on PostgreSQL, each written only under the current fence."""
+"""Steps and events on PostgreSQL, each written only under the current fence. A heartbeat may also carry events."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from interlock.domain.job import Rejected
-from interlock.domain.progress import Report, Step, StepRow
+from interlock.domain.progress import EventAppend, Report, Step, StepRow
 from interlock.storage.batch_split import split_by_job
-from interlock.storage.postgres import events
 from interlock.storage.postgres.connection import Conn, call
-from interlock.storage.postgres.heartbeats import why_lease_lost
+from interlock.storage.postgres.history import why_lease_lost
 
 T = TypeVar("T")
 G = TypeVar("G", Step, Report)
@@ -33,9 +32,28 @@ async def save_steps(connection: Conn, tenant: str, steps: Sequence[Step]) -> li
 
 async def add_events(connection: Conn, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Rejected]:
     """Append the events of each report whose worker still holds the job."""
-    numbers = await events.write(connection, tenant, reports)
+    numbers = await append_events(connection, tenant, reports)
     answers = {i: answer for i, answer in enumerate(numbers) if answer is not None}
     return await _refuse_others(connection, tenant, reports, answers)
+
+
+async def append_events(connection: Conn, tenant: str, results: Sequence[EventAppend]) -> list[tuple[int, ...] | None]:
+    """Append and number events; an existing event keeps its number. None for a job without a matching lease."""
+    rows = [
+        (t.id, t.fence, t.worker, e.id, str(e.level), e.message, e.payload, e.sanitized, e.at)
+        for t in results
+        for e in t.events
+    ]
+    if not rows:
+        return [() for _ in results]
+    kept = await connection.fetch(call("add_events", 10), tenant, *zip(*rows, strict=True))
+    numbers: dict[int, int] = dict(map(tuple, kept))
+    answers: list[tuple[int, ...] | None] = []
+    position = 1
+    for t in results:
+        positions = range(position, position := position + len(t.events))
+        answers.append(tuple(numbers[p] for p in positions) if positions.start in numbers or not positions else None)
+    return answers
 
 
 async def _refuse_others(

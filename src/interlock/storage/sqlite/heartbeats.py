@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from interlock.domain.decide import result_of_repeat
 from interlock.domain.job import ANY_FENCE, Checkpoint, Heartbeat, HeartbeatReply, Rejected
 from interlock.domain.job_tree import has_budget
 from interlock.domain.lifecycle import Status
@@ -15,7 +14,7 @@ from interlock.domain.retry import SECOND
 from interlock.errors import CheckpointConflict, Error, NotFound
 from interlock.storage.parts import budgets
 from interlock.storage.sql_files import load
-from interlock.storage.sqlite import driver, events, history
+from interlock.storage.sqlite import driver, history, progress
 from interlock.storage.sqlite.connection import Connection
 
 _SQL: Final = load("interlock.storage.sqlite", "heartbeats.sql")
@@ -59,7 +58,7 @@ def heartbeat(connection: Connection, tenant: str, heartbeats: Sequence[Heartbea
     connection.db.executemany(_SQL["heartbeat"], moves)
     _save(connection, tenant, saves)
     if with_events:
-        events.write(connection, tenant, with_events)
+        progress.append_events(connection, tenant, with_events)
     leases = []
     for beat, answer in zip(heartbeats, answers, strict=True):
         if isinstance(answer, HeartbeatReply) and has_budget(limits := leased_rows[beat.id].limits):
@@ -119,9 +118,7 @@ def _fault(
         return NotFound(id)
     if job.status == Status.RUNNING and fence in (job.fence, ANY_FENCE) and job.worker == worker:
         return None
-    answer = result_of_repeat(history.lease_end(connection, tenant, id, fence), None, id, fence, worker)
-    assert isinstance(answer, Error)
-    return answer
+    return history.why_lease_lost(connection, tenant, id, fence, worker)
 
 
 def _checkpoint_fault(job: _LeasedRow | None, c: Checkpoint) -> Error | None:

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from interlock.domain.audit import hash_batch
+from interlock.domain.decide import result_of_repeat
 from interlock.domain.job import HistoryRow
 from interlock.domain.lifecycle import Status, Verb
+from interlock.errors import Error
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite.connection import Connection
 
@@ -46,6 +48,13 @@ def lease_end(connection: Connection, tenant: str, job_id: str, fence: int) -> H
     """Return the row that ended the lease with this fence, or None while it is active."""
     rows = connection.rows(_LEASE_END, {"tenant": tenant, "id": job_id, "fence": fence})
     return to_row(rows[0]) if rows else None
+
+
+def why_lease_lost(connection: Connection, tenant: str, job_id: str, fence: int, worker: str) -> Error:
+    """Return the error for a worker that does not hold the lease of a known job."""
+    error = result_of_repeat(lease_end(connection, tenant, job_id, fence), None, job_id, fence, worker)
+    assert isinstance(error, Error)
+    return error
 
 
 def to_row(selected: tuple[Any, ...]) -> HistoryRow:

@@ -1,4 +1,4 @@
-"""Steps and events on SQLite, each written only under the current fence."""
+"""Steps and events on SQLite, each written only under the current fence. A heartbeat may also carry events."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
-from interlock.domain.decide import result_of_repeat
 from interlock.domain.job import Rejected
 from interlock.domain.lifecycle import Status
-from interlock.domain.progress import Report, Step, StepRow
+from interlock.domain.progress import EventAppend, Report, Step, StepRow
 from interlock.errors import Error, NotFound
 from interlock.storage.dialect import reader
 from interlock.storage.sql_files import load
-from interlock.storage.sqlite import events, history
+from interlock.storage.sqlite import history
 from interlock.storage.sqlite.connection import Connection
 
 _SQL: Final = load("interlock.storage.sqlite", "progress.sql")
@@ -50,8 +49,33 @@ def add_events(connection: Connection, tenant: str, reports: Sequence[Report]) -
     leased = _leases(connection, tenant, reports)
     faults = [_fault(connection, tenant, report, leased.get(report.id)) for report in reports]
     good = [report for report, fault in zip(reports, faults, strict=True) if fault is None]
-    numbers = iter(events.write(connection, tenant, good))
+    numbers = iter(append_events(connection, tenant, good))
     return [next(numbers) if fault is None else Rejected(fault) for fault in faults]
+
+
+def append_events(connection: Connection, tenant: str, results: Sequence[EventAppend]) -> list[tuple[int, ...]]:
+    """Append events to leased jobs and return their numbers; a repeated event keeps its number."""
+    event_ids = json.dumps([(t.id, e.id) for t in results for e in t.events])
+    numbers = {
+        row[:2]: row[2] for row in connection.rows(_SQL["known_events"], {"tenant": tenant, "events": event_ids})
+    }
+    job_ids = json.dumps(sorted({t.id for t in results}))
+    found = connection.rows(_SQL["last_events"], {"tenant": tenant, "ids": job_ids})
+    last: dict[str, int] = {id: seq for id, seq, _ in found}
+    began: dict[str, int] = {id: at for id, _, at in found}
+    now = connection.now
+    rows = []
+    for t in results:
+        for e in t.events:
+            if (t.id, e.id) not in numbers:
+                last[t.id] += 1
+                numbers[t.id, e.id] = last[t.id]
+                at = now if e.at is None else min(max(e.at, began[t.id]), now)
+                rows.append((t.id, last[t.id], e.id, e.level, e.message, e.payload, t.fence, at, now, e.sanitized))
+    if rows:
+        ((commit_seq, epoch),) = connection.rows(_SQL["next_commit_seq"], {"tenant": tenant})
+        connection.db.executemany(_SQL["insert_event"], [(tenant, epoch, commit_seq, *row) for row in rows])
+    return [tuple(numbers[t.id, e.id] for e in t.events) for t in results]
 
 
 class _LeaseRef(Protocol):
@@ -77,10 +101,7 @@ def _fault(
         return NotFound(item.id)
     if leased == (Status.RUNNING, item.fence, item.worker):
         return None
-    ended = history.lease_end(connection, tenant, item.id, item.fence)
-    answer = result_of_repeat(ended, None, item.id, item.fence, item.worker)
-    assert isinstance(answer, Error)
-    return answer
+    return history.why_lease_lost(connection, tenant, item.id, item.fence, item.worker)
 
 
 _step: Final = reader(StepRow)

@@ -16,7 +16,6 @@ from interlock.domain.lifecycle import TERMINAL
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite import flow
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.sqlite.webhooks import add_deliveries
 
 _SQL: Final = load("interlock.storage.sqlite", "transition_effects.sql")
 MINUTE: Final = 60_000_000
@@ -52,7 +51,7 @@ def record(connection: Connection, tenant: str, moves: Sequence[StatusChange]) -
         _move_up(connection, tenant, limited_moves)
     flow.settle_ended(connection, tenant, [m.seq for m in moves if m.origin == "running" and m.target != "running"])
     flow.wake(connection, tenant, [m.seq for m in moves if m.origin in ("queued", "retry")])
-    add_deliveries(connection, tenant, ((m.seq, m.origin, m.target) for m in moves))
+    _add_deliveries(connection, tenant, ((m.seq, m.origin, m.target) for m in moves))
 
 
 def record_enqueued(
@@ -62,7 +61,7 @@ def record_enqueued(
     _count(connection, tenant, {(base, "", "queued"): n for base, n in Counter(bases).items()})
     if agent_nos:
         release_slots(connection, tenant, limited(connection, tenant, agent_nos), {})
-    add_deliveries(connection, tenant, zip(seqs, repeat(None), repeat("queued")))
+    _add_deliveries(connection, tenant, zip(seqs, repeat(None), repeat("queued")))
 
 
 def record_leased(
@@ -70,7 +69,7 @@ def record_leased(
 ) -> None:
     """Like `record`, for leased jobs: `edges` counts them by base and old status, `started` lists each."""
     _count(connection, tenant, {(base, origin, "running"): n for (base, origin), n in edges.items()})
-    add_deliveries(connection, tenant, ((seq, origin, "running") for seq, origin in started))
+    _add_deliveries(connection, tenant, ((seq, origin, "running") for seq, origin in started))
 
 
 def record_succeeded(
@@ -83,7 +82,7 @@ def record_succeeded(
     if freed:
         release_slots(connection, tenant, limited(connection, tenant, freed), freed)
     flow.settle_ended(connection, tenant, seqs)
-    add_deliveries(connection, tenant, zip(seqs, repeat("running"), repeat("succeeded")))
+    _add_deliveries(connection, tenant, zip(seqs, repeat("running"), repeat("succeeded")))
 
 
 def _count(
@@ -175,3 +174,11 @@ def fill_slots(connection: Connection, tenant: str) -> None:
     """Assign free slots to jobs that have become due."""
     due = connection.rows(_SQL["due_agents"], {"tenant": tenant, "now": connection.now})
     release_slots(connection, tenant, limited(connection, tenant, [agent_no for (agent_no,) in due]), {})
+
+
+def _add_deliveries(connection: Connection, tenant: str, moves: Iterable[tuple[int, str | None, str]]) -> None:
+    """Write outbox rows for transitions (seq, from, to) if there are subscribers. Requires their rows to be written."""
+    ((listeners, own),) = connection.rows(_SQL["any_subscriber"], {"tenant": tenant})
+    if listeners or own:
+        delivery_facts = [(tenant, seq, origin, to) for seq, origin, to in moves if listeners or to in TERMINAL]
+        connection.db.executemany(_SQL["deliver"], delivery_facts)

@@ -37,3 +37,11 @@ SELECT no FROM agent WHERE tenant = :tenant AND next_due <= :now AND next_due IS
 
 -- name: any_agent_due
 SELECT EXISTS (SELECT 1 FROM agent WHERE tenant = :tenant AND next_due <= :now AND next_due IS NOT NULL);
+
+-- name: any_subscriber
+-- Whether a tenant has subscriptions, and whether any of its jobs has its own webhook.
+SELECT EXISTS (SELECT 1 FROM subscription WHERE tenant = :tenant AND ended_at IS NULL),
+  EXISTS (SELECT 1 FROM job_body INDEXED BY job_webhook WHERE tenant = :tenant AND webhook IS NOT NULL);
+
+-- name: deliver
+INSERT INTO transition_to_deliver VALUES (?, ?, ?, ?);
