@@ -203,7 +203,7 @@ def _operation(route: Route, schemas: Schemas) -> dict[str, Any]:
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
         for name in _PARAMETER.findall(route.path)
     ]
-    parameters += _query(route, schemas)
+    parameters += _query(route)
     parameters += [
         {"name": name, "in": "header", "required": name == "Interlock-Fence", "schema": {"type": "string"},
          "description": _HEADERS[name]}
@@ -232,7 +232,7 @@ def _operation(route: Route, schemas: Schemas) -> dict[str, Any]:
     return operation
 
 
-def _query(route: Route, schemas: Schemas) -> list[dict[str, Any]]:
+def _query(route: Route) -> list[dict[str, Any]]:
     info = inspect.type_info(route.query)
     assert isinstance(info, inspect.StructType)
     collected = Schemas()

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, AIMessageChunk
@@ -22,12 +21,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.pregel import Pregel
 from langgraph.types import Command, Interrupt
 
-from interlock.integrations.running import job_context, shortened
+from interlock.integrations.running import job_context, name_of_run, shortened
 from interlock.sdk.context import Context
 
 INTERRUPT: Final = "__interrupt__"  # the channel of LangGraph in which a task reports one
 Answer = Callable[[Context, Interrupt, str], Awaitable[Any]]
-_runs: WeakKeyDictionary[Context, Counter[str]] = WeakKeyDictionary()  # runs of each graph in a run of a job
 
 
 class DurableGraph:
@@ -60,9 +58,7 @@ class DurableGraph:
         context = job_context()
         if context is None:
             return await self.graph.ainvoke(input, config, **options)
-        runs = _runs.setdefault(context, Counter())
-        runs[self.name] += 1
-        name = self.name if runs[self.name] == 1 else f"{self.name}#{runs[self.name]}"
+        name = name_of_run(context, self.name)
         journal = await _Journal.opened(context, name)
         graph = self.graph.copy({"checkpointer": journal})
         own = _config(config, journal, f"{context.id}:{name}")

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import copy
 import json
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from agents import (
     Agent,
@@ -39,14 +37,20 @@ from agents.tool_context import ToolContext
 from openai.types.responses import ResponseCompletedEvent, ResponseTextDeltaEvent
 from pydantic import TypeAdapter
 
-from interlock.integrations.running import StepOptions, job_context, run_step, shortened
+from interlock.integrations.running import (
+    StepOptions,
+    job_context,
+    name_of_run,
+    report_usage,
+    run_step,
+    shortened,
+)
 from interlock.sdk import sync
 from interlock.sdk.context import Context
 from interlock.sdk.current import current, running
 
 _RESPONSE: TypeAdapter[ModelResponse] = TypeAdapter(ModelResponse)
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)
-_runs: WeakKeyDictionary[Context, Counter[str]] = WeakKeyDictionary()  # runs of each agent in a run of a job
 
 
 class DurableRunner:
@@ -113,10 +117,8 @@ class _Run:
     """One run of an agent in a job: its steps have the same names in every run of the job."""
 
     def __init__(self, context: Context, name: str, model: StepOptions, tool: StepOptions, stream: str | None) -> None:
-        numbers = _runs.setdefault(context, Counter())
-        numbers[name] += 1
         self.context, self.stream = context, stream
-        self.name = name if numbers[name] == 1 else f"{name}#{numbers[name]}"
+        self.name = name_of_run(context, name)
         self._model_options, self._tool_options = model, tool
         self._agents: dict[int, tuple[Agent[Any], Agent[Any]]] = {}  # originals, kept alive, and their copies
         self._tools: dict[int, tuple[Tool, Tool]] = {}
@@ -164,7 +166,14 @@ class _Run:
 
         saved = await run_step(self.context, f"{self.name}__model", request, self._model_options)
         response = _RESPONSE.validate_python(saved)
-        _report_usage(self.context, response.usage)
+        used = response.usage
+        report_usage(
+            self.context,
+            requests=used.requests or 1,
+            input_tokens=used.input_tokens,
+            output_tokens=used.output_tokens,
+            cache_read_tokens=used.input_tokens_details.cached_tokens or 0,
+        )
         return response
 
     def _handoff(self, original: Agent[Any] | Handoff[Any, Any]) -> Agent[Any] | Handoff[Any, Any]:
@@ -253,17 +262,6 @@ class _DurableProvider(ModelProvider):
 
     async def aclose(self) -> None:
         await self._provider.aclose()
-
-
-def _report_usage(context: Context, used: Usage) -> None:
-    """Add the usage of a response, saved ones included: a later run reports all of it again."""
-    amounts = {
-        "requests": used.requests or 1,
-        "input_tokens": used.input_tokens,
-        "output_tokens": used.output_tokens,
-        "cache_read_tokens": used.input_tokens_details.cached_tokens or 0,
-    }
-    context.usage(**{name: amount for name, amount in amounts.items() if amount})
 
 
 def _jsonable(result: Any, *, has_schema: bool) -> Any:

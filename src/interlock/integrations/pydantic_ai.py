@@ -7,11 +7,9 @@ Inside a task, `await agent.run(...)` is then durable. Outside of tasks the agen
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
 
 from pydantic_ai import (
     AgentStreamEvent,
@@ -43,12 +41,17 @@ from pydantic_ai.durable_exec import (
 )
 from pydantic_ai.models import Model
 
-from interlock.integrations.running import StepOptions, job_context, run_step, shortened
+from interlock.integrations.running import (
+    StepOptions,
+    job_context,
+    number_of_run,
+    report_usage,
+    run_step,
+    shortened,
+)
 from interlock.sdk.context import Context
 from interlock.sdk.current import running
 from interlock.sdk.exceptions import Fail, Suspended
-
-_runs: WeakKeyDictionary[Context, Counter[str]] = WeakKeyDictionary()  # runs of each agent in a run of a job
 
 
 class InterlockDurability(BaseDurabilityCapability[Any]):
@@ -96,9 +99,7 @@ class InterlockDurability(BaseDurabilityCapability[Any]):
         context = job_context()
         if context is None:
             return None
-        runs = _runs.setdefault(context, Counter())
-        runs[self.name] += 1
-        return f"{context.id}:{self.name}:{runs[self.name]}"
+        return f"{context.id}:{self.name}:{number_of_run(context, self.name)}"
 
     def get_default_conversation_id(self, run_id: str) -> str | None:
         return conversation_id_from_run_id(run_id) if self.in_durable_context else None
@@ -191,21 +192,16 @@ class _StepBackend(JournalCallableOperationBackend[StepOptions]):
                 name += f"/{run.tool_call_id}"
         result = await run_step(context, name, body, config)
         if isinstance(operation_id, ModelRequestId | ModelCompactMessagesId):
-            _report_usage(context, JSON_CODEC.load(ModelResponse, result))
+            used = JSON_CODEC.load(ModelResponse, result).usage
+            report_usage(
+                context,
+                requests=1,
+                input_tokens=used.input_tokens,
+                output_tokens=used.output_tokens,
+                cache_read_tokens=used.cache_read_tokens,
+                cache_write_tokens=used.cache_write_tokens,
+            )
         return result
-
-
-def _report_usage(context: Context, response: ModelResponse) -> None:
-    """Add the usage of a response, saved ones included: a later run reports all of it again."""
-    used = response.usage
-    amounts = {
-        "requests": 1,
-        "input_tokens": used.input_tokens,
-        "output_tokens": used.output_tokens,
-        "cache_read_tokens": used.cache_read_tokens,
-        "cache_write_tokens": used.cache_write_tokens,
-    }
-    context.usage(**{name: amount for name, amount in amounts.items() if amount})
 
 
 def _number(context: Context, run_id: str | None) -> str:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from interlock.sdk import current
 from interlock.sdk.context import Context
 from interlock.sdk.values import Backoff
 
 MAX_NAME_LENGTH: Final = 200
+_runs: WeakKeyDictionary[Context, Counter[str]] = WeakKeyDictionary()  # by name, in a run of a job
 _in_step: ContextVar[bool] = ContextVar("interlock_in_step", default=False)
 
 
@@ -45,6 +48,24 @@ def job_context() -> Context | None:
             "agent in it"
         )
     return found
+
+
+def number_of_run(context: Context, name: str) -> int:
+    """Count a run of an agent or graph within a run of the job, from 1: the same number in every run of the job."""
+    runs = _runs.setdefault(context, Counter())
+    runs[name] += 1
+    return runs[name]
+
+
+def name_of_run(context: Context, name: str) -> str:
+    """Return the prefix of the steps of a run, which tells several runs of an agent or graph in one job apart."""
+    number = number_of_run(context, name)
+    return name if number == 1 else f"{name}#{number}"
+
+
+def report_usage(context: Context, **amounts: int) -> None:
+    """Add the usage of a response, saved ones included: a later run reports all of it again."""
+    context.usage(**{name: amount for name, amount in amounts.items() if amount})
 
 
 async def run_step(
