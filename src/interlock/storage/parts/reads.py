@@ -1,4 +1,4 @@
-"""Searches, and reads of history, progress, job trees and prunes."""
+"""Searches, and reads of history, progress, leases, job trees and prunes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, Final
 
-from interlock.domain.job import HistoryRow, TextSearch
+from interlock.domain.job import HistoryRow, LeaseState, TextSearch
 from interlock.domain.operations import Child, Prune
 from interlock.domain.progress import SMALLEST_ID, EventRow, FeedEvent, FeedPosition, StepRow
 from interlock.storage.dialect import Database, columns, reader, statements
@@ -25,6 +25,7 @@ _step: Final = reader(StepRow)
 _event: Final = reader(EventRow)
 _transition: Final = reader(HistoryRow)
 _child: Final = reader(Child)
+_lease_state: Final = reader(LeaseState)
 _LOWER: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
 
 
@@ -63,6 +64,10 @@ class Reads:
     async def feed_end(self, tenant: str) -> FeedPosition:
         ((epoch, commit_seq),) = await self._rows(tenant, "feed_end")
         return FeedPosition(epoch, commit_seq, SMALLEST_ID, 0)
+
+    async def lease_states(self, tenant: str, job_ids: Sequence[str]) -> list[LeaseState | None]:
+        states = {row[0]: _lease_state(row) for row in await self._rows(tenant, "lease_states", ids=list(job_ids))}
+        return [states.get(id) for id in job_ids]
 
     async def has_ended(self, tenant: str, job_id: str) -> bool | None:
         rows = await self._rows(tenant, "has_ended", id=job_id)

@@ -8,3 +8,7 @@ select j.finished_at is not null from interlock.job j where j.tenant = :tenant a
 
 -- name: prunes
 select {prune} from interlock.prune p where p.tenant = :tenant order by p.at desc, p.id desc limit :limit;
+
+-- name: lease_states
+select j.id, j.fence, case when j.status = 'running' then j.worker end, j.cancel_requested_at is not null
+from interlock.job j where j.tenant = :tenant and j.id {in ids};

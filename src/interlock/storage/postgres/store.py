@@ -17,7 +17,6 @@ from interlock.domain.job import (
     Heartbeat,
     HeartbeatReply,
     Job,
-    LeaseState,
     NewJob,
     Receipt,
     Rejected,
@@ -149,11 +148,6 @@ class PostgresStore(StoreParts, DoctorVerbs, PostgresPartitions, PostgresShards,
         facts = (o.id, o.actor, o.cutoff, o.after_seq, o.step, o.dry_run, most, REPLACED_KEPT_SECONDS)
         (row,) = await self._fetch(call("prune", 9), tenant, *facts, repeatable=False)
         return PrunedStep(*row)
-
-    async def lease_states(self, tenant: str, job_ids: Sequence[str]) -> list[LeaseState | None]:
-        rows = await self._fetch(call("lease_states", 2), tenant, list(job_ids))
-        states = {str(row[0]): LeaseState(str(row[0]), row[1], row[2], row[3]) for row in rows}
-        return [states.get(id) for id in job_ids]
 
     async def get(self, tenant: str, job_ids: Sequence[str]) -> list[Job | None]:
         rows = await self._fetch(call("jobs", 2, columns=JOB), tenant, list(job_ids))

@@ -19,7 +19,6 @@ from interlock.domain.decide import (
     decide,
     holds,
     receipt_of,
-    result_of_repeat,
 )  # fmt: skip
 from interlock.domain.edit import EditJob
 from interlock.domain.job import Receipt, Rejected
@@ -95,7 +94,7 @@ async def _complete(connection: Conn, tenant: str, orders: Sequence[CompleteJob]
     receipts = zip(named, fences, repeat(Status.SUCCEEDED), attempts, versions, repeat(None), repeat(at), strict=False)
     done: dict[str, CommandResult] = dict(zip(named, map(Receipt._make, receipts), strict=True))
     if len(done) < len(orders):
-        done |= await _explain(connection, tenant, [o for o in orders if o.id not in done])
+        done |= await _repeated(connection, tenant, [o for o in orders if o.id not in done])
     return list(map(done.__getitem__, map(id_of, orders)))
 
 
@@ -108,24 +107,9 @@ def _texts(values: Sequence[str | None]) -> str | None:
     return None if is_empty(values) else array_literal(values)
 
 
-async def _explain(connection: Conn, tenant: str, orders: Sequence[WorkerCommand]) -> dict[str, CommandResult]:
+async def _repeated(connection: Conn, tenant: str, orders: Sequence[WorkerCommand]) -> dict[str, CommandResult]:
     """Return why finishes were rejected, or the result of the first call if they are repeated."""
-    if not orders:
-        return {}
-    ids = [o.id for o in orders]
-    known = {
-        row[0] for row in await connection.fetch("select id from interlock.leased_checkpoints($1, $2)", tenant, ids)
-    }
-    ends = await history.lease_ends(connection, tenant, [(o.id, o.fence) for o in orders])
-    answers: dict[str, CommandResult] = {}
-    for o in orders:
-        answer = (
-            result_of_repeat(ends.get((o.id, o.fence)), o.verb, o.id, o.fence, o.worker)
-            if o.id in known
-            else NotFound(o.id)
-        )
-        answers[o.id] = Rejected(answer) if isinstance(answer, Error) else answer
-    return answers
+    return await history.results_of_ended(connection, tenant, [(o.id, o.fence, o.worker, o.verb) for o in orders])
 
 
 async def _one_each(connection: Conn, tenant: str, orders: Sequence[Command]) -> list[CommandResult]:
@@ -155,11 +139,11 @@ async def _one_each(connection: Conn, tenant: str, orders: Sequence[Command]) ->
         else:
             outcomes[order.id] = Rejected(outcome)
     for id in same:
-        outcomes[id] = receipt_of((await history.of_job(connection, tenant, id))[-1])
+        outcomes[id] = receipt_of(await history.newest(connection, tenant, id))
     if approval_requests:  # the transitions that follow reset the guard
         await driver.run(connection, tenant, lambda tx: open_approvals(tx, approval_requests), guarded=True)
     await write(connection, tenant, changes)
-    outcomes |= await _explain(connection, tenant, late)
+    outcomes |= await _repeated(connection, tenant, late)
     return [outcomes[o.id] for o in orders]
 
 

@@ -10,14 +10,13 @@ from typing import Any, Final
 
 from interlock.domain.audit import hash_batch
 from interlock.domain.decide import result_of_repeat
-from interlock.domain.job import HistoryRow
+from interlock.domain.job import HistoryRow, Receipt
 from interlock.domain.lifecycle import Status, Verb
 from interlock.errors import Error
 from interlock.storage.sql_files import load
 from interlock.storage.sqlite.connection import Connection
 
-_LEASE_END: Final = load("interlock.storage.sqlite", "transition.sql")["lease_end"]
-_HISTORY: Final = load("interlock.storage.sqlite", "read.sql")["history"]
+_SQL: Final = load("interlock.storage.sqlite", "transition.sql")
 
 
 def hash_transitions(
@@ -39,20 +38,23 @@ def hash_transitions(
     return hashes
 
 
-def of_job(connection: Connection, tenant: str, job_id: str) -> list[HistoryRow]:
-    """Return the history of a job, oldest row first."""
-    return [to_row(r) for r in connection.rows(_HISTORY, {"tenant": tenant, "id": job_id})]
+def newest(connection: Connection, tenant: str, job_id: str) -> HistoryRow:
+    """Return the last transition of a job."""
+    (row,) = connection.rows(_SQL["newest_transition"], {"tenant": tenant, "id": job_id})
+    return to_row(row)
 
 
-def lease_end(connection: Connection, tenant: str, job_id: str, fence: int) -> HistoryRow | None:
-    """Return the row that ended the lease with this fence, or None while it is active."""
-    rows = connection.rows(_LEASE_END, {"tenant": tenant, "id": job_id, "fence": fence})
-    return to_row(rows[0]) if rows else None
+def result_of_ended(
+    connection: Connection, tenant: str, job_id: str, fence: int, worker: str, verb: Verb | None
+) -> Receipt | Error:
+    """Return the result for a worker whose lease of a known job has ended; `verb` is that of its finish."""
+    rows = connection.rows(_SQL["lease_end"], {"tenant": tenant, "id": job_id, "fence": fence})
+    return result_of_repeat(to_row(rows[0]) if rows else None, verb, job_id, fence, worker)
 
 
 def why_lease_lost(connection: Connection, tenant: str, job_id: str, fence: int, worker: str) -> Error:
     """Return the error for a worker that does not hold the lease of a known job."""
-    error = result_of_repeat(lease_end(connection, tenant, job_id, fence), None, job_id, fence, worker)
+    error = result_of_ended(connection, tenant, job_id, fence, worker, None)
     assert isinstance(error, Error)
     return error
 

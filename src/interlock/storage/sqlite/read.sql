@@ -1,15 +1,6 @@
 -- name: jobs
 SELECT {job} FROM json_each(:ids) i CROSS JOIN job_view v ON v.tenant = :tenant AND v.id = i.value;
 
--- name: lease_states
-SELECT j.id, j.fence, CASE WHEN j.status = 'running' THEN j.worker END, j.cancel_requested_at IS NOT NULL
-FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
-
--- name: history
-SELECT j.id, h.version, h.from_status, h.to_status, h.verb, h.actor, h.attempt, h.fence, h.reason, h.metadata, h.at, h.hash
-FROM job j CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq
-WHERE j.tenant = :tenant AND j.id = :id ORDER BY h.version;
-
 -- name: due_leases
 -- A skip scan over tenants with running jobs; other tenants cost nothing.
 WITH RECURSIVE t (tenant) AS (

@@ -20,7 +20,6 @@ from interlock.domain.job import (
     Heartbeat,
     HeartbeatReply,
     Job,
-    LeaseState,
     NewJob,
     Receipt,
     Rejected,
@@ -173,14 +172,6 @@ class SQLiteStore(StoreParts, DoctorVerbs, SQLiteJobBlocks):
 
     async def drop_history(self, cutoff: int) -> int:
         return 0
-
-    async def lease_states(self, tenant: str, job_ids: Sequence[str]) -> list[LeaseState | None]:
-        def read(c: Connection) -> list[LeaseState | None]:
-            rows = c.rows(_READ["lease_states"], {"tenant": tenant, "ids": json.dumps(job_ids)})
-            states = {id: LeaseState(id, fence, worker, bool(cancel)) for id, fence, worker, cancel in rows}
-            return [states.get(id) for id in job_ids]
-
-        return await self._read(read)
 
     async def get(self, tenant: str, job_ids: Sequence[str]) -> list[Job | None]:
         def read(c: Connection) -> list[Job | None]:

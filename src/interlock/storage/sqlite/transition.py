@@ -22,7 +22,6 @@ from interlock.domain.decide import (
     decide,
     holds,
     receipt_of,
-    result_of_repeat,
 )  # fmt: skip
 from interlock.domain.digests import merge, of_result, of_text
 from interlock.domain.edit import EditJob
@@ -171,8 +170,7 @@ def _leased_jobs(connection: Connection, tenant: str, ids: Sequence[str]) -> dic
 
 
 def _repeated(connection: Connection, tenant: str, order: WorkerCommand) -> Receipt | Rejected:
-    ended = history.lease_end(connection, tenant, order.id, order.fence)
-    answer = result_of_repeat(ended, order.verb, order.id, order.fence, order.worker)
+    answer = history.result_of_ended(connection, tenant, order.id, order.fence, order.worker, order.verb)
     return Rejected(answer) if isinstance(answer, Error) else answer
 
 
@@ -201,7 +199,7 @@ def _one_each(
             if isinstance(order, RequestApproval) and outcome.approval_id is not None:
                 approval_requests.append(order)
         elif isinstance(outcome, NoChange):
-            answers.append(_last_receipt(connection, tenant, order.id))
+            answers.append(receipt_of(history.newest(connection, tenant, order.id)))
         else:
             answers.append(Rejected(outcome))
     if approval_requests:
@@ -277,10 +275,6 @@ def _receipt(change: Transition, here: Found, now: int) -> Receipt:
         change.id, here.state.fence, change.status, change.attempt, change.version + 1, change.run_at,
         now if change.status in TERMINAL and here.state.status not in TERMINAL else None,
     )  # fmt: skip
-
-
-def _last_receipt(connection: Connection, tenant: str, job_id: str) -> Receipt:
-    return receipt_of(history.of_job(connection, tenant, job_id)[-1])
 
 
 def write(

@@ -52,6 +52,11 @@ UPDATE job SET acknowledged_at = :now, acknowledged_by = :actor, version = versi
   reason = :reason, metadata = :metadata, head = interlock_head(seq)
 WHERE tenant = :tenant AND seq = :seq;
 
+-- name: newest_transition
+SELECT j.id, h.version, h.from_status, h.to_status, h.verb, h.actor, h.attempt, h.fence, h.reason, h.metadata, h.at, h.hash
+FROM job j CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq
+WHERE j.tenant = :tenant AND j.id = :id ORDER BY h.version DESC LIMIT 1;
+
 -- name: lease_end
 -- The history row that ended a lease.
 SELECT j.id, h.version, h.from_status, h.to_status, h.verb, h.actor, h.attempt, h.fence, h.reason, h.metadata, h.at, h.hash

@@ -56,12 +56,3 @@ begin
     left join interlock.job_checkpoint c on c.tenant = j.tenant and c.job_id = j.id
     where j.tenant = p_tenant and j.id = any(p_ids);
 end $$;
-
--- Return the lease holders of jobs, and whether cancellation was requested.
-create or replace function interlock.lease_states(p_tenant text, p_ids uuid[])
-returns table (id uuid, fence bigint, worker text, cancel_requested boolean) language plpgsql as $$
-begin
-  perform set_config('interlock.tenant', p_tenant, true);
-  return query select j.id, j.fence, case when j.status = 'running' then j.worker end, j.cancel_requested_at is not null
-  from interlock.job j where j.tenant = p_tenant and j.id = any(p_ids);
-end $$;

@@ -169,10 +169,10 @@ begin
   return array(select distinct s::text from unnest(p_statuses) s where not (s = 'retry' and 'queued' = any(p_statuses)));
 end $$;
 
-create or replace function interlock.history(p_tenant text, p_job_id uuid) returns setof interlock.job_history language plpgsql as $$
+create or replace function interlock.newest_transition(p_tenant text, p_job_id uuid) returns setof interlock.job_history language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  return query select h.* from interlock.job_history h where h.tenant = p_tenant and h.job_id = p_job_id order by h.version;
+  return query select h.* from interlock.job_history h where h.tenant = p_tenant and h.job_id = p_job_id order by h.version desc limit 1;
 end $$;
 
 -- Return the next part of a tenant's history chains, by job id, with the status, version and chain head of each job.
