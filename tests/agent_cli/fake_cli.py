@@ -46,6 +46,9 @@ def claude(prompt: str, words: list[str]) -> None:
     if action == "silent" and not resumed:
         say(type="assistant", message={"id": "m", "content": [], "usage": usage})
         signal.pause()
+    if action == "broken":
+        say(**result | {"is_error": True, "subtype": "error_during_execution"})
+        sys.exit(1)
     if action == "tell":
         secret = os.environ["KEY"]
         say(type="assistant", message={"id": "m", "content": [{"type": "text", "text": secret}]})

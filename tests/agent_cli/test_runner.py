@@ -26,6 +26,7 @@ from interlock.domain.approval import ApprovalFilter, Decision
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.principal import local
+from interlock.domain.usage import summed
 from interlock.storage.contract import Store
 from interlock.storage.object_store.s3 import S3Objects
 from interlock.wire import LimitUse
@@ -297,6 +298,47 @@ async def test_a_silent_run_counts_what_it_has_used(rig: Rig) -> None:
     job = await rig.app.job(job.id)
     assert result(job) == "done: silent"
     assert json.loads(job.usage or "{}")["input_tokens"] == 200
+
+
+async def usage_of(rig: Rig, job_id: str) -> dict[str, float]:
+    """What all runs of a job have reported, also of one without a result."""
+    job = await rig.app.job(job_id)
+    steps = await rig.app.engine.progress.steps(TENANT, job_id)
+    return json.loads(job.usage) if job.usage else summed(job_id, steps, has_ended=True)
+
+
+@pytest.mark.parametrize("end", ["revoke", "cancel"])
+async def test_the_usage_of_a_run_that_is_ended_is_counted_once(rig: Rig, end: str) -> None:
+    rig.declare("claude")
+    id = await rig.enqueue("silent")
+    client = await rig.app._client()
+
+    async def has_noted_usage() -> bool:
+        return '"input_tokens":100' in ((await rig.app.job(id)).checkpoint or "")
+
+    async with rig.app.working():
+        await eventually(has_noted_usage)
+        if end == "cancel":
+            await client.jobs.cancel(id)
+            await rig.app.until(id, Status.CANCELLED)
+        else:
+            await client.jobs.revoke(id)
+            await rig.app.until(id, Status.SUCCEEDED)
+    used = await usage_of(rig, id)
+    assert (used["input_tokens"], used.get("usd")) == ((100, None) if end == "cancel" else (200, 0.5))
+
+
+async def test_a_redriven_job_reports_its_own_usage_and_may_cost_as_much_again(rig: Rig) -> None:
+    rig.declare("claude", max_usd=0.7)
+    first = await rig.run("broken", max_attempts=1)
+    assert (await usage_of(rig, first.id))["usd"] == 0.5
+    client = await rig.app._client()
+    again = await client.jobs.redrive(first.id, start_from="checkpoint")
+    await rig.app.drain()
+    job = await rig.app.job(again.id)
+    words = rig.runs(job.id)[-1]["words"]
+    assert words[words.index("--max-budget-usd") + 1] == "0.700000"
+    assert (await usage_of(rig, job.id))["usd"] == 0.5
 
 
 async def test_the_command_sees_the_job_and_no_secret_of_the_worker(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

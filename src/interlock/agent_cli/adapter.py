@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -161,6 +161,15 @@ def tokens(input: float, output: float, cached: float = 0) -> dict[str, float]:
     return {
         "input_tokens": input, "output_tokens": output, "cached_tokens": cached, "tokens": input + output,
     }  # fmt: skip
+
+
+def together(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Sum amounts by name."""
+    total: dict[str, float] = {}
+    for one in amounts:
+        for name, amount in one.items():
+            total[name] = total.get(name, 0) + amount
+    return total
 
 
 def last_line(errors: str) -> str:

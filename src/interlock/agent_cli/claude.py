@@ -22,6 +22,7 @@ from interlock.agent_cli.adapter import (
     last_line,
     member,
     number,
+    together,
     tokens,
 )
 from interlock.agent_cli.adapter import text as text_of
@@ -104,6 +105,7 @@ class Claude(JsonAdapter):
     def _says(self, message: Any) -> list[Note]:
         if isinstance(used := member(message, "usage"), dict):
             self._seen[text_of(member(message, "id"))] = used
+            self.usage = together(map(_tokens, self._seen.values()))
         notes = []
         for block in member(message, "content") or ():
             if member(block, "type") == "text" and text_of(block.get("text")).strip():
@@ -118,7 +120,6 @@ class Claude(JsonAdapter):
     def outcome(self, ended: Exit, errors: str) -> Outcome:
         result = self._result
         if not result:
-            self.usage = _sum(map(_tokens, self._seen.values()))
             return self._limited or Outcome(
                 error=f"claude ended with {ended} and without a result: {last_line(errors)}",
                 is_permanent=ended.code in NOT_RUN,
@@ -152,14 +153,6 @@ def _tokens(usage: dict[str, Any]) -> dict[str, float]:
     cached = number(usage.get("cache_read_input_tokens"))
     given = number(usage.get("input_tokens")) + number(usage.get("cache_creation_input_tokens")) + cached
     return tokens(given, number(usage.get("output_tokens")), cached)
-
-
-def _sum(amounts: Any) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for one in amounts:
-        for name, amount in one.items():
-            total[name] = total.get(name, 0) + amount
-    return total
 
 
 def _time(seconds: Any) -> datetime | None:

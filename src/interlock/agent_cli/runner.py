@@ -24,6 +24,7 @@ from interlock.agent_cli.codex import Codex
 from interlock.agent_cli.gemini import Gemini
 from interlock.agent_cli.plain import USAGE, Plain
 from interlock.agent_cli.process import Exit, Idle, base_environment, end_marked, run_command
+from interlock.agent_cli.usage import UsageNotes
 from interlock.agent_cli.work_directory import WorkDirectory, argument, prompt_of
 from interlock.errors import ArtifactsNotConfigured, Error, Forbidden, Invalid, TooLarge
 from interlock.sdk import serialization
@@ -110,7 +111,7 @@ def declare(app: App, type: str, options: AgentOptions) -> Task[..., Any]:
 
 
 class AgentRun:
-    """One run of the command. The checkpoint holds the session and the usage that was reported."""
+    """One run of the command. The checkpoint holds the session and what the command has used."""
 
     def __init__(self, ctx: Context, payload: Any, options: AgentOptions, validator: Any) -> None:
         self._ctx, self._payload, self._options, self._validator = ctx, payload, options, validator
@@ -120,6 +121,7 @@ class AgentRun:
         self._secrets = _written_forms(options.environment.values())
         self._is_capped_by_budget = False  # the cost of this run is bounded by a budget of the job, not by the option
         self._events, self._room = 0, MAX_STREAM
+        self._usage = UsageNotes(ctx, self._saved, is_cumulative=options.adapter in CUMULATIVE)
 
     async def run(self) -> Any:
         await asyncio.to_thread(end_marked, self._ctx.id)
@@ -128,6 +130,8 @@ class AgentRun:
         try:
             result = await self._result()
         except (Exception, asyncio.CancelledError) as error:
+            for name, amount in self._usage.unreported.items():  # of a command that was ended with the run
+                self._ctx._step_usage[name] += amount
             if keep == "never" and self._ends_job(error):
                 await asyncio.shield(asyncio.to_thread(self._place.remove))
             raise
@@ -144,7 +148,7 @@ class AgentRun:
         outcome = await self._attempt()
         if outcome.is_session_missing:  # another machine has it, or it was never begun
             self._ctx.event("session not found, starting a new one", level="warn", session=self._saved.get("session"))
-            self._saved = {"cost": self._saved.get("cost", 0)}
+            self._saved = {name: value for name, value in self._saved.items() if name in ("cost", "running")}
             outcome = await self._attempt()
         await self._attach_files()
         if outcome.deferred is not None:
@@ -173,6 +177,7 @@ class AgentRun:
         )  # fmt: skip
         adapter = ADAPTERS[options.adapter](setup)
         command = adapter.command()
+        self._usage.begin(self._saved)
         if adapter.session is not None and adapter.session != session:  # before it exists: a killed run resumes it
             self._saved["session"] = adapter.session
             await self._ctx.save_checkpoint(self._saved)
@@ -182,10 +187,15 @@ class AgentRun:
 
         async def on_line(line: str) -> bool:
             self._write(line)
+            before = adapter.usage
             for note in adapter.read(line):
                 self._event(note)
-            if adapter.session is not None and adapter.session != self._saved.get("session"):
+            is_other = adapter.session is not None and adapter.session != self._saved.get("session")
+            if is_other:
                 self._saved["session"] = adapter.session
+            if adapter.usage != before:
+                self._usage.note(self._saved, adapter.usage)
+            if is_other or adapter.usage != before:
                 await self._ctx.save_checkpoint(self._saved)
             return adapter.should_end
 
@@ -265,21 +275,16 @@ class AgentRun:
         return Fail(f"the budget of {self._options.max_usd:g} USD is spent", kind="budget_exceeded")
 
     async def _report_usage(self, adapter: Adapter) -> None:
-        used = dict(adapter.usage)
-        if self._options.adapter in CUMULATIVE and used:
-            before = self._saved.get("used") or {}
-            self._saved["used"] = used
-            used = {name: max(0, amount - before.get(name, 0)) for name, amount in used.items()}
-        if used:
-            self._saved["cost"] = float(self._saved.get("cost", 0)) + used.get("usd", 0)
+        if used := self._usage.end(self._saved, adapter.usage):
 
             async def usage() -> None:
                 self._ctx.usage(**used)
 
             await self._ctx.save_checkpoint(self._saved)
             # In a step of this run: outside of steps it would have to be reported again by the run after an approval.
+            # With the ID, because a redriven job has the steps of another one.
             try:
-                await self._ctx.step(f"usage of run {self._ctx.job.fence}", usage)
+                await self._ctx.step(f"usage of run {self._ctx.job.fence} of {self._ctx.id}", usage)
             except BudgetExceeded:  # the step did not begin, and the usage is that of this run all the same
                 self._ctx.usage(**used)
                 raise
