@@ -29,7 +29,7 @@ class FakeChat(BaseChatModel):
 
     async def _agenerate(self, messages: list[Any], *args: Any, **kwargs: Any) -> ChatResult:
         plain = [{"role": ROLES[message.type], "content": message.content} for message in messages]
-        async with httpx2.AsyncClient() as client:
+        async with httpx2.AsyncClient(timeout=None) as client:
             response = (await client.post(f"{MODEL}/chat", json={"messages": plain})).json()
         message, used = response["choices"][0]["message"], response["usage"]
         calls = [
@@ -65,7 +65,7 @@ async def think(state: State) -> dict[str, Any]:
 
 
 async def look_up(call: dict[str, Any]) -> dict[str, Any]:
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(timeout=None) as client:
         response = await client.post(f"{MODEL}/look-up", json=call["args"])
     return {"messages": [ToolMessage(str(response.json()["value"]), tool_call_id=call["id"])]}
 

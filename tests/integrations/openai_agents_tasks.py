@@ -18,7 +18,7 @@ model = OpenAIChatCompletionsModel("fake", AsyncOpenAI(base_url=MODEL, api_key="
 
 
 async def found(turn: int, number: int) -> int:
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(timeout=None) as client:
         response = await client.post(f"{MODEL}/look-up", json={"turn": turn, "number": number})
     return int(response.json()["value"])
 

@@ -21,7 +21,7 @@ careful = Agent(model, name="careful", capabilities=[InterlockDurability()])
 
 @agent.tool_plain
 async def look_up(turn: int, number: int) -> int:
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(timeout=None) as client:
         response = await client.post(f"{MODEL}/look-up", json={"turn": turn, "number": number})
     return int(response.json()["value"])
 

@@ -202,6 +202,47 @@ async def test_text_of_models_is_streamed_and_two_runs_in_a_job_are_kept_apart(a
     assert (await handle.refresh()).usage == {"requests": 2}
 
 
+async def test_a_synchronous_task_runs_a_graph_that_waits_for_an_approval(app: DrainedApp) -> None:
+    ran: list[str] = []
+
+    def think(state: State) -> State:
+        ran.append("think")
+        return {"log": ["thought"]}
+
+    def ask(state: State) -> State:
+        return {"log": [interrupt("Deploy?")]}
+
+    graph = chain(think, ask)
+
+    @app.task
+    def work() -> list[Any]:
+        return list(graph.invoke({"log": []})["log"])
+
+    handle = await work.enqueue()
+    await app.drain()
+    assert (await app.job(handle.id)).status is Status.WAITING_FOR_APPROVAL
+    await decide(app, "approve")
+    assert await app.finish(handle) == ["thought", True]
+    assert ran == ["think"]
+    assert chain(think).invoke({"log": []}) == {"log": ["thought"]}  # outside of a task
+
+
+async def test_a_graph_that_would_not_be_durable_is_rejected_with_the_way_out(app: DrainedApp) -> None:
+    async def first(state: State) -> State:
+        return {"log": ["first"]}
+
+    graph = chain(first)
+
+    @app.task(max_attempts=1)
+    async def work() -> list[Any]:
+        return [one async for one in graph.astream({"log": []})]
+
+    handle = await work.enqueue()
+    await app.drain()
+    assert "astream is not available in a task" in ((await app.job(handle.id)).error or "")
+    assert [one async for one in graph.astream({"log": []})] == [{"first": {"log": ["first"]}}]
+
+
 def test_a_graph_with_a_checkpointer_is_rejected() -> None:
     builder = StateGraph(State)
     builder.add_node("a", lambda state: state)

@@ -2,14 +2,15 @@
 
     graph = DurableGraph(builder.compile())
 
-Inside a task, `await graph.ainvoke(...)` is then durable. Outside of tasks the graph runs as usual.
+Inside a task, `await graph.ainvoke(...)` is then durable, and `graph.invoke(...)` in one declared with `def`. Outside
+of tasks the graph runs as usual.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -22,7 +23,9 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command, Interrupt
 
 from interlock.integrations.running import job_context, name_of_run, shortened
+from interlock.sdk import sync
 from interlock.sdk.context import Context
+from interlock.sdk.current import running
 
 INTERRUPT: Final = "__interrupt__"  # the channel of LangGraph in which a task reports one
 Answer = Callable[[Context, Interrupt, str], Awaitable[Any]]
@@ -78,6 +81,23 @@ class DurableGraph:
                 await self._run(context, graph, None, own, options)
             else:
                 return _output(graph, state.values)
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
+        """Run the graph to its end in a task declared with `def`, and return its state."""
+        context = running()
+        if context is None:
+            return self.graph.invoke(input, config, **options)
+        return sync.run(context()._loop_for_blocking(), lambda: self.ainvoke(input, config, **options))
+
+    def stream(self, *args: Any, **options: Any) -> Iterator[Any]:
+        """Stream the graph as usual; in a task, raise an error that names the durable way."""
+        _reject_in_task("stream")
+        return self.graph.stream(*args, **options)
+
+    def astream(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
+        """Stream the graph as usual; in a task, raise an error that names the durable way."""
+        _reject_in_task("astream")
+        return self.graph.astream(*args, **options)
 
     async def _run(
         self, context: Context, graph: Any, input: Any, config: RunnableConfig, options: Mapping[str, Any]
@@ -229,6 +249,14 @@ class _Usage(BaseCallbackHandler):
         """Return the amounts since the last call."""
         amounts, self._amounts = self._amounts, Counter()
         return {name: amount for name, amount in amounts.items() if amount}
+
+
+def _reject_in_task(method: str) -> None:
+    if running() is not None:
+        raise RuntimeError(
+            f"{method} is not available in a task, because a saved checkpoint has no parts: use DurableGraph(…, "
+            "stream=NAME) and ainvoke, which write the text of models to a stream of the job"
+        )
 
 
 def _config(given: RunnableConfig | None, journal: _Journal, thread_id: str) -> RunnableConfig:
