@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise, takewhile
 
 import pytest
+from cronsim import CronSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,6 +58,50 @@ def test_a_cron_expression_ticks_as_in_debian_cron(cron: str, timezone: str, aft
     timing = check(Timing(cron=cron, timezone=timezone), created_at=0)
     shown = [text.replace("+05:30", "+05") for text in local(timing, after, len(expected))]
     assert shown == expected
+
+
+def debian_cron(expression: str, timezone: str, start: datetime, end: datetime) -> Iterator[datetime]:
+    """Each minute at which Debian's cron runs an entry: minute by minute, as it does, for changes below three hours."""
+    minute, place = timedelta(minutes=1), zone(timezone)
+    first, last = (moment.astimezone(place).replace(tzinfo=None) for moment in (start, end))
+    walls = set(takewhile(lambda wall: wall < last + 2 * minute, CronSim(expression, first - timedelta(hours=3))))
+    has_star = any(field.startswith("*") for field in expression.split()[:2])
+    done, now = first, start
+    while (now := now + minute) <= end:
+        wall = now.astimezone(place).replace(tzinfo=None)
+        runs = has_star and wall in walls
+        while done < wall:  # also the minutes that a change has skipped; none again that a change repeats
+            done += minute
+            runs |= not has_star and done in walls
+        if runs:
+            yield now
+
+
+@pytest.mark.parametrize(
+    ("timezone", "change"),
+    [
+        ("Europe/Berlin", "2026-03-29T01:00"),
+        ("Europe/Berlin", "2026-10-25T01:00"),
+        ("America/New_York", "2026-03-08T07:00"),
+        ("America/New_York", "2026-11-01T06:00"),
+        ("Africa/Cairo", "2026-04-23T22:00"),  # at midnight
+        ("America/Havana", "2026-11-01T05:00"),
+        ("Australia/Lord_Howe", "2026-10-03T15:30"),  # by half an hour
+        ("Antarctica/Troll", "2026-03-29T01:00"),  # by two hours
+    ],
+)
+def test_ticks_around_a_change_of_the_clock_are_those_of_debian_cron(timezone: str, change: str) -> None:
+    moment = datetime.fromisoformat(change).replace(tzinfo=UTC)
+    start, end = moment - timedelta(hours=20), moment + timedelta(hours=20)
+    hours = [(moment + timedelta(hours=n)).astimezone(zone(timezone)).utcoffset() for n in (-1, 1)]
+    assert hours[0] != hours[1]
+    for cron in ("30 2 * * *", "0 0 * * *", "15,45 0-3 * * *", "0 3 * * *", "*/20 * * * *", "* 2 * * *", "5 */2 * * *"):
+        timing = Timing(cron=cron, timezone=timezone)
+        ticks = list(takewhile(lambda tick: tick <= at(end.isoformat()), timing.ticks(at(start.isoformat()))))
+        assert ticks == [at(when.isoformat()) for when in debian_cron(cron, timezone, start, end)], cron
+        for tick in ticks:  # as a process finds it that looks at the moment of the tick, or later
+            assert timing.next(tick - 1) == tick, cron
+            assert due(timing, CatchUp.NONE, tick, tick).fire == (tick,), cron
 
 
 @pytest.mark.parametrize(

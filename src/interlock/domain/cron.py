@@ -36,7 +36,8 @@ def ticks(expression: str, zone: tzinfo, after: int) -> Iterator[int]:
 
 def _fixed(expression: str, zone: tzinfo, began: datetime) -> Iterator[datetime]:
     """Yield each matching time of day once: the first of two equal ones, and one that is skipped right after it."""
-    for wall in CronSim(expression, _wall(began, began.astimezone(zone))):
+    # The clock just before: at the moment of a change, times that it skips are still ahead.
+    for wall in CronSim(expression, _wall(began, (began - _MICROSECOND).astimezone(zone))):
         at = wall.replace(tzinfo=zone).astimezone(UTC)  # of a time that is skipped, after the change
         if at.astimezone(zone).replace(tzinfo=None) == wall:
             yield at
