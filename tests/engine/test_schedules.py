@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from interlock.domain.policy import ClaimFilter
 from interlock.domain.principal import Principal
 from interlock.domain.retry import SECOND
 from interlock.domain.schedule import Fired
-from interlock.domain.timestamps import EPOCH
+from interlock.domain.timestamps import EPOCH, micros, when
 from interlock.engine.engine import Engine
 from interlock.errors import Invalid, NotFound
 from interlock.storage.contract import Store
@@ -54,6 +54,18 @@ async def test_a_tick_enqueues_the_job_once(interlock_engine: Engine, who: Princ
     kept = await interlock_engine.schedules.get("acme", "hourly")
     assert (kept.last_at, kept.last_job_id, kept.last_error) == (made.next_at, job.id, None)
     assert kept.next_at == made.next_at + 60 * SECOND
+
+
+async def test_a_schedule_with_the_longest_name_fires_each_tick_once(
+    interlock_engine: Engine, who: Principal, clock: ManualClock
+) -> None:
+    for name in ("ü" * 200, "ü" * 199 + "y"):
+        await interlock_engine.schedules.set(who, name, request())
+    for _ in range(2):
+        clock.advance(60)
+        await asyncio.gather(*(interlock_engine.schedules.fire_due() for _ in range(4)))
+    assert len(await jobs_of(interlock_engine)) == 4
+    assert (await interlock_engine.schedules.get("acme", "ü" * 200)).last_error is None
 
 
 async def test_many_processes_fire_a_tick_once(interlock_engine: Engine, who: Principal, clock: ManualClock) -> None:
@@ -131,6 +143,30 @@ async def test_a_clock_that_jumps_back_repeats_no_tick(
     assert await interlock_engine.schedules.fire_due() == 0
     await interlock_engine.schedules.set(who, "s", request())  # nor does an edit at the time of the tick
     assert await interlock_engine.schedules.fire_due() == 0
+
+
+@pytest.mark.parametrize(
+    ("timezone", "change", "cron"),
+    [
+        ("Europe/Berlin", "2027-03-28T01:00", "30 2 * * *"),
+        ("America/New_York", "2027-03-14T07:00", "15,45 2 * * *"),
+        ("America/Havana", "2027-03-14T05:00", "0 0 * * *"),
+    ],
+)
+async def test_a_time_that_spring_skips_has_one_job_right_after_the_change(
+    interlock_engine: Engine, who: Principal, clock: ManualClock, timezone: str, change: str, cron: str
+) -> None:
+    moment = datetime.fromisoformat(change).replace(tzinfo=UTC)
+    clock.now = micros(moment - timedelta(hours=2))
+    made = await interlock_engine.schedules.set(who, "s", request(every_seconds=None, cron=cron, timezone=timezone))
+    assert made.next_at == micros(moment)
+    clock.now = micros(moment) - 1
+    assert await interlock_engine.schedules.fire_due() == 0
+    clock.now = micros(moment) + SECOND // 2
+    assert await interlock_engine.schedules.fire_due() == 1
+    clock.advance(7200)
+    assert await interlock_engine.schedules.fire_due() == 0
+    assert [given["tick"] for given in await headers_of(interlock_engine)] == [when(micros(moment))]
 
 
 async def test_overlap_skip_waits_for_the_previous_job(

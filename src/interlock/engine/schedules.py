@@ -9,6 +9,7 @@ shard.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from contextlib import suppress
 from typing import Final
@@ -37,6 +38,7 @@ LOOK_EVERY_SECONDS: Final = 0.5
 BATCH_SIZE: Final = 100
 AT_ONCE: Final = 16
 MAX_PAGE_SIZE: Final = 200
+MAX_NAME_LENGTH: Final = 200  # also of an idempotency key
 ROLES: Final = frozenset({"produce", "operate"})
 # Set by the schedule itself. A fixed time or key would be the same for every tick.
 _NOT_IN_JOB: Final = ("run_at", "deadline", "idempotency_key", "parent_id")
@@ -177,9 +179,8 @@ class Schedules:
                 with suppress(Conflict):  # it finished meanwhile
                     await self._jobs.cancel(who, previous.id, reason=f"next tick of schedule {found.name}")
         delay = schedule.jitter(tenant, found.name, tick, found.jitter_seconds) / SECOND
-        key = f"schedule:{found.name}:{found.created_at}:{tick}"
         try:
-            enqueued = await self._jobs.enqueue(who, _job_of(found, tick, delay=delay, key=key))
+            enqueued = await self._jobs.enqueue(who, _job_of(found, tick, delay=delay, key=_key(found, tick)))
         except IdempotencyKeyReuse as used:  # enqueued by a process that died, before the schedule was edited
             return used.job_id, None
         except Error as error:
@@ -195,6 +196,14 @@ def _job_of(found: Schedule, tick: int, *, delay: float = 0, key: str | None = N
     headers = {**(request.headers or {}), "schedule": found.name, "tick": when(tick)}
     delay += request.delay_seconds or 0
     return msgspec.structs.replace(request, headers=headers, delay_seconds=delay or None, idempotency_key=key)
+
+
+def _key(found: Schedule, tick: int) -> str:
+    """Return the idempotency key of a tick; a long name is in it as its digest."""
+    key = f"schedule:{found.name}:{found.created_at}:{tick}"
+    if len(key) <= MAX_NAME_LENGTH:
+        return key
+    return f"schedule:{hashlib.sha256(found.name.encode()).hexdigest()}:{found.created_at}:{tick}"
 
 
 def _found(kept: Schedule | None, name: str) -> Schedule:
