@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from interlock import wire
@@ -69,6 +71,26 @@ async def test_the_budget_of_a_tree_is_set_spent_and_raised(remote: ClientUnderT
         await client.jobs.budget(free.id)
     with pytest.raises(NotFound, match="budget"):
         await client.jobs.raise_budget(free.id, {"usd": 4})
+
+
+async def test_operations_of_limits_find_no_budgets(remote: ClientUnderTest) -> None:
+    """A budget is stored as a limit, but only operations of budgets change it."""
+    client = remote.client
+    await client.budgets.set("team", TEAM)
+    (top,) = await client.jobs.enqueue([request(budget={"usd": 5}, budgets=["team"])])
+    until = datetime.fromtimestamp(remote.clock.now / 1e6, UTC) + timedelta(minutes=5)
+    for name in ("budget:team", f"tree:{top.id}"):
+        for call in (
+            lambda name=name: client.limits.get(name),
+            lambda name=name: client.limits.keys(name),
+            lambda name=name: client.limits.hold(name, until),
+            lambda name=name: client.limits.release(name),
+            lambda name=name: client.limits.delete(name),
+        ):
+            with pytest.raises(NotFound, match="limit"):
+                await call()
+    assert (await client.jobs.budget(top.id)).amount == {"usd": 5.0}
+    assert (await client.budgets.get("team")).amount == {"usd": 10.0}
 
 
 @pytest.mark.parametrize(

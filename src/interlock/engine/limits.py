@@ -7,7 +7,7 @@ from typing import Final
 
 from interlock import wire
 from interlock.domain import limits
-from interlock.domain.budget import PREFIX
+from interlock.domain.budget import PREFIX, TREE
 from interlock.domain.limits import MAX_HOLD_SECONDS, BucketState, LimitState
 from interlock.domain.principal import Principal
 from interlock.domain.retry import SECOND
@@ -32,7 +32,7 @@ class FlowLimits:
         return await self._store.limits.set(who.tenant, limit, actor=who.actor)
 
     async def get(self, tenant: str, name: str) -> LimitState:
-        found = None if name.startswith(PREFIX) else await self._store.limits.get(tenant, name)
+        found = None if name.startswith((PREFIX, TREE)) else await self._store.limits.get(tenant, name)
         return _found(found, name)
 
     async def page(self, tenant: str, *, after: str = "", limit: int = 50) -> list[LimitState]:
@@ -52,7 +52,7 @@ class FlowLimits:
 
     async def delete(self, who: Principal, name: str) -> None:
         """Delete a limit that no unfinished job names."""
-        if name.startswith(PREFIX) or not await self._store.limits.delete(who.tenant, name, actor=who.actor):
+        if name.startswith((PREFIX, TREE)) or not await self._store.limits.delete(who.tenant, name, actor=who.actor):
             raise NotFound(name, resource="limit")
 
     async def hold(
