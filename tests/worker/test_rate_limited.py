@@ -56,6 +56,32 @@ async def test_a_job_that_does_not_name_the_limit_waits_alone(app: StoreApp, clo
     assert (job.status, job.run_at, job.releases) == (Status.QUEUED, clock.now + 60 * SECOND, 0)
 
 
+@pytest.mark.parametrize("days", [-1, 400])
+async def test_a_reset_that_no_hold_allows_is_brought_within_one(app: StoreApp, clock: ManualClock, days: int) -> None:
+    """A provider may name a time that has passed, or one far ahead."""
+    client, runs = await app._client(), 0
+    await client.limits.set("provider", LimitRequest(concurrency=1))
+    until = EPOCH + timedelta(microseconds=clock.now) + timedelta(days=days)
+
+    @app.task(max_attempts=1, limits=["provider"])
+    async def call() -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            raise interlock.RateLimited("provider", until=until)
+
+    handle = await call.enqueue()
+    await app.drain()
+    job = await app.job(handle.id)
+    assert (runs, job.status, job.attempt, job.releases) == (1, Status.QUEUED, 1, 0)
+    clock.advance(2 if days < 0 else 30 * 86_400 - 60)
+    await app.drain()
+    assert runs == (2 if days < 0 else 1)
+    clock.advance(120)
+    await app.drain()
+    assert (runs, (await app.job(handle.id)).status) == (2, Status.SUCCEEDED)
+
+
 def test_a_hold_needs_one_time() -> None:
     with pytest.raises(ValueError, match="expected one of them"):
         interlock.RateLimited("provider")

@@ -26,6 +26,7 @@ from interlock.domain.job import Job as JobRecord
 from interlock.domain.job_tree import has_budget
 from interlock.domain.json_text import is_blank, is_visible_name
 from interlock.domain.lifecycle import TERMINAL
+from interlock.domain.limits import MAX_HOLD_SECONDS
 from interlock.domain.message import Message
 from interlock.domain.progress import Event, Level, Report, Step, StepRow
 from interlock.domain.retry import SECOND
@@ -921,12 +922,17 @@ class Context:
 
     async def _hold(self, error: RateLimited) -> None:
         """Hold the limit that a run reports, under the key by which the job names it."""
-        delay = timedelta(seconds=error.after_seconds or 0.0)
-        until = error.until or EPOCH + timedelta(microseconds=self._clock.now() or 0) + delay
+        until, _ = self._hold_until(error)
         named = serialization.decode(self._job.limits) or []
         key = next((one["key"] for one in named if one["name"] == error.limit), None)
         hold = partial(self._client.limits.hold, error.limit, until, key=key, reason=error.reason)
         await self._insist(hold)
+
+    def _hold_until(self, error: RateLimited) -> tuple[datetime, datetime]:
+        """Return until when a run reports a limit closed, at most as long as a hold may last, and the time now."""
+        now = EPOCH + timedelta(microseconds=self._clock.now() or 0)
+        until = error.until or now + timedelta(seconds=error.after_seconds or 0.0)
+        return min(until, now + timedelta(seconds=MAX_HOLD_SECONDS)), now
 
     async def _insist(self, call: Callable[[], Awaitable[R]], *, most_unsure: int | None = None) -> R:
         """Repeat the call until the queue is available; every call made this way is idempotent.

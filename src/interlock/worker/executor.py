@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import traceback
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from datetime import timedelta
 from functools import partial
 from inspect import isawaitable
 from typing import Any, Final
@@ -18,6 +19,7 @@ from interlock.domain.decide import ReleaseJob as Released
 from interlock.domain.json_text import sanitize_text
 from interlock.domain.message import AwaitMessage
 from interlock.domain.retry import SECOND
+from interlock.domain.timestamps import micros
 from interlock.errors import CancelRequested, Error, Forbidden, LeaseLost, NotRunning, TooLarge, WouldDeadlock
 from interlock.sdk import serialization
 from interlock.sdk.exceptions import (
@@ -214,7 +216,10 @@ def _suspended(run: Run, suspended: Suspended) -> Finish | None:
             if suspended.is_held or suspended.until is None:
                 seconds = HELD_SECONDS if suspended.is_held else max(suspended.after_seconds or 0.0, HELD_SECONDS)
                 return Released(*run.holder, _message(suspended), None, seconds)
-            return Released(*run.holder, _message(suspended), int(suspended.until.timestamp() * SECOND))
+            opens_at, now = run.needed_context()._hold_until(suspended)
+            if opens_at <= now + timedelta(seconds=HELD_SECONDS):
+                return Released(*run.holder, _message(suspended), None, HELD_SECONDS)
+            return Released(*run.holder, _message(suspended), micros(opens_at))
         case BudgetExceeded():
             return Released(*run.holder, _message(suspended), None, HELD_SECONDS)
         case AwaitsChildren(children=children):
