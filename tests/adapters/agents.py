@@ -22,9 +22,9 @@ MODES: Final = ("legacy", "auto")  # with a handshake, as most clients of today,
 ALL_ROLES: Final = {"enqueue_job", "run_job", "get_job", "list_jobs", "wait_for_job", "cancel_job", "explain_job", "list_approvals", "list_events",
                     "list_history", "read_stream", "send_message", "publish_message", "list_messages", "redrive_job", "run_job_now", "acknowledge_job",
                     "edit_job", "list_effects",
-                    "queue_stats", "list_limits", "get_artifact"}  # fmt: skip
+                    "queue_stats", "list_limits", "list_budgets", "list_schedules", "get_artifact"}  # fmt: skip
 WORKERS: Final = {"claim_job", "heartbeat_job", "checkpoint_job", "save_step", "begin_effect", "settle_effect", "write_stream", "release_job", "complete_job",
-                  "fail_job", "request_approval"}  # fmt: skip
+                  "fail_job", "request_approval", "hold_limit"}  # fmt: skip
 # Of a job that is held, or of its tree.
 LEASED: Final = {
     "get_job",

@@ -12,8 +12,10 @@ from tests.support.eventually import eventually
 HELLO = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
 ACCEPT = {"accept": "application/json, text/event-stream"}
 READING = {"get_job", "list_jobs", "wait_for_job", "explain_job", "list_approvals", "queue_stats", "get_artifact",
-           "list_events", "list_history", "list_limits", "read_stream", "list_messages", "list_effects"}  # fmt: skip
-OPERATING = {"cancel_job", "redrive_job", "edit_job", "run_job_now", "acknowledge_job", "send_message"}
+           "list_events", "list_history", "list_limits", "list_budgets", "list_schedules", "read_stream",
+           "list_messages", "list_effects"}  # fmt: skip
+OPERATING = {"cancel_job", "redrive_job", "edit_job", "run_job_now", "acknowledge_job", "send_message",
+             "hold_limit"}  # fmt: skip
 PRODUCING = {"enqueue_job", "cancel_job", "send_message", "publish_message"}
 OFFERED = [
     (("read",), READING),

@@ -12,6 +12,7 @@ import jsonschema_rs
 import pytest
 from mcp import MCPError
 
+from interlock.domain.timestamps import when
 from interlock.faces.mcp.tools import TOOLS
 from tests.adapters.agents import ALL_ROLES, MODES, WORKERS, agent, lease, text_of, value_of
 from tests.api.rig import NEVER, Api
@@ -227,6 +228,27 @@ async def test_a_worker_records_an_effect_and_its_outcome_which_readers_list(api
             "settle_effect", 409, "effect_conflict", **lease(job), name="charge", occurrence=1, state="not_done"
         )
         assert (await someone.does("list_effects", job_id=made["id"]))["items"] == [done]
+
+
+async def test_a_worker_holds_the_limit_of_its_job_until_the_provider_accepts_requests(guarded: Api) -> None:
+    admin = await guarded.as_role("admin", "produce", "read")
+    for name in ("provider", "other"):
+        admin.ok(await admin.put(f"/v1/limits/{name}", {"concurrency": 5}))
+    made = [await admin.enqueue(type="call", limits=[{"name": "provider"}]) for _ in range(2)]
+    until = when(guarded.clock.now + 60_000_000)
+    worker = await guarded.as_role("work", worker_id="w1")
+    async with agent(worker) as works, agent(admin) as reads:
+        job = await works.claims()
+        await works.is_rejected("hold_limit", 403, "forbidden", name="other", until=until)
+        held = await works.does("hold_limit", name="provider", until=until, reason="429")
+        assert (held["held_until"], held["hold_reason"]) == (until, "429")
+        await works.does("release_job", **lease(job), run_at=until)
+        assert (await works.does("claim_job"))["jobs"] == []
+        assert (await reads.does("list_limits"))["items"][1]["held_until"] == until
+        assert (await reads.does("list_budgets"))["items"] == []
+        assert (await reads.does("list_schedules"))["items"] == []
+        guarded.clock.advance(60)
+        assert [(await works.claims())["id"] for _ in made] == [one["id"] for one in reversed(made)]
 
 
 async def test_a_failure_is_retried_until_it_is_final(api: Api) -> None:

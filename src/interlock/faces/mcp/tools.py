@@ -13,6 +13,7 @@ import msgspec
 from interlock.api.native import (
     approvals,
     artifacts,
+    budgets,
     effects,
     jobs,
     limits,
@@ -21,6 +22,7 @@ from interlock.api.native import (
     progress,
     queues,
     routes,
+    schedules,
     streams,
     work,
 )
@@ -384,6 +386,16 @@ TOOLS: Final[Sequence[Tool]] = (
         "with next_cursor while there is one.",
     ),
     _tool(
+        "list_budgets", budgets.list_budgets, "List budgets",
+        "List the budgets that jobs name: the amount, what is spent, reserved and available of each unit, waiting jobs "
+        "and when it starts anew. Continue with next_cursor while there is one.",
+    ),
+    _tool(
+        "list_schedules", schedules.list_schedules, "List schedules",
+        "List the schedules that enqueue jobs at times: the next tick, the last one and its job. Continue with "
+        "next_cursor while there is one.",
+    ),
+    _tool(
         "get_artifact", _ARTIFACT.handler, "Read an artifact",
         "List the artifacts of a job, or read one by name or id: text as text, anything else as base64, a part at a "
         "time for a large one.",
@@ -433,6 +445,12 @@ TOOLS: Final[Sequence[Tool]] = (
         "Return a claimed job to its queue without using an attempt: now, after delay_seconds, at run_at, when the "
         "named children are terminal, or when a message of a name and with a seq above after is in its inbox. The same "
         "release again gets the same receipt.",
+    ),
+    _tool(
+        "hold_limit", limits.hold_limit, "Hold a limit",
+        "Lease no job that names a limit until a time, because a provider rejects requests until then; key for a limit "
+        "with keys. A worker may hold only a limit that a job it has claimed names. Then release that job with the "
+        "same time as run_at. Jobs that run continue; the later time of two holds wins.",
     ),
     _tool(
         "complete_job", work.complete, "Report success",
