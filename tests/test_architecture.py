@@ -402,6 +402,17 @@ def test_a_public_job_has_the_fields_of_the_table() -> None:
     assert {one.name for one in fields(Job)} == {*public.values()} | of_its_tree
 
 
+def test_buckets_are_locked_in_an_order_that_no_collation_changes() -> None:
+    """Python and the columns sort by code point. A database may sort names otherwise, and two orders can deadlock."""
+    text = (SOURCE / "storage" / "postgres" / "functions" / "flow.sql").read_text()
+    orders = [
+        line.partition("order by ")[2] for line in text.splitlines() if "order by u." in line or "order by s." in line
+    ]
+    named = [order for order in orders if ".name" in order]
+    assert len(named) >= 3
+    assert [order for order in named if re.search(r'\.(name|key)\b(?! collate "C"| <> \'\')', order)] == []
+
+
 def test_importing_interlock_loads_nothing_from_outside_the_standard_library() -> None:
     program = "import sys; before = set(sys.modules); import interlock; print(*(set(sys.modules) - before))"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -2,8 +2,9 @@
 -- decide which of them fit, and lease these. Buckets are locked before rows of ready, so that two claims see the heads of
 -- a limit one after the other. Rows of ready are never waited for.
 --
--- Buckets are locked in one order: those without a key first, then by limit and key. A claim that already holds some
--- never waits for more. A parked job has a row of ready with another eligibility key, which no claim reads.
+-- Buckets are locked in one order, whatever the collation of the database: those without a key first, then by limit and
+-- key. A claim that already holds some never waits for more. A parked job has a row of ready with another eligibility key,
+-- which no claim reads.
 
 -- Return the eligibility keys of a worker, and lock the buckets without keys that they name.
 create or replace function interlock.flow_terms(
@@ -152,7 +153,7 @@ end $$;
 create or replace function interlock.lock_buckets(p_tenant text, p_names text[], p_keys text[]) returns text language plpgsql as $$
 begin
   insert into interlock.flow_bucket (tenant, name, key) select p_tenant, u.name, u.key from unnest(p_names, p_keys) u(name, key)
-  order by u.key <> '', u.name, u.key on conflict (tenant, name, key) do update set used = flow_bucket.used where false;
+  order by u.key <> '', u.name collate "C", u.key collate "C" on conflict (tenant, name, key) do update set used = flow_bucket.used where false;
   return (select json_agg(interlock.bucket_row(b)) from unnest(p_names, p_keys) u(name, key)
     join interlock.flow_bucket b on b.tenant = p_tenant and b.name = u.name and b.key = u.key);
 end $$;
@@ -174,7 +175,7 @@ begin
       perform set_config('lock_timeout', '5ms', true);
       insert into flow_bucket (tenant, name, key) select p_tenant, u.name, u.key from unnest(p_names, p_keys) u(name, key)
       where not exists (select from flow_bucket b where b.tenant = p_tenant and b.name = u.name and b.key = u.key)
-      order by u.name, u.key on conflict do nothing;
+      order by u.name collate "C", u.key collate "C" on conflict do nothing;
       perform set_config('lock_timeout', patience, true);
     exception when lock_not_available then
       null;  -- another transaction is creating one of them
@@ -570,7 +571,7 @@ begin
       where e.told
     )
     select s.name, s.key, sum(s.n)::integer as n, array_agg(s.part) filter (where s.part is not null) as parts
-    from settled s group by s.name, s.key order by s.key <> '', s.name, s.key
+    from settled s group by s.name, s.key order by s.key <> '', s.name collate "C", s.key collate "C"
   loop
     update flow_bucket b set used = greatest(b.used - x.n, 0), wake_at = case when b.parked then clock() end,
       levels = case when x.parts is null then b.levels else (
@@ -592,7 +593,7 @@ declare
   x record;
 begin
   for x in
-    select distinct coalesce(d ->> 'key', '') <> '' as keyed, d ->> 'name' as name, coalesce(d ->> 'key', '') as key
+    select distinct coalesce(d ->> 'key', '') <> '' as keyed, (d ->> 'name') collate "C" as name, coalesce(d ->> 'key', '') collate "C" as key
     from (select distinct j.limits from job j where j.tenant = p_tenant and j.id = any(p_ids) and j.limits is not null) j
     cross join lateral json_array_elements(j.limits::json) d order by 1, 2, 3
   loop
