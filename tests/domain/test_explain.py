@@ -94,6 +94,7 @@ def test_reasons_are_in_the_order_in_which_they_decide() -> None:
         (LINE, "agent bot/a is at its concurrency limit (1): waiting for job x; 2 jobs ahead"),
         (LINE | {"slots": 3, "busy_with": ("x", "y", "z"), "ahead": 0},
          "agent bot/a is at its concurrency limit (3): waiting for job x and 2 more; it is next"),
+        (LINE | {"ahead": 1}, "agent bot/a is at its concurrency limit (1): waiting for job x; 1 job ahead"),
         ({"awaiting": ("c",), "deadline": NOW + SECOND}, f"it waits until its child c has ended; its deadline at {SOON} ends it"),
         (NOTE | {"deadline": NOW + SECOND}, f"it waits for a message note; its deadline at {SOON} ends it"),
         (NOTE | {"deadline": NOW + SECOND, "run_at": NOW + 2 * SECOND},

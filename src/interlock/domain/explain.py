@@ -256,7 +256,7 @@ def _concurrency(job: JobSnapshot) -> Reason | None:
     )
     others = len(job.busy_with) - 1
     message += f" and {others} more" if others > 0 else ""
-    message += f"; {job.ahead} jobs ahead" if job.ahead else "; it is next"
+    message += _ahead(job.ahead)
     details = {
         "agent": {"kind": job.agent_kind, "id": job.agent_id},
         "max_concurrency": job.slots,
@@ -278,7 +278,7 @@ def _limit(wait: Wait) -> Reason:
         message = f"{name} is at its concurrency; a running job must end first"
     else:
         message = f"{name} has {wait.available:g} {wait.unit} of {wait.needed:g} needed; enough at {opens_at}"
-    message += f"; {wait.ahead} jobs ahead" if wait.ahead else "; it is next"
+    message += _ahead(wait.ahead)
     details = {
         "limit": wait.name,
         "key": wait.key or None,
@@ -356,6 +356,10 @@ def _ready(job: JobSnapshot, eligible_workers: Iterable[EligibleWorkers]) -> Rea
 
 def _fits(ask: ClaimFilter, job: JobSnapshot) -> bool:
     return fits(ask, type=job.type, requires=job.requires, repository=job.repository, affinity_key=job.affinity_key)
+
+
+def _ahead(jobs: int) -> str:
+    return f"; {jobs} {'job' if jobs == 1 else 'jobs'} ahead" if jobs else "; it is next"
 
 
 def _some(ids: Sequence[str], one: str, many: str) -> str:
