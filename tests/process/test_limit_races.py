@@ -31,7 +31,7 @@ from tests.support.forms import chance
 from tests.support.workers import Failed, Member, Place, failed
 
 KILLS: Final = 8 if FAST else 100
-PROCESSES: Final = 3 if FAST else 8
+PROCESSES: Final = 8
 JOBS: Final = 25  # of each round
 RATE: Final = 400.0  # tokens per second
 BURST: Final = 60.0
