@@ -142,6 +142,16 @@ async def test_no_message_is_lost_between_publishers_and_jobs_that_begin_to_wait
         assert (await queue.job(job.id)).run_at <= queue.clock.now
 
 
+async def test_calls_with_one_id_at_one_time_return_the_same(queue: TenantQueue) -> None:
+    jobs = [await waiting(queue) for _ in range(5)]
+    done = await asyncio.gather(*(published(queue, payload="1") for _ in range(4)))
+    assert [one.delivered for one in done] == [5] * 4
+    assert [one.is_new for one in done].count(True) == 1
+    assert await published(queue, payload="1") == Published("a", 5, is_new=False)
+    for job in jobs:
+        assert len(await inbox(queue, job.id)) == 1
+
+
 async def test_messages_to_topics_change_only_by_operations(queue: TenantQueue, sql: SqlConnection) -> None:
     await published(queue)
     await waiting(queue)

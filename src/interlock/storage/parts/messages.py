@@ -138,7 +138,10 @@ def _record(tx: Transaction, order: Publish) -> Steps[Published | Rejected | Non
 
 
 def _deliver(tx: Transaction, order: Publish) -> Steps[Published]:
-    """Deliver a message to the jobs that wait for its topic, and make them due."""
+    """Deliver a message to the jobs that wait for its topic, and make them due; a repeated call waits for the first."""
+    known = yield from tx.one(SQL["lock_published"], topic=order.topic, id=order.message_id)
+    if known is not None and known[0] is not None:
+        return Published(order.message_id, known[0], is_new=False)
     waiting = yield from tx.rows(SQL["waiting_for_topic"], topic=order.topic, id=order.message_id)
     waits = {job_id: (fence, after) for job_id, fence, after in waiting}
     jobs = yield from tx.lock_jobs(list(waits))

@@ -22,5 +22,8 @@ WHERE t.created_by = :actor OR j.worker = :worker OR substr(j.worker, 1, length(
 -- Writers of SQLite exclude each other already.
 SELECT 1;
 
+-- name: lock_published
+SELECT t.delivered FROM topic_message t WHERE t.tenant = :tenant AND t.topic = :topic AND t.id = :id;
+
 -- name: share_topic
 SELECT 1;
