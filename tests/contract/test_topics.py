@@ -142,7 +142,11 @@ async def test_no_message_is_lost_between_publishers_and_jobs_that_begin_to_wait
         assert (await queue.job(job.id)).run_at <= queue.clock.now
 
 
-async def test_calls_with_one_id_at_one_time_return_the_same(queue: TenantQueue) -> None:
+@pytest.mark.parametrize("size", [2, 5, 500])
+async def test_calls_with_one_id_at_one_time_return_the_same(
+    queue: TenantQueue, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock.storage.parts.messages.BATCH_SIZE", size)
     jobs = [await waiting(queue) for _ in range(5)]
     done = await asyncio.gather(*(published(queue, payload="1") for _ in range(4)))
     assert [one.delivered for one in done] == [5] * 4

@@ -23,7 +23,7 @@ where t.created_by = :actor::text or t.worker = :worker::text or starts_with(t.w
 select pg_advisory_xact_lock(hashtextextended(:tenant::text || ' topic ' || :topic::text, 0));
 
 -- name: lock_published
-select t.delivered from interlock.topic_message t where t.tenant = :tenant and t.topic = :topic and t.id = :id for update;
+select t.delivered, t.reached from interlock.topic_message t where t.tenant = :tenant and t.topic = :topic and t.id = :id for update;
 
 -- name: share_topic
 select pg_advisory_xact_lock_shared(hashtextextended(:tenant::text || ' topic ' || :topic::text, 0));

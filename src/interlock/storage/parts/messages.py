@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from interlock.domain.job import Rejected
@@ -24,6 +25,8 @@ from interlock.storage.dialect import Database, Steps, Transaction, columns, rea
 
 SQL: Final = statements("messages", message=columns(Message, "m."))
 MAX_RELATIVES: Final = 10_000  # jobs of a tree that are looked at
+FIRST: Final = "00000000-0000-0000-0000-000000000000"  # an ID below all
+BATCH_SIZE: Final = 500  # jobs that a message to a topic reaches in one transaction
 _message: Final = reader(Message)
 
 
@@ -76,10 +79,12 @@ class Messages:
         known = await self._database.write(tenant, lambda tx: _record(tx, order), guarded=True)
         if isinstance(known, (Published, Rejected)):
             return known
-        # In a transaction of its own: the lock of the topic must not wait for jobs that begin to wait for the topic.
-        published = await self._database.write(tenant, lambda tx: _deliver(tx, order), guarded=True)
-        self._database.wake(tenant)
-        return published
+        # In transactions of their own: the lock of the topic must not wait for jobs that begin to wait for the topic.
+        after: Published | str = FIRST
+        while isinstance(after, str):
+            after = await self._database.write(tenant, partial(_deliver, order=order, after=after), guarded=True)
+            self._database.wake(tenant)
+        return after
 
     async def has_relative(self, tenant: str, job_id: str, *, actor: str | None, worker: str | None) -> bool:
         instances = None if worker is None else f"{worker}/"
@@ -137,29 +142,40 @@ def _record(tx: Transaction, order: Publish) -> Steps[Published | Rejected | Non
     return None
 
 
-def _deliver(tx: Transaction, order: Publish) -> Steps[Published]:
-    """Deliver a message to the jobs that wait for its topic, and make them due; a repeated call waits for the first."""
-    known = yield from tx.one(SQL["lock_published"], topic=order.topic, id=order.message_id)
-    if known is not None and known[0] is not None:
-        return Published(order.message_id, known[0], is_new=False)
-    waiting = yield from tx.rows(SQL["waiting_for_topic"], topic=order.topic, id=order.message_id)
-    waits = {job_id: (fence, after) for job_id, fence, after in waiting}
+def _deliver(tx: Transaction, order: Publish, after: str) -> Steps[Published | str]:
+    """Deliver a message to some of the jobs that wait for its topic, and make them due.
+
+    Return the last job, after which to continue, or the result. A concurrent call with the same ID helps, and gets the
+    same result.
+    """
+    row = yield from tx.one(SQL["lock_published"], topic=order.topic, id=order.message_id)
+    delivered, reached = row or (None, 0)
+    if delivered is not None:
+        return Published(order.message_id, delivered, is_new=False)
+    waiting = yield from tx.rows(
+        SQL["waiting_for_topic"], topic=order.topic, id=order.message_id, after_job=after, limit=BATCH_SIZE
+    )  # fmt: skip
+    waits = {job_id: (fence, seq) for job_id, fence, seq in waiting}
     jobs = yield from tx.lock_jobs(list(waits))
-    delivered, changes = 0, []
+    changes = []
     for job_id, job in jobs.items():
-        fence, after = waits[job_id]
+        fence, after_seq = waits[job_id]
         seq = 1 + (yield from _last_seq(tx, job_id))
         if not _is_waiting(job, fence, tx.now) or seq > MAX_MESSAGES:
             continue
         message = Message(seq, order.message_id, None, order.topic, order.payload, order.actor, tx.now)
         yield from tx.run(SQL["add"], job_id=job_id, **message._asdict())
-        delivered += 1
-        if after < seq:
+        reached += 1
+        if after_seq < seq:
             yield from tx.run(SQL["end_wait"], job_id=job_id)
             changes.append(wake(order.actor, job, seq, tx.now))
     yield from tx.transition(changes)
-    yield from tx.run(SQL["delivered"], topic=order.topic, id=order.message_id, delivered=delivered)
-    return Published(order.message_id, delivered)
+    is_last = len(waiting) < BATCH_SIZE
+    yield from tx.run(
+        SQL["delivered"], topic=order.topic, id=order.message_id, reached=reached,
+        delivered=reached if is_last else None,
+    )  # fmt: skip
+    return Published(order.message_id, reached) if is_last else waiting[-1][0]
 
 
 def _is_waiting(job: JobState, fence: int, now: int) -> bool:

@@ -38,7 +38,7 @@ INSERT INTO interlock.topic_message (tenant, topic, id, payload, sender, at, exp
 VALUES (:tenant, :topic, :id, :payload, :sender, :now, :expires_at);
 
 -- name: delivered
-UPDATE interlock.topic_message SET delivered = :delivered WHERE tenant = :tenant AND topic = :topic AND id = :id;
+UPDATE interlock.topic_message SET delivered = :delivered, reached = :reached WHERE tenant = :tenant AND topic = :topic AND id = :id;
 
 -- name: forget_old
 DELETE FROM interlock.topic_message WHERE tenant = :tenant AND (topic, id) IN
@@ -53,10 +53,10 @@ WHERE t.tenant = :tenant AND t.topic = :topic AND t.expires_at > :now
 ORDER BY t.at, t.id LIMIT :limit;
 
 -- name: waiting_for_topic
--- Jobs that wait for a topic and do not have this message yet.
+-- Some of the jobs that wait for a topic and do not have this message yet.
 SELECT w.job_id, w.fence, w.after_seq FROM interlock.message_wait w
-WHERE w.tenant = :tenant AND w.topic = :topic AND w.topic IS NOT NULL
+WHERE w.tenant = :tenant AND w.topic = :topic AND w.topic IS NOT NULL AND w.job_id > :after_job
   AND NOT EXISTS
     (SELECT 1 FROM interlock.job_message m
      WHERE m.tenant = w.tenant AND m.job_id = w.job_id AND m.id = :id AND m.topic = w.topic)
-ORDER BY w.job_id;
+ORDER BY w.job_id LIMIT :limit;

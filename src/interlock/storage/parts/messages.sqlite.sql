@@ -23,7 +23,7 @@ WHERE t.created_by = :actor OR j.worker = :worker OR substr(j.worker, 1, length(
 SELECT 1;
 
 -- name: lock_published
-SELECT t.delivered FROM topic_message t WHERE t.tenant = :tenant AND t.topic = :topic AND t.id = :id;
+SELECT t.delivered, t.reached FROM topic_message t WHERE t.tenant = :tenant AND t.topic = :topic AND t.id = :id;
 
 -- name: share_topic
 SELECT 1;

@@ -49,6 +49,7 @@ create table interlock.topic_message (
   at         timestamptz not null,
   expires_at timestamptz,
   delivered  integer,
+  reached    integer not null default 0,
   tenant     text collate "C" not null,
   topic      text collate "C" not null,
   id         text collate "C" not null,
@@ -65,6 +66,7 @@ comment on column interlock.topic_message.sender is 'Principal that sent it.';
 comment on column interlock.topic_message.at is 'Time of arrival.';
 comment on column interlock.topic_message.expires_at is 'Jobs that begin to wait before this time get it; null if it is not retained.';
 comment on column interlock.topic_message.delivered is 'Number of jobs that waited for it; null until it is delivered to them.';
+comment on column interlock.topic_message.reached is 'Number of them that have it so far: many are served in several transactions.';
 
 grant select, insert, update, delete on interlock.message_wait, interlock.topic_message to interlock_app;
 

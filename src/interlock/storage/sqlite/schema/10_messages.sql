@@ -31,7 +31,7 @@ CREATE TABLE message_wait (
 CREATE INDEX message_wait_topic ON message_wait (tenant, topic, job_id) WHERE topic IS NOT NULL;
 
 -- Messages to topics: to recognize repeated ones, and for jobs that begin to wait before expires_at. delivered is the
--- number of jobs that waited, null until it is delivered to them.
+-- number of jobs that waited, null until it is delivered to them; reached counts them meanwhile.
 CREATE TABLE topic_message (
   tenant     TEXT NOT NULL,
   topic      TEXT NOT NULL,
@@ -41,6 +41,7 @@ CREATE TABLE topic_message (
   at         INTEGER NOT NULL,
   expires_at INTEGER,
   delivered  INTEGER,
+  reached    INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (tenant, topic, id)
 ) WITHOUT ROWID;
 CREATE INDEX topic_message_at ON topic_message (tenant, at);
