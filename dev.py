@@ -135,13 +135,42 @@ def up(arguments: Sequence[str]) -> NoReturn:
 def check() -> int:
     """Formatting, lint and types; all are run, the first failure is the answer."""
     setup()
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        typed = [name for name in tomllib.load(file)["tool"]["mypy"]["files"] if (ROOT / name).exists()]
+    codes = [style()]
+    say(shlex.join(types()))
+    codes.append(call([BIN / "python", "-m", *types()]))
+    return next(filter(None, codes), 0)
+
+
+def style() -> int:
+    """Check format and lint, which takes less than a second."""
     codes = []
-    for command in (["ruff", "format", "--check", "."], ["ruff", "check", "."], ["mypy", *typed]):
+    for command in (["ruff", "format", "--check", "."], ["ruff", "check", "."]):
         say(shlex.join(command))
         codes.append(call([BIN / command[0], *command[1:]]))
     return next(filter(None, codes), 0)
+
+
+def types() -> list[str]:
+    """Return the command that checks the types."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        return ["mypy", *(name for name in tomllib.load(file)["tool"]["mypy"]["files"] if (ROOT / name).exists())]
+
+
+@contextmanager
+def beside(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a module of the environment while the block runs, then wait for it and print what it wrote."""
+    say(f"{shlex.join(command)} (beside the tests)")
+    with tempfile.TemporaryFile() as output:
+        child = subprocess.Popen([BIN / "python", "-m", *command], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            yield child
+            child.wait()
+        finally:
+            child.kill()
+            child.wait()
+        output.seek(0)
+        say(shlex.join(command))
+        print(output.read().decode(errors="replace"), end="", flush=True)
 
 
 def test(*, fast: bool, long: bool, arguments: Sequence[str]) -> int:
@@ -155,12 +184,21 @@ def test(*, fast: bool, long: bool, arguments: Sequence[str]) -> int:
     promtool()
     if long:
         containers()
-    checked = 0 if fast or long else check()
     command = ["pytest", "-n", str(worker_count()), "--dist", "worksteal", *arguments]
-    say(shlex.join(command) + (" (long form)" if long else ""))
-    tested = call([BIN / "python", "-m", *command], env={"INTERLOCK_TEST_LONG": "1"} if long else None)
+    environment = {"INTERLOCK_TEST_LONG": "1"} if long else None
+
+    def tests() -> int:
+        say(shlex.join(command) + (" (long form)" if long else ""))
+        return call([BIN / "python", "-m", *command], env=environment)
+
+    if fast or long:
+        return tests()
+    checked = style()
+    with beside(types()) as typed:
+        tested = tests()
+    checked = checked or typed.returncode
     if checked and not tested:
-        say("tests passed, but the checks above failed")
+        say("tests passed, but the checks failed")
     return checked or tested
 
 

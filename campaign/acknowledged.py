@@ -10,12 +10,13 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -45,6 +46,7 @@ SERVERS: Final = {"sqlite": 1, "postgres": 2}  # one process serves a file
 STUCK_SECONDS: Final = 120.0
 PAUSE_SECONDS: Final = 0.6  # between faults, at most
 FULL_SECONDS: Final = 2.0  # how long a disk is full, at most
+DISK_BYTES: Final = 32 << 30  # of the file system of PostgreSQL: a bound, not what it takes
 JUMP_SECONDS: Final = 20.0  # of a clock, at most, in either direction
 ROOM: Final = 5  # of the limit that some jobs name
 HISTORIES_EVERY: Final = 20  # the history of one job in so many is replayed; audit verifies all
@@ -163,6 +165,38 @@ async def set_limit(store: Store) -> None:
     await store.limits.set(TENANT, Limit(NARROW, concurrency=ROOM), actor="user:campaign")
 
 
+class MemoryDisk:
+    """A file system in memory whose size can change: it is full when it is as large as what it holds."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    def __enter__(self) -> MemoryDisk | None:
+        """Mount it, where this process may do that."""
+        self._place.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", self._place], capture_output=True)
+        if mounted.returncode:
+            return None
+        own(self._place)
+        self.empty()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        subprocess.run(["umount", self._place], capture_output=True)
+
+    def fill(self) -> None:
+        """Leave no room. A file that grows in between makes the call fail, so it is repeated."""
+        while not self._resize((found := os.statvfs(self._place)).f_frsize * (found.f_blocks - found.f_bfree)):
+            pass
+
+    def empty(self) -> None:
+        self._resize(DISK_BYTES)
+
+    def _resize(self, size: int) -> bool:
+        done = subprocess.run(["mount", "-o", f"remount,size={size}", self._place], capture_output=True)
+        return done.returncode == 0
+
+
 class Fleet:
     """A database, its servers, and the clients, each behind a connection that can be disturbed."""
 
@@ -174,8 +208,10 @@ class Fleet:
         postgres: PostgresServer | None,
         seed: int,
         *,
+        disk: MemoryDisk | None = None,
         rate: float | None = None,
     ) -> None:
+        self.disk = disk  # of PostgreSQL, if it can be filled
         self.rate = rate  # jobs per second of each client; None: as many as it can
         self.engine, self.home, self.database, self.postgres = engine, home, database, postgres
         self._control = home / "disturbance.json"
@@ -226,6 +262,8 @@ class Fleet:
             faults += [self._fill_the_disk]
         else:
             faults += [self._kill_the_database, self._end_backends]
+        if self.disk is not None:
+            faults += [self._fill_the_disk_of_postgres]
         self.faults[await self.dice.choice(faults)()] += 1
 
     async def _kill_a_client(self) -> str:
@@ -251,7 +289,7 @@ class Fleet:
 
     async def _disturb_a_connection(self) -> str:
         proxy = self.dice.choice(self.proxies)
-        toxic = self.dice.choice((Toxic.CUT, Toxic.SLICES, Toxic.REFUSE, Toxic.SILENCE))
+        toxic = self.dice.choice((Toxic.CUT, Toxic.SLICES, Toxic.REFUSE, Toxic.SILENCE, Toxic.HALF_OPEN))
         proxy.become(toxic)
         await asyncio.sleep(self.dice.uniform(0.1, 1.5))
         proxy.become(Toxic.NONE)
@@ -297,6 +335,22 @@ class Fleet:
         await asyncio.sleep(self.dice.uniform(0.1, FULL_SECONDS))
         self._disturb(full=False)
         return "disk full"
+
+    async def _fill_the_disk_of_postgres(self) -> str:
+        """PostgreSQL may end for it, and does not start again before there is room."""
+        assert self.disk is not None
+        assert self.postgres is not None
+        self.disk.fill()
+        await asyncio.sleep(self.dice.uniform(0.1, FULL_SECONDS))
+        self.disk.empty()
+        while True:  # it recovers now, if it ended its processes
+            if self.postgres.has_ended:
+                await asyncio.to_thread(self.postgres.kill)
+                await asyncio.to_thread(self.postgres.start)
+            with suppress(asyncpg.PostgresError, OSError):
+                await (await asyncpg.connect(self.postgres.dsn(TEMPLATE))).close()
+                return "disk full"
+            await asyncio.sleep(0.05)
 
     def _disturb(self, *, full: bool) -> None:
         """Tell the server of a file."""
@@ -413,8 +467,10 @@ async def run_on(engine: str, plan: Plan) -> Outcome:
         own(home)
         async with AsyncExitStack() as stack:
             postgres: PostgresServer | None = None
+            disk: MemoryDisk | None = None
             if engine == "postgres":
-                postgres = stack.enter_context(PostgresServer())
+                disk = stack.enter_context(MemoryDisk(home / "disk"))
+                postgres = stack.enter_context(PostgresServer(parent=home / "disk" if disk else None))
                 await make_template(postgres)
                 address = postgres.dsn(TEMPLATE, user=APP_LOGIN)
             else:
@@ -425,7 +481,7 @@ async def run_on(engine: str, plan: Plan) -> Outcome:
             store = await (SQLiteStore.open(address[10:]) if postgres is None else PostgresStore.open(address, size=4))
             await set_limit(store)
             await store.close()
-            fleet = Fleet(engine, home, address, postgres, plan.seed)
+            fleet = Fleet(engine, home, address, postgres, plan.seed, disk=disk)
             stack.callback(fleet.end)
             await fleet.start(stack)
             book = fleet.book

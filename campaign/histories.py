@@ -1,9 +1,10 @@
 """Concurrent operations on one job, checked for linearizability against the model.
 
 A history is a few rounds. In a round, several clients call at the same moment: claim, heartbeat, complete, fail,
-release, request approval, decide, cancel, revoke. The clock stands still within a round. The results are explained if
-some order of the calls, which respects that a call that returned precedes one that began later, gives the same results
-in the model. The model shares no code with the stores. The last round is a claim that nobody disturbs.
+release, wait for a message, send one, request approval, decide, cancel, revoke. The clock stands still within a round.
+The results are explained if some order of the calls, which respects that a call that returned precedes one that began
+later, gives the same results in the model. The model shares no code with the stores. The last round is a claim that
+nobody disturbs.
 
 On PostgreSQL a claim never waits: it passes over a job that another call has locked at that moment. There an empty
 claim that overlaps with another call of the same job counts as explained.
@@ -25,6 +26,7 @@ from campaign.stores import several_stores
 from interlock.domain.approval import CastVote, Decision, RequestApproval
 from interlock.domain.decide import AcknowledgeCancel, CancelJob, CompleteJob, FailJob, ReleaseJob, RevokeLease
 from interlock.domain.job import Enqueued, Heartbeat, NewJob, Receipt
+from interlock.domain.message import AwaitMessage, SendMessage, Sent
 from interlock.domain.policy import ClaimFilter
 from interlock.domain.retry import Backoff
 from interlock.storage.contract import Store
@@ -38,6 +40,9 @@ ROUNDS: Final = 4
 STORES: Final = 3
 TOGETHER: Final = 24  # histories at a time
 WORKERS: Final = ("w1", "w2")
+MESSAGES: Final = ("m1", "m2", "m3")  # few, so that some are repeated
+NAMES: Final = ("go", "go", "stop")
+PAYLOADS: Final = ("1", "1", "2")
 _moments = itertools.count()
 _ids = itertools.count(1)
 
@@ -121,6 +126,19 @@ def decide(approval: str, voter: str, decision: Decision) -> Call:
     return Call(f"{decision} by {voter}", run, foretell)
 
 
+def send(id: str, message_id: str, name: str, payload: str) -> Call:
+    message = SendMessage(id, message_id, "user:ann", name, payload)
+
+    async def run(store: Store) -> Any:
+        answer = await store.messages.send(TENANT, message)
+        return (answer.message.seq, answer.is_new) if isinstance(answer, Sent) else code(answer)
+
+    def foretell(model: Model, now: int, _: Any) -> Any:
+        return model.send(message, now)
+
+    return Call(f"send {message_id}", run, foretell)
+
+
 class Author:
     """Chooses the calls of the next round from what the clients of one job know by now."""
 
@@ -142,6 +160,8 @@ class Author:
 
     def _call(self) -> Call:
         id, dice = self._new.id, self._dice
+        if dice.random() < 0.1:
+            return send(id, dice.choice(MESSAGES), dice.choice(NAMES), dice.choice(PAYLOADS))
         if not self._leases or dice.random() < 0.25:
             return claim(dice.choice(WORKERS), self._new.type)
         fence, worker = self._leases[-1] if dice.random() < 0.8 else dice.choice(self._leases)
@@ -151,6 +171,7 @@ class Author:
             lambda: order("complete", CompleteJob(*held, '"done"')),
             lambda: order("fail", FailJob(*held, '{"message":"no","kind":"Boom"}', dice.random() < 0.7)),
             lambda: order("release", ReleaseJob(*held)),
+            lambda: order("wait for a message", ReleaseJob(*held, message=self._awaited())),
             lambda: order("request approval", self._request(approval, *held)),
             lambda: order("acknowledge cancel", AcknowledgeCancel(*held)),
             lambda: order("cancel", CancelJob(id, "user:ann", "enough", dice.random() < 0.3)),
@@ -161,6 +182,9 @@ class Author:
             newest = self._approvals[-1]
             choices += [lambda: decide(newest, dice.choice(("user:ann", "user:bob")), dice.choice(tuple(Decision)))] * 3
         return dice.choice(choices)()
+
+    def _awaited(self) -> AwaitMessage:
+        return AwaitMessage(self._dice.choice(NAMES), self._dice.choice((0, 0, 1)))
 
     def _request(self, approval: str, id: str, fence: int, worker: str) -> RequestApproval:
         self._approvals.append(approval)

@@ -15,16 +15,17 @@ from campaign.__main__ import main
 from campaign.acknowledged import Book
 from campaign.crash_sweep import Shape, judge
 from campaign.failover import distribution, longest_gap
-from campaign.histories import History, Made, Round, claim, explained, order
+from campaign.histories import History, Made, Round, claim, explained, order, send
 from campaign.load import payload_of, result_of
 from campaign.power_loss import Image, Sync, Truncate, Write
 from campaign.results import Outcome, Plan, write_report
 from campaign.soak import Sample
 from campaign.verbs import VERBS, Act
 from interlock.domain.approval import ApprovalStatus
-from interlock.domain.decide import CompleteJob
+from interlock.domain.decide import CompleteJob, ReleaseJob
 from interlock.domain.job import Job, NewJob, Receipt
 from interlock.domain.lifecycle import Status
+from interlock.domain.message import AwaitMessage
 from tests.contract.builders import TenantQueue, new_job
 from tests.support.postgres import Postgres
 from tests.support.stores import SECOND, START
@@ -92,8 +93,22 @@ def completed(result: Any) -> Made:
     return Made(order("complete", CompleteJob(JOB, 1, "w1", '"done"')), 10, 19, result)
 
 
+def released_for_a_message(*, due: bool) -> Made:
+    now = START + 2 * SECOND
+    receipt = Receipt(JOB, 1, Status.QUEUED, 1, 3, now if due else now + 10 * 365 * 86_400 * SECOND, None)
+    return Made(order("wait for a message", ReleaseJob(JOB, 1, "w1", message=AwaitMessage("go"))), 10, 19, receipt)
+
+
+def sent(result: Any, began: int = 11) -> Made:
+    return Made(send(JOB, "m1", "go", "1"), began, began + 1, result)
+
+
 def test_a_true_history_is_explained() -> None:
     assert explained(told([claimed(lease()), claimed([], 1, 8, "w2")], [completed(finished())])) is None
+    for due in (True, False):
+        message_and_wait = [released_for_a_message(due=due), sent((1, True))]
+        woken = claimed([(JOB, 2, 4 if due else 5, 1)], 30, 31)
+        assert explained(told([claimed(lease())], message_and_wait, [woken])) is None
 
 
 @pytest.mark.parametrize(
@@ -104,6 +119,11 @@ def test_a_true_history_is_explained() -> None:
         pytest.param([[claimed(lease())], [completed(finished(version=4))]], id="a receipt has a wrong version"),
         pytest.param([[claimed(lease())], [completed("not_running")]], id="the lease did not count"),
         pytest.param([[claimed([])]], id="an undisturbed claim got nothing"),
+        pytest.param([[sent((1, True))], [sent((2, True), 20)]], id="a repeated message was stored twice"),
+        pytest.param(
+            [[claimed(lease())], [released_for_a_message(due=False), sent((1, True))], [claimed([], 30, 31)]],
+            id="a message did not end the wait for it",
+        ),
         pytest.param(
             [[claimed([], 0, 1), claimed(lease(), 2, 3, "w2")]], id="a claim got nothing before any other call"
         ),

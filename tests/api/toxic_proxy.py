@@ -19,6 +19,7 @@ class Toxic(Enum):
     SLICES = "slices"  # a byte or a few at a time
     REFUSE = "refuse"  # no server is there
     SILENCE = "silence"  # connections stay open and nothing passes, as when a cable is pulled
+    HALF_OPEN = "half-open"  # the caller's side breaks; the other stays open and gets neither data nor an end
 
 
 class ToxicProxy:
@@ -40,7 +41,7 @@ class ToxicProxy:
 
     def become(self, toxic: Toxic) -> None:
         """From now on; what was swallowed is lost, and its connections with it."""
-        if Toxic.REFUSE in (toxic, self._toxic) or self._toxic is Toxic.SILENCE:
+        if toxic in (Toxic.REFUSE, Toxic.HALF_OPEN) or self._toxic in (Toxic.REFUSE, Toxic.SILENCE):
             self.cut_all()
         self._toxic = toxic
         self._changed.set()
@@ -67,11 +68,13 @@ class ToxicProxy:
                 return
             ways = [asyncio.create_task(self._pass_on(reader, there)), asyncio.create_task(self._pass_on(back, writer))]
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            there.transport.abort()
             writer.transport.abort()
             for way in ways:
                 way.cancel()
             await asyncio.wait(ways)
+            while self._toxic is Toxic.HALF_OPEN:
+                await self._changed.wait()
+            there.transport.abort()
         finally:
             del self._open[writer]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 from interlock.domain.job import Checkpoint, HistoryRow, Job, NewJob, Receipt
 from interlock.domain.lifecycle import Status, Verb
+from interlock.domain.message import SendMessage
 from interlock.wire import instant
 
 SECOND = 1_000_000
@@ -196,8 +198,9 @@ def by_seq(lives: Iterable[JobModel]) -> list[JobModel]:
 
 
 class Jobs:
-    """The jobs of one tenant and which of their types are paused: what every part of the model looks at."""
+    """The jobs of one tenant, their messages, and which types are paused: what every part of the model looks at."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, JobModel] = {}
         self.paused: set[str] = set()
+        self.inbox: dict[str, list[SendMessage]] = defaultdict(list)

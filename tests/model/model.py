@@ -42,10 +42,11 @@ from tests.model.job_model import (
     receipt,
     retry_delay,
 )  # fmt: skip
+from tests.model.messages import MessagesModel
 from tests.model.progress import Progress
 
 
-class Model(SlotsModel, ApprovalsModel, Progress):
+class Model(SlotsModel, ApprovalsModel, MessagesModel, Progress):
     """All jobs of one tenant."""
 
     def __init__(self, tenant: str) -> None:
@@ -210,15 +211,17 @@ class Model(SlotsModel, ApprovalsModel, Progress):
                 awaiting = {child for child in order.children if self.jobs[child].status not in ENDED}
                 if awaiting and self.would_hang(life, awaiting, now):
                     return "would_deadlock"
-                if order.delay_seconds is not None:
-                    life.run_at = now + micros(order.delay_seconds)
-                else:
-                    life.run_at = max(order.run_at or now, now)
-                life.releases += life.run_at <= now and not order.children
+                due = order.run_at if order.delay_seconds is None else now + micros(order.delay_seconds)
+                if order.message is not None:
+                    due = self.due_after_wait(life, order.message, due, now)
+                life.run_at = max(due or now, now)
+                life.releases += life.run_at <= now and not order.children and order.message is None
                 life.awaiting = awaiting
                 facts: Facts = {"run_at": life.run_at}
                 if order.children:
                     facts["awaiting_children"] = len(set(order.children))
+                if order.message is not None:
+                    facts["awaiting_message"] = order.message.name
                 return self._move(life, Status.QUEUED, order.verb, actor, now, order.reason, facts)
 
     def _parent_of(self, id: str) -> str | None:

@@ -33,7 +33,9 @@ class Progress(Jobs):
         life.heartbeat_at = life.updated_at = now
         life.lease_expires_at = min(now + micros(heartbeat.lease_seconds or life.lease_seconds), life.run_ends_at())
         cancelling, paused = life.cancel_requested_at is not None, life.created.type in self.paused
-        return HeartbeatReply(life.id, life.lease_expires_at, cancelling, life.cancel_reason, paused)
+        return HeartbeatReply(
+            life.id, life.lease_expires_at, cancelling, life.cancel_reason, paused, messages=len(self.inbox[life.id])
+        )
 
     def checkpoint(self, checkpoints: Sequence[Checkpoint], now: int) -> list[int | str]:
         return [self._checkpoint(checkpoint, now) for checkpoint in checkpoints]

@@ -84,8 +84,11 @@ class PostgresServer:
     stops the server and removes its directory. Should the test process die, Linux stops the server.
     """
 
-    def __init__(self, *, binaries: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, *, binaries: Path | None = None, settings: Mapping[str, str] | None = None, parent: Path | None = None
+    ) -> None:
         self._found = binaries
+        self._parent = parent  # of the home; None: where temporary files go
         self._settings = {**SETTINGS, **(settings or {})}
         self.home: Path | None = None
         """Where data, socket and log are, while there are any."""
@@ -100,6 +103,11 @@ class PostgresServer:
         if self._process is None:
             raise PostgresFailed("the server is not running")
         return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the server has ended by itself."""
+        return self._process is not None and self._process.poll() is not None
 
     @property
     def log(self) -> str:
@@ -155,7 +163,7 @@ class PostgresServer:
 
     def _make_home(self) -> Path:
         binaries = self._found or find_binaries()
-        home = self.home = Path(tempfile.mkdtemp(prefix="interlock-pg-"))
+        home = self.home = Path(tempfile.mkdtemp(prefix="interlock-pg-", dir=self._parent))
         if must_drop_root():
             os.chown(home, NOBODY, NOBODY)
         self._binaries = _within_reach(binaries, home)
