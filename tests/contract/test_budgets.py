@@ -83,7 +83,9 @@ async def test_estimates_are_reserved_while_jobs_run(queue: TenantQueue) -> None
     await set_budget(queue)
     made = await add(queue, 4, usd=4.0)
     first, second = await queue.claim(limit=10)
-    assert await queue.store.limits.reserved(queue.tenant, NAME, since=0) == {"usd": 8.0}
+    found = await queue.store.limits.get(queue.tenant, NAME)
+    assert found is not None
+    assert (found.state.available, found.reserved) == ({"usd": 2.0}, {"usd": 8.0})
     await queue.do(complete(first, usage=cost(1.0)))
     assert [job.id for job in await queue.claim(limit=10)] == made[2:3]
     await queue.do(fail(second))  # keeps its estimate
@@ -118,7 +120,9 @@ async def test_a_run_across_the_end_of_a_period_adds_no_room_to_the_next_one(que
     await add(queue, 2, usd=8.0)
     (old,) = await queue.claim(limit=10, lease_seconds=7200.0)
     await next_period(queue)
-    assert await queue.store.limits.reserved(queue.tenant, NAME, since=queue.clock.now) == {}
+    found = await queue.store.limits.get(queue.tenant, NAME)
+    assert found is not None
+    assert found.reserved == {}
     (new,) = await queue.claim(limit=10)
     assert await left(queue) == 2.0
     await queue.do(complete(old, usage=cost(1.0)))

@@ -17,8 +17,9 @@ from interlock.domain.principal import Principal
 from interlock.engine.engine import Engine
 from interlock.engine.spent_budgets import CAPABILITY, TYPE, SpentBudgets
 from interlock.errors import Invalid
-from interlock.wire import JobRequest
+from interlock.wire import JobRequest, LimitUse
 from interlock.wire.budgets import BudgetRequest
+from interlock.wire.limits import LimitRequest, Rate
 from tests.support.stores import ManualClock
 
 USD = {"usd": 10.0}
@@ -204,3 +205,27 @@ async def test_a_job_of_a_producer_cannot_raise_a_budget(interlock_engine: Engin
     await engine.spent_budgets.act()
     assert (await engine.queries.job(T, forged.id)).status is Status.FAILED
     assert (await approvals(engine))[0].job_id != forged.id
+
+
+async def test_a_budget_is_read_as_of_one_moment(interlock_engine: Engine, who: Principal) -> None:
+    """A job that is leased or ends meanwhile is not counted twice, nor not at all."""
+    engine = interlock_engine
+    await spend(engine, who, OnExceed.WARN)
+    await engine.flow.set(who, "provider", LimitRequest(rate=Rate(units={"usd": 1e6})))
+    job = JobRequest(type="work", budgets=["team"], limits=[LimitUse(name="provider", cost={"usd": 5})])
+    before = (await engine.budgets.get(T, "team")).spent["usd"]
+    finished = False
+
+    async def work() -> None:
+        nonlocal finished
+        for _ in range(20):
+            await engine.jobs.enqueue(who, job)
+            for held in await claim(engine):
+                await engine.leases.complete(T, CompleteJob(held.id, held.fence, "w1", usage='{"usd": 0}'))
+        finished = True
+
+    async def read() -> None:
+        while not finished:
+            assert (await engine.budgets.get(T, "team")).spent["usd"] == before
+
+    await asyncio.gather(work(), read(), read())

@@ -201,7 +201,7 @@ class _OfLimits(Collector):
             "interlock_limit_utilization_ratio", "Share of the fullest unit that is in use.", labels=("limit",)
         )
         held = GaugeMetricFamily("interlock_limit_held", "Whether a limit is held.", labels=("limit",))
-        for limit, state in self._limits:
+        for limit, state, _ in self._limits:
             if not limit.keyed:
                 for unit, amount in capacity(limit).items():
                     most.add_metric((limit.name, unit), amount)

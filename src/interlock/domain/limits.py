@@ -774,10 +774,14 @@ class BucketState(NamedTuple):
 
 
 class LimitState(NamedTuple):
-    """A limit and its state; with keys, `used` and `waiting` are sums, and `available` is empty."""
+    """A limit and its state; with keys, `used` and `waiting` are sums, and `available` is empty.
+
+    Of a budget, also what running jobs reserve in the current period.
+    """
 
     limit: Limit
     state: BucketState
+    reserved: Mapping[str, float] = {}
 
 
 def state_of(

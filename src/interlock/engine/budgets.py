@@ -82,11 +82,10 @@ class Budgets:
         await withdraw(self._store, who.tenant, name, actor=who.actor)
 
     async def _state(self, tenant: str, found: LimitState) -> BudgetState:
-        limit, state = found
+        limit, state, reserved = found
         period = limit.budget
         assert period is not None
         now = await self._store.now()
-        reserved = await self._store.limits.reserved(tenant, limit.name, since=period.began_at(now) or 0)
         held = {unit: rounded(reserved.get(unit, 0.0)) for unit in limit.units}
         spent = {
             unit: rounded(amount - state.available[unit] - held[unit], of=amount)

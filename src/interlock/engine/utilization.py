@@ -24,7 +24,7 @@ class Utilization:
 
     def record_limits(self, tenant: str, states: Iterable[LimitState], now: int) -> None:
         """Remember the shares of limits without keys."""
-        for limit, state in states:
+        for limit, state, _ in states:
             if not limit.keyed:
                 self.record_bucket(tenant, limit, state, now)
 

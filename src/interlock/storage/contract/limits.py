@@ -54,10 +54,6 @@ class LimitStore(Protocol):
         """List due jobs that name a limit or budget and, with `key`, this key."""
         ...
 
-    async def reserved(self, tenant: str, name: str, *, since: int) -> Mapping[str, float]:
-        """Return what running jobs reserve in a limit or budget, by unit."""
-        ...
-
     async def keys(self, tenant: str, name: str, *, after: str = "", limit: int = 50) -> list[BucketState]:
         """List the buckets of a limit by key, starting after `after`."""
         ...

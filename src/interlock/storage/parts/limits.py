@@ -99,11 +99,12 @@ class FlowLimits:
 
         return await self._database.read(tenant, body)
 
-    async def reserved(self, tenant: str, name: str, *, since: int) -> Mapping[str, float]:
-        return await self._database.read(tenant, lambda tx: _reserved(tx, name, since))
-
     async def get(self, tenant: str, name: str) -> LimitState | None:
-        return await self._database.write(tenant, lambda tx: _get(tx, name))
+        def body(tx: Transaction) -> Steps[LimitState | None]:
+            row = yield from tx.one(SQL["get_unlocked"], name=name)
+            return None if row is None else (yield from _state(tx, _limit(row)))
+
+        return await self._database.read(tenant, body)
 
     async def page(self, tenant: str, *, after: str = "", limit: int = 50, budgets: bool = False) -> list[LimitState]:
         def body(tx: Transaction) -> Steps[list[LimitState]]:
@@ -116,12 +117,12 @@ class FlowLimits:
 
     async def keys(self, tenant: str, name: str, *, after: str = "", limit: int = 50) -> list[BucketState]:
         def body(tx: Transaction) -> Steps[list[BucketState]]:
-            row = yield from tx.one(SQL["get"], name=name)
+            row = yield from tx.one(SQL["get_unlocked"], name=name)
             if row is None:
                 return []
             return (yield from _buckets(tx, _limit(row), after=after, first=not after, most=limit))
 
-        return await self._database.write(tenant, body)
+        return await self._database.read(tenant, body)
 
     async def delete(self, tenant: str, name: str, *, actor: str) -> bool:
         def body(tx: Transaction) -> Steps[bool]:
@@ -285,7 +286,10 @@ def _state(tx: Transaction, limit: Limit) -> Steps[LimitState]:
     if not limit.keyed:
         found = yield from _buckets(tx, limit, after="", first=True, most=1)
         fresh = limits.state_of(limit, "", Bucket(), tx.now, (yield from _waiting(tx, limit.name)), None, None)
-        return LimitState(limit, found[0] if found else fresh)
+        reserved: Mapping[str, float] = {}
+        if limit.budget is not None:
+            reserved = yield from _reserved(tx, limit.name, limit.budget.began_at(tx.now) or 0)
+        return LimitState(limit, found[0] if found else fresh, reserved)
     ((used,),) = yield from tx.rows(SQL["sum_used"], name=limit.name)
     return LimitState(limit, BucketState("", int(used), {}, (yield from _waiting(tx, limit.name))))
 

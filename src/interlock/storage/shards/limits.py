@@ -61,14 +61,6 @@ class ShardedLimits:
         found = await self._routing.each(tenant, lambda store: store.limits.due(tenant, name, limit, key=key))
         return [id for some in found for id in some][:limit]
 
-    async def reserved(self, tenant: str, name: str, *, since: int) -> Mapping[str, float]:
-        if name.startswith(TREE):
-            root = name.removeprefix(TREE)
-            return await self._routing.of_job(
-                tenant, root, lambda store: store.limits.reserved(tenant, name, since=since)
-            )
-        return await self._routing.home(tenant, lambda store: store.limits.reserved(tenant, name, since=since))
-
     async def keys(self, tenant: str, name: str, *, after: str = "", limit: int = 50) -> list[BucketState]:
         return await self._routing.home(tenant, lambda store: store.limits.keys(tenant, name, after=after, limit=limit))
 
