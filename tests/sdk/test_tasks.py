@@ -471,6 +471,22 @@ async def test_a_terminal_job_is_redriven_after_a_step(app: StoreApp) -> None:
     assert searched == [1]
 
 
+async def test_a_terminal_job_is_redriven_with_changes(app: StoreApp) -> None:
+    @app.task(max_attempts=1, tags=["first"])
+    async def work(n: int) -> int:
+        if n < 0:
+            raise ValueError(n)
+        return n
+
+    handle = await work.enqueue(-1)
+    await app.drain()
+    again = await handle.redrive(payload={"n": 7}, priority=5, tags=["second"], max_attempts=4, delay=timedelta(0))
+    job = await again.refresh()
+    assert (job.payload, job.priority, job.tags, job.max_attempts) == ({"n": 7}, 5, ("second",), 4)
+    await app.drain()
+    assert await again.result(timeout=RETRY_SECONDS) == 7
+
+
 async def test_a_cancel_reaches_the_children_with_cascade(app: StoreApp) -> None:
     @app.task
     async def child() -> None: ...

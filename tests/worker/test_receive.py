@@ -25,8 +25,9 @@ async def test_a_task_receives_each_message_once_and_in_order(app: StoreApp) -> 
     await app.drain()
     job = await app.job(handle.id)
     assert (job.status, job.attempt, job.releases, runs) == (Status.QUEUED, 1, 0, 1)
-    await handle.send("go", {"n": 1}, id="first")
-    await handle.send("go", {"n": 1}, id="first")
+    first = await handle.send("go", {"n": 1}, id="first")
+    assert (first.seq, first.name, first.payload) == (1, "go", {"n": 1})
+    assert await handle.send("go", {"n": 1}, id="first") == first
     await app.drain()
     assert ((await app.job(handle.id)).status, runs) == (Status.QUEUED, 2)
     await handle.send("go", 2)

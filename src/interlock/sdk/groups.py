@@ -199,12 +199,11 @@ class Jobs(Group):
 
         Options that are None stay as they were.
         """
-        enqueued = await (await self._client()).jobs.redrive(
-            job_id, start_from=start_from, idempotency_key=idempotency_key, priority=priority, run_at=run_at,
-            delay_seconds=in_seconds(delay), max_attempts=max_attempts, tags=tags,
-            payload=None if payload is None else serialization.encode(payload).encode(),
+        job: JobHandle[Any] = JobHandle(job_id, self._client)
+        return await job.redrive(
+            start_from, idempotency_key=idempotency_key, payload=payload, priority=priority, run_at=run_at, delay=delay,
+            max_attempts=max_attempts, tags=tags,
         )  # fmt: skip
-        return JobHandle(enqueued.id, self._client, replayed=enqueued.replayed)
 
     async def bulk(
         self,
@@ -259,8 +258,8 @@ class Jobs(Group):
 
     async def send(self, job_id: str, name: str, payload: Any = None, *, id: str | None = None) -> Message:
         """Send a message to a job; with the ID of an earlier message to the job, return that one."""
-        text = None if payload is None else serialization.encode(payload)
-        return value_of(Message, await (await self._client()).jobs.send(job_id, name, text, id=id))
+        job: JobHandle[Any] = JobHandle(job_id, self._client)
+        return await job.send(name, payload, id=id)
 
     async def messages(
         self, job_id: str, *, name: str | None = None, topic: str | None = None, after: int = 0, limit: int = PAGE

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -18,7 +18,7 @@ from interlock.errors import Invalid
 from interlock.sdk import large, serialization
 from interlock.sdk.exceptions import JobCancelled, JobFailed, in_seconds
 from interlock.sdk.sync import background_loop, run, sync_version
-from interlock.sdk.values import Chunk, Event, HistoryRow, Job, value_of
+from interlock.sdk.values import Chunk, Event, HistoryRow, Job, Message, value_of
 
 R = TypeVar("R")
 MAX_POLL_SECONDS: Final = 30.0
@@ -73,17 +73,33 @@ class JobHandle(Generic[R]):
             return (await jobs.cancel_tree(self.id, reason=reason, force=force)).receipt.status
         return (await jobs.cancel(self.id, reason=reason, force=force)).status
 
-    async def redrive(self, start_from: str = "start", *, idempotency_key: str | None = None) -> JobHandle[R]:
-        """Create a new job from this terminal one: from the start, from its checkpoint, or after a named step."""
+    async def redrive(
+        self,
+        start_from: str = "start",
+        *,
+        idempotency_key: str | None = None,
+        payload: Any = None,
+        priority: int | None = None,
+        run_at: datetime | None = None,
+        delay: float | timedelta | None = None,
+        max_attempts: int | None = None,
+        tags: Sequence[str] | None = None,
+    ) -> JobHandle[R]:
+        """Create a new job from this terminal one: from the start, from its checkpoint, or after a named step.
+
+        Options that are None stay as they were.
+        """
         enqueued = await (await self._client()).jobs.redrive(
-            self.id, start_from=start_from, idempotency_key=idempotency_key
-        )
+            self.id, start_from=start_from, idempotency_key=idempotency_key, priority=priority, run_at=run_at,
+            delay_seconds=in_seconds(delay), max_attempts=max_attempts, tags=tags,
+            payload=None if payload is None else serialization.encode(payload).encode(),
+        )  # fmt: skip
         return JobHandle(enqueued.id, self._client, self._returns, replayed=enqueued.replayed)
 
-    async def send(self, name: str, payload: Any = None, /, *, id: str | None = None) -> None:
-        """Send a message to the job; the same ID again sends nothing more."""
+    async def send(self, name: str, payload: Any = None, /, *, id: str | None = None) -> Message:
+        """Send a message to the job; with the ID of an earlier message to the job, return that one."""
         text = None if payload is None else serialization.encode(payload)
-        await (await self._client()).jobs.send(self.id, name, text, id=id)
+        return value_of(Message, await (await self._client()).jobs.send(self.id, name, text, id=id))
 
     async def events(self, after: int = 0) -> list[Event]:
         """Return the events of the job, oldest first; only those with a seq above `after`."""
