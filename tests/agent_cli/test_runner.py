@@ -254,7 +254,7 @@ async def test_a_json_line_with_another_line_inside_is_read(rig: Rig) -> None:
     rig.declare("claude")
     job = await rig.run("split")
     events = await rig.app.engine.progress.events(TENANT, job.id)
-    assert "put together" in [event.message for event in events]
+    assert [event.payload for event in events if event.message == "put together"] == [None]
 
 
 async def test_the_budget_is_passed_on_and_a_spent_one_fails_the_job(rig: Rig) -> None:
@@ -289,13 +289,14 @@ async def test_the_budget_of_the_job_bounds_a_run_and_pauses_the_job(rig: Rig, n
 
 
 async def test_a_silent_run_counts_what_it_has_used(rig: Rig) -> None:
-    rig.declare("claude", idle_timeout=5)  # much more than the second run needs to begin, also on a busy machine
-    job = await rig.run("silent", max_attempts=2)
-    assert (job.status, job.attempt) == (Status.RETRY, 2)
+    rig.declare("claude", idle_timeout=2)
+    job = await rig.run("silent", max_attempts=100)
+    assert job.status == Status.RETRY
     assert "wrote nothing" in (job.error or "")
-    await (await rig.app._client()).jobs.run_now(job.id)
-    await rig.app.drain()
-    job = await rig.app.job(job.id)
+    while job.status == Status.RETRY:  # on a busy machine the command may not even begin within the time
+        await (await rig.app._client()).jobs.run_now(job.id)
+        await rig.app.drain()
+        job = await rig.app.job(job.id)
     assert result(job) == "done: silent"
     assert json.loads(job.usage or "{}")["input_tokens"] == 200
 

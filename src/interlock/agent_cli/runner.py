@@ -334,8 +334,9 @@ class AgentRun:
             self._ctx.event("further output is not recorded as events", level="warn")
         if self._events >= MAX_EVENTS:
             return
-        message, payload = self._masked(note.message)[:MAX_EVENT] or "output", self._masked(dict(note.payload))
-        self._ctx.event(message, level=note.level, output=payload)  # type: ignore[arg-type]
+        message = self._masked(note.message)[:MAX_EVENT] or "output"
+        details = {"output": self._masked(dict(note.payload))} if note.payload else {}
+        self._ctx.event(message, level=note.level, **details)  # type: ignore[arg-type]
 
     def _masked(self, value: Any) -> Any:
         """Return text, or JSON with text in it, without the secrets of the command."""
