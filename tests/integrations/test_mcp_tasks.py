@@ -7,6 +7,7 @@ import contextlib
 from typing import Any
 
 import pytest
+from fastmcp.client import Client as FastClient
 from mcp import Client, MCPError
 from mcp.server import MCPServer
 from mcp.server.auth.middleware.auth_context import auth_context_var
@@ -127,6 +128,21 @@ async def test_a_question_is_a_form_and_its_answer_reaches_the_job(app: DrainedA
     assert forms[0][1]["properties"] == {"branch": {"type": "string"}}
     keys = {key for state in following.seen for key in state.get("inputRequests") or {}}
     assert len(keys) == 1
+
+
+async def test_the_client_of_fastmcp_follows_a_task_and_answers_its_question(app: DrainedApp) -> None:
+    @app.task
+    async def deploy(ctx: Context, host: str) -> str:
+        return f"{host}: {await ctx.ask('Which branch?')}"
+
+    async def answer(message: str, schema: dict[str, Any]) -> dict[str, Any]:
+        return {"action": "accept", "content": {"answer": "main"}}
+
+    following = FollowedTasks(answer)
+    async with FastClient(server(app, deploy), extensions=[following]) as client, app.working():
+        assert (await client.call_tool("deploy", {"host": "a"})).data.result == "a: main"
+    statuses = [one["status"] for one in following.seen]
+    assert ("input_required" in statuses, statuses[-1]) == (True, "completed")
 
 
 async def test_an_approval_is_not_shown_to_the_client_that_called_unless_its_credential_may_approve(
