@@ -62,18 +62,26 @@ class Rig:
 
     async def follow(self, handle: interlock.JobHandle[Any]) -> interlock.Job:
         """Wait until a job has ended, or waits for an approval, and all kills were made."""
-        async with asyncio.timeout(RETRY_SECONDS):
-            while True:
-                job = await handle.refresh()
-                is_over = job.status in TERMINAL or job.status is Status.WAITING_FOR_APPROVAL
-                if is_over and self._left == 0:  # the last kill may come after the end
-                    assert self._log.read_text().count("Traceback") == 0, self._log.read_text()
-                    return job
-                if self._program is not None and self._program.poll() is not None:
-                    raise AssertionError(self._log.read_text())
-                if self._killed is not None and self._pid() != self._killed:
-                    await self._give_up_lease(handle, self._killed)
-                await asyncio.sleep(0.01)
+        try:
+            async with asyncio.timeout(RETRY_SECONDS):
+                return await self._follow(handle)
+        except TimeoutError:
+            job = await handle.refresh()
+            facts = job, self.kills, self._left, self._armed, self._killed, self._pid(), self.model.connections
+            raise AssertionError(f"{facts}\n{self._log.read_text()}") from None
+
+    async def _follow(self, handle: interlock.JobHandle[Any]) -> interlock.Job:
+        while True:
+            job = await handle.refresh()
+            is_over = job.status in TERMINAL or job.status is Status.WAITING_FOR_APPROVAL
+            if is_over and self._left == 0:  # the last kill may come after the end
+                assert self._log.read_text().count("Traceback") == 0, self._log.read_text()
+                return job
+            if self._program is not None and self._program.poll() is not None:
+                raise AssertionError(self._log.read_text())
+            if self._killed is not None and self._pid() != self._killed:
+                await self._give_up_lease(handle, self._killed)
+            await asyncio.sleep(0.01)
 
     async def _give_up_lease(self, handle: interlock.JobHandle[Any], pid: int) -> None:
         """End the lease of a worker that has ended, now instead of at its expiry.
