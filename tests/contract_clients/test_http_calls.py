@@ -7,12 +7,15 @@ import contextlib
 import json
 import socket
 import time
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 import pytest
 
 from interlock.client import transport
 from interlock.client.http import HttpClient
+from interlock.client.port import Client
 from interlock.domain.artifact import File, Holder
 from interlock.domain.decide import CompleteJob
 from interlock.domain.job import Rejected
@@ -197,11 +200,19 @@ async def test_a_rejection_raises_the_class_of_its_code_immediately(status: int,
         await client.close()
 
 
-async def test_a_response_that_is_not_ours_is_an_interlock_error() -> None:
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.jobs.get(NEVER), lambda client: client.jobs.budget(NEVER),
+        lambda client: client.limits.get("x"), lambda client: client.budgets.get("x"),
+        lambda client: client.channels.get("x"), lambda client: client.schedules.get("x"),
+    ],
+)  # fmt: skip
+async def test_a_response_that_is_not_ours_is_an_interlock_error(call: Callable[[Client], Awaitable[Any]]) -> None:
     async with scripted([answer(200, "<html>")]) as server:
         client = HttpClient(server.url)
         with pytest.raises(Error, match="cannot decode the response"):
-            await client.jobs.get(NEVER)
+            await call(client)
         await client.close()
     async with scripted([answer(403, "<html>")]) as server:
         client = HttpClient(server.url)

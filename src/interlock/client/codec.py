@@ -19,22 +19,31 @@ from interlock.client.port import LeasedJob
 from interlock.domain import json_text
 from interlock.domain.approval import Approval, ApprovalKind, OnDeny, Vote
 from interlock.domain.artifact import Artifact
+from interlock.domain.budget import TREE, BudgetState, OnExceed
+from interlock.domain.channel import Address, ChannelTest, Kind, NotificationChannel
 from interlock.domain.decide import CompleteJob, FailJob, ReleaseJob
 from interlock.domain.effect import Effect
 from interlock.domain.explain import Reason, Why
 from interlock.domain.job import Filter, HeartbeatReply, HistoryRow, Job, Receipt
+from interlock.domain.limits import BucketState, Limit, LimitState
 from interlock.domain.message import AwaitMessage, Message
 from interlock.domain.operator_log import LogRow
 from interlock.domain.policy import ANY, ClaimFilter
 from interlock.domain.progress import Event, EventRow, StepRow, fitted
 from interlock.domain.registry import Agent, Defaults, JobType, QueueStats
+from interlock.domain.schedule import Schedule
 from interlock.domain.stream import Chunk, NewChunk, StreamInfo
 from interlock.domain.token import Token
+from interlock.domain.usage_totals import UsageTotal
 from interlock.domain.webhook import Delivery, Subscription
 from interlock.domain.worker_presence import Presence
 from interlock.errors import Error, Fatal, FieldError, Invalid, Malformed, Unavailable
 from interlock.wire import JobRequest, responses
+from interlock.wire.budgets import BudgetShape, JobBudgetShape
+from interlock.wire.channels import ChannelShape, ChannelTestShape
 from interlock.wire.job import job_of, listed_job_of, text
+from interlock.wire.limits import BucketShape, LimitShape, Rate
+from interlock.wire.usage_totals import UsageTotalShape
 
 T = TypeVar("T")
 LARGEST_BODY: Final = 1024 * 1024 - 4096  # accepted by every server, with room for the members around the items
@@ -245,6 +254,7 @@ class Reader(Generic[T]):
         self,
         kind: Callable[..., T],
         body: Any = None,
+        /,
         *,
         json: Sequence[str] = (),
         members: Mapping[str, Any] | None = None,
@@ -343,6 +353,10 @@ def _asks(worker: str, asks: Sequence[Mapping[str, Sequence[str] | None]]) -> tu
     )  # fmt: skip
 
 
+def _rate_of(row: LimitShape) -> Rate:
+    return row.rate or Rate(units={})
+
+
 event: Final = Reader(EventRow, responses.Event)
 message: Final = Reader(Message, responses.Message)
 effect: Final = Reader(Effect, responses.Effect)
@@ -412,6 +426,45 @@ presence: Final = Reader(
     members={"asks": list[dict[str, list[str] | None]], "jobs": tuple[str, ...]},
     asks=lambda row: _asks(row.name, row.asks),
     job_ids=lambda row: row.jobs,
+)
+schedule: Final = Reader(Schedule, json=("job",))
+bucket: Final = Reader(BucketState, BucketShape)
+_state: Final = Reader(BucketState, LimitShape, key=lambda _: "")
+_limit: Final = Reader(
+    Limit,
+    LimitShape,
+    units=lambda row: _rate_of(row).units,
+    per_seconds=lambda row: _rate_of(row).per_seconds,
+    burst=lambda row: _rate_of(row).burst or {},
+    budget=lambda _: None,
+)
+limit: Final = Reader(LimitState, LimitShape, limit=_limit.of, state=_state.of)
+budget: Final = Reader(BudgetState, BudgetShape)
+job_budget: Final = Reader(
+    BudgetState,
+    JobBudgetShape,
+    name=lambda row: TREE + row.root_id,
+    per=lambda _: None,
+    timezone=lambda _: "UTC",
+    on_exceed=lambda _: OnExceed.PAUSE,
+    resets_at=lambda _: None,
+)
+_address: Final = Reader(Address, ChannelShape)
+channel: Final = Reader(
+    NotificationChannel,
+    ChannelShape,
+    kind=lambda row: Kind(row.kind),
+    address=_address.of,
+    failures=lambda row: row.consecutive_failures,
+)
+channel_test: Final = Reader(ChannelTest, ChannelTestShape)
+usage_total: Final = Reader(
+    UsageTotal,
+    UsageTotalShape,
+    type=lambda row: row.type or None,
+    agent=lambda row: (row.agent.kind, row.agent.id) if row.agent else None,
+    day=lambda row: row.day or None,
+    tree=lambda row: row.tree or None,
 )
 log_row: Final = Reader(LogRow, json=("details",), members={"hash": str}, hash=lambda row: bytes.fromhex(row.hash))
 _reason: Final = Reader(Reason)

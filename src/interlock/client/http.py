@@ -68,11 +68,10 @@ from interlock.domain.webhook import CreatedSubscription, Delivery, DeliveryFilt
 from interlock.domain.worker_presence import Presence
 from interlock.errors import ArtifactLost, Error, IdempotencyKeyReuse, Invalid, NotFound, Unavailable
 from interlock.wire import JobRequest, SubscriptionRequest, TokenRequest
-from interlock.wire.budgets import BudgetRequest, budget_of, job_budget_of
-from interlock.wire.channels import ChannelRequest, channel_of, channel_test_of
-from interlock.wire.limits import LimitRequest, bucket_of, limit_of
-from interlock.wire.schedule import ScheduleRequest, Ticks, schedule_of
-from interlock.wire.usage_totals import usage_total_of
+from interlock.wire.budgets import BudgetRequest
+from interlock.wire.channels import ChannelRequest
+from interlock.wire.limits import LimitRequest
+from interlock.wire.schedule import ScheduleRequest, Ticks
 
 MAX_WAIT_SECONDS: Final = 60.0
 SLOWEST_UPLOAD: Final = 32 * 1024  # bytes a second
@@ -151,11 +150,11 @@ class HttpJobs(Group):
         return _receipt_of(await self._server.post(_of_job(job_id, "run-now"), about={"job_id": job_id}))
 
     async def budget(self, job_id: str) -> BudgetState:
-        return job_budget_of((await self._server.get(_of_job(job_id, "budget"), about={"job_id": job_id})).body)
+        return codec.job_budget((await self._server.get(_of_job(job_id, "budget"), about={"job_id": job_id})).body)
 
     async def raise_budget(self, job_id: str, amount: Mapping[str, float]) -> BudgetState:
         body, path = encoded({"amount": dict(amount)}), _of_job(job_id, "budget/raise")
-        return job_budget_of((await self._server.post(path, body, about={"job_id": job_id}, repeatable=False)).body)
+        return codec.job_budget((await self._server.post(path, body, about={"job_id": job_id}, repeatable=False)).body)
 
     async def usage(
         self, by: By | str = By.TYPE, *, since: datetime | None = None, until: datetime | None = None,
@@ -163,7 +162,7 @@ class HttpJobs(Group):
     ) -> list[UsageTotal]:  # fmt: skip
         times = {name: wire.instant(at, name) for name, at in (("from", since), ("to", until))}
         query = [("by", str(by)), *((name, wire.when(at)) for name, at in times.items() if at is not None)]
-        return await self._server.pages.after("/v1/usage", usage_total_of, lambda one: one.key, after, limit, query)
+        return await self._server.pages.after("/v1/usage", codec.usage_total, lambda one: one.key, after, limit, query)
 
     async def acknowledge(self, job_id: str, *, comment: str | None = None) -> Receipt:
         body = encoded({"comment": wire.remark(comment, "comment")})
@@ -519,11 +518,11 @@ class HttpQueues(Group):
 
 class HttpLimits(Group):
     async def get(self, name: str) -> LimitState:
-        return limit_of((await self._server.get(_path("limits", name))).body)
+        return codec.limit((await self._server.get(_path("limits", name))).body)
 
     async def set(self, name: str, request: LimitRequest) -> LimitState:
         body = msgspec.json.encode(request)
-        return limit_of((await self._server.put(_path("limits", wire.name(name, "name")), body)).body)
+        return codec.limit((await self._server.put(_path("limits", wire.name(name, "name")), body)).body)
 
     async def delete(self, name: str) -> None:
         await self._server.delete(_path("limits", name))
@@ -532,72 +531,74 @@ class HttpLimits(Group):
         self, name: str, until: datetime, *, key: str | None = None, reason: str | None = None
     ) -> LimitState:
         body = encoded({"until": until.isoformat(), "key": key, "reason": reason})
-        return limit_of((await self._server.post(_path("limits", name, "hold"), body)).body)
+        return codec.limit((await self._server.post(_path("limits", name, "hold"), body)).body)
 
     async def release(self, name: str, *, key: str | None = None) -> LimitState:
-        return limit_of((await self._server.post(_path("limits", name, "release"), encoded({"key": key}))).body)
+        return codec.limit((await self._server.post(_path("limits", name, "release"), encoded({"key": key}))).body)
 
     async def keys(self, name: str, *, after: str = "", limit: int = 50) -> list[BucketState]:
         path = _path("limits", name, "keys")
-        return await self._server.pages.after(path, bucket_of, lambda one: one.key, after or None, limit)
+        return await self._server.pages.after(path, codec.bucket, lambda one: one.key, after or None, limit)
 
     async def list(self, *, after: str = "", limit: int = 50) -> list[LimitState]:
-        return await self._server.pages.after("/v1/limits", limit_of, lambda one: one.limit.name, after or None, limit)
+        return await self._server.pages.after(
+            "/v1/limits", codec.limit, lambda one: one.limit.name, after or None, limit
+        )
 
 
 class HttpChannels(Group):
     async def get(self, name: str) -> NotificationChannel:
-        return channel_of((await self._server.get(_path("channels", name))).body)
+        return codec.channel((await self._server.get(_path("channels", name))).body)
 
     async def set(self, name: str, request: ChannelRequest) -> NotificationChannel:
         body = msgspec.json.encode(request)
-        return channel_of((await self._server.put(_path("channels", wire.name(name, "name")), body)).body)
+        return codec.channel((await self._server.put(_path("channels", wire.name(name, "name")), body)).body)
 
     async def delete(self, name: str) -> None:
         await self._server.delete(_path("channels", name))
 
     async def list(self, *, after: str = "", limit: int = 50) -> list[NotificationChannel]:
-        return await self._server.pages.after("/v1/channels", channel_of, lambda one: one.name, after or None, limit)
+        return await self._server.pages.after("/v1/channels", codec.channel, lambda one: one.name, after or None, limit)
 
     async def test(self, name: str) -> ChannelTest:
-        return channel_test_of((await self._server.post(_path("channels", name, "test"), b"")).body)
+        return codec.channel_test((await self._server.post(_path("channels", name, "test"), b"")).body)
 
 
 class HttpBudgets(Group):
     async def get(self, name: str) -> BudgetState:
-        return budget_of((await self._server.get(_path("budgets", name))).body)
+        return codec.budget((await self._server.get(_path("budgets", name))).body)
 
     async def set(self, name: str, request: BudgetRequest) -> BudgetState:
         body = msgspec.json.encode(request)
-        return budget_of((await self._server.put(_path("budgets", wire.name(name, "name")), body)).body)
+        return codec.budget((await self._server.put(_path("budgets", wire.name(name, "name")), body)).body)
 
     async def raise_by(self, name: str, amount: Mapping[str, float]) -> BudgetState:
         body = encoded({"amount": amount})
-        return budget_of((await self._server.post(_path("budgets", name, "raise"), body, repeatable=False)).body)
+        return codec.budget((await self._server.post(_path("budgets", name, "raise"), body, repeatable=False)).body)
 
     async def delete(self, name: str) -> None:
         await self._server.delete(_path("budgets", name))
 
     async def list(self, *, after: str = "", limit: int = 50) -> list[BudgetState]:
-        return await self._server.pages.after("/v1/budgets", budget_of, lambda one: one.name, after or None, limit)
+        return await self._server.pages.after("/v1/budgets", codec.budget, lambda one: one.name, after or None, limit)
 
 
 class HttpSchedules(Group):
     async def get(self, name: str) -> Schedule:
-        return schedule_of((await self._server.get(_path("schedules", name))).body)
+        return codec.schedule((await self._server.get(_path("schedules", name))).body)
 
     async def set(self, name: str, request: ScheduleRequest) -> Schedule:
         body = msgspec.json.encode(request)
-        return schedule_of((await self._server.put(_path("schedules", wire.name(name, "name")), body)).body)
+        return codec.schedule((await self._server.put(_path("schedules", wire.name(name, "name")), body)).body)
 
     async def delete(self, name: str) -> None:
         await self._server.delete(_path("schedules", name))
 
     async def pause(self, name: str) -> Schedule:
-        return schedule_of((await self._server.post(_path("schedules", name, "pause"))).body)
+        return codec.schedule((await self._server.post(_path("schedules", name, "pause"))).body)
 
     async def resume(self, name: str) -> Schedule:
-        return schedule_of((await self._server.post(_path("schedules", name, "resume"))).body)
+        return codec.schedule((await self._server.post(_path("schedules", name, "resume"))).body)
 
     async def run(self, name: str) -> Job:
         """Send the call once: a repeated call would enqueue another job."""
@@ -608,7 +609,9 @@ class HttpSchedules(Group):
         return [ticks for one in read(answer.body, Ticks).items if (ticks := wire.instant(one, "items")) is not None]
 
     async def list(self, *, after: str = "", limit: int = 50) -> list[Schedule]:
-        return await self._server.pages.after("/v1/schedules", schedule_of, lambda one: one.name, after or None, limit)
+        return await self._server.pages.after(
+            "/v1/schedules", codec.schedule, lambda one: one.name, after or None, limit
+        )
 
 
 class HttpAgents(Group):

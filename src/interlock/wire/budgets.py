@@ -1,4 +1,4 @@
-"""Budgets in JSON: the request, the response body, and back."""
+"""Budgets in JSON: the request, and the response body."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from interlock.domain.budget import PREFIX, TREE, BudgetState, OnExceed, Per, Period
 from interlock.domain.limits import Limit
-from interlock.wire import instant, responses
+from interlock.wire import responses
 from interlock.wire.encode import serializer
 
 
@@ -62,22 +62,7 @@ job_budget_to_dict: Final = serializer(
 )
 
 
-def job_budget_of(body: bytes | msgspec.Raw) -> BudgetState:
-    """Decode the budget of a tree."""
-    given = msgspec.structs.asdict(msgspec.json.decode(body, type=JobBudgetShape))
-    name = TREE + given.pop("root_id")
-    times = {name: instant(given[name], name) for name in ("created_at", "updated_at")}
-    return BudgetState(name, per=None, timezone="UTC", on_exceed=OnExceed.PAUSE, resets_at=None, **given | times)
-
-
 def budget_from(name: str, request: BudgetRequest) -> Limit:
     """Return the budget that a request describes, as a limit."""
     period = Period(request.per, request.timezone, request.on_exceed).check()
     return Limit(PREFIX + name, units=request.amount, budget=period)
-
-
-def budget_of(body: bytes | msgspec.Raw) -> BudgetState:
-    """Decode a budget."""
-    given = msgspec.structs.asdict(msgspec.json.decode(body, type=BudgetShape))
-    times = {name: instant(given[name], name) for name in ("resets_at", "created_at", "updated_at")}
-    return BudgetState(**given | times)

@@ -1,4 +1,4 @@
-"""Notification channels in JSON: the request, the response body, and back."""
+"""Notification channels in JSON: the request, and the response body."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from interlock.domain.channel import (
     DEFAULT_EVENTS,
     DEFAULT_INTERVAL_SECONDS,
     Address,
-    ChannelTest,
-    Kind,
     NotificationChannel,
 )
-from interlock.wire import instant, invalid, responses
+from interlock.wire import invalid, responses
 from interlock.wire.encode import serializer
 
 
@@ -98,22 +96,3 @@ _channel: Final = serializer(NotificationChannel, without=["address", "failures"
 def channel_to_dict(found: NotificationChannel) -> dict[str, Any]:
     """Serialize a channel."""
     return _channel(found) | _address(found.address) | {"consecutive_failures": found.failures}
-
-
-def channel_of(body: bytes | msgspec.Raw) -> NotificationChannel:
-    """Decode a channel."""
-    given = msgspec.json.decode(body, type=ChannelShape)
-    return NotificationChannel(
-        given.name, Kind(given.kind),
-        Address(given.host, given.port, given.tls, given.username, given.sender, tuple(given.recipients)),
-        tuple(given.events), None if given.types is None else tuple(given.types),
-        None if given.tags is None else tuple(given.tags), given.min_risk, given.min_interval_seconds,
-        given.consecutive_failures, instant(given.disabled_at, "disabled_at"),
-        instant(given.created_at, "created_at") or 0, given.created_by, instant(given.updated_at, "updated_at") or 0,
-    )  # fmt: skip
-
-
-def channel_test_of(body: bytes | msgspec.Raw) -> ChannelTest:
-    """Decode the result of a test message."""
-    given = msgspec.json.decode(body, type=ChannelTestShape)
-    return ChannelTest(given.delivered, given.status_code, given.error)

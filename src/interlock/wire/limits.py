@@ -1,4 +1,4 @@
-"""Limits in JSON: the request, the response body, and back."""
+"""Limits in JSON: the request, and the response body."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.domain.limits import BucketState, Limit, LimitState
-from interlock.wire import instant, responses
+from interlock.wire import responses
 from interlock.wire.encode import serializer
 
 
@@ -83,29 +83,3 @@ def limit_to_dict(found: LimitState) -> dict[str, Any]:
     del state["key"]
     rate = {"units": dict(limit.units), "per_seconds": limit.per_seconds, "burst": dict(limit.burst)}
     return _limit(limit) | state | {"rate": rate if limit.units else None}
-
-
-def bucket_of(body: bytes | msgspec.Raw) -> BucketState:
-    """Decode the state of a bucket."""
-    return _state(msgspec.json.decode(body, type=BucketShape))
-
-
-def limit_of(body: bytes | msgspec.Raw) -> LimitState:
-    """Decode a limit with its state."""
-    given = msgspec.json.decode(body, type=LimitShape)
-    limit = limit_from(
-        given.name,
-        LimitRequest(
-            concurrency=given.concurrency, rate=given.rate, keyed=given.keyed, fair=given.fair, weights=given.weights
-        ),
-    )._replace(
-        created_at=instant(given.created_at, "created_at") or 0, updated_at=instant(given.updated_at, "updated_at") or 0
-    )
-    return LimitState(limit, _state(given, ""))
-
-
-def _state(given: Any, key: str | None = None) -> BucketState:
-    return BucketState(
-        given.key if key is None else key, given.used, given.available, given.waiting,
-        instant(given.held_until, "held_until"), given.held_by, given.hold_reason,
-    )  # fmt: skip

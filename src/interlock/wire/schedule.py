@@ -1,4 +1,4 @@
-"""Schedules in JSON: the request, the response body, and back."""
+"""Schedules in JSON: the request, and the response body."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.domain.schedule import CatchUp, Overlap, Schedule
-from interlock.wire import JobRequest, instant, responses
+from interlock.wire import JobRequest, responses
 from interlock.wire.encode import serializer, when
 
 
@@ -64,17 +64,3 @@ schedule_to_dict: Final = serializer(
     next_at=lambda kept: None if kept.paused_at is not None else when(kept.next_at),
     paused=lambda kept: kept.paused_at is not None,
 )
-
-
-class _Body(ScheduleShape, frozen=True, kw_only=True):
-    job: msgspec.Raw  # type: ignore[assignment]
-
-
-def schedule_of(body: bytes | msgspec.Raw) -> Schedule:
-    """Decode a response body; the job keeps its exact bytes."""
-    given = msgspec.json.decode(body, type=_Body)
-    values: dict[str, Any] = {name: getattr(given, name) for name in Schedule._fields}
-    for name, value in values.items():
-        if isinstance(value, datetime):
-            values[name] = instant(value, name)
-    return Schedule(**(values | {"job": bytes(given.job).decode()}))

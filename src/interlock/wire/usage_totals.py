@@ -1,10 +1,9 @@
-"""Totals of usage in JSON, and back."""
+"""Totals of usage in JSON."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
 from interlock.domain.usage_totals import UsageTotal
@@ -29,10 +28,3 @@ def usage_total_to_dict(found: UsageTotal) -> dict[str, Any]:
         if (value := getattr(found, name)) is not None:
             return {name: value, **sums}
     return {"agent": None if found.agent is None else {"kind": found.agent[0], "id": found.agent[1]}, **sums}
-
-
-def usage_total_of(body: bytes | msgspec.Raw) -> UsageTotal:
-    """Decode a total."""
-    given = msgspec.json.decode(body, type=UsageTotalShape)
-    agent = (given.agent.kind, given.agent.id) if isinstance(given.agent, responses.Agent) else None
-    return UsageTotal(given.type or None, agent, given.day or None, given.tree or None, given.jobs, given.usage)
