@@ -18,7 +18,7 @@ from interlock import Retry
 from interlock.domain.lifecycle import Status
 from interlock.integrations.langgraph import DurableGraph
 from tests.integrations.conftest import DrainedApp
-from tests.integrations.kills import KILLS, Rig, check_calls, rigged
+from tests.integrations.kills import AT_ONCE, KILLS, Rig, check_calls, rigged
 from tests.integrations.model_server import TURNS, ModelServer, tokens, total
 
 
@@ -30,7 +30,7 @@ class State(TypedDict, total=False):
 async def rig(url: str, model: ModelServer, tmp_path: Path) -> AsyncIterator[Rig]:
     async with rigged("tests.integrations.langgraph_tasks", url, model, tmp_path) as made:
 
-        @made.app.task(max_attempts=100)
+        @made.app.task(max_attempts=100, backoff=AT_ONCE)
         async def add_up(question: str) -> int:
             return 0
 

@@ -16,7 +16,7 @@ from interlock.domain.lifecycle import Status
 from interlock.integrations.openai_agents import DurableRunner
 from interlock.integrations.running import StepOptions
 from tests.integrations.conftest import DrainedApp
-from tests.integrations.kills import KILLS, Rig, check_calls, rigged
+from tests.integrations.kills import AT_ONCE, KILLS, Rig, check_calls, rigged
 from tests.integrations.model_server import PARALLEL, TURNS, Call, ModelServer, tokens, total
 
 set_tracing_disabled(True)
@@ -26,11 +26,11 @@ set_tracing_disabled(True)
 async def rig(url: str, model: ModelServer, tmp_path: Path) -> AsyncIterator[Rig]:
     async with rigged("tests.integrations.openai_agents_tasks", url, model, tmp_path) as made:
 
-        @made.app.task(max_attempts=100)
+        @made.app.task(max_attempts=100, backoff=AT_ONCE)
         async def add_up(question: str) -> int:
             return 0
 
-        @made.app.task(max_attempts=100)
+        @made.app.task(max_attempts=100, backoff=AT_ONCE)
         async def add_up_carefully(question: str) -> int:
             return 0
 

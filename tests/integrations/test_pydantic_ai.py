@@ -11,12 +11,12 @@ import pytest
 from pydantic_ai import Agent, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from interlock import Backoff, Retry
+from interlock import Retry
 from interlock.domain.lifecycle import Status
 from interlock.integrations.pydantic_ai import InterlockDurability, stream_text
 from interlock.integrations.running import StepOptions
 from tests.integrations.conftest import DrainedApp
-from tests.integrations.kills import KILLS, Rig, check_calls, rigged
+from tests.integrations.kills import AT_ONCE, KILLS, Rig, check_calls, rigged
 from tests.integrations.model_server import PARALLEL, TURNS, Call, ModelServer, tokens, total
 
 
@@ -24,11 +24,11 @@ from tests.integrations.model_server import PARALLEL, TURNS, Call, ModelServer, 
 async def rig(url: str, model: ModelServer, tmp_path: Path) -> AsyncIterator[Rig]:
     async with rigged("tests.integrations.pydantic_ai_tasks", url, model, tmp_path) as made:
 
-        @made.app.task(max_attempts=100)
+        @made.app.task(max_attempts=100, backoff=AT_ONCE)
         async def add_up(question: str) -> int:
             return 0
 
-        @made.app.task(max_attempts=100)
+        @made.app.task(max_attempts=100, backoff=AT_ONCE)
         async def add_up_carefully(question: str) -> int:
             return 0
 
@@ -55,9 +55,6 @@ async def test_each_tool_call_that_requires_approval_waits_without_a_worker(rig:
     assert (job.status, job.result) == (Status.SUCCEEDED, total() - 10)
     assert [rig.model.count(Call("model", turn)) for turn in range(1, TURNS + 2)] == [1] * (TURNS + 1)
     assert rig.model.count(Call("tool", 1, 1)) == 0
-
-
-AT_ONCE = Backoff("fixed", base=0)
 
 
 def answering(*responses: ModelResponse) -> tuple[FunctionModel, list[int]]:
