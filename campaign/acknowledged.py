@@ -44,6 +44,7 @@ TENANT: Final = "default"
 CLIENTS: Final = 3
 SERVERS: Final = {"sqlite": 1, "postgres": 2}  # one process serves a file
 STUCK_SECONDS: Final = 120.0
+BUSY_MILLISECONDS: Final = 60_000
 PAUSE_SECONDS: Final = 0.6  # between faults, at most
 FULL_SECONDS: Final = 2.0  # how long a disk is full, at most
 DISK_BYTES: Final = 32 << 30  # of the file system of PostgreSQL: a bound, not what it takes
@@ -376,6 +377,7 @@ class Fleet:
 
     def _running_on_file(self) -> int:
         file = apsw.Connection(self.database.removeprefix("sqlite:///"), flags=apsw.SQLITE_OPEN_READONLY)
+        file.set_busy_timeout(BUSY_MILLISECONDS)  # a server that was killed leaves a log to recover
         try:
             return int(str(file.execute(_NARROW["sqlite"]).get))
         finally:

@@ -152,9 +152,11 @@ async def test_every_route_requires_its_roles_and_no_others(guarded: Api) -> Non
 
 
 async def test_a_caller_with_the_role_is_not_rejected(guarded: Api) -> None:
+    to_read = await make_world(guarded, guarded.tenant)
     for route in native():
         for role in sorted(WHO[key(route)]):
-            world = await make_world(guarded, f"{guarded.tenant}-{route.name}-{role}")
+            is_read = route.method == "GET"
+            world = to_read if is_read else await make_world(guarded, f"{guarded.tenant}-{route.name}-{role}")
             policy = {"worker_id": WORKER} if role == "work" else {}
             caller = await guarded.as_role(role, tenant=world.tenant, **policy)
             response = await request(caller, route, world)

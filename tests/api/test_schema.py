@@ -39,7 +39,7 @@ from tests.support.eventually import RETRY_SECONDS
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ENGINES
 
-EXAMPLES = int(os.environ.get("INTERLOCK_TEST_EXAMPLES") or (200 if os.environ.get("INTERLOCK_TEST_LONG") else 12))
+EXAMPLES = int(os.environ.get("INTERLOCK_TEST_EXAMPLES") or (200 if os.environ.get("INTERLOCK_TEST_LONG") else 5))
 SCENARIOS, STEPS = max(EXAMPLES // 8, 4), 10
 # Rules that no schema can express (a name is visible, a parent exists) reject what the document allows; and
 # with auth off there is no credential to forget.

@@ -20,9 +20,10 @@ from interlock.domain.decide import RevokeLease
 from interlock.domain.lifecycle import TERMINAL, Status
 from tests.integrations.model_server import PARALLEL, TURNS, Call, ModelServer
 from tests.support.eventually import RETRY_SECONDS, eventually
+from tests.support.forms import IS_LONG
 
 ROOT = Path(__file__).parents[2]
-KILLS = 10
+KILLS = 10 if IS_LONG else 4
 AT_ONCE = interlock.Backoff("fixed", base=0)  # an attempt that fails on a busy machine must not wait for minutes
 LAST_CALL = Call("model", TURNS + 1)
 MAX_DELAY = 0.03  # between a response and the kill: saving a step takes less

@@ -261,7 +261,7 @@ def rig(engine: str, postgres: Postgres) -> Iterator[Rig]:
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 def test_both_engines_do_what_the_model_does(rig: Rig) -> None:
-    run_state_machine_as_test(lambda: Budgets(rig), settings=examples(500, 30, steps=rig.steps))  # type: ignore[arg-type]
+    run_state_machine_as_test(lambda: Budgets(rig), settings=examples(500, 20, steps=rig.steps))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])

@@ -369,7 +369,7 @@ def rigs(postgres: Postgres) -> Iterator[tuple[Rig, Rig]]:
 
 def test_both_engines_give_the_same_results_for_the_same_script(rigs: tuple[Rig, Rig]) -> None:
     left, right = rigs
-    run_state_machine_as_test(lambda: StorePair(left, right, left.new_tenant() + " ü"), settings=examples(150, 30))  # type: ignore[arg-type]
+    run_state_machine_as_test(lambda: StorePair(left, right, left.new_tenant() + " ü"), settings=examples(150, 15))  # type: ignore[arg-type]
     print("\n".join(f"{count:6} {what}" for what, count in sorted(left.seen.items())))
 
 

@@ -366,7 +366,7 @@ def rig(engine: str, postgres: Postgres) -> Iterator[Rig]:
 
 
 def test_every_store_behaves_like_the_model(rig: Rig) -> None:
-    run_state_machine_as_test(lambda: Machine(rig), settings=examples(500, 60, steps=rig.steps))  # type: ignore[arg-type]
+    run_state_machine_as_test(lambda: Machine(rig), settings=examples(500, 30, steps=rig.steps))  # type: ignore[arg-type]
     print("\n".join(f"{count:6} {what}" for what, count in sorted(rig.seen.items())))
     if not FAST:
         edges = {f"{a} → {b} by {verb}" for (a, b), verbs in EDGES.items() for verb in verbs}

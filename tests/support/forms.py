@@ -25,14 +25,14 @@ WAYS: Final = {"worker": (*ENGINES, "embedded", "over http")}
 """What those tests are repeated over besides the engines."""
 CONTRACT: Final = "contract"
 SHARDS: Final = "shards"
-SHARDS_ONE_IN: Final = 3
+SHARDS_ONE_IN: Final = 6
 
 
 def left_out_of_the_short_form(items: Sequence[pytest.Item], tests: Path) -> set[pytest.Item]:
     """Return the tests that only repeat others; in the long form, none.
 
     Above the store, a test keeps one of its variants (engine, way to the server), which its name decides: about half of
-    the tests run on either engine, and the stores themselves have contract tests on both. One contract test in three
+    the tests run on either engine, and the stores themselves have contract tests on both. One contract test in six
     also runs over shards. A test that is selected in one variant only is kept.
     """
     if IS_LONG:

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+
+import pytest
 
 from interlock.garbage import COLLECT_AFTER, rare_collections
 from tests.support.apps import StoreApp
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    """The tests freeze their objects; an ordinary program does not."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
 
 
 def settings() -> tuple[tuple[int, int, int], bool]:
