@@ -17,14 +17,17 @@ from tests.support.forms import IS_LONG
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLE = re.compile(r"```(?:python|py)\n(.*?)```", re.DOTALL)
-# An environment may lack these packages, and then an example with one of them has no types.
+# To read the types of these packages takes longer than all else, so only the long form does that.
+LARGE = {"agents", "fastapi", "langgraph", "mcp", "pydantic_ai", "sqlalchemy"}
+# An environment may lack some of them, and then an example with one of them has no types.
+LEFT_OUT = {name for name in LARGE if not IS_LONG or find_spec(name) is None}
+IMPORT = re.compile(r"^(?:from|import) (\w+)", re.MULTILINE)
 PROGRAMS = [
     file
     for file in sorted((ROOT / "examples").rglob("*.py"))
     if "django-service" not in file.parts  # Django has no types of its own
 ]
 LANGGRAPH = "# pyright: reportUnknownMemberType=false\n"  # its own signatures are incomplete
-FRAMEWORKS = {name for name in ("pydantic_ai", "agents", "langgraph") if find_spec(name) is None}
 WRONG = """
 from datetime import timedelta
 
@@ -88,14 +91,15 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("examples")
     for page in PAGES:
         for number, program in enumerate(EXAMPLE.findall(page.read_text()), 1):
-            if not any(re.search(rf"^(?:from|import) {name}\b", program, re.MULTILINE) for name in FRAMEWORKS):
+            if LEFT_OUT.isdisjoint(IMPORT.findall(program)):
                 if "langgraph" in program:
                     program = LANGGRAPH + program
                 (place / f"{page.stem.lower().replace('-', '_')}_{number}.py").write_text(program)
     assert len(list(place.iterdir())) > 20
     for file in PROGRAMS:
         assert not (place / file.name).exists(), file
-        (place / file.name).write_text(file.read_text())
+        if LEFT_OUT.isdisjoint(IMPORT.findall(file.read_text())):
+            (place / file.name).write_text(file.read_text())
     (place / "wrong.py").write_text(WRONG)
     return place
 
