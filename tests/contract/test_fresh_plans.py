@@ -181,7 +181,8 @@ async def _add(store: PostgresStore, count: int) -> None:
 
 
 async def _claim(store: PostgresStore, count: int) -> list[Job]:
-    leased = await store.claim(TENANT, ask(limit=count, lease_seconds=3600))
+    """Claim as a worker does, which uses a claim ID again once its jobs are finished."""
+    leased = await store.claim(TENANT, ask(limit=count, lease_seconds=3600, claim_id="claim-1"))
     assert len(leased) == count
     return leased
 

@@ -31,9 +31,7 @@ end $$;
 create or replace function interlock.remembers_claim(p_tenant text, p_worker text, p_claim_id text) returns boolean language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  return exists (select from interlock.claim_result c cross join lateral unnest(c.job_ids, c.fences) as g(id, fence)
-    join interlock.job j on j.tenant = p_tenant and j.id = g.id and j.status = 'running' and j.fence = g.fence and j.worker = p_worker
-    where c.tenant = p_tenant and c.worker = p_worker and c.claim_id = p_claim_id);
+  return interlock.running_under(p_tenant, p_worker, p_claim_id) <> '{}';
 end $$;
 
 -- Return whether a tenant can be changed here now: it has not moved away, and no move holds its lock.

@@ -245,6 +245,7 @@ create table interlock.claim_result (
   at       timestamptz not null,
   primary key (tenant, worker, claim_id)
 );
+alter table interlock.claim_result alter job_ids set storage external;  -- IDs hardly compress
 comment on table interlock.claim_result is 'Jobs leased under each claim ID, so that a repeated claim returns the same jobs.';
 comment on column interlock.claim_result.worker is 'Worker that claimed.';
 comment on column interlock.claim_result.claim_id is 'Claim ID chosen by the worker.';
