@@ -37,6 +37,7 @@ class LossyWork(LocalWork):
     def __init__(self, engine: Engine, who: Principal) -> None:
         super().__init__(engine, who)
         self.lost = asyncio.Event()
+        self.reports: list[int] = []
         self._finishes, self.finishes = self.finishes, self._lossy_finishes
 
     async def claim(self, ask: ClaimFilter, *, wait_seconds: float = 0.0) -> list[LeasedJob]:
@@ -55,6 +56,7 @@ class LossyWork(LocalWork):
         return leases
 
     async def _lossy_finishes(self, orders: Sequence[Finish]) -> list[Receipt | Rejected]:
+        self.reports.append(len(orders))
         answers = await self._finishes(orders)
         if self.reports_to_lose:
             self.reports_to_lose -= 1
@@ -104,6 +106,17 @@ async def test_a_claim_whose_response_was_lost_is_repeated_and_runs_once(app: St
     assert sorted(runs) == [0, 1, 2, 3, 4]
     for handle in handles:
         assert [row.verb for row in await handle.history()] == [Verb.ENQUEUE, Verb.CLAIM, Verb.COMPLETE]
+
+
+async def test_runs_that_end_in_turns_of_the_event_loop_after_each_other_are_reported_together(
+    app: StoreApp, client: Lossy
+) -> None:
+    @app.task
+    async def count(n: int) -> None: ...
+
+    await count.enqueue_many([{"n": n} for n in range(20)])
+    await app.worker(concurrency=5, prefetch=15).run(drain=True)
+    assert client.lossy.reports == [20]
 
 
 async def test_a_worker_stopped_while_it_waits_for_a_claim_releases_its_jobs(app: StoreApp, client: Lossy) -> None:

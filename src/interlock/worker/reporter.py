@@ -34,6 +34,7 @@ from interlock.worker.run import Run
 T = TypeVar("T")
 A = TypeVar("A")
 BATCH_SIZE: Final = 1000
+MAX_TURNS: Final = 8
 ODD_TRIES: Final = 10
 LONGEST_MESSAGE: Final = 500
 Ended = tuple[Run, Finish]
@@ -87,6 +88,7 @@ class Reporter:
     async def _send_all(self) -> None:
         try:
             while self._waiting:
+                await self._gather()
                 batch, self._waiting = self._waiting[:BATCH_SIZE], self._waiting[BATCH_SIZE:]
                 self._under_way = len(batch)
                 await self._send(batch)
@@ -95,6 +97,14 @@ class Reporter:
             self._broken(error)
         finally:
             self._sending = None
+
+    async def _gather(self) -> None:
+        """Let a few turns of the event loop pass while they bring more finishes: runs of small jobs end together."""
+        for _ in range(MAX_TURNS):
+            seen = len(self._waiting)
+            await asyncio.sleep(0)
+            if len(self._waiting) == seen or seen >= BATCH_SIZE:
+                return
 
     async def _send(self, batch: Sequence[Ended]) -> None:
         await self._send_events([run for run, _ in batch])
