@@ -374,7 +374,8 @@ async def test_synchronous_tasks_run_concurrently_in_threads_with_the_loop_free(
     assert where == [False] * 3
 
 
-async def test_one_job_never_sees_the_context_variables_of_another(app: StoreApp) -> None:
+@pytest.mark.parametrize("prefetch", [0, 5])  # a prefetched job starts when another run ends
+async def test_one_job_never_sees_the_context_variables_of_another(app: StoreApp, prefetch: int) -> None:
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="clean")
     seen = []
 
@@ -391,7 +392,7 @@ async def test_one_job_never_sees_the_context_variables_of_another(app: StoreApp
     for _ in range(2):
         await dirty.enqueue()
         await dirty_in_a_thread.enqueue()
-    await app.drain(concurrency=1)
+    await app.worker(concurrency=1, prefetch=prefetch).run(drain=True)
     assert seen == ["clean"] * 4
 
 

@@ -49,7 +49,8 @@ class Signature:
         self._names = tuple(parameter.name for parameter in taken)
         self._name_set = frozenset(self._names)
         self._positional = tuple(one.name for one in taken if one.kind is one.POSITIONAL_OR_KEYWORD)
-        self._all_optional = all(parameter.default is not parameter.empty for parameter in taken)
+        has_default = [parameter.default is not parameter.empty for parameter in taken]
+        self._all_optional, self._has_defaults = all(has_default), any(has_default)
 
     def takes(self, name: str) -> bool:
         """Return whether the function has a parameter of this name, apart from its context."""
@@ -85,7 +86,8 @@ class Signature:
             read = self._read("{}" if payload is None else payload)
         except Invalid as error:
             raise self._closer(error, payload) from None
-        return {name: value for name in self._names if (value := getattr(read, name)) is not NOT_GIVEN}
+        given = msgspec.structs.asdict(read)
+        return {name: value for name, value in given.items() if value is not NOT_GIVEN} if self._has_defaults else given
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON Schema of the payload."""

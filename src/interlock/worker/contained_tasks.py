@@ -16,7 +16,7 @@ _in_a_run: ContextVar[bool] = ContextVar("interlock_in_a_run", default=False)
 
 
 def mark_run() -> None:
-    """Mark the running asyncio task, and every task started from it, as part of a run."""
+    """Mark the current context, and every asyncio task started in it, as part of a run."""
     _in_a_run.set(True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import os
 import secrets
 import socket
@@ -204,6 +205,8 @@ class Worker:
         self._threads = Threads()
         self._step_threads = Threads(most=max(self._concurrency, LEAST_STEP_THREADS), name="interlock-step")
         self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()  # in which every run begins, also one that follows another run
+        self._context.run(mark_run)
         self._leased_runs: dict[tuple[str, int], Run] = {}
         self._waiting: deque[Run] = deque()
         self._running = self._runs = 0
@@ -305,7 +308,7 @@ class Worker:
         run.open_context = self._open_context
         run.started_at = self._loop.time()
         self._interruptions.note_begin()
-        run.handle = self._loop.create_task(self._carry(run))
+        run.handle = asyncio.Task(self._carry(run), loop=self._loop, context=self._context.copy())
 
     def _open_context(self, run: Run) -> Context:
         return Context(
@@ -313,7 +316,6 @@ class Worker:
         )
 
     async def _carry(self, run: Run) -> None:
-        mark_run()
         enter(run.needed_context)
         order = None
         try:
