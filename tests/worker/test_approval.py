@@ -9,7 +9,7 @@ from interlock.domain.approval import Approval, ApprovalFilter, ApprovalStatus, 
 from interlock.domain.lifecycle import Status
 from interlock.domain.principal import local
 from tests.support.apps import TENANT, StoreApp
-from tests.support.eventually import RETRY_SECONDS
+from tests.support.eventually import RETRY_SECONDS, eventually
 from tests.support.stores import ManualClock
 
 ADA = local(TENANT)
@@ -153,3 +153,46 @@ async def test_a_cancel_overrides_the_approval(app: StoreApp) -> None:
     await app.drain(heartbeat_interval=20)
     job = await app.job(handle.id)
     assert (job.status, job.cancel_reason) == (Status.CANCELLED, "enough")
+
+
+async def test_a_task_and_its_hooks_clean_up_after_a_request(app: StoreApp, clock: ManualClock) -> None:
+    """The request has ended the lease, which heartbeats notice meanwhile."""
+    cleaned: list[str] = []
+    done = asyncio.Event()
+
+    async def heartbeats() -> None:
+        for _ in range(3):  # the first may have begun before the request, the reply to the last is not in yet
+            clock.advance(0.001)
+
+            async def is_extended() -> bool:
+                return (await app.job(witness.id)).heartbeat_at == clock.now
+
+            await eventually(is_extended)
+
+    @app.after_run
+    async def after(ctx: interlock.Context) -> None:
+        if ctx.id != witness.id:
+            await heartbeats()
+            cleaned.append("hook")
+            done.set()
+
+    @app.task(name="witness")
+    async def wait() -> None:
+        await done.wait()
+
+    @app.task
+    async def publish(ctx: interlock.Context) -> None:
+        try:
+            await ctx.approve("Publish?")
+        except BaseException as error:
+            cleaned.append(type(error).__name__)
+            await heartbeats()
+            cleaned.append("task")
+            raise
+
+    witness, handle = await wait.enqueue(), await publish.enqueue()
+    async with app.working():
+        await asyncio.wait_for(done.wait(), RETRY_SECONDS)
+        await witness.result(timeout=RETRY_SECONDS)
+    assert cleaned == ["AwaitsApproval", "task", "hook"]
+    assert (await app.job(handle.id)).status is Status.WAITING_FOR_APPROVAL

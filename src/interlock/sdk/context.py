@@ -122,7 +122,7 @@ class Context:
         self._usages = [step for step in lease.steps if step.name == USAGE]
         self._checkpoint_seq = lease.job.checkpoint_seq or 0
         self._saving, self._asking, self._patching = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
-        self._is_waiting_for_approval = False
+        self._is_waiting_for_approval = self._ends_lease = False
         self._events: list[Event] = []
         self._streams: dict[str, StreamWriter] = {}
         self._clock = ServerClock(lease.job.run_started_at, received)
@@ -505,8 +505,12 @@ class Context:
                     *self._holder(), "", prompt, encoded, risk, form, expires_in_seconds=expiry,
                     name=name, occurrence=occurrence, **more,
                 )  # fmt: skip
-                await self._insist(lambda: self._client.work.request_approval(approval))
-                self._is_waiting_for_approval = True
+                self._ends_lease = True
+                try:
+                    await self._insist(lambda: self._client.work.request_approval(approval))
+                    self._is_waiting_for_approval = True
+                finally:
+                    self._ends_lease = self._is_waiting_for_approval
             if answer is None:
                 raise AwaitsApproval(prompt)
             if not is_kept:  # among the steps, so that a job redriven from one of them has it too

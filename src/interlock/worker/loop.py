@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 from collections import deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -195,12 +195,10 @@ class Worker:
     def _prepare(self, client: Client) -> None:
         self._client = client
         self._heart = HeartbeatLoop(
-            client, self._log, every_seconds=self._every_seconds, leased_runs=lambda: self._leased_runs.values(),
-            stop=self._stop_run, broken=self._break,
+            client, self._log, every_seconds=self._every_seconds, leased_runs=self._held_runs, stop=self._stop_run,
+            broken=self._break,
         )  # fmt: skip
-        self._interruptions = Interruptions(
-            client, self._log, self._heart, leased_runs=lambda: self._leased_runs.values()
-        )
+        self._interruptions = Interruptions(client, self._log, self._heart, leased_runs=self._held_runs)
         self._reporter = Reporter(client, self._log, self._heart, settled=self._settle, broken=self._break)
         self._threads = Threads()
         self._step_threads = Threads(most=max(self._concurrency, LEAST_STEP_THREADS), name="interlock-step")
@@ -353,6 +351,9 @@ class Worker:
                 self._reporter.report(run, order)
         else:
             run.stop(ending)
+
+    def _held_runs(self) -> Iterator[Run]:
+        return (run for run in self._leased_runs.values() if run.is_leased)
 
     def _let_go(self, run: Run) -> None:
         self._leased_runs.pop(run.key, None)

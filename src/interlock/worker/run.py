@@ -89,6 +89,11 @@ class Run:
         used = self.context._usage_so_far() if self.context is not None else None
         return Heartbeat(*self.holder, self.task._lease_seconds, None, events, used)
 
+    @property
+    def is_leased(self) -> bool:
+        """Whether the run still has its lease: a request for approval ends it before the task has cleaned up."""
+        return self.context is None or not self.context._is_waiting_for_approval
+
     def is_at_work(self) -> bool:
         """Return whether this run is the current asyncio task, as opposed to a caller that closes its coroutine."""
         try:
@@ -99,6 +104,8 @@ class Run:
     def stop(self, ending: StopReason) -> None:
         """Interrupt the run. A thread only gets a flag and is abandoned, except on a cancel, which waits for it."""
         if self.ending is not None and self.ending >= ending:
+            return
+        if ending is StopReason.LOST and self.context is not None and self.context._ends_lease:
             return
         self.ending = ending
         if self.context is not None:
