@@ -67,6 +67,7 @@ def test_a_synchronous_program_enqueues_waits_and_cancels(tmp_path: Path) -> Non
     assert handle.refresh_sync().attempt == 1
     assert [row.version for row in handle.history_sync()] == [1, 2, 3]
     assert handle.events_sync() == [] == list(handle.tail_sync())
+    assert [rows[-1].version for rows in app.audit.export_sync()] == [3, 3, 2]
     app.close_sync()
 
 

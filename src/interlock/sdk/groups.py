@@ -32,7 +32,7 @@ from interlock.sdk import serialization
 from interlock.sdk.exceptions import in_seconds
 from interlock.sdk.handle import JobHandle
 from interlock.sdk.limit_requests import budget_request, limit_request
-from interlock.sdk.sync import background_loop, run, sync_version
+from interlock.sdk.sync import background_loop, iterate, sync_version
 from interlock.sdk.tasks import Options, request_fields
 from interlock.sdk.values import (
     Agent,
@@ -873,13 +873,7 @@ class Audit(Group):
 
     def export_sync(self, *, after: int = 0) -> Iterator[list[HistoryRow]]:
         """Yield the complete history of each job, in enqueue order."""
-        histories = self.export(after=after)
-
-        async def following() -> list[HistoryRow] | None:
-            return await anext(histories, None)
-
-        while (rows := run(self._loop_for_blocking(), following)) is not None:
-            yield rows
+        return iterate(self._loop_for_blocking(), self.export(after=after))
 
     verify_sync = sync_version(verify)
     head_sync = sync_version(head)

@@ -17,7 +17,7 @@ from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.errors import Invalid
 from interlock.sdk import large, serialization
 from interlock.sdk.exceptions import JobCancelled, JobFailed, in_seconds
-from interlock.sdk.sync import background_loop, run, sync_version
+from interlock.sdk.sync import background_loop, iterate, sync_version
 from interlock.sdk.values import Chunk, Event, HistoryRow, Job, Message, value_of
 
 R = TypeVar("R")
@@ -117,13 +117,7 @@ class JobHandle(Generic[R]):
 
     def tail_sync(self, after: int = 0) -> Iterator[Event]:
         """Yield events as they arrive, until the job is terminal."""
-        stream = self.tail(after)
-
-        async def following() -> Event | None:
-            return await anext(stream, None)
-
-        while (event := run(self._loop_for_blocking(), following)) is not None:
-            yield event
+        return iterate(self._loop_for_blocking(), self.tail(after))
 
     async def stream(self, name: str, *, after: int = -1) -> AsyncIterator[Chunk]:
         """Yield the chunks of a stream as they arrive, until the job is terminal; `after` skips up to that offset."""
@@ -133,13 +127,7 @@ class JobHandle(Generic[R]):
 
     def stream_sync(self, name: str, *, after: int = -1) -> Iterator[Chunk]:
         """Yield the chunks of a stream as they arrive, until the job is terminal; `after` skips up to that offset."""
-        stream = self.stream(name, after=after)
-
-        async def following() -> Chunk | None:
-            return await anext(stream, None)
-
-        while (chunk := run(self._loop_for_blocking(), following)) is not None:
-            yield chunk
+        return iterate(self._loop_for_blocking(), self.stream(name, after=after))
 
     result_sync = sync_version(result)
     refresh_sync = sync_version(refresh)

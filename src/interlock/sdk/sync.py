@@ -7,7 +7,7 @@ import concurrent.futures
 import functools
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 P = ParamSpec("P")
@@ -46,6 +46,16 @@ def run(loop: asyncio.AbstractEventLoop, call: Callable[[], Coroutine[Any, Any, 
         except concurrent.futures.CancelledError:
             raise asyncio.CancelledError from None  # which no `except Exception` catches
     raise RuntimeError("a *_sync method would block the running event loop: await the method without _sync")
+
+
+def iterate(loop: asyncio.AbstractEventLoop, values: AsyncIterator[R]) -> Iterator[R]:
+    """Yield the values of an async iterator, which runs on another thread's event loop while the caller waits."""
+
+    async def following() -> R | None:
+        return await anext(values, None)
+
+    while (value := run(loop, following)) is not None:
+        yield value
 
 
 class _Background:
