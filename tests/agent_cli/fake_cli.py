@@ -31,10 +31,11 @@ def claude(prompt: str, words: list[str]) -> None:
     say(type="system", subtype="init", session_id=session, model="fake")
     usage = {"input_tokens": 100, "output_tokens": 20}
     result = {"type": "result", "session_id": session, "usage": usage, "total_cost_usd": 0.5, "is_error": False}
-    if action == "quota" and not resumed:
+    if action in ("quota", "uncoded") and not resumed:
         info = {"status": "rejected", "resetsAt": time.time() + 3600, "rateLimitType": "five_hour"}
         say(type="rate_limit_event", rate_limit_info=info)
-        say(**result | {"is_error": True, "subtype": "success", "api_error_status": 429})
+        code = {"api_error_status": 429} if action == "quota" else {}  # the announcement is enough
+        say(**result | {"is_error": True, "subtype": "success"} | code)
         sys.exit(1)
     if action == "busy" and not resumed:  # a rejection that names no reset
         say(**result | {"is_error": True, "subtype": "success", "api_error_status": 429})

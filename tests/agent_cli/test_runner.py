@@ -110,15 +110,16 @@ async def test_a_run_reports_result_usage_and_files_and_saves_its_session(rig: R
     assert file.name == "report.txt"
 
 
-async def test_a_used_up_quota_releases_the_job_until_the_reset_and_the_next_run_resumes(rig: Rig) -> None:
+@pytest.mark.parametrize("action", ["quota", "uncoded"])
+async def test_a_used_up_quota_releases_the_job_until_the_reset_and_the_next_run_resumes(rig: Rig, action: str) -> None:
     rig.declare("claude")
-    job = await rig.run("quota")
+    job = await rig.run(action)
     assert (job.status, job.attempt) == (Status.QUEUED, 1)
     client = await rig.app._client()
     await client.jobs.run_now(job.id)
     await rig.app.drain()
     job = await rig.app.job(job.id)
-    assert result(job) == "done: quota"
+    assert result(job) == f"done: {action}"
     assert [run["resumed"] for run in rig.runs(job.id)] == [False, True]
     assert json.loads(job.usage or "{}")["usd"] == 1.0
 

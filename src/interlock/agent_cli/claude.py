@@ -132,8 +132,10 @@ class Claude(JsonAdapter):
         return Outcome(text_of(result.get("result")), result.get("structured_output", UNSET))
 
     def _failed(self, result: dict[str, Any], ended: Exit, errors: str) -> Outcome:
-        if result.get("api_error_status") == RATE_LIMITED:
-            return self._limited or Outcome(error="rate limit of the model API", is_rate_limited=True)
+        limited = self._limited
+        is_announced = limited is not None and limited.is_rate_limited and result.get("subtype") == "success"
+        if result.get("api_error_status") == RATE_LIMITED or is_announced:
+            return limited or Outcome(error="rate limit of the model API", is_rate_limited=True)
         why = text_of(result.get("result")) or last_line(errors) or str(ended)
         if result.get("subtype") == "error_max_budget_usd":
             return Outcome(error="the budget of the run is spent", is_budget_spent=True)
