@@ -12,7 +12,7 @@ from interlock.domain.decide import Command
 from interlock.domain.edit import EditJob
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import TERMINAL, Status
-from interlock.domain.limits import demands_of
+from interlock.domain.limits import Limit, check, demands_of
 from tests.contract.builders import (
     FIXED,
     OPERATOR,
@@ -343,3 +343,25 @@ async def test_idle_keys_are_forgotten_and_others_stay(queue: TenantQueue) -> No
     await queue.store.limits.forget_idle(2)
     states = await queue.store.limits.keys(queue.tenant, "llm")
     assert [state.key for state in states] == ["running", "waiting"]
+
+
+async def test_held_limits_and_keys_are_listed_until_their_holds_end(queue: TenantQueue) -> None:
+    limits = queue.store.limits
+    await limits.set(queue.tenant, check(Limit("llm", 1)), actor=OPERATOR)
+    await limits.set(queue.tenant, check(Limit("customer", 1, keyed=True)), actor=OPERATOR)
+    for name, key, seconds in (("llm", "", 60), ("customer", "b", 90), ("customer", "a", 60)):
+        await limits.hold(
+            queue.tenant, name, key=key, until=queue.after(seconds), actor=OPERATOR, reason=f"{name}{key}"
+        )
+    found = await limits.held(queue.tenant, 10)
+    assert [(name, state.key, state.hold_reason) for name, state in found] == [
+        ("customer", "a", "customera"), ("customer", "b", "customerb"), ("llm", "", "llm"),
+    ]  # fmt: skip
+    assert {state.held_by for _, state in found} == {OPERATOR}
+    assert len(await limits.held(queue.tenant, 2)) == 2
+    assert await limits.held("another", 10) == []
+    assert queue.tenant in await limits.tenants()
+    queue.clock.advance(61)
+    assert [(name, state.key) for name, state in await limits.held(queue.tenant, 10)] == [("customer", "b")]
+    await limits.release(queue.tenant, "customer", key="b", actor=OPERATOR)
+    assert await limits.held(queue.tenant, 10) == []

@@ -237,6 +237,7 @@ async def test_the_sweeper_owns_only_functions_that_return_tenant_and_id(sql: Sq
         "acting_budgets": "TABLE(tenant text, name text)",
         "watched_budgets": "TABLE(tenant text, name text)",
         "keyed_limits": "TABLE(tenant text, name text)",
+        "limit_tenants": "SETOF text",
         "approval_of_token": "TABLE(tenant text, approval_id uuid)",
         "due_leases": "TABLE(tenant text, job_id uuid)",
         "due_agents": "SETOF text",

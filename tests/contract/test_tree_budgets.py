@@ -39,6 +39,24 @@ def cost(usd: float) -> str:
     return json.dumps({"usd": usd})
 
 
+async def test_trees_whose_budget_refuses_a_job_are_listed_until_they_are_raised(queue: TenantQueue) -> None:
+    limits = queue.store.limits
+    for _ in range(3):
+        await root(queue)
+    tops = await queue.claim(limit=3)
+    for top in tops:
+        await add(queue, new_job(parent_id=top.id))
+    for top in tops[:2]:
+        await queue.do(complete(top, usage=cost(20.0)))
+    assert await limits.spent_trees(queue.tenant, 10) == []
+    assert [job.parent_id for job in await queue.claim(limit=10)] == [tops[2].id]
+    assert await limits.spent_trees(queue.tenant, 10) == sorted(TREE + top.id for top in tops[:2])
+    assert len(await limits.spent_trees(queue.tenant, 1)) == 1
+    assert await limits.spent_trees("another", 10) == []
+    await limits.raise_budget(queue.tenant, TREE + tops[0].id, {"usd": 20.0}, actor=OPERATOR)
+    assert await limits.spent_trees(queue.tenant, 10) == [TREE + tops[1].id]
+
+
 async def test_a_tree_shares_its_budget_and_waits_when_it_is_spent(queue: TenantQueue) -> None:
     top = await root(queue)
     assert top.budget == '{"usd": 10.0}'

@@ -308,6 +308,9 @@ class LocalOverview:
         self.stalled_agents = bound(engine.registry.stalled_agents, who.tenant)
         self.unreachable = engine.queries.unreachable
         self.due_under = bound(engine.flow.due, who.tenant)
+        self.held_limits = bound(engine.flow.held, who.tenant)
+        self.refuses = bound(engine.budgets.refuses, who.tenant)
+        self.spent_trees = bound(engine.budgets.spent_trees, who.tenant)
         self.utilization = engine.utilization
 
 

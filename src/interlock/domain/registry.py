@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from interlock.domain.limits import Limit
+
+RATE_MINUTES: Final = 5  # of which the rates of a queue are averages
 
 
 class Defaults(NamedTuple):
@@ -88,7 +90,7 @@ class Minute(NamedTuple):
 
 
 class QueueStats(NamedTuple):
-    """Job counts of one type by location, and rates per minute."""
+    """Job counts of one type by location, and rates per minute: averages of the last `RATE_MINUTES`."""
 
     type: str
     ready: int = 0

@@ -8,7 +8,7 @@ from typing import Final
 from interlock import wire
 from interlock.domain import limits
 from interlock.domain.amounts import rounded
-from interlock.domain.budget import MAX_NAME_LENGTH, PREFIX, BudgetState, OnExceed
+from interlock.domain.budget import MAX_NAME_LENGTH, PREFIX, TREE, BudgetState, OnExceed
 from interlock.domain.job_tree import trees_of
 from interlock.domain.limits import LimitState
 from interlock.domain.principal import Principal
@@ -18,6 +18,7 @@ from interlock.storage.contract import Store
 from interlock.wire.budgets import BudgetRequest, budget_from
 
 MAX_PAGE_SIZE: Final = 200
+DUE_READ: Final = 20  # due jobs that are read to find one that a budget refuses
 
 
 class Budgets:
@@ -53,6 +54,16 @@ class Budgets:
         """Return the budget of the tree that a job belongs to; of nested trees, the innermost."""
         name = await self._tree(tenant, job_id)
         return await self._state(tenant, _found(await self._store.limits.get(tenant, name), job_id, "job budget"))
+
+    async def refuses(self, tenant: str, name: str) -> bool:
+        """Return whether a budget refuses one of its due jobs until it is raised or starts anew."""
+        return bool(await self._store.limits.refused(tenant, PREFIX + name, DUE_READ))
+
+    async def spent_trees(self, tenant: str, *, limit: int = 50) -> list[tuple[str, BudgetState]]:
+        """List the trees of jobs whose budget refuses a job, by the ID of the root."""
+        names = await self._store.limits.spent_trees(tenant, wire.whole(limit, "limit", 1, MAX_PAGE_SIZE))
+        found = [(name.removeprefix(TREE), await self._store.limits.get(tenant, name)) for name in names]
+        return [(root, await self._state(tenant, one)) for root, one in found if one is not None]
 
     async def raise_of_job(self, who: Principal, job_id: str, amount: Mapping[str, float]) -> BudgetState:
         """Add to the budget of the tree that a job belongs to."""

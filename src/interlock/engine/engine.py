@@ -34,7 +34,7 @@ from interlock.engine.spent_budgets import ANNOUNCE_SECONDS, LOOK_SECONDS, Spent
 from interlock.engine.streams import Streams
 from interlock.engine.tokens import OWN, Tokens, Trust
 from interlock.engine.usage_totals import UsageTotals
-from interlock.engine.utilization import Utilization
+from interlock.engine.utilization import SAMPLE_SECONDS, Utilization, UtilizationSampler
 from interlock.engine.webhook_messages import FindFormat, no_format
 from interlock.engine.webhook_sender import Sender
 from interlock.engine.webhooks import SWEEP_EVERY_SECONDS, Webhooks
@@ -73,6 +73,7 @@ class Engine:
         self.budgets = Budgets(store)
         self.spent_budgets = SpentBudgets(store)
         self.utilization = Utilization()
+        sampler = UtilizationSampler(store, self.flow, self.budgets, self.utilization)
         self.usage = UsageTotals(store)
         self.operations = Operations(store, limits, strict_types=strict_types, implicit_agents=implicit_agents)
         self.retention = Retention(store, retention_days)
@@ -102,6 +103,7 @@ class Engine:
                 MaintenanceTask("budgets", LOOK_SECONDS, self.spent_budgets.act),
                 MaintenanceTask("spent budgets", ANNOUNCE_SECONDS, self.spent_budgets.announce),
                 MaintenanceTask("limits", FORGET_IDLE_SECONDS, self.flow.forget_idle),
+                MaintenanceTask("utilization", SAMPLE_SECONDS, sampler.sample),
                 MaintenanceTask("sessions", FORGET_SESSIONS_SECONDS, self.sessions.forget),
                 MaintenanceTask("artifacts", COLLECT_EVERY_SECONDS, self.artifacts.collect_aside),
                 MaintenanceTask("subscriptions", SWEEP_EVERY_SECONDS, self.webhooks.sweep_subscriptions),

@@ -50,6 +50,10 @@ class FlowLimits:
         """List due jobs that wait for a limit, or for one of its keys."""
         return await self._store.limits.due(tenant, name, wire.whole(limit, "limit", 1, MAX_PAGE_SIZE), key=key)
 
+    async def held(self, tenant: str, *, limit: int = 50) -> list[tuple[str, BucketState]]:
+        """List the held limits and keys of limits."""
+        return await self._store.limits.held(tenant, wire.whole(limit, "limit", 1, MAX_PAGE_SIZE))
+
     async def delete(self, who: Principal, name: str) -> None:
         """Delete a limit that no unfinished job names."""
         if name.startswith((PREFIX, TREE)) or not await self._store.limits.delete(who.tenant, name, actor=who.actor):

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from interlock.domain.budget import BudgetState
 from interlock.domain.limits import BucketState, Limit, LimitState
+from interlock.engine.budgets import Budgets
+from interlock.engine.limits import FlowLimits
+from interlock.errors import Error
+from interlock.storage.contract import Store
+
+log = logging.getLogger(__name__)
 
 MINUTE: Final = 60_000_000
 MINUTES: Final = 60
 MAX_SERIES: Final = 20_000
+SAMPLE_SECONDS: Final = 5.0
+MAX_TENANTS: Final = 100  # of one pass; the next one continues after them
+MAX_SAMPLED: Final = 100  # limits of a tenant, and as many budgets
 
 Series = tuple[str, str, str]  # tenant, limit or budget, key
 
 
 class Utilization:
-    """The highest share of each minute in which it was read: by a page, or by a scrape of the metrics."""
+    """The highest share of each minute, as it was read by maintenance, by a page, or by a scrape of the metrics."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Series, dict[int, float]] = OrderedDict()
@@ -53,6 +63,27 @@ class Utilization:
             del seen[old]
         if len(self._kept) > MAX_SERIES:
             self._kept.popitem(last=False)
+
+
+class UtilizationSampler:
+    """Reads the limits and budgets of all tenants from time to time, so that there is an hour to show."""
+
+    def __init__(self, store: Store, flow: FlowLimits, budgets: Budgets, utilization: Utilization) -> None:
+        self._store, self._flow, self._budgets, self._utilization = store, flow, budgets, utilization
+        self._after = ""
+
+    async def sample(self) -> None:
+        """Read those of the next tenants; one that cannot be read does not stop the others."""
+        tenants = await self._store.limits.tenants()
+        following = [one for one in tenants if one > self._after][:MAX_TENANTS]
+        self._after = following[-1] if len(following) == MAX_TENANTS else ""
+        for tenant in following:
+            try:
+                now = await self._store.now()
+                self._utilization.record_limits(tenant, await self._flow.page(tenant, limit=MAX_SAMPLED), now)
+                self._utilization.record_budgets(tenant, await self._budgets.page(tenant, limit=MAX_SAMPLED), now)
+            except Error as error:
+                log.warning("cannot read the limits of tenant %s, retrying: %s", tenant, error)
 
 
 def share_of(limit: Limit, state: BucketState) -> float | None:

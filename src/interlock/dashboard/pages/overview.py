@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
 from interlock.dashboard import plots
 from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, show
 from interlock.dashboard.queue_metrics import AgeSamples, age_series, minute_series, plotted_minutes
+from interlock.dashboard.render import short
 from interlock.domain.approval import ApprovalFilter, ApprovalStatus
 from interlock.domain.attention import MAX_COUNTED, Need
 from interlock.domain.budget import BudgetState
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import Status
-from interlock.domain.registry import Minute, QueueStats
+from interlock.domain.registry import RATE_MINUTES, Minute, QueueStats
 from interlock.domain.worker_presence import LATELY_SECONDS
 from interlock.errors import NotFound
 
@@ -25,7 +27,7 @@ pages = Pages()
 PREVIEW_SIZE: Final = 5
 MAX_WORKERS: Final = 20
 MAX_QUEUES: Final = 20
-MAX_LIMITS: Final = 200  # that are looked at for holds, and budgets for spent units
+MAX_BUDGETS: Final = 200  # that are looked at for spent units
 STALE_SECONDS: Final = 300.0
 PRESENT_SECONDS: Final = 300.0  # how long a worker that neither polls nor runs a job stays on the overview
 _ages: WeakKeyDictionary[object, AgeSamples] = WeakKeyDictionary()
@@ -47,9 +49,7 @@ async def overview(request: PageRequest) -> View | PageResponse:
         client.overview.needing_attention(need=Need.FAILURE, limit=PREVIEW_SIZE),
         client.overview.needing_attention(need=Need.NO_WORKER, limit=PREVIEW_SIZE),
     )
-    limits, budgets = await asyncio.gather(client.limits.list(limit=MAX_LIMITS), client.budgets.list(limit=MAX_LIMITS))
-    client.overview.utilization.record_limits(request.tenant, limits, request.now)
-    client.overview.utilization.record_budgets(request.tenant, budgets, request.now)
+    budgets = await client.budgets.list(limit=MAX_BUDGETS)
     span = plotted_minutes(minutes, request.now)
     busy = await known_jobs(request, [id for worker in workers for id in worker.job_ids[:3]])
     return show(
@@ -63,13 +63,14 @@ async def overview(request: PageRequest) -> View | PageResponse:
         stale=stale,
         mismatched=await client.overview.mismatched(limit=PREVIEW_SIZE),
         stalled=await client.overview.stalled_agents(limit=PREVIEW_SIZE),
-        held=[one for one in limits if one.state.held_until is not None][:PREVIEW_SIZE],
-        spent=[(one, units) for one in budgets if (units := _spent_units(one))][:PREVIEW_SIZE],
+        held=await client.overview.held_limits(limit=PREVIEW_SIZE),
+        spent=await _spent(request, budgets),
         stale_seconds=STALE_SECONDS,
         offline_seconds=LATELY_SECONDS,
         totals=_totals(queues),
         oldest=min((queue.oldest_ready_at for queue in queues if queue.oldest_ready_at), default=None),
         minutes=span,
+        rate_minutes=RATE_MINUTES,
         plots=plots.queue_plots(minute_series(minutes, request.now, span)),
         queues=with_plots(request, sorted(queues, key=_activity, reverse=True)[:MAX_QUEUES], minutes),
         queue_count=len(queues),
@@ -97,9 +98,31 @@ def with_plots(
     return rows
 
 
-def _spent_units(budget: BudgetState) -> list[str]:
-    """Return the units of which nothing is left."""
-    return [unit for unit, left in budget.available.items() if left <= 0]
+class SpentBudget(NamedTuple):
+    """A budget that refuses jobs: of the tenant, or of the tree of a job."""
+
+    name: str
+    path: str
+    budget: BudgetState
+    units: Sequence[str]  # those of which nothing is left; all if too little is left for a due job
+
+
+async def _spent(request: PageRequest, budgets: Sequence[BudgetState]) -> list[SpentBudget]:
+    """Return the first budgets that are spent or have too little left for a due job, then those of trees."""
+    overview, found = request.client.overview, list[SpentBudget]()
+    for one in budgets:
+        empty = [unit for unit, left in one.available.items() if left <= 0]
+        if empty or (one.waiting and not one.running and await overview.refuses(one.name)):
+            found.append(SpentBudget(one.name, f"/budgets/{quote(one.name, safe='')}", one, empty or list(one.amount)))
+        if len(found) == PREVIEW_SIZE:
+            return found
+    trees = await overview.spent_trees(limit=PREVIEW_SIZE - len(found))
+    roots = await known_jobs(request, [root for root, _ in trees])
+    for root, state in trees:
+        name = f"tree of {roots[root].type if root in roots else 'a deleted job'} {short(root)}"
+        empty = [unit for unit, left in state.available.items() if left <= 0]
+        found.append(SpentBudget(name, f"/jobs/{root}", state, empty or list(state.amount)))
+    return found
 
 
 async def _counted(request: PageRequest, need: Need, listed: Sequence[Job]) -> int:

@@ -8,6 +8,7 @@ from typing import Final
 from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, redirect, show
 from interlock.dashboard.pages.overview import with_plots
 from interlock.dashboard.queue_metrics import plotted_minutes
+from interlock.domain.registry import RATE_MINUTES
 
 pages = Pages()
 
@@ -26,6 +27,7 @@ async def queues(request: PageRequest) -> View | PageResponse:
         "queues.html",
         queues=with_plots(request, listed, minutes),
         minutes=plotted_minutes(minutes, request.now),
+        rate_minutes=RATE_MINUTES,
         paging=paging,
         here_query=request.query.here,
     )

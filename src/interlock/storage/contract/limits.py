@@ -54,6 +54,18 @@ class LimitStore(Protocol):
         """List due jobs that name a limit or budget and, with `key`, this key."""
         ...
 
+    async def held(self, tenant: str, limit: int) -> list[tuple[str, BucketState]]:
+        """List the held buckets of all limits, by limit and key; they carry no amounts."""
+        ...
+
+    async def spent_trees(self, tenant: str, limit: int) -> list[str]:
+        """List the budgets of trees of jobs that refuse a job until they are raised."""
+        ...
+
+    async def tenants(self) -> list[str]:
+        """List the tenants that have limits or budgets."""
+        ...
+
     async def keys(self, tenant: str, name: str, *, after: str = "", limit: int = 50) -> list[BucketState]:
         """List the buckets of a limit by key, starting after `after`."""
         ...

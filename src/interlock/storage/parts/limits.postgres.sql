@@ -63,6 +63,17 @@ select tenant, name from interlock.watched_budgets();
 select j.id, j.limits from interlock.ready q join interlock.job j on j.tenant = :tenant and j.id = q.job_id
 where q.tenant = :tenant and q.limit_name = :name limit :limit;
 
+-- name: parked_trees
+with recursive trees(name, n) as (
+  select (select min(q.limit_name) from interlock.ready q where q.tenant = :tenant and q.limit_name >= 'tree:' and q.limit_name < 'tree;'), 1
+  union all select (select min(q.limit_name) from interlock.ready q
+    where q.tenant = :tenant and q.limit_name > trees.name and q.limit_name < 'tree;'), trees.n + 1
+  from trees where trees.name is not null and trees.n < :limit)
+select name from trees where name is not null;
+
+-- name: tenants
+select tenant from interlock.limit_tenants() tenant;
+
 -- name: running_ids
 select j.id from interlock.lease l join interlock.job j on j.tenant = :tenant and j.id = l.job_id
 where l.tenant = :tenant and exists (select from json_array_elements(j.limits::json) d where d ->> 'name' = :name) order by j.seq limit :limit;

@@ -20,6 +20,8 @@ from interlock.storage.parts import registry
 
 SQL: Final = statements("limits")
 MAX_DUE_READ: Final = 500  # jobs that are read to find those of one key
+MAX_TREES_READ: Final = 50  # trees with parked jobs that are read to find those whose budget is spent
+MAX_PARKED_READ: Final = 20  # jobs of each of them
 MAX_ANNOUNCED: Final = 500  # due and running jobs to which channels apply their filters
 
 
@@ -98,6 +100,26 @@ class FlowLimits:
             return list(islice(named, limit))
 
         return await self._database.read(tenant, body)
+
+    async def held(self, tenant: str, limit: int) -> list[tuple[str, BucketState]]:
+        def body(tx: Transaction) -> Steps[list[tuple[str, BucketState]]]:
+            rows = yield from tx.rows(SQL["held"], limit=limit)
+            return [(name, BucketState(key, used, {}, 0, *hold)) for name, key, used, *hold in rows]
+
+        return await self._database.read(tenant, body)
+
+    async def spent_trees(self, tenant: str, limit: int) -> list[str]:
+        def body(tx: Transaction) -> Steps[list[str]]:
+            found = []
+            for (name,) in (yield from tx.rows(SQL["parked_trees"], limit=MAX_TREES_READ)):
+                if (yield from _refuses_parked(tx, name)):
+                    found.append(name)
+            return found[:limit]
+
+        return await self._database.read(tenant, body)
+
+    async def tenants(self) -> list[str]:
+        return [tenant for (tenant,) in await self._database.rows(None, SQL["tenants"])]
 
     async def get(self, tenant: str, name: str) -> LimitState | None:
         def body(tx: Transaction) -> Steps[LimitState | None]:
@@ -207,6 +229,19 @@ def _refused(tx: Transaction, name: str, most: int) -> Steps[list[str]]:
         for demand in limits.demands_of(demanded)
         if demand.name == name and limits.refuses(limit, found, demand.cost, tx.now)
     ]
+
+
+def _refuses_parked(tx: Transaction, name: str) -> Steps[bool]:
+    """Return whether the budget of a tree refuses one of the jobs that a claim parked because of it."""
+    row = yield from tx.one(SQL["get_unlocked"], name=name)
+    if row is None:
+        return False
+    limit, found = _limit(row), (yield from _only_bucket(tx, name))
+    return any(
+        demand.name == name and limits.refuses(limit, found, demand.cost, tx.now)
+        for _, demanded in (yield from tx.rows(SQL["parked_under"], name=name, limit=MAX_PARKED_READ))
+        for demand in limits.demands_of(demanded)
+    )
 
 
 def _only_bucket(tx: Transaction, name: str) -> Steps[Bucket]:

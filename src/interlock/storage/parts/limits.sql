@@ -30,6 +30,10 @@ WHERE tenant = :tenant AND name = :name AND key = :key;
 SELECT b.key, b.used, b.levels, b.as_of, b.held_until, b.ticket, b.held_by, b.hold_reason FROM interlock.flow_bucket b
 WHERE b.tenant = :tenant AND b.name = :name AND b.key >= :after AND (b.key > :after OR :first = 1) ORDER BY b.key LIMIT :limit;
 
+-- name: held
+SELECT b.name, b.key, b.used, b.held_until, b.held_by, b.hold_reason FROM interlock.flow_bucket b
+WHERE b.tenant = :tenant AND b.held_until > :now ORDER BY b.name, b.key LIMIT :limit;
+
 -- name: sum_used
 SELECT coalesce(sum(b.used), 0) FROM interlock.flow_bucket b WHERE b.tenant = :tenant AND b.name = :name;
 

@@ -74,6 +74,20 @@ ORDER BY f.tenant, f.name;
 SELECT j.id, b.limits FROM job j INDEXED BY job_parked CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
 WHERE j.tenant = :tenant AND j.limit_name = :name AND (j.status = 'queued' OR j.status = 'retry') LIMIT :limit;
 
+-- name: parked_trees
+-- The trees of which jobs were parked because of their budget; one index entry is read for each.
+WITH RECURSIVE trees(name, n) AS (
+  SELECT (SELECT min(j.limit_name) FROM job j INDEXED BY job_parked WHERE j.tenant = :tenant
+    AND j.limit_name >= 'tree:' AND j.limit_name < 'tree;' AND (j.status = 'queued' OR j.status = 'retry')), 1
+  UNION ALL SELECT (SELECT min(j.limit_name) FROM job j INDEXED BY job_parked WHERE j.tenant = :tenant
+    AND j.limit_name > trees.name AND j.limit_name < 'tree;' AND (j.status = 'queued' OR j.status = 'retry')), trees.n + 1
+  FROM trees WHERE trees.name IS NOT NULL AND trees.n < :limit)
+SELECT name FROM trees WHERE name IS NOT NULL;
+
+-- name: tenants
+-- The tenants that have limits or budgets.
+SELECT DISTINCT tenant FROM flow_limit WHERE substr(name, 1, 5) <> 'tree:' ORDER BY tenant;
+
 -- name: running_ids
 -- Jobs that name a limit and run.
 SELECT j.id FROM job j INDEXED BY job_lease JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq

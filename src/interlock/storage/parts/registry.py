@@ -9,12 +9,11 @@ from typing import Any, Final
 
 from interlock.domain import operator_log
 from interlock.domain.limits import Limit
-from interlock.domain.registry import Agent, Defaults, JobType, Minute, QueueStats, Registry
+from interlock.domain.registry import RATE_MINUTES, Agent, Defaults, JobType, Minute, QueueStats, Registry
 from interlock.errors import AgentInUse
 from interlock.storage.dialect import Database, Row, Steps, Transaction, columns, reader, statements
 
 MINUTE: Final = 60_000_000
-RATE_MINUTES: Final = 5
 KEPT_MINUTES: Final = 60
 
 SQL: Final = statements(

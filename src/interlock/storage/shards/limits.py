@@ -61,6 +61,17 @@ class ShardedLimits:
         found = await self._routing.each(tenant, lambda store: store.limits.due(tenant, name, limit, key=key))
         return [id for some in found for id in some][:limit]
 
+    async def held(self, tenant: str, limit: int) -> list[tuple[str, BucketState]]:
+        return await self._routing.home(tenant, lambda store: store.limits.held(tenant, limit))
+
+    async def spent_trees(self, tenant: str, limit: int) -> list[str]:
+        found = await self._routing.each(tenant, lambda store: store.limits.spent_trees(tenant, limit))
+        return sorted({name for some in found for name in some})[:limit]
+
+    async def tenants(self) -> list[str]:
+        found = await self._routing.everywhere("limit_tenants", lambda store: store.limits.tenants())
+        return sorted({tenant for _, some in found for tenant in some})
+
     async def keys(self, tenant: str, name: str, *, after: str = "", limit: int = 50) -> list[BucketState]:
         return await self._routing.home(tenant, lambda store: store.limits.keys(tenant, name, after=after, limit=limit))
 

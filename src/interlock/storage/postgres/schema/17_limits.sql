@@ -36,6 +36,7 @@ create table interlock.flow_bucket (
 create index flow_bucket_turns on interlock.flow_bucket (tenant, name, turn) where turn is not null;
 create index flow_bucket_served on interlock.flow_bucket (tenant, name, served) where served is not null;
 create index flow_bucket_wakes on interlock.flow_bucket (tenant, wake_at) where wake_at is not null;
+create index flow_bucket_holds on interlock.flow_bucket (tenant, name, key) where held_until is not null;
 comment on table interlock.flow_bucket is 'The state of a limit, or of one key of it.';
 comment on column interlock.flow_bucket.name is 'The limit.';
 comment on column interlock.flow_bucket.key is 'Its key; empty for a limit without keys.';
@@ -71,6 +72,13 @@ create function interlock.keyed_limits() returns table (tenant text, name text)
   language sql stable security definer set search_path = interlock, pg_temp as $$
   select f.tenant, f.name from flow_limit f where f.rules::json ->> 'keyed' = 'true'
     and not exists (select from tenant n where n.tenant = f.tenant and n.state = 'gone') order by f.tenant, f.name
+$$;
+
+-- Return the tenants that have limits or budgets, whose utilization is read from time to time.
+create function interlock.limit_tenants() returns setof text
+  language sql stable security definer set search_path = interlock, pg_temp as $$
+  select distinct f.tenant from flow_limit f where not starts_with(f.name, 'tree:')
+    and not exists (select from tenant n where n.tenant = f.tenant and n.state = 'gone') order by f.tenant
 $$;
 
 -- Return the budgets that ask approvers or fail jobs when they are spent.

@@ -108,7 +108,7 @@ begin
       'due_orphans(timestamptz, integer)', 'due_channels(timestamptz, integer)', 'old_subscriptions(timestamptz, integer)',
       'old_deliveries(timestamptz, integer)', 'population()', 'moves()', 'long_tails(integer, integer)', 'last_job_seq()',
       'any_job(uuid, uuid)', 'due_schedules(timestamptz, integer)',
-      'keyed_limits()', 'acting_budgets()', 'watched_budgets()', 'session_owner(bytea)', 'old_sessions(timestamptz, integer)'] loop
+      'keyed_limits()', 'limit_tenants()', 'acting_budgets()', 'watched_budgets()', 'session_owner(bytea)', 'old_sessions(timestamptz, integer)'] loop
     execute format('alter function interlock.%s owner to interlock_sweep', f);
   end loop;
   revoke create on schema interlock from interlock_sweep;

@@ -34,6 +34,7 @@ CREATE TABLE flow_bucket (
 CREATE INDEX flow_bucket_turns ON flow_bucket (tenant, name, turn) WHERE turn IS NOT NULL;
 CREATE INDEX flow_bucket_served ON flow_bucket (tenant, name, served) WHERE served IS NOT NULL;
 CREATE INDEX flow_bucket_wakes ON flow_bucket (tenant, wake_at) WHERE wake_at IS NOT NULL;
+CREATE INDEX flow_bucket_holds ON flow_bucket (tenant, name, key) WHERE held_until IS NOT NULL;
 
 -- What a running job has reported of the usage of its current run, so that budgets count it before the run ends.
 CREATE TABLE run_usage (
