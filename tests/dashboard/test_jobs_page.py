@@ -48,10 +48,33 @@ async def test_jobs_are_found_by_the_end_of_the_id_and_by_text(
     assert "search=not+answer" in page.url
     await page.goto(f"{board.url}/jobs?search=nothing+like+it")
     await expect(page.locator(".empty")).to_contain_text("No jobs found")
-    response = await page.goto(f"{board.url}/jobs?search=x&type=crawl")
-    assert response is not None
-    assert response.status == 422
-    await expect(page.locator("#search-error")).to_contain_text("cannot be combined")
+
+
+async def test_search_filters_and_needs_attention_are_combined(board: Board, stage: Scene, chromium: Browser) -> None:
+    page = await (await patient(chromium)).new_page()
+    await page.goto(f"{board.url}/jobs?search=example")
+    assert {stage.running, stage.dead, stage.queued} <= set(await shown(page))
+    await page.locator("#type").fill("import-feed")
+    await follow(page.get_by_role("button", name="Filter"))
+    assert await shown(page) == [stage.dead]
+    await page.get_by_role("searchbox", name="Search").fill("site")
+    await follow(page.get_by_role("button", name="Search"))
+    assert "type=import-feed" in page.url
+    assert await shown(page) == []
+    await follow(page.get_by_role("search", name="Filter jobs").get_by_role("link", name="Clear"))
+    assert await shown(page) == [stage.queued]
+
+    await follow(page.get_by_role("link", name="Needs attention"))
+    everything = await shown(page)
+    assert {stage.dead, stage.queued} < {*everything, stage.queued}
+    await page.locator(".chip", has_text="dead letter").click()
+    await follow(page.get_by_role("button", name="Filter"))
+    assert "attention=true" in page.url
+    assert await shown(page) == [stage.dead]
+    await page.get_by_role("searchbox", name="Search").fill("no such text")
+    await follow(page.get_by_role("button", name="Search"))
+    assert ("attention=true" in page.url, "status=dead_letter" in page.url) == (True, True)
+    assert await shown(page) == []
 
 
 async def test_filters_show_counts_of_all_jobs_or_of_a_type(board: Board, stage: Scene, page: Page) -> None:

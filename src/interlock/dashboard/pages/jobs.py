@@ -18,6 +18,7 @@ from interlock.dashboard.http import (
     one_of,
     show,
 )  # fmt: skip
+from interlock.dashboard.newest import MAX_PAGE_SIZE
 from interlock.dashboard.render import amount, local
 from interlock.domain.attention import MAX_COUNTED, Need
 from interlock.domain.job import SEARCHED_JOBS, Filter, Job
@@ -60,7 +61,7 @@ async def list_jobs(request: PageRequest, *, nothing_selected: bool = False) -> 
         errors = field_errors(error, {"before": "", "limit": ""})
     queues = await request.client.queues.list(limit=None)
     counts = Counts({}) if errors else await _counts(request, queues, found)
-    types = [queue.type for queue in queues[:MAX_SUGGESTED_TYPES]]
+    types = [(queue.type, sum(_by_status(queue).values())) for queue in queues[:MAX_SUGGESTED_TYPES]]
     listed, paging = query.page(found, PAGE_SIZE, before=lambda job: job.seq)
     ended = [job.id for job in listed if job.status in TERMINAL and job.status is not Status.SUCCEEDED]
     return show(
@@ -77,8 +78,13 @@ async def list_jobs(request: PageRequest, *, nothing_selected: bool = False) -> 
         attention=query.one("attention"),
         needs=await _needs(request),
         search=query.one("search"),
+        is_filtered=bool(filter_labels(query)),
+        filters=list(FILTERS),
+        unsearched=query.encoded(without=("search", *TRANSIENT)),
+        unfiltered=query.encoded(without=(*FILTERS, *TRANSIENT)),
         counts=counts,
         searched_jobs=SEARCHED_JOBS,
+        max_found=MAX_PAGE_SIZE,
         page_size=PAGE_SIZE,
         max_retrying=MAX_RETRYING,
         types=types,
@@ -87,18 +93,17 @@ async def list_jobs(request: PageRequest, *, nothing_selected: bool = False) -> 
 
 
 async def _found(request: PageRequest) -> list[Job]:
-    """Return the jobs of this page and one more; a list of what needs attention has no other filter."""
+    """Return the jobs of this page and one more; a search and what needs attention combine with the filter."""
     query, before = request.query, request.query.integer("before")
-    if (search := query.one("search")) is not None:
-        if filter_labels(query) or query.one("attention") is not None:
-            raise Invalid("a search cannot be combined with filters", pointer="/search")
-        return await request.client.jobs.search(search, limit=PAGE_SIZE)
-    if (attention := query.one("attention")) is None:
-        return await request.client.jobs.list(filter_from(query)._replace(before_seq=before, limit=PAGE_SIZE + 1))
-    if filter_labels(query):
-        raise Invalid("“Needs attention” cannot be combined with filters", pointer="/attention")
-    need = None if attention == "true" else one_of(Need, attention, "attention")
-    return await request.client.overview.needing_attention(need=need, before_seq=before, limit=PAGE_SIZE + 1)
+    search, attention, filter = query.one("search"), query.one("attention"), filter_from(query)
+    if attention is not None:
+        need = None if attention == "true" else one_of(Need, attention, "attention")
+        return await request.client.overview.needing_attention(
+            need=need, before_seq=before, limit=PAGE_SIZE + 1, filter=filter, search=search
+        )
+    if search is not None:
+        return await request.client.jobs.search(search, limit=PAGE_SIZE, filter=filter)
+    return await request.client.jobs.list(filter._replace(before_seq=before, limit=PAGE_SIZE + 1))
 
 
 async def _needs(request: PageRequest) -> dict[str, str]:
@@ -110,7 +115,10 @@ async def _needs(request: PageRequest) -> dict[str, str]:
 
 
 async def _counts(request: PageRequest, queues: Sequence[QueueStats], listed: Sequence[Job]) -> Counts:
-    """Return the jobs of each status: of the chosen type or of all from the counters, else among the newest matches."""
+    """Return the jobs of each status: of the chosen type or of all from the counters, else among the newest matches.
+
+    A search and what needs attention have no counts.
+    """
     query = request.query
     if query.one("search") or query.one("attention"):
         return Counts({})
@@ -130,23 +138,30 @@ async def _totals(request: PageRequest, queues: Sequence[QueueStats]) -> dict[St
     The counters do not tell queued jobs from retrying ones, of which there are few: they are counted up to a maximum.
     """
     type = request.query.one("type")
-    known = [queue for queue in queues if type in (None, queue.type)]
+    totals: Counter[Status] = Counter()
+    for queue in queues:
+        if type in (None, queue.type):
+            totals.update(_by_status(queue))
     retrying = len(await request.client.jobs.list(Filter(statuses=(Status.RETRY,), type=type, limit=MAX_RETRYING)))
     is_exact = retrying < MAX_RETRYING
-    waiting = sum(queue.ready + queue.delayed + queue.blocked for queue in known)
-    totals = {
-        Status.WAITING_FOR_APPROVAL: sum(queue.waiting_for_approval for queue in known),
-        Status.RUNNING: sum(queue.in_progress for queue in known),
-        Status.SUCCEEDED: sum(queue.succeeded for queue in known),
-        Status.FAILED: sum(queue.failed for queue in known),
-        Status.DEAD_LETTER: sum(queue.dead_letter for queue in known),
-        Status.CANCELLED: sum(queue.cancelled for queue in known),
-    }
-    counts = {status: amount(total) for status, total in totals.items()}
-    queued = amount(max(waiting - retrying, 0))
+    counts = {status: amount(totals[status]) for status in Status}
+    queued = amount(max(totals[Status.QUEUED] - retrying, 0))
     return counts | {
         Status.QUEUED: queued if is_exact else f"up to {queued}",
         Status.RETRY: amount(retrying) if is_exact else f"{MAX_RETRYING}+",
+    }
+
+
+def _by_status(queue: QueueStats) -> dict[Status, int]:
+    """Return the jobs of a type from its counters; retrying jobs count as queued."""
+    return {
+        Status.QUEUED: queue.ready + queue.delayed + queue.blocked,
+        Status.WAITING_FOR_APPROVAL: queue.waiting_for_approval,
+        Status.RUNNING: queue.in_progress,
+        Status.SUCCEEDED: queue.succeeded,
+        Status.FAILED: queue.failed,
+        Status.DEAD_LETTER: queue.dead_letter,
+        Status.CANCELLED: queue.cancelled,
     }
 
 
