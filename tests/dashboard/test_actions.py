@@ -23,7 +23,7 @@ PRESSED = {
     "/jobs/bulk", "/jobs/new", "/jobs/{job_id}/cancel", "/jobs/{job_id}/revoke", "/jobs/{job_id}/redrive", "/jobs/{job_id}/priority", "/jobs/{job_id}/acknowledge", "/jobs/{job_id}/run-now", "/jobs/{job_id}/postpone", "/jobs/{job_id}/messages", "/jobs/{job_id}/topics", "/jobs/{job_id}/budget/raise", "/budgets/{name}/raise",
     "/agents/{kind}/{id}/limit", "/webhooks/job-secret", "/webhooks/{id}/renew", "/webhooks/{id}/rotate",
     "/webhooks/deliveries/{delivery_id}/redeliver", "/approvals/{approval_id}/decide", "/approvals/{approval_id}/link", "/approve", "/approve/decide", "/queues/{type}/pause",
-    "/queues/{type}/resume", "/schedules/{name}/pause", "/schedules/{name}/resume", "/schedules/{name}/run", "/limits/{name}/hold", "/channels", "/channels/{name}/test", "/channels/{name}/delete", "/limits/{name}/release", "/webhooks", "/webhooks/{id}/unsubscribe", "/webhooks/{id}/deliveries/{delivery_id}/redeliver",
+    "/queues/{type}/resume", "/schedules/{name}/pause", "/schedules/{name}/resume", "/schedules/{name}/run", "/schedules", "/schedules/{name}", "/schedules/{name}/delete", "/limits", "/limits/{name}", "/limits/{name}/delete", "/budgets", "/budgets/{name}", "/budgets/{name}/delete", "/limits/{name}/hold", "/channels", "/channels/{name}/test", "/channels/{name}/delete", "/limits/{name}/release", "/webhooks", "/webhooks/{id}/unsubscribe", "/webhooks/{id}/deliveries/{delivery_id}/redeliver",
     "/tokens", "/tokens/{id}/revoke", "/sign-in", "/sign-out",
     "/sign-out/everywhere", "/sessions/end",
 }  # fmt: skip

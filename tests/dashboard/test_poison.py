@@ -19,7 +19,9 @@ NAMES = (
     "expires_in_days", "filter", "description", "job", "actor", "from_seq", "last", "verified", "max_concurrency", "strict",
     "group_id", "min_interval_seconds", "capabilities", "repositories", "force", "cascade", "more", "revoke_reason",
     "fresh", "attention", "minutes", "name", "password", "port", "tags", "tls", "to",
-    "run_at", "payload", "message", "message_id", "search",
+    "run_at", "payload", "message", "message_id", "search", "topic",
+    "concurrency", "rate", "per_seconds", "burst", "weights", "keyed", "fair", "amount", "per", "timezone", "on_exceed",
+    "cron", "every_seconds", "overlap", "catch_up", "jitter_seconds", "starts_at", "ends_at", "others",
 )  # fmt: skip
 POISON = (
     "\x00", "\ud800", "'; drop table job; --", "%", "-1", "99999999999999999999999", "1e999", "nan", "0001-01-01T00:00",

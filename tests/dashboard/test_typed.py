@@ -25,7 +25,7 @@ from tests.dashboard.watched import bundles, is_inert, tab_of
 from tests.support.eventually import RETRY_SECONDS
 
 NAMES_BATCH_SIZE: Final = 45  # what the longest head of a request has room for, spelled as addresses spell it
-READS: Final = re.compile(r"""\.(?:one|all|raw|number|integer|timestamp)\(["'](\w+)["']\)""")
+READS: Final = re.compile(r"""\.(?:one|all|raw|number|integer|timestamp|amounts)\(["'](\w+)["']\)""")
 # The values of the other fields of a form, so that each field is checked once.
 SENSIBLE: Final = {
     "role": "read", "event": "job.failed", "url": "https://hooks.example/x", "decision": "deny", "action": "cancel",

@@ -119,6 +119,23 @@ class Fields:
         next = None if last is None else {name: value(last) for name, value in position.items()}
         return found[:size], self.paging(*position, next=next)
 
+    def amounts(self, name: str, form: str = "UNIT=AMOUNT") -> dict[str, float]:
+        """Return amounts by name, as `tokens=40000`, separated by commas or line breaks."""
+        found: dict[str, float] = {}
+        for one in (self.one(name) or "").replace(",", "\n").splitlines():
+            unit, _, amount = (part.strip() for part in one.rpartition("="))
+            try:
+                value = float(amount) if unit else math.nan
+            except ValueError:
+                value = math.nan
+            if one.strip() and not math.isfinite(value):
+                raise Invalid(f"“{one.strip()}” is no amount: expected {form}", pointer=f"/{name}")
+            if unit in found:
+                raise Invalid(f"“{unit}” is named twice", pointer=f"/{name}")
+            if unit:
+                found[unit] = value
+        return found
+
     def job_id(self, name: str) -> str | None:
         value = self.one(name)
         try:

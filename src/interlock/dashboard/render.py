@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any, Final
@@ -52,7 +53,8 @@ class Templates:
         self._jinja.filters |= {
             "ago": ago, "until": until, "moment": moment, "span": span, "segment": segment, "short": short,
             "words": words, "local": local, "short_times": short_times, "verbatim": verbatim, "amount": amount,
-            "rate": rate, "quantity": quantity, "bytes": size, "is_code": is_code,
+            "rate": rate, "quantity": quantity, "amounts": amounts, "quantity_field": quantity_field,
+            "bytes": size, "is_code": is_code,
             "named": named, "took": took, "trace_id": trace_id, "headline": headline,
         }  # fmt: skip
 
@@ -163,6 +165,16 @@ def amount(count: float) -> str:
 def quantity(value: float) -> str:
     """Return an amount of a unit: whole numbers as counts, others to two decimals."""
     return amount(value) if value == round(value) or abs(value) >= 1000 else f"{value:.2f}"
+
+
+def amounts(values: Mapping[str, float]) -> str:
+    """Return amounts as a form field takes them."""
+    return ", ".join(f"{name}={quantity_field(value)}" for name, value in values.items())
+
+
+def quantity_field(value: float | None) -> str:
+    """Return a number as a form field takes it."""
+    return "" if value is None else str(int(value) if value == int(value) else value)
 
 
 def rate(per_minute: float) -> str:

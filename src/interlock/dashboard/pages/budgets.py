@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from interlock.dashboard import plots
-from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, redirect, show
+from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, one_of, redirect, show
 from interlock.dashboard.pages.overview import known_jobs
 from interlock.dashboard.queue_metrics import MAX_MINUTES
-from interlock.domain.budget import PREFIX, BudgetState
-from interlock.errors import Invalid
+from interlock.domain.budget import PREFIX, BudgetState, OnExceed, Per
+from interlock.errors import Invalid, NotFound
+from interlock.wire.budgets import BudgetRequest
 
 pages = Pages()
 
 PAGE_SIZE: Final = 25
 MAX_WAITING: Final = 20
+CHOICES: Final[Mapping[str, Any]] = {"periods": list(Per), "reactions": list(OnExceed)}
 FIELD: Final = "add."  # and the unit: a field of the form that raises a budget
 
 
@@ -41,6 +44,7 @@ async def budgets(request: PageRequest) -> View | PageResponse:
     return show(
         "budgets.html",
         budgets=[(one, units(one), _used(request, one.name)) for one in listed],
+        **CHOICES,
         minutes=MAX_MINUTES,
         paging=paging,
     )
@@ -60,6 +64,46 @@ async def budget(request: PageRequest) -> View | PageResponse:
         minutes=MAX_MINUTES,
         waiting=list((await known_jobs(request, due)).values()),
         max_waiting=MAX_WAITING,
+        **CHOICES,
+    )
+
+
+@pages.post("/budgets", roles=["admin"], form_page=budgets)
+async def create(request: PageRequest) -> View | PageResponse:
+    """Create a budget; one with this name is not replaced."""
+    name = request.form.one("name")
+    if name is None:
+        raise Invalid("required: enter a name", pointer="/name")
+    with suppress(NotFound):
+        await request.client.budgets.get(name)
+        raise Invalid("a budget with this name exists: edit it on its page", pointer="/name")
+    await request.client.budgets.set(name, _rules(request))
+    return redirect(f"/budgets/{quote(name, safe='')}", notice="budget_set")
+
+
+@pages.post("/budgets/{name}", roles=["admin"], form_page=budget)
+async def change(request: PageRequest) -> View | PageResponse:
+    """Change the rules of a budget; what was spent stays."""
+    found = await request.client.budgets.get(request.path["name"])
+    await request.client.budgets.set(found.name, _rules(request))
+    return redirect(f"/budgets/{quote(found.name, safe='')}", notice="budget_set")
+
+
+@pages.post("/budgets/{name}/delete", roles=["admin"])
+async def delete(request: PageRequest) -> View | PageResponse:
+    """Delete a budget that no unfinished job names."""
+    await request.client.budgets.delete(request.path["name"])
+    return redirect("/budgets", notice="budget_deleted")
+
+
+def _rules(request: PageRequest) -> BudgetRequest:
+    """Return the rules in a form."""
+    form, per = request.form, request.form.one("per")
+    return BudgetRequest(
+        amount=form.amounts("amount"),
+        per=None if per is None else one_of(Per, per, "per"),
+        timezone=form.one("timezone") or "UTC",
+        on_exceed=one_of(OnExceed, form.one("on_exceed") or OnExceed.PAUSE, "on_exceed"),
     )
 
 
