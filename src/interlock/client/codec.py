@@ -438,7 +438,7 @@ _limit: Final = Reader(
     burst=lambda row: _rate_of(row).burst or {},
     budget=lambda _: None,
 )
-limit: Final = Reader(LimitState, LimitShape, limit=_limit.of, state=_state.of)
+limit: Final = Reader(LimitState, LimitShape, limit=_limit.of, state=_state.of, reserved=lambda _: {})
 budget: Final = Reader(BudgetState, BudgetShape)
 job_budget: Final = Reader(
     BudgetState,
