@@ -263,6 +263,8 @@ class Reader(Generic[T]):
         self._kind, self._instead = kind, instead
         hints = get_type_hints(kind)
         self._names = [name for name in hints if name not in instead]
+        if body is not None and (missing := {*self._names} - {*body.__struct_fields__}):
+            raise TypeError(f"{body.__name__} lacks fields of {kind.__name__}: {sorted(missing)}")
         fields = {name: _wire_type(name, hints[name], json) for name in self._names} | dict(members or {})
         self._body: Any = body or defstruct(
             f"{kind.__name__}Body",
