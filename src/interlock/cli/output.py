@@ -82,7 +82,7 @@ def facts(values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if value is None or value == [] or value == ():
             continue
-        if isinstance(value, (dict, list)):
+        if isinstance(value, (dict, list, bool)):
             value = msgspec.json.encode(value).decode()
         elif isinstance(value, msgspec.Raw):
             value = bytes(value).decode()
