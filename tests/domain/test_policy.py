@@ -56,6 +56,19 @@ def test_narrowing_twice_is_narrowing_once_and_touches_nothing_else(ask: ClaimFi
     assert (narrowed.worker, narrowed.limit, narrowed.affinity_keys) == (ask.worker, ask.limit, ask.affinity_keys)
 
 
+@pytest.mark.parametrize("field", ["types", "repositories"])
+@pytest.mark.parametrize(
+    ("asked", "allowed", "expected"),
+    [(None, None, None), ("a", None, "a"), (None, "a", "a"), ("ab", "bc", "b"), ("a", "b", "")],
+)
+def test_a_claim_gets_the_names_that_its_policy_has_too(
+    field: str, asked: str | None, allowed: str | None, expected: str | None
+) -> None:
+    asks, has, gets = ({field: None if some is None else frozenset(some)} for some in (asked, allowed, expected))
+    narrowed = narrow(ClaimFilter("w", **asks), Policy(**has))  # type: ignore[arg-type]
+    assert getattr(narrowed, field) == gets[field]
+
+
 def test_a_policy_that_names_no_capabilities_has_none() -> None:
     assert narrow(ClaimFilter("w", capabilities=frozenset({"gpu"})), Policy()).capabilities == frozenset()
 
