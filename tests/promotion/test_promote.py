@@ -320,6 +320,7 @@ async def test_jobs_that_wait_for_a_limit_keep_waiting_in_order(
         ids += await add(queue, 1, **(bound if i % 2 else {"limits": of("a")}))
     anything = {"repositories": None, "affinity_keys": None}
     (held,) = await queue.claim(limit=5, **anything)
+    assert await queue.claim(limit=5, **anything) == []  # parks the others
     assert apsw.Connection(file.path).execute("SELECT count(*) FROM job WHERE parked").fetchall() != [(0,)]
     await promote(file, dsn)
     async with opened(PostgresStore.open(dsn, clock=clock)) as store:

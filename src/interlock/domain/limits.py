@@ -152,11 +152,12 @@ class Bucket:
     ) -> Bucket:
         given = None if ticket is None else json.loads(ticket)
         found = None if given is None else Ticket((given[0][0], given[0][1], given[0][2]), *given[1:])
-        return cls(used, json.loads(levels), as_of, held_until, found, bool(parked), turn, served)
+        amounts = {} if levels == "{}" else json.loads(levels)
+        return cls(used, amounts, as_of, held_until, found, bool(parked), turn, served)
 
     def to_row(self) -> tuple[int, str, int, int | None, str | None]:
         ticket = None if self.ticket is None else json.dumps(self.ticket)
-        return self.used, json.dumps(self.levels), self.as_of, self.held_until, ticket
+        return self.used, json.dumps(self.levels) if self.levels else "{}", self.as_of, self.held_until, ticket
 
     def available(self, limit: Limit, now: int) -> dict[str, float]:
         """Return the amount of each unit. A clock that went back adds nothing."""
@@ -293,6 +294,8 @@ class Grants:
         self.buckets = dict(buckets)
         self.now = now
         self.changed: set[Name] = set()
+        self._charged: set[Name] = set()
+        self._passed_over: Counter[Name] = Counter()
         self._closed: set[Name] = set()
         self._last_demands: Sequence[Demand] | None = None
         self._last_known: tuple[Sequence[tuple[Demand, Limit, Name]], Demand | None] = ((), None)
@@ -347,7 +350,19 @@ class Grants:
                 at = bucket.fits_at(limit, ticket.cost, self.now) if ticket.binds(self.now) else None
                 bucket.ticket = ticket if at is None else ticket._replace(until=at + TICKET_SECONDS * SECOND)
             self.changed.add(name)
+            self._charged.add(name)
         return None
+
+    def is_to_park(self, name: Name, demands: Sequence[Demand]) -> bool:
+        """Return whether to park a job in the bucket that does not admit it: not if this claim itself took the room.
+
+        Its jobs may end soon, and to park a job and show it again costs more than to meet it a few times.
+        """
+        _, turn = self._known_of(demands)
+        if name not in self._charged or turn is not None or self._passed_over[name] >= SHOWN_AT_ONCE:
+            return bool(name[1])
+        self._passed_over[name] += 1
+        return False
 
     def park(self, name: Name) -> None:
         """Note that a job is parked in a bucket."""
@@ -426,25 +441,39 @@ class Head(NamedTuple):
 
 
 def in_turn(
-    limit: Limit, buckets: Mapping[str, Bucket], heads: Iterable[Head], most: int, now: int, *, read: int
+    limit: Limit,
+    buckets: Mapping[str, Bucket],
+    heads: Iterable[Head],
+    most: int,
+    now: int,
+    *,
+    read: int,
+    seen: Mapping[str, int] | None = None,
 ) -> list[Head]:
-    """Return the jobs to show next: the buckets in turn, and the best jobs of each.
+    """Return the jobs to show next: the buckets in turn, and the best jobs of each, until claims see `most`.
 
-    A bucket of which at least `read` jobs were read may have more: stop at the end of these, and look again.
+    Claims see `seen` jobs of each bucket already. A bucket of which at least `read` jobs were read may have more: stop
+    at the end of these, and look again.
     """
+    seen = seen or {}
     waiting: dict[str, list[Head]] = {}
     for head in sorted(heads, key=lambda head: head.rank):
         waiting.setdefault(head.key, []).append(head)
-    queue = [(bucket.turn, key) for key, bucket in buckets.items() if bucket.turn is not None and key in waiting]
+    queue = [
+        (bucket.turn + seen.get(key, 0) * share(limit, key, waiting[key][0].cost), key)
+        for key, bucket in buckets.items()
+        if bucket.turn is not None and key in waiting and seen.get(key, 0) < bucket.shows(limit, now)
+    ]
     heapq.heapify(queue)
     shown: list[Head] = []
+    most -= sum(seen.values())
     taken: Counter[str] = Counter()
     while queue and len(shown) < most:
         turn, key = heapq.heappop(queue)
         head = waiting[key][taken[key]]
         taken[key] += 1
         shown.append(head)
-        if taken[key] >= buckets[key].shows(limit, now):
+        if taken[key] + seen.get(key, 0) >= buckets[key].shows(limit, now):
             continue
         if taken[key] == len(waiting[key]):
             if taken[key] >= read:

@@ -62,7 +62,7 @@ _HEARTBEAT, _STARTED, _RUN_STARTED, _UPDATED = (
 _KNOWN: Final = (
     "tenant", "id", "seq", "type", "priority", "payload", "agent_kind", "agent_id", "affinity_key", "repository",
     "requires", "created_by", "run_at", "max_attempts", "worker", "fence", "lease_expires_at", "created_at",
-    "updated_at", "started_at", "run_started_at",
+    "updated_at", "started_at", "run_started_at", "limits",
 )  # fmt: skip
 _AS_ENQUEUED: Final = {name: FIELDS[name].initial for name in Job._fields if name not in _KNOWN}
 _leased_first: Final = job_maker(_KNOWN, _AS_ENQUEUED | {"status": Status.RUNNING, "version": 2, "tags": ()})
@@ -108,8 +108,11 @@ def claim(
         lease_seconds = DEFAULT_LEASE_SECONDS
     leased: list[Job] = []
     passed: set[int] = set()
-    read = 0  # candidates to look at; rises while limits admit none of them
+    read = 0  # candidates to look at: more if limits admitted few of the last ones
+    least = 0  # parked jobs to show at least, more than their buckets admit: other limits admitted none of the last
     flow = FlowClaim(connection, eligibility_keys, tenant, index_ranges) if any(r.flow for r in index_ranges) else None
+    if flow is not None:
+        flow.show_turns(index_ranges, ask.limit)
     while (wanted := ask.limit - len(leased)) > 0:
         if flow is not None:
             index_ranges = flow.open_ranges(index_ranges)
@@ -119,13 +122,17 @@ def claim(
         if not seqs:
             if flow is None and index_ranges and flow_of_agents(connection, tenant):
                 flow = FlowClaim(connection, eligibility_keys, tenant, index_ranges)
-            if flow is not None and (flow.show_more(index_ranges, wanted, read) or flow.pass_slots(index_ranges)):
+            if flow is not None and (flow.show_more(index_ranges, wanted, least) or flow.pass_slots(index_ranges)):
                 continue
             break
-        if flow is not None and not (seqs := flow.admit(seqs, wanted)):
-            read = min(max(read, wanted) * 4, MOST_READ)
-            continue  # each job that does not fit closes a bucket or is parked
-        read = 0
+        if flow is not None:
+            looked_at = len(seqs)
+            seqs = flow.admit(seqs, wanted)
+            passed |= flow.skipped
+            read = min((wanted - len(seqs)) * looked_at // max(len(seqs), looked_at // 16, 1), MOST_READ)
+            least = 0 if seqs else read
+            if not seqs:
+                continue  # each job that does not fit closes a bucket, is parked or skipped
         workers = iter(claimants[len(leased) :]) if claimants else repeat(ask.worker)
         leases = LeaseWriter(connection, tenant, lease_seconds, epoch << 32, workers)
         try:
@@ -232,7 +239,11 @@ class LeaseWriter:
 
     def _as_enqueued(self, seqs: Sequence[int]) -> dict[int, NewJobRow]:
         new_row: dict[int, NewJobRow] = {}
-        for first, last in self._connection.ranges(seqs):
+        if not (ranges := self._connection.ranges(seqs)):
+            facts_of_all = {"tenant": self._tenant, "seqs": json.dumps(seqs)}
+            listed = self._connection.rows(_SQL["unchanged_listed"], facts_of_all)
+            return {row[0]: (row[0], row[1:9], row[8:]) for row in listed if row[1]}  # the body begins after a flag
+        for first, last in ranges:
             where = (self._tenant, first, last)
             read = (self._connection.rows(_SQL[name], where) for name in ("unchanged", "bodies"))
             for facts in zip(range(first, last + 1), *read, strict=True):
@@ -269,7 +280,7 @@ class LeaseWriter:
         for (
             seq,
             (_, id, priority, eligibility_key, agent_no, run_at, max_attempts, first_hash),
-            (_, agent_kind, agent_id, created_by, created_at, payload),
+            (_, agent_kind, agent_id, created_by, created_at, payload, limits),
         ) in new_row:
             base, type, requires, repository, affinity_key = eligibility_keys.encoded[eligibility_key]
             worker = next(self._workers)
@@ -281,6 +292,7 @@ class LeaseWriter:
             leased.append(_leased_first((
                 tenant, id, seq, type, priority, payload, agent_kind, agent_id, affinity_key, repository, requires,
                 created_by, run_at, max_attempts, worker, fence, expires_at, created_at, now, now, now,
+                limits,
             )))  # fmt: skip
         return leased
 

@@ -45,8 +45,14 @@ FROM job WHERE tenant = ? AND seq BETWEEN ? AND ? ORDER BY seq;
 
 -- name: bodies
 -- Whether each body has only the common columns, and their values.
-SELECT {plain_body}, agent_kind, agent_id, created_by, created_at, payload
+SELECT {plain_body}, agent_kind, agent_id, created_by, created_at, payload, limits
 FROM job_body WHERE tenant = ? AND seq BETWEEN ? AND ? ORDER BY seq;
+
+-- name: unchanged_listed
+-- The same as unchanged and bodies together, for jobs that are not in ranges.
+SELECT j.seq, version = 1 AND attempt = 1 AND {plain_job} AND {plain_body}, j.id, priority, eligibility_key, agent_no, run_at, max_attempts, head,
+  agent_kind, agent_id, created_by, created_at, payload, limits
+FROM json_each(:seqs) s CROSS JOIN job j ON j.tenant = :tenant AND j.seq = s.value CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq;
 
 -- name: lease_jobs
 UPDATE job SET status = 'running', version = version + 1, fence = max(fence, :floor) + 1, worker = :worker,

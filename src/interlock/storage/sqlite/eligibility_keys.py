@@ -37,6 +37,11 @@ class EligibilityKey(NamedTuple):
     affinity_key: str | None
     flow: str  # the buckets that its jobs need, as JSON; empty without limits
 
+    @property
+    def entries(self) -> tuple[int, int, int | None, int | None]:
+        """The columns by which claims find its jobs."""
+        return self.no, self.base, self.across_repositories, self.across_keys
+
 
 class Span(IntEnum):
     """The extent of an index range: one key, or all keys that differ only in fields the worker does not filter."""

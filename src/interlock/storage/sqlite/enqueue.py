@@ -17,7 +17,7 @@ from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentNotActiv
 from interlock.storage.contract import RegistryChanged, Terms
 from interlock.storage.job_columns import MORE
 from interlock.storage.sql_files import load
-from interlock.storage.sqlite import transition_effects
+from interlock.storage.sqlite import flow, transition_effects
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.eligibility_keys import EligibilityKey, EligibilityKeys
 from interlock.storage.sqlite.history import hash_transitions
@@ -171,6 +171,7 @@ class _Alike(NamedTuple):
     """What jobs with the same options share."""
 
     job: tuple[Any, ...]
+    entries: tuple[Any, ...]
     body: tuple[Any, ...]
     more: tuple[Any, ...]
     options: str  # digest
@@ -197,6 +198,7 @@ def _insert(
     found = eligibility_keys.of(connection, jobs)
     alike: dict[tuple[Any, ...], _Alike] = {}
     kinds: list[_Alike] = []
+    limited: list[tuple[int, EligibilityKey, str]] = []
     rows, bodies, full_bodies, metadatas = [], [], [], []
     first_due: dict[int, int] = {}
     for seq, job, eligibility_key in zip(count(first), jobs, found):
@@ -206,6 +208,8 @@ def _insert(
         due = now + round(delay * SECOND) if delay is not None else now if run_at is None else run_at
         if (agent_no := kind.limited_agent) is not None:
             first_due[agent_no] = min(due, first_due.get(agent_no, due))
+        elif job.limits is not None and due == now:
+            limited.append((seq, eligibility_key, job.limits))
         kinds.append(kind)
         rows.append((seq, id, due))
         if kind.more == _NO_MORE:
@@ -214,11 +218,15 @@ def _insert(
             full_bodies.append((seq, id, payload, *kind.body, *kind.more, generations.get(id, 0)))
         metadatas.append(metadata_of_creation(kind.options, payload, progress.get(id)))
     heads = _hashes(connection, tenant, first, [job.id for job in jobs], [kind.created_by for kind in kinds], metadatas)
-    connection.insert(
-        _SQL["insert_job"],
-        (tenant, now),
-        [(*row, head, *kind.job) for row, head, kind in zip(rows, heads, kinds, strict=True)],
-    )
+    places = flow.line_up(connection, eligibility_keys, tenant, limited) if limited else {}
+    free, parked = [], []
+    for row, head, kind in zip(rows, heads, kinds, strict=True):
+        if (place := places.get(row[0])) is None:
+            free.append((*row, head, *kind.job, *kind.entries))
+        else:
+            parked.append((*row, head, *kind.job, *place.key.entries, 1, *place.name))
+    connection.insert(_SQL["insert_job"], (tenant, now), free)
+    connection.insert(_SQL["insert_parked_job"], (tenant, now), parked)
     connection.insert(_SQL["insert_body"], (tenant, now), bodies)
     connection.insert(_SQL["insert_full_body"], (tenant, now), full_bodies)
     budgets = [budget_of(job.id, job.budget) for job in jobs if job.budget is not None]
@@ -234,9 +242,10 @@ def _kind(job: NewJob, key: EligibilityKey, agents: Agents) -> _Alike:
     agent_no, limited = agents[job.agent_kind, str(job.agent_id)] if job.agent_kind is not None else (None, 0)
     return _Alike(
         (
-            job.priority, key.no, key.base, agent_no, limited, job.deadline, job.timeout_seconds, job.max_attempts,
-            job.created_by, json.dumps(job.tags) if job.tags else "[]", key.across_repositories, key.across_keys,
+            job.priority, agent_no, limited, job.deadline, job.timeout_seconds, job.max_attempts,
+            job.created_by, json.dumps(job.tags) if job.tags else "[]",
         ),
+        key.entries,
         (job.type, job.created_by, job.agent_kind, job.agent_id, json.dumps(job.requires) if job.requires else "[]"),
         _more(job),
         of_options(options_of(job)),

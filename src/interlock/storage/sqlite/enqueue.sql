@@ -6,8 +6,15 @@ RETURNING next_seq - :count;
 
 -- name: insert_job
 INSERT INTO job (tenant, updated_at, seq, id, run_at, head, status, attempt, fence, version, releases, verb,
-  priority, eligibility_key, base, agent_no, blocked, deadline, timeout_seconds, max_attempts, actor, tags, across_repositories, across_keys)
+  priority, agent_no, blocked, deadline, timeout_seconds, max_attempts, actor, tags, eligibility_key, base, across_repositories, across_keys)
 VALUES (?1, ?2, ?, ?, ?, ?, 'queued', 1, 0, 1, 0, 'enqueue', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: insert_parked_job
+-- The same for jobs that are parked in a bucket.
+INSERT INTO job (tenant, updated_at, seq, id, run_at, head, status, attempt, fence, version, releases, verb,
+  priority, agent_no, blocked, deadline, timeout_seconds, max_attempts, actor, tags, eligibility_key, base, across_repositories, across_keys,
+  parked, limit_name, limit_key)
+VALUES (?1, ?2, ?, ?, ?, ?, 'queued', 1, 0, 1, 0, 'enqueue', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_body
 INSERT INTO job_body (tenant, created_at, seq, id, payload, type, created_by, agent_kind, agent_id, requires)

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from interlock.domain.budget import TREE
 from interlock.domain.lifecycle import LOSSES
@@ -54,6 +54,8 @@ class FlowClaim:
         )
         self._grants = Grants(limits, _buckets(connection, tenant, names), connection.now)
         self._limits_of: dict[int, str] = {}  # of admitted jobs, by seq
+        self.skipped: set[int] = set()
+        self._waking: dict[Name, int | None] = {}  # buckets that were looked at, and when to look again
         self._grants.now_served = {
             name: _now_served(connection, tenant, name) for name, limit in self._grants.limits.items() if limit.fair
         }
@@ -66,7 +68,10 @@ class FlowClaim:
         return [r for r in index_ranges if opened[r.flow, r.priority]]
 
     def admit(self, seqs: Sequence[int], most: int) -> list[int]:
-        """Return the jobs that fit, in order, at most so many, and charge their buckets. Park those that lack a key."""
+        """Return the jobs that fit, in order, at most so many, and charge their buckets. Park those that lack a key.
+
+        Those that must wait for jobs of this claim are `skipped`.
+        """
         rows = self._connection.rows(_SQL["candidates"], {"tenant": self._tenant, "seqs": json.dumps(seqs)})
         self._load(
             (demand.name, demand.key)
@@ -80,29 +85,34 @@ class FlowClaim:
         for seq, (priority, run_at, limits, *shown_by) in zip(seqs, rows, strict=True):
             if len(admitted) >= most:
                 break
-            if limits is None:
+            demands = () if limits is None else demands_of(limits)
+            full = self._grants.admit((-priority, run_at, seq), demands, (shown_by[0], shown_by[1]))
+            if full is None:
                 admitted.append(seq)
-            elif (
-                full := self._grants.admit((-priority, run_at, seq), demands_of(limits), (shown_by[0], shown_by[1]))
-            ) is None:
-                self._limits_of[seq] = limits
-                admitted.append(seq)
-            elif full[1]:
+                if limits is not None:
+                    self._limits_of[seq] = limits
+            elif self._grants.is_to_park(full, demands):
                 parked[seq] = full
+            elif full[1]:
+                self.skipped.add(seq)
         self._park(parked)
         return admitted
 
     def show_more(self, index_ranges: Sequence[IndexRange], wanted: int, least: int) -> bool:
         """Show parked jobs: of buckets that this claim charged and that have room, and the next ones of fair limits."""
-        shown = [self._show(name, room) for name, room in self._grants.to_wake(least)]
+        return self._show(dict(self._grants.to_wake(least))) or self.show_turns(index_ranges, wanted)
+
+    def show_turns(self, index_ranges: Sequence[IndexRange], wanted: int) -> bool:
+        """Show the next jobs of fair limits, until claims see as many as this one wants."""
         fair = [limit for limit in self._grants.limits.values() if limit.fair]
-        if fair and not any(shown):
+        if fair:
             self._save_changed()
-            shown += [self._show_turns(limit, index_ranges, wanted) for limit in fair]
+        shown = [self._show_turns(limit, index_ranges, wanted) for limit in fair]
         return any(shown)
 
     def pass_slots(self, index_ranges: Sequence[IndexRange]) -> bool:
         """Pass slots of agents from jobs that wait for a limit to jobs that the claim may lease."""
+        self._save_changed()  # slots that are passed on wake buckets
         connection, grants = self._connection, self._grants
         rows = connection.rows(_SQL["slot_holders"], {"tenant": self._tenant})
         demands = {row[1]: demands_of(row[-1]) for row in rows}
@@ -133,8 +143,10 @@ class FlowClaim:
         found: list[tuple[int, int]] = []
         for (no,) in rows(_SQL["line_keys"], facts):
             if is_read(self._eligibility_keys.numbered(no), index_ranges):
-                found += rows(_SQL["line"], facts | {"no": no, "now": self._connection.now, "most": most})
-        return [seq for _, seq in sorted(found)[:most]]
+                found += rows(
+                    _SQL["line"], facts | {"no": no, "now": self._connection.now, "most": most + len(self.skipped)}
+                )
+        return [seq for _, seq in sorted(found) if seq not in self.skipped][:most]
 
     def save(self, leased: Iterable[int]) -> None:
         """Undo the charges of admitted jobs that were not leased after all, and write the buckets."""
@@ -153,13 +165,11 @@ class FlowClaim:
     def _save_changed(self) -> None:
         grants, now = self._grants, self._connection.now
         grants.line_up()
-        changed = {name: grants.buckets[name] for name in sorted(grants.changed)}
-        _save(
-            self._connection,
-            self._tenant,
-            changed,
-            {name: bucket.wakes_at(grants.limits[name[0]], now) for name, bucket in changed.items()},
-        )
+        waking = self._waking | {
+            name: grants.buckets[name].wakes_at(grants.limits[name[0]], now) for name in grants.changed
+        }
+        _save(self._connection, self._tenant, {name: grants.buckets[name] for name in sorted(waking)}, waking)
+        self._waking.clear()
 
     def _load(self, names: Iterable[Name]) -> None:
         missing = {*names} - self._grants.buckets.keys()
@@ -172,38 +182,48 @@ class FlowClaim:
         """Show the first parked jobs of buckets that may have room."""
         connection, grants = self._connection, self._grants
         rows = connection.rows(_SQL["due_buckets"], {"tenant": self._tenant, "now": connection.now})
+        if not rows:
+            return
         grants.limits |= _limits(connection, self._tenant, {row[0] for row in rows} - grants.limits.keys())
-        waking: dict[Name, int | None] = {}
+        rooms: dict[Name, int] = {}
         for name, key, *state in rows:
             bucket = grants.buckets[name, key] = _bucket(connection, self._tenant, state)
             limit = grants.limits.get(name)
-            waking[name, key] = None
+            self._waking[name, key] = None
             if limit is None:
                 continue
             if limit.fair:
-                grants.now_served.setdefault(name, _now_served(connection, self._tenant, name))
+                if name not in grants.now_served:
+                    grants.now_served[name] = _now_served(connection, self._tenant, name)
                 bucket.line_up(limit, connection.now, grants.now_served[name])
-                waking[name, key] = bucket.wakes_at(limit, connection.now)
+                self._waking[name, key] = bucket.wakes_at(limit, connection.now)
             elif room := bucket.shows(limit, connection.now):
-                self._show((name, key), room)
+                rooms[name, key] = room
             else:
-                waking[name, key] = bucket.wakes_at(limit, connection.now)
-        _save(connection, self._tenant, {name: grants.buckets[name] for name in waking}, waking)
+                self._waking[name, key] = bucket.wakes_at(limit, connection.now)
+        self._show(rooms)
 
-    def _show(self, name: Name, room: int) -> bool:
-        """Show jobs until claims see `room` jobs of each eligibility key of the bucket."""
-        rows = self._connection.rows
-        facts = {"tenant": self._tenant, "name": name[0], "key": name[1]}
-        keys = [no for (no,) in rows(_SQL["parked_keys"], facts)]
-        self._grants.buckets[name].parked = bool(keys)
-        shown = []
-        for no in keys:
-            key = self._eligibility_keys.shown(no)
-            seen = rows(_SQL["of_bucket"], facts | {"no": key.no, "parked": 0, "most": room})
-            found = rows(_SQL["of_bucket"], facts | {"no": no, "parked": 1, "most": room - len(seen)})
-            shown += [self._move(seq, key, name, parked=False) for (seq,) in found]
-        self._connection.db.executemany(_SQL["move"], shown)
-        return bool(shown)
+    def _show(self, rooms: Mapping[Name, int]) -> bool:
+        """Show jobs until claims see so many of each eligibility key of these buckets."""
+        if not rooms:
+            return False
+        lines = self._parked_lines(list(rooms))
+        for name in rooms:
+            self._grants.buckets[name].parked = False
+        shown: list[tuple[EligibilityKey, int]] = []
+        for (name, key, _), (seen, parked) in zip(lines, self._first_of(lines, max(rooms.values())), strict=True):
+            self._grants.buckets[name].parked = True
+            shown += ((key, seq) for seq in parked[: max(rooms[name] - seen, 0)])
+        return self._show_jobs(shown)
+
+    def _show_jobs(self, jobs: Iterable[tuple[EligibilityKey, int]]) -> bool:
+        """Show parked jobs, with the keys by which claims will find them; return whether there are any."""
+        by_key: dict[EligibilityKey, list[int]] = {}
+        for key, seq in jobs:
+            by_key.setdefault(key, []).append(seq)
+        rows = [(*key.entries, self._tenant, json.dumps(seqs)) for key, seqs in by_key.items()]
+        self._connection.db.executemany(_SQL["show"], rows)
+        return bool(rows)
 
     def _show_turns(self, limit: Limit, index_ranges: Sequence[IndexRange], most: int) -> bool:
         """Show the next jobs of a fair limit that the claim may lease."""
@@ -216,40 +236,49 @@ class FlowClaim:
                 bucket = _bucket(self._connection, self._tenant, state)
                 buckets[key] = self._grants.buckets[limit.name, key] = bucket
             of_each = max(2 * most // max(len(buckets), 1), 1)
-            heads, keys = self._heads(limit, list(buckets), index_ranges, of_each)
+            heads, keys, seen = self._heads(limit, list(buckets), index_ranges, of_each)
             if heads or len(found) < read:
                 break
             read *= 4
-        shown = in_turn(limit, buckets, heads, most, self._connection.now, read=of_each)
-        moves = [self._move(head.id, keys[head.id], (limit.name, head.key), parked=False) for head in shown]
-        self._connection.db.executemany(_SQL["move"], moves)
-        return bool(shown)
+        shown = in_turn(limit, buckets, heads, most, self._connection.now, read=of_each, seen=seen)
+        return self._show_jobs((keys[head.id], head.id) for head in shown)
 
     def _heads(
         self, limit: Limit, names: Sequence[str], index_ranges: Sequence[IndexRange], most: int
-    ) -> tuple[list[Head], dict[int, EligibilityKey]]:
-        """Return the first parked jobs of buckets, and the keys by which claims will find them."""
-        rows = self._connection.rows
+    ) -> tuple[list[Head], dict[int, EligibilityKey], Counter[str]]:
+        """Return the first parked jobs of buckets, the keys by which claims will find them, and how many each shows."""
         of: dict[int, str] = {}
+        seen: Counter[str] = Counter()
         keys: dict[int, EligibilityKey] = {}
-        for name in names:
-            facts = {"tenant": self._tenant, "name": limit.name, "key": name}
-            parked = [no for (no,) in rows(_SQL["parked_keys"], facts)]
-            if not parked:
-                bucket = self._grants.buckets[limit.name, name]
-                bucket.parked, bucket.turn = False, None
-                self._grants.touch((limit.name, name))
-            for no in parked:
-                key = self._eligibility_keys.shown(no)
-                if is_read(key, index_ranges):
-                    for (seq,) in rows(_SQL["of_bucket"], facts | {"no": no, "parked": 1, "most": most}):
-                        of[seq], keys[seq] = name, key
-        found = rows(_SQL["heads"], {"tenant": self._tenant, "seqs": json.dumps(list(of))})
+        lines = self._parked_lines([(limit.name, name) for name in names])
+        for empty in {*names} - {name[1] for name, _, _ in lines}:
+            bucket = self._grants.buckets[limit.name, empty]
+            bucket.parked, bucket.turn = False, None
+            self._grants.touch((limit.name, empty))
+        read = [line for line in lines if is_read(line[1], index_ranges)]
+        for (name, key, _), (shown, parked) in zip(read, self._first_of(read, most), strict=True):
+            seen[name[1]] += shown
+            for seq in parked:
+                of[seq], keys[seq] = name[1], key
+        found = self._connection.rows(_SQL["heads"], {"tenant": self._tenant, "seqs": json.dumps(list(of))})
         heads = []
         for priority, run_at, seq, limits in found:
             (cost,) = (one.cost for one in demands_of(limits) if one.name == limit.name)
             heads.append(Head(of[seq], seq, (-priority, run_at, seq), cost))
-        return heads, keys
+        return heads, keys, seen
+
+    def _parked_lines(self, names: Sequence[Name]) -> list[tuple[Name, EligibilityKey, int]]:
+        """Return the lines of these buckets: the keys by which claims find their jobs, and have them while parked."""
+        facts = {"tenant": self._tenant, "buckets": json.dumps(names)}
+        rows = self._connection.rows(_SQL["parked_keys"], facts)
+        shown = {no: self._eligibility_keys.shown(no) for no in {no for _, no in rows}}
+        return [(names[i], shown[no], no) for i, no in rows]
+
+    def _first_of(self, lines: Sequence[tuple[Name, EligibilityKey, int]], most: int) -> list[tuple[int, list[int]]]:
+        """Return how many jobs each line shows, and the first ones that are parked; up to so many of either."""
+        named = json.dumps([(*name, key.no, no) for name, key, no in lines])
+        rows = self._connection.rows(_SQL["lines"], {"tenant": self._tenant, "lines": named, "most": most})
+        return [(seen, json.loads(parked)) for seen, parked in rows]
 
     def _park(self, jobs: Mapping[int, Name]) -> None:
         if not jobs:
@@ -258,14 +287,54 @@ class FlowClaim:
         moves = []
         for seq, no, *shown_by in self._connection.rows(_SQL["places_of"], facts):
             key = self._eligibility_keys.parked(self._connection, no)
-            moves.append(self._move(seq, key, jobs[seq], parked=True))
+            moves.append((*key.entries, *jobs[seq], self._tenant, seq))
             self._grants.park(jobs[seq])
             if shown_by[0] is not None:  # this bucket shows one job less
                 self._grants.touch((shown_by[0], shown_by[1]))
-        self._connection.db.executemany(_SQL["move"], moves)
+        self._connection.db.executemany(_SQL["park"], moves)
 
-    def _move(self, seq: int, key: EligibilityKey, name: Name, *, parked: bool) -> tuple[object, ...]:
-        return (key.no, key.base, key.across_repositories, key.across_keys, int(parked), *name, self._tenant, seq)
+
+class Place(NamedTuple):
+    """Where a new job of a fair limit is parked."""
+
+    key: EligibilityKey
+    name: Name
+
+
+def line_up(
+    connection: Connection,
+    eligibility_keys: EligibilityKeys,
+    tenant: str,
+    jobs: Iterable[tuple[int, EligibilityKey, str]],
+) -> dict[int, Place]:
+    """Return where new jobs are parked, by seq: those of fair limits, whose claims take the keys in turn."""
+    limits: dict[str, Limit] = {}
+    looked_for: set[str] = set()
+    places: dict[int, Place] = {}
+    for seq, key, text in jobs:
+        keyed = [demand for demand in demands_of(text) if demand.key]
+        if unknown := {one.name for one in keyed} - looked_for:
+            limits |= _limits(connection, tenant, unknown)
+            looked_for |= unknown
+        fair = next((one for one in keyed if one.name in limits and limits[one.name].fair), None)
+        if fair is not None:
+            places[seq] = Place(eligibility_keys.parked(connection, key.no), (fair.name, fair.key))
+    _take_turns(connection, tenant, limits, {place.name for place in places.values()})
+    return places
+
+
+def _take_turns(connection: Connection, tenant: str, limits: Mapping[str, Limit], names: Iterable[Name]) -> None:
+    """Give turns to buckets of fair limits in which jobs are parked now."""
+    found = {name: Bucket() for name in sorted(names)}
+    if not found:
+        return
+    found |= _buckets(connection, tenant, found)
+    new = {name: bucket for name, bucket in found.items() if not bucket.parked or bucket.turn is None}
+    served = {name: _now_served(connection, tenant, name) for name in {name for name, _ in new}}
+    for name, bucket in new.items():
+        bucket.parked = True
+        bucket.line_up(limits[name[0]], connection.now, served[name[0]])
+    _save(connection, tenant, new, {n: one.wakes_at(limits[n[0]], connection.now) for n, one in new.items()})
 
 
 def flow_of_agents(connection: Connection, tenant: str) -> bool:
@@ -299,7 +368,8 @@ def settle_ended(connection: Connection, tenant: str, seqs: Sequence[int]) -> No
         if (bucket := buckets.get((demand.name, demand.key))) is not None:
             before = is_before(demand.name, bucket, run_started_at)
             settle(bucket, charged(demand.cost, during), used, before=before)
-    _save(connection, tenant, buckets, {name: connection.now if one.parked else None for name, one in buckets.items()})
+    waking = {name: connection.now if one.parked and one.turn is None else None for name, one in buckets.items()}
+    _save(connection, tenant, buckets, waking)
 
 
 def _used(connection: Connection, tenant: str, row: tuple[Any, ...]) -> tuple[dict[str, float], dict[str, float]]:

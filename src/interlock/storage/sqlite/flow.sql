@@ -64,25 +64,36 @@ UPDATE flow_bucket SET wake_at = ? WHERE tenant = ? AND name = ? AND key = ? AND
 -- The eligibility keys of jobs, and the buckets that show them.
 SELECT seq, eligibility_key, limit_name, limit_key FROM job WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
 
--- name: move
--- Park a job in a bucket, or show it.
-UPDATE job SET eligibility_key = ?, base = ?, across_repositories = ?, across_keys = ?, parked = ?, limit_name = ?, limit_key = ?
+-- name: park
+UPDATE job SET eligibility_key = ?, base = ?, across_repositories = ?, across_keys = ?, parked = 1, limit_name = ?, limit_key = ?
 WHERE tenant = ? AND seq = ?;
 
--- name: parked_keys
--- The eligibility keys of the jobs that are parked in a bucket.
-WITH RECURSIVE k(no) AS (
-  SELECT min(j.eligibility_key) FROM job j INDEXED BY job_parked WHERE j.tenant = :tenant AND j.limit_name = :name AND j.limit_key = :key
-    AND j.parked = 1 AND j.limit_name IS NOT NULL AND (j.status = 'queued' OR j.status = 'retry')
-  UNION ALL
-  SELECT (SELECT min(j.eligibility_key) FROM job j INDEXED BY job_parked WHERE j.tenant = :tenant AND j.limit_name = :name AND j.limit_key = :key
-    AND j.parked = 1 AND j.limit_name IS NOT NULL AND (j.status = 'queued' OR j.status = 'retry') AND j.eligibility_key > k.no) FROM k WHERE k.no IS NOT NULL)
-SELECT no FROM k WHERE no IS NOT NULL;
+-- name: show
+-- Show parked jobs of one eligibility key: claims find them by another one.
+UPDATE job SET eligibility_key = ?, base = ?, across_repositories = ?, across_keys = ?, parked = 0
+WHERE tenant = ? AND seq IN (SELECT value FROM json_each(?));
 
--- name: of_bucket
--- The first jobs of one eligibility key in a bucket: those that are parked in it, or that it shows.
-SELECT j.seq FROM job j INDEXED BY job_parked WHERE j.tenant = :tenant AND j.limit_name = :name AND j.limit_key = :key AND j.parked = :parked
-  AND j.eligibility_key = :no AND j.limit_name IS NOT NULL AND j.blocked = 0 AND (j.status = 'queued' OR j.status = 'retry') ORDER BY j.run_at, j.seq LIMIT :most;
+-- name: parked_keys
+-- The eligibility keys of the jobs that are parked in each of these buckets.
+WITH RECURSIVE k(i, name, key, no) AS (
+  SELECT b.key, b.value ->> 0, b.value ->> 1, (SELECT min(j.eligibility_key) FROM job j INDEXED BY job_parked WHERE j.tenant = :tenant
+    AND j.limit_name = b.value ->> 0 AND j.limit_key = b.value ->> 1 AND j.parked = 1 AND j.limit_name IS NOT NULL
+    AND (j.status = 'queued' OR j.status = 'retry')) FROM json_each(:buckets) b
+  UNION ALL
+  SELECT k.i, k.name, k.key, (SELECT min(j.eligibility_key) FROM job j INDEXED BY job_parked WHERE j.tenant = :tenant
+    AND j.limit_name = k.name AND j.limit_key = k.key AND j.parked = 1 AND j.limit_name IS NOT NULL
+    AND (j.status = 'queued' OR j.status = 'retry') AND j.eligibility_key > k.no) FROM k WHERE k.no IS NOT NULL)
+SELECT i, no FROM k WHERE no IS NOT NULL;
+
+-- name: lines
+-- Of each of these buckets, with an eligibility key shown and parked: how many jobs it shows, and the first that are parked.
+SELECT (SELECT count(*) FROM (SELECT 1 FROM job j INDEXED BY job_parked WHERE j.tenant = :tenant AND j.limit_name = b.value ->> 0
+      AND j.limit_key = b.value ->> 1 AND j.parked = 0 AND j.eligibility_key = b.value ->> 2 AND j.limit_name IS NOT NULL AND j.blocked = 0
+      AND (j.status = 'queued' OR j.status = 'retry') LIMIT :most)),
+  (SELECT json_group_array(x.seq) FROM (SELECT j.seq FROM job j INDEXED BY job_parked WHERE j.tenant = :tenant AND j.limit_name = b.value ->> 0
+      AND j.limit_key = b.value ->> 1 AND j.parked = 1 AND j.eligibility_key = b.value ->> 3 AND j.limit_name IS NOT NULL AND j.blocked = 0
+      AND (j.status = 'queued' OR j.status = 'retry') ORDER BY j.run_at, j.seq LIMIT :most) x)
+FROM json_each(:lines) b ORDER BY b.key;
 
 -- name: slot_holders
 -- The jobs with a slot of an agent that is not strict and has no other, if they name limits.
