@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from interlock.domain.job import ANY_FENCE, FIELDS, OPTIONS, UNLISTED, Job, Kind, Stored, kind_of
 from interlock.domain.lifecycle import EDGES, Status, is_named
-from interlock.domain.limits import MAX_AMOUNT
+from interlock.domain.limits import MAX_AMOUNT, SHOWN_AT_ONCE
 from interlock.domain.policy import DEFAULT_LEASE_SECONDS
 from interlock.domain.transition import READ_FOR_DECISIONS
 
@@ -129,7 +129,7 @@ MARKS: Final = {
     "{digest}": " || ".join(map(_digested, OPTIONS)),
     # PostgreSQL: rare options to insert, their values, and how a claim returns them.
     "{rare}": ", ".join(RARE),
-    "{rare_values}": ", ".join(map(_from_json, RARE)),
+    "{rare_values}": ", ".join("n.limits" if name == "limits" else _from_json(name) for name in RARE),
     "{rare_lists}": ", ".join(_RARE_LISTS),
     "{no_rare_lists}": ", ".join("'{}'" for _ in _RARE_LISTS),
     "{rare_json}": ", ".join(map(_to_json, RARE)),
@@ -139,7 +139,9 @@ MARKS: Final = {
     "{more}": ", ".join(MORE),
     "{more_values}": ", ".join("?" * len(MORE)),
     "{plain_job}": _lacks(name for name in RARE if FIELDS[name].stored is Stored.JOB),
-    "{plain_body}": _lacks(name for name in MORE if name in FIELDS and name not in ("repository", "affinity_key")),
+    "{plain_body}": _lacks(
+        name for name in MORE if name in FIELDS and name not in ("repository", "affinity_key", "limits")
+    ),
     # The job state that decisions read, in SQLite; in PostgreSQL with the types that a function returns.
     "{state}": _state(
         body="b",
@@ -160,6 +162,7 @@ MARKS: Final = {
     "{any_fence}": str(ANY_FENCE),
     "{default_lease}": f"{DEFAULT_LEASE_SECONDS:g}",
     "{most}": f"{MAX_AMOUNT:f}",
+    "{shown}": f"{SHOWN_AT_ONCE}",
 }
 
 

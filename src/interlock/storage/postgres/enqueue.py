@@ -22,7 +22,7 @@ from interlock.storage.postgres.connection import Conn, call
 
 Key = tuple[str, str, tuple[str, ...], int, str | None, str | None, str]
 # IDs are sent as one text: for an array, the driver would encode every element.
-_ENQUEUE: Final = call("enqueue", 18).replace("$3", "$3::text::uuid[]")
+_ENQUEUE: Final = call("enqueue", 19).replace("$3", "$3::text::uuid[]")
 _ENQUEUE_ONE: Final = call("enqueue_one", 11)
 _INSERT_BUDGETS: Final = """
 insert into interlock.flow_limit (tenant, name, rules, created_at, updated_at)
@@ -270,7 +270,7 @@ async def _insert(
         )
     rows = (
         (j.id, j.type, j.payload, j.priority, no, base, agent_no, j.max_attempts, j.created_by, j.idempotency_key,
-         j.body_sha256, j.agent_kind, j.agent_id, _rest(j, generations.get(j.id)))
+         j.body_sha256, j.agent_kind, j.agent_id, j.limits, _rest(j, generations.get(j.id)))
         for j, (no, base), agent_no in jobs
     )  # fmt: skip
     ids, types, payloads, priorities, eligibility_keys, bases, agent_nos, attempts, creators, *rare = zip(
@@ -301,7 +301,8 @@ async def _insert(
 
 
 def _is_plain(job: NewJob, _: tuple[int, int], agent_no: int | None, generations: Mapping[str, int]) -> bool:
-    return agent_no is None and job.idempotency_key is None and _rest(job, generations.get(job.id)) is None
+    rare = job.idempotency_key, job.limits, _rest(job, generations.get(job.id))
+    return agent_no is None and rare == (None, None, None)
 
 
 async def _insert_one(
@@ -323,7 +324,7 @@ async def _insert_one(
 
 
 # The less common options, sent as one JSON object: when the job is due, and the rare ones.
-_RARE: Final = ("run_at", "delay_seconds", *RARE)
+_RARE: Final = ("run_at", "delay_seconds", *(name for name in RARE if name != "limits"))
 _LISTS: Final = tuple(name for name in RARE if FIELDS[name].kind is Kind.NAMES)
 _rare: Final = attrgetter(*_RARE)
 _NOTHING: Final = _rare(NewJob("", ""))

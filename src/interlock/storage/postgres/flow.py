@@ -77,6 +77,7 @@ async def claim(connection: Conn, asked: tuple[Any, ...], next_look: NextLook) -
     looks = _Looks(connection, tenant, grants, (bound, repositories is None, affinity_keys is None))
     admitted: list[Candidate] = []
     read = limit
+    least = 0  # parked jobs to show at least, more than their buckets admit: other limits admitted none of the last
     for _ in range(MAX_LOOKS):
         eligible = [one for one in eligible if grants.is_open(names_of(one[2]), one[1])]
         if not eligible or len(admitted) >= limit:
@@ -90,10 +91,13 @@ async def claim(connection: Conn, asked: tuple[Any, ...], next_look: NextLook) -
                 admitted.append(one)
         await looks.park()
         if new:
-            read = limit if len(admitted) > before else min(read * 4, MOST_READ)
+            fitted = len(admitted) - before
+            few = 2 * fitted < min(len(new), limit - before)
+            read = min(read * 4, MOST_READ) if few else limit
+            least = 0 if fitted else read
         if (
             not new
-            and not await looks.show_more(eligible, limit - len(admitted), read if read > limit else 0)
+            and not await looks.show_more(eligible, limit - len(admitted), least)
             and not await looks.pass_slots(eligible)
         ):
             break
@@ -131,6 +135,7 @@ class _Looks:
         self._to_park: dict[str, Name] = {}
         self._fair = [limit for limit in grants.limits.values() if limit.fair]
         self._has_agents = False  # whether it has locked agents
+        self._skipped = False  # whether jobs must wait for others of this claim
 
     async def read(self, eligible: Sequence[tuple[int, int, str]], most: int) -> list[Candidate]:
         """Lock the next candidates whose buckets could be locked, best first."""
@@ -157,11 +162,14 @@ class _Looks:
         if one.limits is None:
             self._admitted.add(one.seq)
             return True
+        demands = demands_of(one.limits)
         full = self._grants.admit(
-            (-one.priority, one.run_at, one.seq), demands_of(one.limits), (one.limit_name or "", one.limit_key or "")
+            (-one.priority, one.run_at, one.seq), demands, (one.limit_name or "", one.limit_key or "")
         )
-        if full is not None and full[1]:
+        if full is not None and self._grants.is_to_park(full, demands):
             self._to_park[one.id] = full
+        elif full is not None and full[1]:
+            self._skipped = True
         if full is None:
             self._admitted.add(one.seq)
         return full is None
@@ -186,13 +194,16 @@ class _Looks:
             self._grants.line_up()
             changed = {name: self._grants.buckets[name] for name in sorted(self._grants.changed)}
             wakes = {n: one.wakes_at(self._grants.limits[n[0]], self._grants.now) for n, one in changed.items()}
-            await _save_wakes(self._connection, self._tenant, changed, wakes)
+            if changed:
+                await _save_wakes(self._connection, self._tenant, changed, wakes)
             for limit in self._fair:
                 shown = await self._show_turns(limit, [one[0] for one in eligible], wanted) or shown
         return shown
 
     async def pass_slots(self, eligible: Sequence[tuple[int, int, str]]) -> bool:
         """Pass slots of agents from jobs that wait for a limit to jobs that this claim may lease."""
+        if self._has_agents and self._skipped:  # a job that was passed over may be in the line again
+            return False
         keys, (_, *others) = [one[0] for one in eligible], self._scope
         row = await self._connection.fetchrow(call("flow_slots", 4), self._tenant, keys, *others)
         assert row is not None

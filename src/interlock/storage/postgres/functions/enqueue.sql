@@ -83,9 +83,9 @@ create or replace function interlock.moment(p_micros bigint) returns timestamptz
 
 -- Insert jobs. The caller has validated them against the registry version p_registry.
 --
--- `rests` holds the less common options as one JSON object per job. types, priorities, eligibility_keys, bases,
+-- `demands` holds the limits of each job, and `rests` the less common options as one JSON object per job. types, priorities, eligibility_keys, bases,
 -- max_attempts and creators may have one element that applies to all jobs; agent_nos, keys, bodies, agent_kinds,
--- agent_ids and rests are null if no job has any.
+-- agent_ids, demands and rests are null if no job has any.
 --
 -- An item whose idempotency key or id already exists inserts nothing. Jobs with keys arrive sorted by key, so that two
 -- batches with the same keys cannot deadlock; `ordinals` holds their original positions, which are those of `metadatas`.
@@ -95,8 +95,8 @@ create or replace function interlock.moment(p_micros bigint) returns timestamptz
 -- job is expensive for the client. History, counters and ready are written in the statement that inserts the jobs.
 create or replace function interlock.enqueue(
   p_tenant text, p_registry integer, ids uuid[], types text[], payloads text[], priorities integer[], eligibility_keys bigint[], bases bigint[],
-  agent_nos bigint[], max_attempts integer[], creators text[], keys text[], bodies bytea[], agent_kinds text[], agent_ids text[], rests text[],
-  metadatas text[], ordinals integer[], out seqs bigint[], out added text, out at timestamptz
+  agent_nos bigint[], max_attempts integer[], creators text[], keys text[], bodies bytea[], agent_kinds text[], agent_ids text[], demands text[],
+  rests text[], metadatas text[], ordinals integer[], out seqs bigint[], out added text, out at timestamptz
 ) language plpgsql security definer set search_path = interlock, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
   set enable_hashjoin = off set jit = off as $$
@@ -135,8 +135,8 @@ begin
     from (
       select u.*, coalesce(u.given_creator, creators[1]) as creator, u.rest::json as r, coalesce(ordinals[u.place], u.place) as ordinal
       from unnest(ids, types, payloads, priorities, eligibility_keys, bases, agent_nos, max_attempts, creators, keys, bodies, agent_kinds, agent_ids,
-        rests) with ordinality as u(id, type, payload, priority, eligibility_key, base, agent_no, max_attempts, given_creator, key, body,
-        agent_kind, agent_id, rest, place)
+        demands, rests) with ordinality as u(id, type, payload, priority, eligibility_key, base, agent_no, max_attempts, given_creator, key, body,
+        agent_kind, agent_id, limits, rest, place)
       offset 0
     ) n
     on conflict do nothing

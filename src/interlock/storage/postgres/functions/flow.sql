@@ -30,9 +30,9 @@ begin
   at := flow_clock();
 end $$;
 
--- The usual case in one call: if none of the best jobs names a key and all their limits have room for them together,
--- charge these, take the jobs out of ready and return them. Jobs of a limit that is full or on hold are not read. Else
--- return null and change nothing; then a claim goes through the jobs in order (functions below).
+-- The usual case in one call: if all limits of the best jobs have room for them together, and those with keys limit only
+-- concurrency, charge these, take the jobs out of ready and return them. Jobs of a limit without keys that is full or on
+-- hold are not read. Else return null and change nothing; then a claim goes through the jobs in order (functions below).
 create or replace function interlock.take_with_room(
   p_tenant text, p_keys bigint[], p_ranks integer[], p_flows text[], p_bound boolean, p_any_repository boolean, p_any_key boolean, p_limit integer
 ) returns uuid[] language plpgsql as $$
@@ -40,6 +40,8 @@ declare
   names text[]; keyed boolean; found_buckets integer; seen integer;
   full_ones text[]; held text[];
   at bigint; ats tid[]; ids uuid[];
+  fitting record;
+  key_names text[]; bucket_keys text[]; counts integer[];
 begin
   select coalesce(array_agg(distinct b ->> 0) filter (where json_array_length(b) = 2), '{}'), bool_or(json_array_length(b) <> 2) into names, keyed
   from (select distinct f from unnest(p_flows) f where f <> '') x cross join lateral json_array_elements(x.f::json) b;
@@ -72,16 +74,27 @@ begin
   if seen is null or (keyed and seen < p_limit) then  -- parked jobs may have room
     return null;
   end if;
+  if keyed then
+    select f.ats, f.ids, f.names, f.keys, f.counts into fitting from fit_in_keys(p_tenant, ats, ids, p_limit) f;
+    if fitting.ids is null then  -- some keys have more jobs than room: look at more keys
+      select r.ats, r.ids into ats, ids from best_ready(p_tenant, p_keys, p_ranks, p_bound, p_any_repository, p_any_key,
+        greatest(p_limit, least(p_limit * 10, 1000)), greatest(p_limit, least(p_limit * 10, 1000))) r;
+      select f.ats, f.ids, f.names, f.keys, f.counts into fitting from fit_in_keys(p_tenant, ats, ids, p_limit) f;
+    end if;
+    if fitting.ids is null or (fitting.names is not null and not have_room(p_tenant, fitting.names, fitting.keys, fitting.counts)) then
+      return null;
+    end if;
+    ats := fitting.ats; ids := fitting.ids; seen := cardinality(ids);
+    key_names := fitting.names; bucket_keys := fitting.keys; counts := fitting.counts;
+  end if;
   select l.ats, l.ids into ats, ids from lock_ready(p_tenant, ats, ids, null) l;
-  if cardinality(ids) is distinct from seen or (keyed and exists (
-      select from (select distinct j.limits from job j where j.tenant = p_tenant and j.id = any(ids)) x
-      cross join lateral json_array_elements(x.limits::json) d where coalesce(d ->> 'key', '') <> '')) then
+  if cardinality(ids) is distinct from seen then
     return null;
   end if;
   with demanded as materialized (
     select d ->> 'name' as name, x.n, d -> 'cost' as cost
     from (select j.limits, count(*)::integer as n from job j where j.tenant = p_tenant and j.id = any(ids) and j.limits is not null group by j.limits) x
-    cross join lateral json_array_elements(x.limits::json) d
+    cross join lateral json_array_elements(x.limits::json) d where coalesce(d ->> 'key', '') = ''
   ), charged as materialized (
     select b.name, f.rules::json as rules, b.used + (select sum(d.n) from demanded d where d.name = b.name)::integer as used, u.levels, u.fit
     from flow_bucket b join flow_limit f on f.tenant = p_tenant and f.name = b.name cross join lateral (
@@ -99,11 +112,78 @@ begin
     returning 1)
   select count(*) into found_buckets from saved;
   if found_buckets < (select count(distinct d ->> 'name') from (select distinct j.limits from job j where j.tenant = p_tenant and j.id = any(ids)) x
-      cross join lateral json_array_elements(x.limits::json) d) then
+      cross join lateral json_array_elements(x.limits::json) d where coalesce(d ->> 'key', '') = '') then
     return null;
+  end if;
+  if key_names is not null then  -- one that shows fewer jobs than it may admit wakes
+    update flow_bucket b set used = b.used + u.n, as_of = greatest(at, b.as_of),
+      wake_at = case when b.parked and b.used + u.n < u.concurrency then clock() else b.wake_at end
+    from (select u.*, f.concurrency from unnest(key_names, bucket_keys, counts) u(name, key, n)
+      join (select f.name, (f.rules::json ->> 'concurrency')::integer as concurrency from flow_limit f
+        where f.tenant = p_tenant and f.name = any(key_names)) f on f.name = u.name offset 0) u
+    where b.tenant = p_tenant and b.name = u.name and b.key = u.key;
   end if;
   delete from ready q where q.ctid = any(ats);
   return ids;
+end $$;
+
+-- Choose the best jobs that fit in their buckets with keys together, as these are before they are locked, with the number of
+-- jobs of each. Return nothing if there are fewer than p_limit, if one names several keys, or if one lacked room before, and
+-- must be parked.
+create or replace function interlock.fit_in_keys(
+  p_tenant text, p_ats tid[], p_ids uuid[], p_limit integer, out ats tid[], out ids uuid[], out names text[], out keys text[], out counts integer[]
+) language plpgsql as $$
+declare
+  crowded boolean;
+begin
+  with placed as materialized (
+    select u.no, u.at, u.id, d.name, d.key, d.n, f.concurrency, b.used, row_number() over (partition by d.name, d.key order by u.no) as place
+    from unnest(p_ats, p_ids) with ordinality u(at, id, no)
+    cross join lateral (select x.limits from job x where x.tenant = p_tenant and x.id = u.id offset 0) j
+    left join lateral (
+      select min(e ->> 'name') collate "C" as name, min(e ->> 'key') collate "C" as key, count(*) as n from json_array_elements(j.limits::json) e
+      where coalesce(e ->> 'key', '') <> '') d on true
+    left join lateral (
+      select (f.rules::json ->> 'concurrency')::integer as concurrency from flow_limit f where f.tenant = p_tenant and f.name = d.name offset 0) f on true
+    left join lateral (
+      select x.used from flow_bucket x where x.tenant = p_tenant and x.name = d.name and x.key = d.key offset 0) b on true
+  ), chosen as materialized (
+    select p.* from placed p where p.name is null or p.place + coalesce(p.used, 0) <= p.concurrency order by p.no limit p_limit)
+  select (select array_agg(c.at order by c.no) from chosen c), (select array_agg(c.id order by c.no) from chosen c),
+    (select coalesce(bool_or(p.n > 1 or p.used >= p.concurrency), false) from placed p where p.no <= (select max(c.no) from chosen c)),
+    (select array_agg(x.name order by x.name, x.key) from (select distinct c.name, c.key from chosen c where c.name is not null) x),
+    (select array_agg(x.key order by x.name, x.key) from (select distinct c.name, c.key from chosen c where c.name is not null) x),
+    (select array_agg(x.n order by x.name, x.key) from (
+      select c.name, c.key, count(*)::integer as n from chosen c where c.name is not null group by 1, 2) x)
+  into ats, ids, crowded, names, keys, counts;
+  if crowded or coalesce(cardinality(ids), 0) < p_limit then
+    ats := null; ids := null;
+  end if;
+end $$;
+
+-- Lock buckets with keys, in their order, and return whether each has room for so many jobs and only limits concurrency.
+create or replace function interlock.have_room(p_tenant text, p_names text[], p_keys text[], p_counts integer[]) returns boolean
+language plpgsql as $$
+declare
+  at bigint;
+begin
+  if (select count(*) from flow_limit f where f.tenant = p_tenant and f.name = any(p_names) and f.rules::json ->> 'units' = '{}'
+      and f.rules::json ->> 'fair' is null) < (select count(distinct n) from unnest(p_names) n) then
+    return false;
+  end if;
+  if exists (select from unnest(p_names, p_keys) u(name, key)
+      where not exists (select from flow_bucket b where b.tenant = p_tenant and b.name = u.name and b.key = u.key)) then
+    perform lock_buckets(p_tenant, p_names, p_keys);
+  else
+    perform lock_known(p_tenant, p_names, p_keys);
+  end if;
+  at := flow_clock();
+  return not exists (
+    select from unnest(p_names, p_keys, p_counts) u(name, key, n)
+    join (select f.name, (f.rules::json ->> 'concurrency')::integer as concurrency from flow_limit f
+      where f.tenant = p_tenant and f.name = any(p_names)) f on f.name = u.name
+    left join flow_bucket b on b.tenant = p_tenant and b.name = u.name and b.key = u.key
+    where b.name is null or b.ticket is not null or micros(b.held_until) > at or b.used + u.n > f.concurrency);
 end $$;
 
 create or replace function interlock.flow_clock() returns bigint language sql volatile as $$
@@ -267,19 +347,25 @@ begin
 end $$;
 
 -- Show parked jobs until claims see so many of each eligibility key of these buckets, and return how many it showed. The
--- caller has locked the buckets.
+-- caller has locked the buckets. Nothing is shown of a bucket without a number.
 create or replace function interlock.flow_show(p_tenant text, p_names text[], p_keys text[], p_rooms integer[])
 returns bigint
 language plpgsql security definer set search_path = interlock, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
   set enable_hashjoin = off set jit = off as $$
+begin
+  p_tenant := set_config('interlock.tenant', p_tenant, true);
+  return show_parked(p_tenant, p_names, p_keys, p_rooms);
+end $$;
+
+create or replace function interlock.show_parked(p_tenant text, p_names text[], p_keys text[], p_rooms integer[])
+returns bigint language plpgsql as $$
 declare
   shown bigint;
 begin
-  p_tenant := set_config('interlock.tenant', p_tenant, true);
   perform set_config('interlock.untold', 'on', true);
   with heads as materialized (
-    select h.at, e.no, e.base, e.across_repositories, e.across_keys from unnest(p_names, p_keys, p_rooms) u(name, key, room)
+    select h.at, e.no, e.base, e.across_repositories, e.across_keys from (select * from unnest(p_names, p_keys, p_rooms) u(name, key, room) where u.room > 0) u
     cross join lateral (
       with recursive k(no) as (
         (select q.eligibility_key from ready q where q.tenant = p_tenant and q.limit_name = u.name and q.limit_key = u.key and q.parked
@@ -547,42 +633,87 @@ begin
   end if;
 end $$;
 
--- Settle the leases of jobs, which have just ended: free their places, and replace the estimate by the reported usage
--- (domain/limits.py, settle).
+-- Settle the leases of jobs, which have just ended: free their places, show the next jobs, and replace the estimate by the
+-- reported usage (domain/limits.py, settle). All buckets are locked first, in their order.
 create or replace function interlock.settle_flow(p_tenant text, p_ids uuid[]) returns void language plpgsql as $$
 declare
+  names text[]; keys text[]; counts integer[]; rooms integer[];
+  told uuid[];
   x record;
 begin
+  -- Many jobs name the same limits.
+  select array_agg(s.name), array_agg(s.key), array_agg(s.n) into names, keys, counts from (
+    select m.name, m.key, sum(m.n)::integer as n from (
+      select (d ->> 'name') collate "C" as name, coalesce(d ->> 'key', '') collate "C" as key, e.n
+      from (select j.limits, count(*) as n from job j where j.tenant = p_tenant and j.id = any(p_ids) and j.limits is not null group by j.limits) e
+      cross join lateral json_array_elements(e.limits::json) d) m group by m.name, m.key order by m.key <> '', m.name, m.key) s;
+  if names is null then
+    return;
+  end if;
+  perform lock_known(p_tenant, names, keys);
+  rooms := rooms_after(p_tenant, names, keys, counts);
+  if rooms is not null then
+    perform show_parked(p_tenant, names, keys, rooms);
+  end if;
+  -- A bucket without parked jobs has no turn.
+  update flow_bucket b set used = greatest(b.used - u.n, 0), parked = b.parked and w.parked, turn = case when w.parked then b.turn end,
+    wake_at = case when b.parked and w.parked and not w.shows and b.turn is null then clock() end
+  from (
+    select u.*, u.room is not null and exists (select from ready q where q.tenant = p_tenant and q.limit_name = u.name and q.limit_key = u.key
+      and not q.parked and not q.blocked) as shows
+    from unnest(names, keys, counts, coalesce(rooms, array_fill(null::integer, array[cardinality(names)]))) u(name, key, n, room) offset 0) u
+  cross join lateral (
+    select i.ctid as at, not i.parked or (u.room is null and i.turn is null) or exists (select from ready q where q.tenant = p_tenant
+      and q.limit_name = u.name and q.limit_key = u.key and q.parked) as parked, u.shows
+    from flow_bucket i where i.tenant = p_tenant and i.name = u.name and i.key = u.key offset 0) w
+  where b.ctid = w.at;
+  told := array(select j.id from job j where j.tenant = p_tenant and j.id = any(p_ids) and j.limits is not null
+    and ((j.status = 'succeeded' and j.usage is not null)
+      or exists (select from run_usage r where r.tenant = p_tenant and r.job_id = j.id)
+      or exists (select from job_step s where s.tenant = p_tenant and s.job_id = j.id and s.name = 'interlock.usage')));
   for x in
-    with ended as materialized (
-      select j.id, j.fence, j.verb, j.run_started_at, j.limits, case when j.status = 'succeeded' then j.usage end as total,
-        (j.status = 'succeeded' and j.usage is not null)
-          or exists (select from run_usage r where r.tenant = p_tenant and r.job_id = j.id)
-          or exists (select from job_step s where s.tenant = p_tenant and s.job_id = j.id and s.name = 'interlock.usage') as told
-      from job j where j.tenant = p_tenant and j.id = any(p_ids) and j.limits is not null
-    ), settled as (
-      -- The estimate stands. Many jobs name the same limits.
-      select d ->> 'name' as name, coalesce(d ->> 'key', '') as key, e.n, null::jsonb as part
-      from (select t.limits, count(*) as n from ended t where not t.told group by t.limits) e cross join lateral json_array_elements(e.limits::json) d
-      union all
-      select d ->> 'name', coalesce(d ->> 'key', ''), 1, jsonb_build_array(charged_cost(d -> 'cost', u.during),
-        case when e.verb not in ('expire', 'revoke') then u.used end, micros(e.run_started_at))
-      from ended e cross join lateral usage_of_run(p_tenant, e.id, e.fence, e.total) u cross join lateral jsonb_array_elements(e.limits::jsonb) d
-      where e.told
-    )
-    select s.name, s.key, sum(s.n)::integer as n, array_agg(s.part) filter (where s.part is not null) as parts
-    from settled s group by s.name, s.key order by s.key <> '', s.name collate "C", s.key collate "C"
+    select d ->> 'name' as name, coalesce(d ->> 'key', '') as key, array_agg(jsonb_build_array(charged_cost(d -> 'cost', u.during),
+      case when j.verb not in ('expire', 'revoke') then u.used end, micros(j.run_started_at))) as parts
+    from job j cross join lateral usage_of_run(p_tenant, j.id, j.fence, case when j.status = 'succeeded' then j.usage end) u
+    cross join lateral jsonb_array_elements(j.limits::jsonb) d
+    where j.tenant = p_tenant and j.id = any(told) group by 1, 2
   loop
-    update flow_bucket b set used = greatest(b.used - x.n, 0), wake_at = case when b.parked then clock() end,
-      levels = case when x.parts is null then b.levels else (
+    update flow_bucket b set levels = (
       select coalesce(jsonb_object_agg(l.key, greatest(l.value::text::double precision + coalesce((
         select sum(case when starts_with(x.name, 'budget:') and (p ->> 2)::bigint < b.as_of then least(c.change, 0) else c.change end)
         from unnest(x.parts) p cross join lateral (
           select (p -> 0 ->> l.key)::double precision - least((p -> 1 ->> l.key)::double precision, {most}) as change
           where p -> 1 ->> l.key is not null) c), 0), -{most})), '{}')::text
-      from jsonb_each(b.levels::jsonb) l) end
+      from jsonb_each(b.levels::jsonb) l)
     where b.tenant = p_tenant and b.name = x.name and b.key = x.key;
   end loop;
+end $$;
+
+-- Lock buckets that exist. Their names and keys are in the order of locks.
+create or replace function interlock.lock_known(p_tenant text, p_names text[], p_keys text[]) returns void language plpgsql as $$
+begin
+  perform from unnest(p_names, p_keys) u(name, key) cross join lateral (
+    select from flow_bucket b where b.tenant = p_tenant and b.name = u.name and b.key = u.key for no key update) b;
+end $$;
+
+-- Return how many parked jobs of each eligibility key claims may see once these leases have ended, for buckets on which
+-- only concurrency decides; null for the others, and null if there is no bucket with parked jobs and room.
+create or replace function interlock.rooms_after(p_tenant text, p_names text[], p_keys text[], p_counts integer[]) returns integer[]
+language plpgsql stable as $$
+declare
+  rooms integer[];
+begin
+  if exists (select from unnest(p_names, p_keys) u(name, key) join flow_bucket b on b.tenant = p_tenant and b.name = u.name and b.key = u.key
+      where b.parked) then
+    select array_agg(case when b.parked and b.ticket is null and coalesce(b.held_until <= clock(), true)
+        and f.concurrency > greatest(b.used - u.n, 0) then least(f.concurrency - greatest(b.used - u.n, 0), {shown}) end order by u.no) into rooms
+    from unnest(p_names, p_keys, p_counts) with ordinality u(name, key, n, no)
+    left join flow_bucket b on b.tenant = p_tenant and b.name = u.name and b.key = u.key
+    left join (
+      select f.name, (f.rules::json ->> 'concurrency')::integer as concurrency from flow_limit f
+      where f.tenant = p_tenant and f.name = any(p_names) and f.rules::json ->> 'units' = '{}' and f.rules::json ->> 'fair' is null) f on f.name = u.name;
+  end if;
+  return case when array_position(array(select r is not null from unnest(rooms) r), true) is not null then rooms end;
 end $$;
 
 -- Lock the buckets of jobs whose leases end or that no longer wait as before, and let the next claim look at the jobs
@@ -590,13 +721,15 @@ end $$;
 create or replace function interlock.wake_flow(p_tenant text, p_ids uuid[]) returns void language plpgsql
   set search_path = interlock, pg_temp as $$
 declare
-  x record;
+  names text[]; keys text[];
 begin
-  for x in
+  select array_agg(s.name), array_agg(s.key) into names, keys from (
     select distinct coalesce(d ->> 'key', '') <> '' as keyed, (d ->> 'name') collate "C" as name, coalesce(d ->> 'key', '') collate "C" as key
     from (select distinct j.limits from job j where j.tenant = p_tenant and j.id = any(p_ids) and j.limits is not null) j
-    cross join lateral json_array_elements(j.limits::json) d order by 1, 2, 3
-  loop
-    update flow_bucket b set wake_at = case when b.parked then clock() end where b.tenant = p_tenant and b.name = x.name and b.key = x.key;
-  end loop;
+    cross join lateral json_array_elements(j.limits::json) d order by 1, 2, 3) s;
+  if names is not null then
+    perform lock_known(p_tenant, names, keys);
+    update flow_bucket b set wake_at = clock() from unnest(names, keys) u(name, key)
+    where b.tenant = p_tenant and b.name = u.name and b.key = u.key and b.parked;
+  end if;
 end $$;
