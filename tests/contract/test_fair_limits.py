@@ -147,3 +147,25 @@ async def test_many_keys_with_few_jobs_fill_a_claim(queue: TenantQueue) -> None:
         assert len(jobs) == n
         for job in jobs:
             await queue.do(complete(job))
+
+
+async def test_later_jobs_without_limits_do_not_keep_a_job_from_its_turn(queue: TenantQueue) -> None:
+    await set_limit(queue, concurrency=1, keyed=True, fair=True)
+    first, second = await add(queue, 2, limits=of("a"))
+    (running,) = await claim(queue, limit=2)
+    assert running.id == first
+    queue.clock.advance(1)
+    later = await add(queue, 6, limits=None)
+    (passing,) = await claim(queue, limit=1)
+    assert passing.id == later[0]
+    await queue.do(complete(running))
+    assert [job.id for job in await claim(queue, limit=3)] == [second, *later[1:3]]
+    assert {job.id for job in await claim(queue, limit=9)} == {*later[3:]}
+
+
+async def test_jobs_before_the_turn_of_a_key_are_leased_first(queue: TenantQueue) -> None:
+    await set_limit(queue, concurrency=9, keyed=True, fair=True)
+    await add(queue, 3, limits=of("a"))
+    urgent = await add(queue, 2, limits=None, priority=5)
+    assert {job.id for job in await claim(queue, limit=2)} == {*urgent}
+    assert len(await claim(queue, limit=9)) == 3

@@ -328,9 +328,9 @@ class Grants:
         The first job that does not fit closes its bucket for later ones. If it lacks room in several, it closes the one
         that lacks it for longest. A job of a fair limit also waits for its turn, unless its bucket shows it.
         """
+        if (not_yet := self.lacks_turn(demands, shown_by)) is not None:
+            return not_yet
         known, turn = self._known_of(demands)
-        if turn is not None and shown_by != (turn.name, turn.key):
-            return turn.name, turn.key
         if (lacking := self._lacking(rank, known)) is not None:
             if lacking not in self._closed:
                 self._closed.add(lacking)
@@ -352,6 +352,11 @@ class Grants:
             self.changed.add(name)
             self._charged.add(name)
         return None
+
+    def lacks_turn(self, demands: Sequence[Demand], shown_by: Name | None) -> Name | None:
+        """Return the bucket of a fair limit whose turn a job waits for."""
+        _, turn = self._known_of(demands)
+        return None if turn is None or shown_by == (turn.name, turn.key) else (turn.name, turn.key)
 
     def is_to_park(self, name: Name, demands: Sequence[Demand]) -> bool:
         """Return whether to park a job in the bucket that does not admit it: not if this claim itself took the room.

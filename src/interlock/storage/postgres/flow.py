@@ -15,6 +15,7 @@ from interlock.domain.limits import (
     Head,
     Limit,
     Name,
+    Rank,
     demands_of,
     has_keys,
     in_turn,
@@ -43,6 +44,14 @@ class Candidate(NamedTuple):
     at: str
     limit_name: str | None  # of the bucket that shows it
     limit_key: str | None
+
+    @property
+    def rank(self) -> Rank:
+        return -self.priority, self.run_at, self.seq
+
+    @property
+    def shown_by(self) -> Name:
+        return self.limit_name or "", self.limit_key or ""
 
     @property
     def keyed(self) -> list[Name]:
@@ -138,7 +147,30 @@ class _Looks:
         self._skipped = False  # whether jobs must wait for others of this claim
 
     async def read(self, eligible: Sequence[tuple[int, int, str]], most: int) -> list[Candidate]:
-        """Lock the next candidates whose buckets could be locked, best first."""
+        """Lock the next candidates whose buckets could be locked, best first; for fair limits, those in their turn."""
+        if not self._fair:
+            return await self._read(eligible, most)
+        found: list[Candidate] = []
+        some = most
+        for _ in range(MAX_LOOKS):
+            new = await self._read(eligible, some)
+            for one in new:
+                not_yet = self._grants.lacks_turn(demands_of(one.limits or "[]"), one.shown_by)
+                if not_yet is None:
+                    found.append(one)
+                else:
+                    self._to_park[one.id] = not_yet
+            is_done = not self._to_park or len(found) >= most
+            await self.park()
+            if is_done:
+                break
+            some = min(some * 4, MOST_READ)
+        # Without as many, all parked jobs that may run are shown before the claim ends.
+        if len(found) >= most and await self._show_turns_before(found[most - 1].rank, eligible, found[:most]):
+            found = sorted([*found, *await self._read(eligible, most)], key=lambda one: one.rank)
+        return found
+
+    async def _read(self, eligible: Sequence[tuple[int, int, str]], most: int) -> list[Candidate]:
         keyed = any(has_keys(one[2]) for one in eligible)
         found = await self._connection.fetch(
             call("flow_peek", 8), self._tenant, [one[0] for one in eligible], [one[1] for one in eligible],
@@ -163,9 +195,7 @@ class _Looks:
             self._admitted.add(one.seq)
             return True
         demands = demands_of(one.limits)
-        full = self._grants.admit(
-            (-one.priority, one.run_at, one.seq), demands, (one.limit_name or "", one.limit_key or "")
-        )
+        full = self._grants.admit(one.rank, demands, one.shown_by)
         if full is not None and self._grants.is_to_park(full, demands):
             self._to_park[one.id] = full
         elif full is not None and full[1]:
@@ -191,14 +221,30 @@ class _Looks:
         """Show parked jobs: of buckets that this claim charged and that have room, and the next ones of fair limits."""
         shown = await _show(self._connection, self._tenant, self._grants.to_wake(least))
         if self._fair and not shown:
-            self._grants.line_up()
-            changed = {name: self._grants.buckets[name] for name in sorted(self._grants.changed)}
-            wakes = {n: one.wakes_at(self._grants.limits[n[0]], self._grants.now) for n, one in changed.items()}
-            if changed:
-                await _save_wakes(self._connection, self._tenant, changed, wakes)
+            await self._line_up()
             for limit in self._fair:
                 shown = await self._show_turns(limit, [one[0] for one in eligible], wanted) or shown
         return shown
+
+    async def _show_turns_before(
+        self, rank: Rank, eligible: Sequence[tuple[int, int, str]], seen: Sequence[Candidate]
+    ) -> bool:
+        """Show the next jobs of fair limits that come before the last of these candidates."""
+        await self._line_up()
+        shown = False
+        for limit in self._fair:
+            wanted = sum(one.limit_name != limit.name for one in seen)
+            if wanted and await self._show_turns(limit, [one[0] for one in eligible], wanted, before=rank):
+                shown = True
+        return shown
+
+    async def _line_up(self) -> None:
+        """Give turns to buckets of fair limits in which this claim parked jobs."""
+        self._grants.line_up()
+        changed = {name: self._grants.buckets[name] for name in sorted(self._grants.changed)}
+        wakes = {n: one.wakes_at(self._grants.limits[n[0]], self._grants.now) for n, one in changed.items()}
+        if changed:
+            await _save_wakes(self._connection, self._tenant, changed, wakes)
 
     async def pass_slots(self, eligible: Sequence[tuple[int, int, str]]) -> bool:
         """Pass slots of agents from jobs that wait for a limit to jobs that this claim may lease."""
@@ -224,7 +270,7 @@ class _Looks:
         columns = [list(column) for column in zip(*passed, strict=True)]
         return bool(await self._connection.fetchval(call("flow_pass_slots", 4), self._tenant, *columns))
 
-    async def _show_turns(self, limit: Limit, keys: Sequence[int], most: int) -> bool:
+    async def _show_turns(self, limit: Limit, keys: Sequence[int], most: int, before: Rank | None = None) -> bool:
         """Show the next jobs of a fair limit that the claim may lease."""
         read, (_, *others) = most, self._scope
         while True:
@@ -236,6 +282,8 @@ class _Looks:
                 break
             read *= 4
         of_each = max(2 * most // max(len(buckets), 1), 1)
+        if before is not None:
+            heads = [head for head in heads if head.rank < before]
         shown = in_turn(limit, buckets, heads, most, self._grants.now, read=of_each)
         ats, seqs = [head.id for head in shown], [head.rank[2] for head in shown]
         return bool(shown and await self._connection.fetchval(call("flow_show_jobs", 3), self._tenant, ats, seqs))

@@ -37,15 +37,19 @@ create or replace function interlock.take_with_room(
   p_tenant text, p_keys bigint[], p_ranks integer[], p_flows text[], p_bound boolean, p_any_repository boolean, p_any_key boolean, p_limit integer
 ) returns uuid[] language plpgsql as $$
 declare
-  names text[]; keyed boolean; found_buckets integer; seen integer;
+  names text[]; of_keys text[]; keyed boolean; found_buckets integer; seen integer;
   full_ones text[]; held text[];
   at bigint; ats tid[]; ids uuid[];
   fitting record;
   key_names text[]; bucket_keys text[]; counts integer[];
 begin
-  select coalesce(array_agg(distinct b ->> 0) filter (where json_array_length(b) = 2), '{}'), bool_or(json_array_length(b) <> 2) into names, keyed
+  select coalesce(array_agg(distinct b ->> 0) filter (where json_array_length(b) = 2), '{}'),
+    array_agg(distinct b ->> 0) filter (where json_array_length(b) <> 2) into names, of_keys
   from (select distinct f from unnest(p_flows) f where f <> '') x cross join lateral json_array_elements(x.f::json) b;
-  if exists (select from agent a where a.tenant = p_tenant and a.max_concurrency is not null and not a."strict" and a.used >= a.max_concurrency) then
+  keyed := of_keys is not null;
+  if exists (select from agent a where a.tenant = p_tenant and a.max_concurrency is not null and not a."strict" and a.used >= a.max_concurrency)
+    -- Jobs of a fair limit wait for their turn, perhaps before the best that claims see.
+    or exists (select from flow_bucket b where b.tenant = p_tenant and b.name = any(of_keys) and b.turn is not null) then
     return null;
   end if;
   perform from flow_bucket b where b.tenant = p_tenant and b.name = any(names) and b.key = '' order by b.name for no key update;
