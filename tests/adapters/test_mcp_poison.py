@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ ODD: list[bytes] = [
 GOOD: dict[str, Any] = {
     "type": "t", "job_id": NEVER, "approval_id": NEVER, "fence": 1, "seq": 1, "data": 1, "error": {"message": "m"},
     "prompt": "p", "decision": "deny", "name": "n", "result": 1, "occurrence": 1, "state": "done", "topic": "t",
-    "offset": 0, "chunks": [{"text": "c"}],
+    "offset": 0, "chunks": [{"text": "c"}], "until": (datetime.now(UTC) + timedelta(hours=1)).isoformat(),
 }  # fmt: skip
 QUICK = {"run_job": {"wait_seconds": b"0"}}  # else each job that was made would be waited for
 
