@@ -65,7 +65,7 @@ async def test_a_limit_that_a_job_names_is_not_deleted(board: Board, tenant: str
     await page.locator("#name").fill("provider")
     await page.locator("#rate").fill("tokens=many")
     await follow(page.get_by_role("button", name="Create limit"))
-    await expect(page.locator("#rate-error")).to_have_text("“tokens=many” is no amount: expected UNIT=AMOUNT")
+    await expect(page.locator("#rate-error")).to_have_text("“tokens=many” is not an amount: expected UNIT=AMOUNT")
     await page.locator("#rate").fill("tokens=5")
     await follow(page.get_by_role("button", name="Create limit"))
     uses = [LimitUse(name="provider", cost={"tokens": 1})]

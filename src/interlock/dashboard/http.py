@@ -129,7 +129,7 @@ class Fields:
             except ValueError:
                 value = math.nan
             if one.strip() and not math.isfinite(value):
-                raise Invalid(f"“{one.strip()}” is no amount: expected {form}", pointer=f"/{name}")
+                raise Invalid(f"“{one.strip()}” is not an amount: expected {form}", pointer=f"/{name}")
             if unit in found:
                 raise Invalid(f"“{unit}” is named twice", pointer=f"/{name}")
             if unit:

@@ -37,7 +37,7 @@ class Claims:
 
     @property
     def is_unsure(self) -> bool:
-        """Whether the response of a claim was lost: repeat the claim, or give its jobs back."""
+        """Whether the response of a claim was lost: repeat the claim, or release its jobs."""
         return bool(self._unsure)
 
     async def claim(self, client: Client, limit: int, wait_seconds: float) -> tuple[Sequence[LeasedJob], ClaimId]:

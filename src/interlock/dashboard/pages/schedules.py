@@ -131,7 +131,7 @@ def _job(form: Fields) -> JobRequest:
             raise Invalid('expected a JSON object, such as {"priority": 5}', pointer="/others") from None
     for name in ("type", "payload"):
         if name in members:
-            raise Invalid(f"{name} has a field of its own", pointer="/others")
+            raise Invalid(f"{name}: expected in its own field of the form", pointer="/others")
     payload = "{}" if form.one("payload") is None else json_field(form, "payload")
     members |= {"type": msgspec.Raw(msgspec.json.encode(type)), "payload": msgspec.Raw(payload.encode())}
     try:
