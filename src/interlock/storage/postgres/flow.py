@@ -171,6 +171,7 @@ class _Looks:
         return found
 
     async def _read(self, eligible: Sequence[tuple[int, int, str]], most: int) -> list[Candidate]:
+        """Lock the next candidates whose buckets could be locked, best first, whatever their turn."""
         keyed = any(has_keys(one[2]) for one in eligible)
         found = await self._connection.fetch(
             call("flow_peek", 8), self._tenant, [one[0] for one in eligible], [one[1] for one in eligible],
